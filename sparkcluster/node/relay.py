@@ -250,7 +250,7 @@ def receive_files(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     limit = time.monotonic() + _OTHER_S
     while not tree.lock():
         if time.monotonic() > limit:
-            raise Failed("other", "another copy to %s goes on" % tree.root)
+            raise Failed("other", "another copy to %s is in progress" % tree.root)
         receiver.pace.add(peer=line)
         time.sleep(0.1)
     return receiver.run()

@@ -69,7 +69,7 @@ def own(hf_home: str, names: Sequence[str], image: Optional[str] = None) -> None
     for folder in folders:
         if os.path.realpath(folder) != folder:
             hint = "check it: namei -l %s" % shlex.quote(folder)
-            raise Failed("%s leads elsewhere by a link, and stays as it is; %s" % (folder, hint))
+            raise Failed("%s is, or is behind, a symbolic link; not changed; %s" % (folder, hint))
     ids = [str(os.getuid()), str(os.getgid())]
     contained = _in_container("own", image, _OWN, folders, [*ids, *folders])
     made = ["install", "--directory", "--owner", ids[0], "--group", ids[1], "--", *folders]
@@ -78,7 +78,7 @@ def own(hf_home: str, names: Sequence[str], image: Optional[str] = None) -> None
     odd = next(_odd(folders), None)
     if odd is not None:
         hint = "on that node: ls -l %s" % shlex.quote(odd)
-        raise Failed("%s is root's or runs as another user, since its owner was to change; %s" % (odd, hint))
+        raise Failed("%s still belongs to root, or is setuid, after the change of owner; %s" % (odd, hint))
 
 
 def _odd(folders: Sequence[str]) -> Iterator[str]:

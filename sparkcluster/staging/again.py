@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,10 @@ from sparkcluster.hosts.base import Host
 T = TypeVar("T")
 
 Alive = Callable[[], None]
+
+# How often the lease of a node is taken again in one copy: a machine that is suspended again and again makes no
+# progress, nor does a node that refuses it each time.
+LAPSES = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ def until_done(step: Step, hosts: Sequence[Host], attempt: Callable[[Alive], T],
             waiting.hold()
             return attempt(waiting.restart)
         except LeaseLost as error:
-            if not waiting.may_hold(error):
+            if not waiting.lapsed(error):
                 raise
         except HostError as error:
             if not waiting.continues(error):
@@ -68,6 +73,7 @@ class _Waiting:
         self._step, self._hosts, self._then = step, hosts, then
         self._patience = Patience(time.monotonic(), limit_s=step.patience_s)
         self._lapsed: str | None = None
+        self._lapses: Counter[str] = Counter()
         self.restart()
 
     def restart(self) -> None:
@@ -75,21 +81,22 @@ class _Waiting:
         self._heard = time.monotonic()
         self._patience.restart(self._heard)
         self._told = False
-        self._held: set[str] = set()
 
-    def may_hold(self, error: LeaseLost) -> bool:
-        """Whether the lease that a node says has lapsed is to be taken again: once."""
+    def lapsed(self, error: LeaseLost) -> bool:
+        """Whether the lease that a node says has lapsed is to be taken again, which is told, after a while."""
         node = error.node
-        if self._step.hold is None or node is None or self._lapsed is not None or node in self._held:
+        if self._step.hold is None or node is None or self._lapsed is not None or self._lapses[node] == LAPSES:
             return False
+        self._lapses[node] += 1
         self._lapsed = node
+        self._step.tell(node, f"the lease lapsed: taking it again; {self._then}")
+        time.sleep(self._patience.pause_s())
         return True
 
     def hold(self) -> None:
         """Take the lease again where it has lapsed."""
         if self._lapsed is not None and self._step.hold is not None:
             self._step.hold(self._lapsed)
-            self._held.add(self._lapsed)
             self._lapsed = None
 
     def continues(self, error: HostError) -> bool:
@@ -107,14 +114,13 @@ class _Waiting:
         return True
 
     def connect(self, error: HostError) -> None:
-        """Have the next command connect again, after a while."""
+        """Have the next command connect again, after a while: to every host, since it may be a jump host's failure."""
         time.sleep(self._patience.pause_s())
         before = self._heard if isinstance(error, CommandTimeout) else -math.inf
         for host in self._hosts:
-            if error.node in (None, host.name):
-                host.renew(before=before)
+            host.renew(before=before if error.node in (None, host.name) else -math.inf)
 
 
-def is_silence(error: HostError) -> bool:
+def is_silence(error: BaseException | None) -> bool:
     """Whether the network, the node, its sshd or a program on it did not answer."""
-    return is_transient(error) or isinstance(error, CommandTimeout)
+    return isinstance(error, CommandTimeout) or (error is not None and is_transient(error))

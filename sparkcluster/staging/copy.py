@@ -8,20 +8,31 @@ import secrets
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import CommandTimeout, HostError, HostLost, ImageIncomplete, LeaseLost, StageError
+from sparkcluster.errors import (
+    CommandTimeout,
+    HostError,
+    HostLost,
+    ImageIncomplete,
+    LeaseLost,
+    SparkclusterError,
+    StageError,
+)
 from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.again import LIMIT_S
+from sparkcluster.hosts.again import LIMIT_S, until_reached
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.staging.again import Alive, Step, until_done
+from sparkcluster.runtime import Changer
+from sparkcluster.staging.again import Alive, Step, is_silence, until_done
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
 from sparkcluster.staging.plan import Staging, address
@@ -35,6 +46,8 @@ _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most;
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
+Errors = Mapping[str, SparkclusterError]
+T = TypeVar("T")
 
 
 class Done(Fact):
@@ -178,14 +191,14 @@ def copy(
     """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.
 
     Of files, the requests have those that are to be copied, as ``list_files`` returned them. After a silence of the
-    operator's network, files go on where they stopped, and an image starts over.
+    operator's network, files resume where they stopped, and an image starts over.
 
     Raises:
         StageError: with the node that failed, and the cause.
         LeaseLost: another operator has the lease.
     """
     image = requests[0]["what"] == "image"
-    then = "the copy of the image starts over" if image else "its files go on where they stopped"
+    then = "the copy of the image starts over" if image else "files resume where they stopped"
 
     def attempt(alive: Alive) -> Done:
         return _copy(step, (source, target), address, requests, heard(alive, report))
@@ -303,6 +316,13 @@ def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterato
         yield checked(Answer, found, node=node, step=step.name)
 
 
+def put(changer: Changer, node: str, path: Path, to: str) -> None:
+    """Put the file ``path`` of this machine on ``node``, again where the connection breaks."""
+    host = changer.fleet[node]
+    task = partial(host.put, path, to, mode=0o644)
+    until_reached(host, task, limit_s=changer.patience_s, tell=changer.tell)
+
+
 @contextlib.contextmanager
 def stage_errors(step: Step, node: str) -> Iterator[None]:
     """Turn a lost connection into a StageError with node and step."""
@@ -315,6 +335,30 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
             step=step.name,
             hint=error.hint or RESUME,
         ) from error
+
+
+def until_answered(
+    step: Step, fleet: Fleet, nodes: Sequence[str], look: Callable[[], T], errors: Callable[[T], Errors]
+) -> T:
+    """What ``look`` finds once there are no ``errors`` of ``nodes`` in it.
+
+    Raises:
+        StageError: a node did not answer.
+    """
+
+    def attempt(_alive: Alive) -> T:
+        began = time.monotonic()
+        found = look()
+        failed = errors(found)
+        for node, error in failed.items():
+            if isinstance(error, CommandTimeout):
+                fleet[node].renew(before=began)
+        if failed:
+            raise min(failed.values(), key=is_silence)
+        return found
+
+    with stage_errors(step, nodes[0]):
+        return until_done(step, [fleet[node] for node in nodes], attempt, then="its facts are collected again")
 
 
 def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from sparkcluster.errors import HostError, SparkclusterError, StageError
+from sparkcluster.errors import SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.runtime import observed
@@ -46,14 +46,14 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
 
     try:
         with stage_errors(step, host.name):
-            ended = until_done(step, [host], attempt, then=f"the pull goes on on {host.name}")
+            ended = until_done(step, [host], attempt, then=f"the pull continues on {host.name}")
     except (StageError, KeyboardInterrupt) as error:
         if step.stopped() or isinstance(error, KeyboardInterrupt):
             whole = {**request, **step.lease(host.name), "do": "cancel"}
             with contextlib.suppress(SparkclusterError), stream(host, "pull", whole) as running:
                 next(running.lines(_CANCEL_S), None)
-        elif isinstance(error.__cause__, HostError) and is_silence(error.__cause__):
-            error.hint = f"the pull goes on on {host.name}: run this again to follow it"
+        elif is_silence(error.__cause__):
+            error.hint = f"the pull continues on {host.name}: run this again to follow it"
         raise
     outcome = ended.text if isinstance(ended, Failure) else "pulled"
     cluster = str(step.lease(host.name)["cluster"])

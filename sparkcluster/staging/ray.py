@@ -17,7 +17,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Copied, Progress, Transfers, stage_errors
+from sparkcluster.staging.copy import Copied, Progress, Transfers, put, stage_errors
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
 from sparkcluster.staging.retries import fan_out
@@ -137,7 +137,7 @@ class _RayCopies:
         # also checks the lease, which putting a file does not
         with stage_errors(step, node):
             self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
-            self.changer.fleet[node].put(archive.path, f"{self._folder(node)}/{FILE}", mode=0o644)
+            put(self.changer, node, archive.path, f"{self._folder(node)}/{FILE}")
         self.transfers.record(self.staging.what, node, "controller", size, begin)
         return size
 

@@ -1,21 +1,19 @@
 """How often staging tries, and how failures of several nodes become one error.
 
 A copy or download that fails is not repeated within one run: what arrived stays, and the next run resumes there.
-To repeat copies, raise ``COPY_ATTEMPTS``; it applies to weights, image and Ray alike.
+A source that falls silent is waited for once; its copy, and the others, come from another source where there is one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sparkcluster.errors import LeaseLost, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.hosts.fleet import Calls, failures
-
-COPY_ATTEMPTS = 1
-"""Attempts at a copy to one node, each from the next source that is free."""
+from sparkcluster.staging.again import is_silence
 
 DOWNLOAD_NODES = 2
 """Nodes that may try to download: where two cannot, a third rarely can."""
@@ -41,27 +39,17 @@ def fan_out(
         SparkclusterError: of a target that failed, with those of the others; all were tried.
     """
     stopped = stopped or threading.Event()
-    free: queue.SimpleQueue[str] = queue.SimpleQueue()
+    known = _Sources()
     for source in sources:
-        free.put(source)
+        known.add(source)
 
-    def bring(target: str) -> None:
-        source = free.get()  # every copy ends, and puts its source back
-        try:
-            if not stopped.is_set():
-                copy(source, target)
-            if relay:
-                free.put(target)
-        finally:
-            free.put(source)
+    def bring(source: str, target: str) -> None:
+        if not stopped.is_set():
+            copy(source, target)
+        if relay:
+            known.add(target)
 
-    def attempt(target: str) -> None:
-        for _ in range(COPY_ATTEMPTS - 1):
-            with contextlib.suppress(StageError):
-                return bring(target)
-        return bring(target)
-
-    copies = Calls(attempt, {target: target for target in targets})
+    copies = Calls(partial(known.lend, bring), {target: target for target in targets})
     try:
         errors = failures(copies.wait(threading.TIMEOUT_MAX))
     except BaseException:
@@ -69,6 +57,35 @@ def fan_out(
         raise
     if errors:
         raise combined(list(errors.values()))
+
+
+class _Sources:
+    """Those that are free, and the error of each that fell silent."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._silent: dict[str, StageError] = {}
+
+    def add(self, source: str) -> None:
+        self._names.add(source)
+        self._free.put(source)
+
+    def lend(self, bring: Callable[[str, str], None], target: str) -> None:
+        """Call ``bring`` with a source that is free, and with another one where that falls silent."""
+        while (source := self._free.get()) not in self._silent:
+            try:
+                return bring(source, target)
+            except StageError as error:
+                if error.node != source or not is_silence(error.__cause__):
+                    raise
+                self._silent[source] = error
+            finally:
+                # every copy puts its source back; a silent one only where no other is left, for those that wait
+                if source not in self._silent or len(self._silent) == len(self._names):
+                    self._free.put(source)
+        self._free.put(source)
+        raise self._silent[source]
 
 
 def combined(errors: Sequence[SparkclusterError]) -> SparkclusterError:

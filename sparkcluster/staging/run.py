@@ -21,7 +21,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
-from sparkcluster.staging.again import Alive, until_done
+from sparkcluster.staging.again import Alive, is_silence, until_done
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import (
     Copied,
@@ -34,6 +34,7 @@ from sparkcluster.staging.copy import (
     heard,
     stage_error,
     stage_errors,
+    until_answered,
 )
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import pull, text
@@ -106,7 +107,7 @@ def stage(
         if isinstance(model, Companion):
             # Staged as the weights of a playbook that serves nothing else.
             run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
-            run.facts, what = run.collected(list(facts)), ["weights"]
+            run.facts, what = run.collected(list(facts), "weights"), ["weights"]
         for each in artifacts(run.spec, what):
             staging = find_missing(run.facts, topology, run.spec, each)
             stagings.append(staging)
@@ -115,7 +116,7 @@ def stage(
             else:
                 check_disk_space(run.facts, staging, run.spec)
         if isinstance(model, Companion) and not dry_run:
-            now = run.collected([head]) if stagings[-1].missing else run.facts
+            now = run.collected([head], "weights") if stagings[-1].missing else run.facts
             if (weights := read(now[head].weights)) is not None and weights.revision:
                 commits[f"{model.revision} of {model.id}"] = weights.revision
     return StageReport(tuple(stagings), tuple(run.copied), commits)
@@ -129,17 +130,10 @@ class _Run(Transfers):
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    def collected(self, nodes: Sequence[str]) -> dict[str, Facts]:
+    def collected(self, nodes: Sequence[str], what: Artifact) -> dict[str, Facts]:
         """The facts of ``nodes``, once all of them have answered."""
-
-        def attempt(_alive: Alive) -> dict[str, Facts]:
-            found = collect_facts(self.fleet, self.spec, nodes)
-            for error in found.errors.values():
-                raise error
-            return found.facts
-
-        hosts = [self.fleet[node] for node in nodes]
-        return until_done(self.step("weights"), hosts, attempt, then="its facts are collected again")
+        look = partial(collect_facts, self.fleet, self.spec, nodes)
+        return until_answered(self.step(what), self.fleet, nodes, look, lambda found: found.errors).facts
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -171,6 +165,8 @@ class _Run(Transfers):
                 errors.append(error)
                 if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
                     break
+                if staging.what == "image" and is_silence(error.__cause__):
+                    break  # that pull continues by itself, and the uplink is slow
                 self.progress(node, error.message)
                 continue
             self.record(staging.what, node, "download", moved, begin)
@@ -179,7 +175,7 @@ class _Run(Transfers):
 
     def _downloaded(self, staging: Staging, node: str) -> Staging:
         """What is left to stage once ``node`` has it."""
-        self.facts.update(self.collected([node]))
+        self.facts.update(self.collected([node], staging.what))
         fresh = find_missing(self.facts, self.topology, self.spec, staging.what)
         if not fresh.sources:
             raise StageError(
@@ -205,7 +201,7 @@ class _Run(Transfers):
                     request |= {"reference": digest, "tag": name}
                 return pull(step, self.fleet[node], request, partial(self._pulling, node))
             with stage_errors(step, node):
-                return until_done(step, [self.fleet[node]], partial(fetch, request), then="the download goes on")
+                return until_done(step, [self.fleet[node]], partial(fetch, request), then="the download resumes")
 
         def fetch(request: dict[str, Any], alive: Alive) -> Done | Failure:
             with stream(self.fleet[node], "fetch", {**request, **self.lease(node)}) as running:
@@ -301,7 +297,7 @@ class _Run(Transfers):
         except StageError as error:
             raise combined([*incomplete, error]) from error
         self.record(staging.what, target, "download", moved, begin)
-        pulled = self.collected([target])
+        pulled = self.collected([target], staging.what)
         found = builds({first: self.facts[first], **pulled})
         image = pulled[target].image
         if found.get(target) != found[first] or not isinstance(image, Image):

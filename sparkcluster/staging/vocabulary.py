@@ -15,7 +15,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import Copied, Progress, stage_errors
+from sparkcluster.staging.copy import Copied, Progress, put, stage_errors
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
 from sparkcluster.topology import vocabularies
@@ -53,7 +53,7 @@ def stage(
         # the step also checks the lease, which putting a file does not
         with stage_errors(Step("stage vocabulary", changer.lease, lambda: False), node):
             changer.apply({node: [{"do": "mkdir", "path": folder}]})
-            changer.fleet[node].put(path, f"{folder}/{vocabulary.name}", mode=0o644)
+            put(changer, node, path, f"{folder}/{vocabulary.name}")
         copied.append(Copied("vocabulary", node, "controller", vocabulary.size_bytes, time.monotonic() - begin))
     return copied
 

@@ -90,7 +90,7 @@ def test_a_pull_is_followed_again_after_30_s_of_silence(lab, registry, stage, na
     running = stage(name, reference)
     running.wait_for("pulling")
     lab.fault(name, "silence", "30")
-    running.wait_for(f"connecting again; the pull goes on on {name}", timeout=35)
+    running.wait_for(f"connecting again; the pull continues on {name}", timeout=35)
     assert goes_on(registry)
     done = running.wait(90).ok()
     assert re.search(rf"connecting again.*\n(.*\n)*.*{PULLING}", done.err), done.err

@@ -59,7 +59,7 @@ def test_a_copy_of_weights_goes_on_after_30_s_of_silence(lab, cli, lacking, sile
     stage = cli.start("stage", lab.inventory, "weights", "--json")
     stage.wait_for("GB from full")
     silence(lab, silent)
-    stage.wait_for("connecting again; its files go on where they stopped", timeout=60)
+    stage.wait_for("connecting again; files resume where they stopped", timeout=60)
     done = stage.wait(180).ok()
     assert [(copy["node"], copy["source"]) for copy in done.json["copied"]] == [("bare", "full")]
     assert 0 < done.json["copied"][0]["bytes"] < FILE_BYTES

@@ -134,7 +134,7 @@ def test_a_link_in_place_of_a_repository_or_above_it_is_not_followed_by_root(tmp
     place = tmp_path / "hf" / link
     place.parent.mkdir(parents=True)
     place.symlink_to(elsewhere)
-    with pytest.raises(repair.Failed, match="leads elsewhere by a link, and stays as it is"):
+    with pytest.raises(repair.Failed, match="is, or is behind, a symbolic link; not changed"):
         agent.own({}, {"do": "own", "hf_home": str(tmp_path / "hf"), "repositories": ["a/m"], "image": "sha256:1"})
     assert not (ran.folder / "told").exists()
 
@@ -157,7 +157,9 @@ def test_what_an_image_leaves_for_others_to_run_as_another_user_is_an_error(tmp_
     folder = tmp_path / "hub/models--a--m/blobs"
     folder.mkdir(parents=True)
     ran.after(f"{left} {folder}/x")
-    with pytest.raises(repair.Failed, match=f"{folder}/x is root's or runs as another user"):
+    with pytest.raises(
+        repair.Failed, match=f"{folder}/x still belongs to root, or is setuid, after the change of owner"
+    ):
         agent.own({}, {"do": "own", "hf_home": str(tmp_path), "repositories": ["a/m"], "image": "sha256:1"})
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, LeaseLost
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, LeaseLost, StageError
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.staging.again import Step, until_done
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.staging import again
+from sparkcluster.staging.again import LAPSES, Step, until_done
+from sparkcluster.staging.copy import until_answered
 
 LOST = HostLost("connection to a broke", node="a")
 LAPSED = LeaseLost("a refuses the change: epoch 7 is over", node="a")
@@ -52,10 +57,11 @@ def at_once(monkeypatch):
     monkeypatch.setattr(Patience, "pause_s", lambda _: 0.0)
 
 
-def test_a_silent_node_is_connected_again_and_only_that_one():
+def test_every_host_is_connected_again():
+    """The failure may be that of a jump host, which has the name of one node that is behind it."""
     script = Scripted(LOST, LOST, "done")
     assert script() == "done"
-    assert [host.renewed for host in script.hosts] == [2, 0]
+    assert [host.renewed for host in script.hosts] == [2, 2]
 
 
 def test_each_silence_is_said_once():
@@ -95,10 +101,50 @@ def test_it_is_taken_again_once_the_node_is_back():
     assert script.held == ["a", "a"]
 
 
-def test_a_lease_that_is_refused_twice_is_lost():
-    script = Scripted(LAPSED, LAPSED, "done")
+def test_a_lease_that_is_refused_each_time_is_lost():
+    script = Scripted(*[None, LAPSED] * (LAPSES + 1), "done")
     with pytest.raises(LeaseLost):
         script()
+    assert script.held == ["a"] * LAPSES
+    assert script.said == [("a", "the lease lapsed: taking it again; it goes on")] * LAPSES
+
+
+def test_a_pause_precedes_each_attempt_at_the_lease(monkeypatch):
+    slept = []
+    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.01)
+    monkeypatch.setattr(again.time, "sleep", slept.append)
+    Scripted(None, LAPSED, None, LAPSED, "done")()
+    assert slept == [0.01] * 2
+
+
+def test_only_a_silent_connection_of_the_node_that_is_named_is_closed(monkeypatch):
+    seen = []
+    monkeypatch.setattr(FakeHost, "renew", lambda host, *, before: seen.append((host.name, before > -math.inf)))
+    Scripted(CommandTimeout("relay on b printed nothing for 60 s", node="b"), "done")()
+    assert seen == [("a", False), ("b", True)]
+
+
+def test_a_look_at_many_nodes_is_repeated_until_all_answer_and_mends_every_connection():
+    script = Scripted()
+    looks = [{"a": CommandTimeout("probe on a", node="a"), "b": CommandTimeout("probe on b", node="b")}, {}]
+    assert until_answered(script.step, Fleet({host.name: host for host in script.hosts}), ["a", "b"],
+                          lambda: looks.pop(0), lambda found: found) == {}  # fmt: skip
+    assert [host.renewed for host in script.hosts] == [2, 2]
+    assert script.said == [("a", "probe on a: connecting again; its facts are collected again")]
+
+
+def test_an_answer_that_is_no_silence_ends_a_look_at_once():
+    script = Scripted()
+    errors = {"a": LOST, "b": CommandFailed("exit code 1", node="b")}
+    with pytest.raises(StageError, match="stage weights on b: exit code 1"):
+        until_answered(script.step, Fleet({host.name: host for host in script.hosts}), ["a", "b"],
+                       lambda: errors, lambda found: found)  # fmt: skip
+
+
+def test_a_lease_that_lapses_twice_without_a_sign_of_life_between_is_taken_twice():
+    script = Scripted(LOST, LAPSED, LOST, LAPSED, "done")
+    assert script() == "done"
+    assert script.held == ["a", "a"]
 
 
 def test_a_lease_that_lapses_in_each_of_two_silences_is_taken_twice():

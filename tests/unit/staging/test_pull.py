@@ -224,7 +224,7 @@ def test_a_node_that_does_not_come_back_is_an_error_that_says_that_the_pull_goes
     monkeypatch.setattr(pulling, "stream", start)
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
-    assert caught.value.hint == "the pull goes on on a: run this again to follow it"
+    assert caught.value.hint == "the pull continues on a: run this again to follow it"
     assert len(attempts) >= 2
 
 

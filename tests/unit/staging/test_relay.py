@@ -149,7 +149,7 @@ def test_a_copy_goes_on_where_it_stopped_after_the_connection_to_a_node_broke(
     assert (target / "one.bin").read_bytes() == (source / "one.bin").read_bytes()
     assert said[0] == (
         silent,
-        f"connection to {silent} broke: connecting again; its files go on where they stopped",
+        f"connection to {silent} broke: connecting again; files resume where they stopped",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -11,7 +10,7 @@ import struct
 import pytest
 
 from sparkcluster.cli.output import render_error
-from sparkcluster.errors import LeaseLost, RegistryAuth, StageError
+from sparkcluster.errors import HostTimeout, LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
@@ -107,15 +106,14 @@ def test_a_node_that_became_a_source_passes_on_no_other_code(world, model):
 
 
 def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world, monkeypatch):
-    """The first one fails; the second claims the same ID in a store whose IDs say nothing, and sends another image."""
+    """The second one claims the same ID in a store whose IDs say nothing, and sends another image."""
     evil = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh"]})
     for name, docker in (("a", {}), ("b", {"containerd_store": True})):
         world.has_image(name, evil if docker else IMAGE)
         world.changes[name]["image"]["id"] = world.nodes[name].add_image(IMAGE, REFERENCE)
         world.changes[name]["docker"] = {**describe()["docker"], **docker}
-    (world.nodes["a"].docker / "broken").touch()
     (world.nodes["b"].docker / "sent").write_bytes(tar(evil.oci()))
-    monkeypatch.setattr(retries, "COPY_ATTEMPTS", 2)
+    monkeypatch.setattr(run, "fan_out", lambda sources, *rest: retries.fan_out(sources[1:], *rest))
     with pytest.raises(StageError, match="archive is that of another image"):
         world.stage(what=["image"])
     assert world.nodes["c"].images() == {}
@@ -530,20 +528,67 @@ def test_a_node_without_python_is_named(world, model):
         world.stage(what=["weights"])
 
 
-@pytest.mark.parametrize(("attempts", "copied"), [(1, []), (2, ["b"])])
-def test_copies_are_attempted_as_often_as_the_limit_says(monkeypatch, attempts, copied):
-    monkeypatch.setattr(retries, "COPY_ATTEMPTS", attempts)
-    failures = [StageError("the connection broke", node="b")]
-    done = []
+def silent(node):
+    """What a copy ends with where ``node`` was silent until the patience ended."""
+    error = StageError(f"stage weights on {node}: it does not answer", node=node)
+    error.__cause__ = HostTimeout("it does not answer", node=node)
+    return error
+
+
+def fan_out(sources, targets, failing):
+    """What fan_out copied, and the error that it raised; ``failing`` has what copies from a source end with."""
+    tried = []
 
     def copy(source, target):
-        if failures:
-            raise failures.pop()
-        done.append(target)
+        tried.append((source, target))
+        if source in failing:
+            raise failing[source]
 
-    with pytest.raises(StageError) if attempts == 1 else contextlib.nullcontext():
-        retries.fan_out(["a"], ["b"], copy)
-    assert done == copied
+    try:
+        retries.fan_out(sources, targets, copy)
+    except StageError as error:
+        return tried, error
+    return tried, None
+
+
+def test_a_silent_source_is_waited_for_once():
+    tried, error = fan_out(["a"], list("bcdefgh"), {"a": silent("a")})
+    assert len(tried) == 1
+    assert error.node == "a"
+    assert error.others == ()
+
+
+def test_where_a_source_is_silent_another_one_is_used():
+    tried, error = fan_out(["a", "b"], list("cdefgh"), {"a": silent("a")})
+    assert error is None
+    assert [source for source, _ in tried].count("a") == 1
+    assert {target for source, target in tried if source != "a"} == set("cdefgh")
+
+
+def test_all_sources_may_be_silent():
+    tried, error = fan_out(["a", "b"], list("cdefgh"), {"a": silent("a"), "b": silent("b")})
+    assert sorted(source for source, _ in tried) == ["a", "b"]
+    assert {error.node, *(each.node for each in error.others)} <= {"a", "b"}
+
+
+def test_a_copy_that_fails_is_not_repeated():
+    tried, error = fan_out(["a"], ["b", "c"], {"a": StageError("the disk is full", node="b")})
+    assert sorted(tried) == [("a", "b"), ("a", "c")]
+    assert error.message == "the disk is full"
+
+
+def test_after_a_silence_in_a_pull_no_other_node_pulls(world, monkeypatch):
+    """That pull continues by itself: a second one would halve the uplink."""
+    asked = []
+
+    def fetch(self, staging, node):
+        asked.append(node)
+        raise silent(node)
+
+    monkeypatch.setattr(run._Run, "_fetch", fetch)
+    with pytest.raises(StageError, match="does not answer"):
+        world.stage(what=["image"])
+    assert asked == ["a"]
 
 
 @pytest.mark.parametrize("defect", [SystemExit(3), KeyError("b")])

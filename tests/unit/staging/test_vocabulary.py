@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from sparkcluster.engines.base import Vocabulary
-from sparkcluster.errors import StageError
+from sparkcluster.errors import HostLost, StageError
+from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
@@ -92,6 +93,26 @@ def test_it_is_fetched_once_and_put_on_the_nodes_that_lack_it(blob, spark, clust
     ]
     assert asked[0] == {"a": [{"do": "mkdir", "path": path.rpartition("/")[0]}]}
     assert blob.asked == ["/encodings/x"]
+
+
+def test_it_is_put_again_where_the_connection_breaks(blob, spark, monkeypatch):
+    monkeypatch.setattr(Changer, "apply", lambda _self, steps: None)
+    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.0)
+    host, told, left = FakeHost("a"), [], [HostLost("connection to a broke", node="a")] * 2
+    put = host.put
+
+    def break_first(*args, **options):
+        if left:
+            raise left.pop()
+        put(*args, **options)
+
+    monkeypatch.setattr(host, "put", break_first)
+    changer = Changer(Fleet({"a": host}), cluster="atlas", state_dir="/s", epochs={"a": 1}, tell=told.append)
+    staging = vocabulary.Staging("vocabulary", OURS.name, (), (("a", "missing"),), (), len(CONTENT))
+    vocabulary.stage(changer, {"a": spark(state_dir="/s")}, blob.file, staging, lambda *_: None)
+    assert [content for content, _ in host.files.values()] == [CONTENT]
+    assert host.renewed == 2
+    assert told == ["connection to a broke: trying again for up to 120 s"]
 
 
 def test_another_file_in_its_place_is_not_staged(blob):
