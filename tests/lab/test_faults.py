@@ -114,7 +114,7 @@ def test_a_node_whose_sshd_hangs_for_good_serves_and_is_named(loading, lab, cli,
     done = loading.wait(400)
     assert done.code == 1, done
     assert "the model answers, and right could not be recorded" in done.err
-    assert "left running" not in done.err
+    assert "left running on" not in done.err
     lab.heal()
     assert [len(found) for found in ranks(lab).values()] == [1, 1]
     cli(*loading.argv).ok()

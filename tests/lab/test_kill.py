@@ -132,7 +132,7 @@ def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
 
 @pytest.mark.full
 def test_an_up_that_was_suspended_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
-    """Its lease lapses after 15 s without heartbeats, and the copy ends with it."""
+    """Its lease lapses after 15 s without heartbeats, and is taken again, since nobody else wants it."""
     lacking.heal("right")
     lacking.fault("right", "slow-link", "20mbit")
     up = cli.start("up", lacking.inventory, "--json-lines")
@@ -140,7 +140,6 @@ def test_an_up_that_was_suspended_in_the_middle_of_staging_goes_on(lacking, cli,
     up.kill(signal.SIGSTOP)
     time.sleep(20)
     up.kill(signal.SIGCONT)
-    up.wait_for("no other operator has taken it: staging goes on")
     lacking.heal("right")
     up.wait(120).ok()
     one_set(ranks, lacking)
