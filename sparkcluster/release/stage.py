@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
+from functools import partial
 
-from sparkcluster.errors import FoundErrors, LeaseLost, PlanError, StageError
-from sparkcluster.hosts.again import Patience
+from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.release import first_staged
@@ -16,12 +15,11 @@ from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray, vocabulary
+from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import Artifact
+from sparkcluster.staging.copy import until_answered
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
-
-# How often the lease may lapse while copies run: a machine that is suspended again and again makes no progress.
-LAPSES = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,57 +46,38 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         StageError: something did not reach a node.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
-    view = _complete_view(fleet, spec)
+    view = view_cluster(fleet, spec)
+    if view.collected.errors:
+        raise FoundErrors(view.collected.findings())
     lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="stage")
     if options.dry_run:
         return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
         report.step("lease", count(len(view.facts), "node"))
+        changer = dataclasses.replace(lease.changer, tell=report.note)
         # Facts from before the lease may be stale.
-        return copy_missing(lease.changer, _complete_view(fleet, spec), options, report)[0]
+        return copy_missing(changer, _complete_view(changer, spec, report), options, report)[0]
 
 
-def _complete_view(fleet: Fleet, spec: Spec, patience_s: float = 0) -> View:
-    """The cluster once every node has answered; a silent one is asked again for ``patience_s``."""
-    patience = Patience(time.monotonic(), limit_s=patience_s)
-    while True:
-        view = view_cluster(fleet, spec)
-        errors = view.collected.errors
-        if not errors:
-            return view
-        if not all(patience.continues(error, time.monotonic()) for error in errors.values()):
-            raise FoundErrors(view.collected.findings())
-        time.sleep(patience.pause_s())
-        for name in errors:
-            fleet[name].renew()
+def _complete_view(changer: Changer, spec: Spec, report: Report, *, bring_ray: bool | None = None) -> View:
+    """The cluster once every node has answered; a silent one is asked again, which is told."""
+    fleet = changer.fleet
+    step = Step("stage", changer.lease, lambda: False, patience_s=changer.patience_s, tell=report.progress)
+    look = partial(view_cluster, fleet, spec, bring_ray=bring_ray)
+    return until_answered(step, fleet, list(fleet.hosts), look, lambda view: view.collected.errors)
 
 
 def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     """Copy what is missing to every node, unless in a dry run under a lease; what was done, and the cluster then.
 
-    Where the lease lapsed in a silence and no other operator has taken it, it goes on with what is still missing.
-
     Raises:
         PlanError: no topology can be made.
-        StageError: something did not reach a node.
+        StageError: something did not reach a node, or a node is silent.
         LeaseLost: another operator has the lease.
     """
-    for _ in range(LAPSES):
-        try:
-            return _copy_missing(changer, view, options, report)
-        except LeaseLost:
-            if not changer.hold_all():
-                raise
-        report.note("the lease had lapsed, and no other operator has taken it: staging goes on")
-        view = _complete_view(changer.fleet, view.spec, changer.patience_s)
-    return _copy_missing(changer, view, options, report)
-
-
-def _copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="stage")
     report.step("stage", " and ".join(options.what))
-    fleet = changer.fleet
     done = stage_all(
         changer,
         view.facts,
@@ -110,7 +89,7 @@ def _copy_missing(changer: Changer, view: View, options: Options, report: Report
         progress=report.progress,
     )
     if done.changed:
-        view = _complete_view(fleet, view.spec, changer.patience_s)
+        view = _complete_view(changer, view.spec, report)
     if not options.dry_run:
         first_staged.compare(view, done.commits, report)
     if "weights" in options.what:
@@ -130,10 +109,8 @@ def _copy_missing(changer: Changer, view: View, options: Options, report: Report
         if not can_do_without_ray(view.spec, error):
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
-        return done, view_cluster(fleet, view.spec, bring_ray=False)
-    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(
-        fleet, view.spec, changer.patience_s
-    )
+        return done, _complete_view(changer, view.spec, report, bring_ray=False)
+    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(changer, view.spec, report)
 
 
 def _vocabularies(
@@ -147,7 +124,7 @@ def _vocabularies(
     stagings = (*done.stagings, *(staging for _, staging in lacking))
     changed = len(copied) > len(done.copied)
     done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))
-    return done, _complete_view(changer.fleet, view.spec, changer.patience_s) if changed else view
+    return done, _complete_view(changer, view.spec, report) if changed else view
 
 
 def can_do_without_ray(spec: Spec, error: StageError) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -61,21 +60,6 @@ class Changer:
     def lease(self, node: str) -> dict[str, Any]:
         """The lease as every request to ``node`` has it; no node grants epoch 0."""
         return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self.epochs.get(node, 0)}
-
-    def hold_all(self) -> bool:
-        """Take the lease again on every node, the first by name before the others; False where there is none.
-
-        Raises:
-            LeaseLost: another operator has it.
-            HostError: a node could not be asked.
-        """
-        hold = self.hold
-        if hold is None:
-            return False
-        for name in sorted(self.epochs):
-            task = functools.partial(hold, name)
-            until_reached(self.fleet[name], task, limit_s=self.patience_s, tell=self.tell)
-        return True
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float, patience_s: float | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.cli.main import main
 from sparkcluster.cli.stage import lines
-from sparkcluster.errors import FoundErrors, HostLost, HostRefused, LeaseLost, StageError, UsageError
+from sparkcluster.errors import FoundErrors, HostLost, HostRefused, StageError, UsageError
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -18,6 +18,7 @@ from sparkcluster.release import stage as module
 from sparkcluster.release.stage import Options, copy_missing, stage
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.copy import Copied
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
@@ -107,7 +108,7 @@ def test_only_the_two_are_known(tmp_path):
         main(["stage", str(tmp_path / "x.yaml"), "everything"])
 
 
-@pytest.mark.parametrize(("errors", "said"), [(2, None), (99, FoundErrors)])
+@pytest.mark.parametrize(("errors", "said"), [(2, None), (99, StageError)])
 def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, cluster, monkeypatch, errors, said):
     fleet, spec = Fleet(hosts), cluster(TWO)
     view, answer = view_cluster(fleet, spec), hosts["beta"]._programs["probe"]
@@ -125,49 +126,22 @@ def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, 
     monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
     monkeypatch.setattr(Patience, "pause_s", lambda _: 0.05)
     changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), patience_s=0.5)
-    task = partial(copy_missing, changer, view, Options(what=("weights",)), Report())
+    report, told = Report(), []
+    monkeypatch.setattr(report, "progress", lambda node, text: told.append((node, text)))
+    task = partial(copy_missing, changer, view, Options(what=("weights",)), report)
     if said is None:
         assert task()[1].collected.errors == {}
         assert hosts["beta"].renewed == errors
     else:
         with pytest.raises(said):
             task()
+    assert told == [("beta", "connection to beta broke: connecting again; its facts are collected again")]
 
 
-def lapse(monkeypatch, times):
-    """Staging whose lease lapses so often."""
-    outcomes = [LeaseLost("beta refuses the change: the lease expired")] * times
-
-    def copies(changer, view, options, report):
-        if outcomes:
-            raise outcomes.pop()
-        return "done", view
-
-    monkeypatch.setattr(module, "_copy_missing", copies)
-
-
-@pytest.mark.parametrize("times", [1, module.LAPSES, module.LAPSES + 1])
-def test_staging_goes_on_where_the_lease_lapsed_and_nobody_took_it(hosts, cluster, monkeypatch, times):
-    lapse(monkeypatch, times)
-    held = []
-    fleet, spec = Fleet(hosts), cluster(TWO)
-    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), hold=held.append)
-    task = partial(copy_missing, changer, view_cluster(fleet, spec), Options(), Report())
-    if times > module.LAPSES:
-        with pytest.raises(LeaseLost):
-            task()
-    else:
-        assert task()[0] == "done"
-    assert held == ["alpha", "beta"] * min(times, module.LAPSES)
-
-
-def test_staging_ends_where_another_operator_has_the_lease(hosts, cluster, monkeypatch):
-    lapse(monkeypatch, 1)
-
-    def taken(node):
-        raise LeaseLost(f"bob has the lease on {node} now", node=node)
-
-    fleet, spec = Fleet(hosts), cluster(TWO)
-    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), hold=taken)
-    with pytest.raises(LeaseLost, match="bob has the lease on alpha now"):
-        copy_missing(changer, view_cluster(fleet, spec), Options(), Report())
+def test_it_tells_what_a_change_waits_for(hosts, cluster, monkeypatch):
+    tells = []
+    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: lease)
+    monkeypatch.setattr(module, "copy_missing", lambda changer, *_: (tells.append(changer.tell), None))
+    report = Report()
+    stage(Fleet(hosts), cluster(TWO), Options(), report)
+    assert tells == [report.note]
