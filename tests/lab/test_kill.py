@@ -201,8 +201,10 @@ def test_ctrl_c_at_any_stage_is_130_in_one_line(lab, cli, ranks, stage):
     up.kill(signal.SIGINT)
     done = up.wait(30)
     assert done.code == 130, done
-    assert done.error["kind"] == "Interrupted"
     assert "Traceback" not in done.err
-    if stage != "record":
+    # On a busy machine the answer may come before the signal: what has answered is left as it is.
+    answered = stage == "verify" and done.json.get("state") == "serving"
+    assert answered or done.error["kind"] == "Interrupted"
+    if stage != "record" and not answered:
         assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
     serves_once_and_for_all(lab, cli, ranks)
