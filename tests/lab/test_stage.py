@@ -9,7 +9,8 @@ import pytest
 FILE = "/root/models/tiny/merges.txt"
 FILE_BYTES = 24_000_000
 RUN = "docker run --rm --pull never --entrypoint python3 $(docker images -q) --version"
-NODES = pytest.mark.parametrize("silent", [["bare"], ["full"], ["full", "bare"]], ids="-".join)
+ONE = [pytest.param([node], marks=pytest.mark.full, id=node) for node in ("bare", "full")]
+NODES = pytest.mark.parametrize("silent", [*ONE, pytest.param(["full", "bare"], id="both")])
 
 
 @pytest.fixture(scope="module")
