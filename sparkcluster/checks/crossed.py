@@ -59,13 +59,13 @@ def _seen(context: Context, right: tuple[str, Sequence[Link]], other: tuple[str,
     facts = context.facts
     by_subnet: Mapping[str, Link] = {link.subnet: link for link in links}
     pairs = [(link, by_subnet[link.subnet]) for link in expected]
-    one, astray = next((one, there) for place, (one, there) in enumerate(pairs) if links[place] is not there)
+    mine, astray = next(pair for place, pair in enumerate(pairs) if links[place] is not pair[1])
     ports = {
         (port_of(facts[reference], mine.interface), port_of(facts[name], there.interface)) for mine, there in pairs
     }
     halves = all(_domain(context, reference, mine) == _domain(context, name, there) for mine, there in pairs)
     remedy: tuple[str, ...]
-    if halves and all(one != other for one, other in ports):
+    if halves and all(port != other for port, other in ports):
         remedy = (f"swap the two cables at {name}, p0 with p1",)
     else:
         moved = [
@@ -76,7 +76,7 @@ def _seen(context: Context, right: tuple[str, Sequence[Link]], other: tuple[str,
         remedy = (*moved, "sudo netplan apply")
     return Seen(
         f"the twins of {name} are in another order than those of {reference}",
-        f"{reference}'s {one.interface} ({_pci(context, reference, one)}) is in {one.subnet} with {name}'s"
+        f"{reference}'s {mine.interface} ({_pci(context, reference, mine)}) is in {mine.subnet} with {name}'s"
         f" {astray.interface} ({_pci(context, name, astray)})",
         remedy,
         node=name,

@@ -126,12 +126,12 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         return
     path, uid, missing = weights.foreign.path, weights.foreign.uid, weights.foreign.missing
     owner = "root" if uid == 0 else f"user ID {uid}"
-    mended = ("sparkcluster up INVENTORY   changes the owner",) if uid == 0 else ()
+    by_up = ("sparkcluster up INVENTORY   changes the owner",) if uid == 0 else ()
     severity: Severity = "error" if uid else "info" if context.docker else "warning"
     yield Seen(
         f"{facts.user} cannot {'create' if missing else 'write'} {path} on {name}",
         f"{'the folder above' if missing else 'it'} belongs to {owner}",
-        (*mended, _sudo(facts, model, weights.foreign)),
+        (*by_up, _sudo(facts, model, weights.foreign)),
         severity=severity,
     )
 

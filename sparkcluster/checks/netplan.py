@@ -65,8 +65,8 @@ def remedy(context: Context, name: str) -> tuple[str, ...]:
         return (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply")
     words = ["printf", r"%s\n", *text.splitlines()]
     return (
-        f"{' '.join(map(quote, words))} | sudo tee /etc/netplan/40-cx7.yaml >/dev/null",
-        "sudo chmod 600 /etc/netplan/40-cx7.yaml && sudo netplan apply   on every node, each with its own file",
+        f"{' '.join(map(quote, words))} | sudo tee {NETPLAN} >/dev/null",
+        f"sudo chmod 600 {NETPLAN} && sudo netplan apply   on every node, each with its own file",
     )
 
 

@@ -43,7 +43,6 @@ class Weights(Fact):
     missing: Many[str] = ()
     truncated: Many[str] = ()
     other_revisions: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...], Field(max_length=16)] = ()
-
     foreign: Foreign | None = None
 
     @property

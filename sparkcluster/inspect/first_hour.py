@@ -81,17 +81,15 @@ def gather(
     copies: list[dict[str, Any]] | str = "only preflight copies one"
     if changes:
         copies = _copies(fleet, spec, facts, topology, report)
-    nodes = {
-        name: node
-        | (
-            {"unread": seen.message}
-            if isinstance(seen, SparkclusterError)
-            else seen.model_dump(mode="json", exclude_none=True)
-        )
-        for name, seen in looks.items()
-        for node in [_known(facts[name])]
-    }
+    nodes = {name: {**_known(facts[name]), **_looked(seen)} for name, seen in looks.items()}
     return {"nodes": nodes, "image_copies": copies}
+
+
+def _looked(seen: Look | SparkclusterError) -> dict[str, Any]:
+    """What the node program said, or why it said nothing."""
+    if isinstance(seen, SparkclusterError):
+        return {"unread": seen.message}
+    return seen.model_dump(mode="json", exclude_none=True)
 
 
 def _known(facts: Facts) -> dict[str, Any]:

@@ -67,12 +67,10 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
     for error in errors.values():
         if isinstance(error, LeaseLost):
             raise error
-    failed = [
-        _with_cause(error, cause(engine, [error.message], None, False), node=name, step="start")
-        for name, error in errors.items()
-    ]
-    for error, launch_error in zip(errors.values(), failed, strict=True):
-        launch_error.__cause__ = error
+    failed = []
+    for name, error in errors.items():
+        failed.append(_with_cause(error, cause(engine, [error.message], None, False), node=name, step="start"))
+        failed[-1].__cause__ = error
     if failed:
         failed[0].others = tuple(failed[1:])
         raise failed[0]

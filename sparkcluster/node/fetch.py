@@ -21,13 +21,12 @@ import urllib.request
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common, docker, model_choice, programs, wire
-from sparkcluster.node.shared import hub_folder
+from sparkcluster.node.shared import HUB, hub_folder
 from sparkcluster.node.wire import Failed
 
 Request = Dict[str, Any]
 
 _SILENT_S = 300.0  # a slow hub makes progress within this time
-_HUB = ("huggingface.co", 443)
 _LIST_BYTES = 64 << 20
 _FILE_BYTES = 1 << 40
 _ARGUMENTS_BYTES = 100_000  # Linux takes 128 KiB in one
@@ -50,7 +49,7 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 def download(request: Request, check: wire.Check) -> dict[str, Any]:
     """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image."""
     hf_home = common.expand(request["hf_home"])
-    environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
+    environment = dict(os.environ, HF_HOME=hf_home, HFHUB_DISABLE_TELEMETRY="1")
     if request.get("token"):
         environment["HF_TOKEN"] = request["token"]
     reach_hub(environment)
@@ -95,7 +94,7 @@ def writable_xet(hf_home: str) -> bool:
 
 def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
     """Size of each file of the repository; none where the hub does not say it without a token: then all are taken."""
-    endpoint = (environment.get("HF_ENDPOINT") or "https://" + _HUB[0]).rstrip("/")
+    endpoint = (environment.get("HF_ENDPOINT") or "https://" + HUB[0]).rstrip("/")
     revision = urllib.parse.quote(request["revision"], safe="")
     address = "%s/api/models/%s/revision/%s?blobs=true" % (endpoint, request["id"], revision)
     try:
@@ -130,10 +129,10 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str], fil
     for folder in (os.path.join(cache, repository), os.path.join(cache, ".locks", repository)):
         os.makedirs(folder, exist_ok=True)
         options += ["-v", "%s:%s" % (folder, folder)]
-    environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # in the container
+    environment.update(HF_HOME="/tmp/huggingface", HFHUB_CACHE=cache)  # in the container
     # names only: docker takes the values from our environment
     variables = ["SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION", "SPARKCLUSTER_FILES"]
-    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", *variables):
+    for name in ("HF_HOME", "HFHUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", *variables):
         if name in environment:
             options += ["-e", name]
     return docker.run_once(request["image"], "python3", _SNAPSHOT, options)
@@ -144,9 +143,9 @@ def reach_hub(environment: Dict[str, str]) -> None:
     if any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT")):
         return
     try:
-        socket.create_connection(_HUB, timeout=5).close()
+        socket.create_connection(HUB, timeout=5).close()
     except OSError as error:
-        raise Failed("no hub", "%s cannot be reached: %s" % (_HUB[0], error.strerror or error)) from None
+        raise Failed("no hub", "%s cannot be reached: %s" % (HUB[0], error.strerror or error)) from None
 
 
 def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: Callable[[], int]) -> Tuple[int, str]:

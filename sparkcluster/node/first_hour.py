@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, Dict, List
 from sparkcluster.node import common, docker, programs, wire
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.memory import owner
+from sparkcluster.node.shared import HUB
 
 Request = Dict[str, Any]
 
-HUB = ("huggingface.co", 443)
 _LIMIT_S = 60.0
 _LISTED = 50
 _TEXT = 64 << 10
@@ -114,21 +114,16 @@ def reached(address: Any) -> str:
 
 def inside(machine: Machine, request: Request, label: str) -> Dict[str, Any]:
     """What a container of the image has, started with the options of ``label``; or ``{"unread": why}``."""
-    name = "sparkcluster-first-hour-%d-%s" % (os.getpid(), label)
-    options = ["--name", name, "--network", "none", "--read-only", "--security-opt", "no-new-privileges"]
-    options += request["containers"][label]
-    argv = docker.run_once(request["image_id"], request["python"], INSIDE, options)
+    options = ["--network", "none", "--read-only", "--security-opt", "no-new-privileges", *request["containers"][label]]
     try:
-        code, output = machine.run(argv, _LIMIT_S)
+        with docker.named("first-hour", machine.run) as name:
+            argv = docker.run_once(request["image_id"], request["python"], INSIDE, [*name, *options])
+            code, output = machine.run(argv, _LIMIT_S)
         line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), None)
         if line is None:
             return {"unread": "exit %d: %s" % (code, output[-300:])}
         return dict(json.loads(line[len(_MARK) :]))
     except (Unreadable, ValueError) as error:
-        try:
-            machine.run(docker.remove(name))
-        except Unreadable:
-            pass
         return {"unread": str(error)}
 
 

@@ -40,6 +40,9 @@ BATCH_LINES = 2000
 UNFINISHED = (".partial", ".incomplete", ".lock")
 
 
+HUB = ("huggingface.co", 443)
+
+
 def hub_folder(model_id: str) -> str:
     """Directory of a model in the cache of the Hugging Face hub, below HF_HOME."""
     return "hub/models--" + model_id.replace("/", "--")

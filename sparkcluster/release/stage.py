@@ -15,9 +15,8 @@ from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray, vocabulary
-from sparkcluster.staging.again import Step
+from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact
-from sparkcluster.staging.copy import until_answered
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 

@@ -18,6 +18,8 @@ from sparkcluster.hosts.program import call
 T = TypeVar("T")
 Step = dict[str, Any]
 
+CHANGING = "run sparkcluster status to see who is changing it, then run this again"
+"""Hint where another operator has the lease."""
 TELL_S = 10
 # Every change has a limit of its own.
 WAIT_S = 900
@@ -125,5 +127,5 @@ def refusal(node: str, why: str, step: str) -> LeaseLost:
         f"{node} refuses the change: {why}",
         node=node,
         step=step,
-        hint="run sparkcluster status to see who is changing it, then run this again",
+        hint=CHANGING,
     )

@@ -26,7 +26,7 @@ from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Closing, Host
 from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
-from sparkcluster.runtime.change import Changer
+from sparkcluster.runtime.change import CHANGING, Changer
 
 Operation = Literal["up", "down", "stage", "measure"]
 
@@ -257,7 +257,7 @@ def _taken(node: str, document: dict[str, Any]) -> LeaseLost:
         f"{operator} has the lease on {node} now: ours lapsed after {TTL_S} s of silence",
         node=node,
         step="lease",
-        hint="run sparkcluster status to see who is changing it, then run this again",
+        hint=CHANGING,
     )
 
 

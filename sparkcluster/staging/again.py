@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sparkcluster.errors import CommandTimeout, HostError, HostLost, LeaseLost
+from sparkcluster.errors import CommandTimeout, HostError, HostLost, LeaseLost, SparkclusterError, StageError
 from sparkcluster.hosts.again import LIMIT_S, Patience, is_transient
 from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
 
 T = TypeVar("T")
 
 Alive = Callable[[], None]
+Errors = Mapping[str, SparkclusterError]
+
+RESUME = "run this again: it resumes where it stopped"
+"""Hint for failures that have no better one."""
 
 # How often the lease of a node is taken again in one copy: a machine that is suspended again and again makes no
 # progress, nor does a node that refuses it each time.
@@ -124,3 +130,41 @@ class _Waiting:
 def is_silence(error: BaseException | None) -> bool:
     """Whether the network, the node, its sshd or a program on it did not answer."""
     return isinstance(error, CommandTimeout) or (error is not None and is_transient(error))
+
+
+@contextlib.contextmanager
+def stage_errors(step: Step, node: str) -> Iterator[None]:
+    """Turn a lost connection into a StageError with node and step."""
+    try:
+        yield
+    except HostError as error:
+        raise StageError(
+            f"{step.name} on {error.node or node}: {error.message}",
+            node=error.node or node,
+            step=step.name,
+            hint=error.hint or RESUME,
+        ) from error
+
+
+def until_answered(
+    step: Step, fleet: Fleet, nodes: Sequence[str], look: Callable[[], T], errors: Callable[[T], Errors]
+) -> T:
+    """What ``look`` finds once there are no ``errors`` of ``nodes`` in it.
+
+    Raises:
+        StageError: a node did not answer.
+    """
+
+    def attempt(_alive: Alive) -> T:
+        began = time.monotonic()
+        found = look()
+        failed = errors(found)
+        for node, error in failed.items():
+            if isinstance(error, CommandTimeout):
+                fleet[node].renew(before=began)
+        if failed:
+            raise min(failed.values(), key=is_silence)
+        return found
+
+    with stage_errors(step, nodes[0]):
+        return until_done(step, [fleet[node] for node in nodes], attempt, then="its facts are collected again")

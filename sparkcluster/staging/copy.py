@@ -8,10 +8,10 @@ import secrets
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,6 @@ from sparkcluster.errors import (
     HostLost,
     ImageIncomplete,
     LeaseLost,
-    SparkclusterError,
     StageError,
 )
 from sparkcluster.facts.base import Fact, Port
@@ -32,11 +31,10 @@ from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime import Changer
-from sparkcluster.staging.again import Alive, Step, is_silence, until_done
+from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
 from sparkcluster.staging.plan import Staging, address
-from sparkcluster.staging.retries import RESUME
 from sparkcluster.topology.model import Topology
 
 # The relays report every second and give up after 15 s without progress.
@@ -46,8 +44,6 @@ _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most;
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
-Errors = Mapping[str, SparkclusterError]
-T = TypeVar("T")
 
 
 class Done(Fact):
@@ -321,44 +317,6 @@ def put(changer: Changer, node: str, path: Path, to: str) -> None:
     host = changer.fleet[node]
     task = partial(host.put, path, to, mode=0o644)
     until_reached(host, task, limit_s=changer.patience_s, tell=changer.tell)
-
-
-@contextlib.contextmanager
-def stage_errors(step: Step, node: str) -> Iterator[None]:
-    """Turn a lost connection into a StageError with node and step."""
-    try:
-        yield
-    except HostError as error:
-        raise StageError(
-            f"{step.name} on {error.node or node}: {error.message}",
-            node=error.node or node,
-            step=step.name,
-            hint=error.hint or RESUME,
-        ) from error
-
-
-def until_answered(
-    step: Step, fleet: Fleet, nodes: Sequence[str], look: Callable[[], T], errors: Callable[[T], Errors]
-) -> T:
-    """What ``look`` finds once there are no ``errors`` of ``nodes`` in it.
-
-    Raises:
-        StageError: a node did not answer.
-    """
-
-    def attempt(_alive: Alive) -> T:
-        began = time.monotonic()
-        found = look()
-        failed = errors(found)
-        for node, error in failed.items():
-            if isinstance(error, CommandTimeout):
-                fleet[node].renew(before=began)
-        if failed:
-            raise min(failed.values(), key=is_silence)
-        return found
-
-    with stage_errors(step, nodes[0]):
-        return until_done(step, [fleet[node] for node in nodes], attempt, then="its facts are collected again")
 
 
 def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:

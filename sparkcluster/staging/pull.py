@@ -9,7 +9,7 @@ from sparkcluster.errors import SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.runtime import observed
-from sparkcluster.staging.again import Alive, Step, is_silence, until_done
+from sparkcluster.staging.again import Alive, Step, is_silence, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import (
     SILENT_S,
@@ -18,7 +18,6 @@ from sparkcluster.staging.copy import (
     Pulling,
     answers,
     failure_of,
-    stage_errors,
     unfinished,
 )
 

@@ -16,8 +16,9 @@ from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory,
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
+from sparkcluster.staging.again import stage_errors
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Copied, Progress, Transfers, put, stage_errors
+from sparkcluster.staging.copy import Copied, Progress, Transfers, put
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
 from sparkcluster.staging.retries import fan_out

@@ -18,9 +18,6 @@ from sparkcluster.staging.again import is_silence
 DOWNLOAD_NODES = 2
 """Nodes that may try to download: where two cannot, a third rarely can."""
 
-RESUME = "run this again: it resumes where it stopped"
-"""Hint for failures that have no better one."""
-
 
 def fan_out(
     sources: Sequence[str],

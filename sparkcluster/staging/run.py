@@ -21,7 +21,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
-from sparkcluster.staging.again import Alive, is_silence, until_done
+from sparkcluster.staging.again import RESUME, Alive, is_silence, stage_errors, until_answered, until_done
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import (
     Copied,
@@ -33,12 +33,10 @@ from sparkcluster.staging.copy import (
     follow,
     heard,
     stage_error,
-    stage_errors,
-    until_answered,
 )
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import pull, text
-from sparkcluster.staging.retries import DOWNLOAD_NODES, RESUME, combined, fan_out
+from sparkcluster.staging.retries import DOWNLOAD_NODES, combined, fan_out
 from sparkcluster.topology.model import Topology
 
 

@@ -14,8 +14,8 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import Copied, Progress, put, stage_errors
+from sparkcluster.staging.again import Step, stage_errors
+from sparkcluster.staging.copy import Copied, Progress, put
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
 from sparkcluster.topology import vocabularies

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.errors import HostLost
 from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
@@ -161,6 +162,23 @@ class Node(LocalHost):
     def docker_calls(self) -> list[list[str]]:
         calls = self.docker / "calls"
         return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
+
+
+class Breaking:
+    """A stream from ``node`` that breaks after its first line."""
+
+    def __init__(self, running, node):
+        self.running, self.node = running, node
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.running.close()
+
+    def lines(self, silence_s):
+        yield next(self.running.lines(silence_s))
+        raise HostLost(f"connection to {self.node} broke", node=self.node)
 
 
 class Hub:

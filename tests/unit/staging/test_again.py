@@ -11,8 +11,7 @@ from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging import again
-from sparkcluster.staging.again import LAPSES, Step, until_done
-from sparkcluster.staging.copy import until_answered
+from sparkcluster.staging.again import LAPSES, Step, until_answered, until_done
 
 LOST = HostLost("connection to a broke", node="a")
 LAPSED = LeaseLost("a refuses the change: epoch 7 is over", node="a")

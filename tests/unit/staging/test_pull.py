@@ -22,6 +22,7 @@ from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Done, Failure, Pulling
 from sparkcluster.staging.pull import pull, text
 from tests.unit.docker_engine import DONE, layer
+from tests.unit.staging.conftest import Breaking
 
 MB = 1_000_000
 OVER = "unfinished layers of an earlier pull started over (moby#26146)"
@@ -190,24 +191,10 @@ def test_a_connection_that_breaks_is_made_again(pulled, monkeypatch):
     pulled.engine.scripts = [[*slow(5, 0.1), done, *DONE]]
     made = []
 
-    class Breaking:
-        def __init__(self, running):
-            self.running = running
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.running.close()
-
-        def lines(self, silence_s):
-            yield next(self.running.lines(silence_s))
-            raise HostLost("connection to a broke", node="a")
-
     def start(host, module, request):
         running = stream(host, module, request)
         made.append(running)
-        return Breaking(running) if len(made) < 3 else running
+        return Breaking(running, "a") if len(made) < 3 else running
 
     monkeypatch.setattr(pulling, "stream", start)
     assert pulled(lambda _: len(made) == 3 and done.set()) == Done(bytes=5 * MB)

@@ -11,13 +11,14 @@ from functools import partial
 
 import pytest
 
-from sparkcluster.errors import HostLost, LeaseLost, StageError
+from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.node import relay, wire
 from sparkcluster.node.tree import Tree
 from sparkcluster.staging import copy as copying
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, copy, list_files
+from tests.unit.staging.conftest import Breaking
 
 
 @pytest.fixture
@@ -112,26 +113,12 @@ def test_a_copy_goes_on_where_it_stopped_after_the_connection_to_a_node_broke(
     (source / "one.bin").write_bytes(os.urandom(300_000))
     made, said = [], []
 
-    class Breaking:
-        def __init__(self, running):
-            self.running = running
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.running.close()
-
-        def lines(self, silence_s):
-            yield next(self.running.lines(silence_s))
-            raise HostLost(f"connection to {silent} broke", node=silent)
-
     def start(host, module, request):
         running = program.stream(host, module, request)
         if host.name != silent or request["do"] == "list":
             return running
         made.append(running)
-        return Breaking(running) if len(made) < 2 else running
+        return Breaking(running, silent) if len(made) < 2 else running
 
     monkeypatch.setattr(copying, "stream", start)
     real = copying.follow
