@@ -49,7 +49,7 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 def download(request: Request, check: wire.Check) -> dict[str, Any]:
     """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image."""
     hf_home = common.expand(request["hf_home"])
-    environment = dict(os.environ, HF_HOME=hf_home, HFHUB_DISABLE_TELEMETRY="1")
+    environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
     if request.get("token"):
         environment["HF_TOKEN"] = request["token"]
     reach_hub(environment)
@@ -129,10 +129,10 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str], fil
     for folder in (os.path.join(cache, repository), os.path.join(cache, ".locks", repository)):
         os.makedirs(folder, exist_ok=True)
         options += ["-v", "%s:%s" % (folder, folder)]
-    environment.update(HF_HOME="/tmp/huggingface", HFHUB_CACHE=cache)  # in the container
+    environment.update(HF_HOME="/tmp/huggingface", HF_HUB_CACHE=cache)  # in the container
     # names only: docker takes the values from our environment
     variables = ["SPARKCLUSTER_ID", "SPARKCLUSTER_REVISION", "SPARKCLUSTER_FILES"]
-    for name in ("HF_HOME", "HFHUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", *variables):
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HTTPS_PROXY", *variables):
         if name in environment:
             options += ["-e", name]
     return docker.run_once(request["image"], "python3", _SNAPSHOT, options)

@@ -215,13 +215,13 @@ class Lease(Closing):
 
     def _resume(self, old: _Holder) -> None:
         """Replace ``old`` by a new holder of the same epoch, unless another thread has done so meanwhile."""
-        host = old.host
+        host, lost = old.host, old.lost
         with self._lock:
             alone = self._resuming.setdefault(host.name, threading.Lock())
         with alone:
             if self._taken is not None:
                 raise _taken(*self._taken)
-            if self._holder(host.name) is not old:
+            if self._holder(host.name) is not old or (lost and not old.lost):  # it was being resumed, and is now
                 return
             old.lost = True
             old.close()

@@ -82,8 +82,8 @@ def test_remedies_of_names_quote() -> None:
 COMMAND = re.compile(
     r"(?:.*(?:: |; | && ))?(?:sudo|docker|ip|ping|df|du|ls|rm|getent|rsync|show_gids|for i in) ", re.DOTALL
 )
-# Numbers and addresses.
-PLAIN = {"size", "foreign.uid", "size - 28", "expected", "port", "listener.port", "SERIES", "wired"}
+# Numbers, addresses and constants.
+PLAIN = {"size", "foreign.uid", "size - 28", "expected", "port", "listener.port", "SERIES", "wired", "NETPLAN"}
 
 
 def written(part: ast.expr) -> str:

@@ -249,6 +249,39 @@ def test_a_lease_that_lapsed_on_the_first_node_is_taken_again_there_before_the_o
         assert asked == ["alpha", "beta"]
 
 
+def test_a_lease_that_two_changes_need_at_once_is_taken_again_once(fleet, homes, monkeypatch):
+    """The second finds the first node's holder while it is being replaced; ending that would refuse the first change."""
+    asked, waiting, both = [], threading.Event(), threading.Event()
+    stream, answer = Elsewhere.stream, module._Holder.answer
+
+    def watched(host, argv, *, stdin=b""):
+        asked.append(host.name)
+        return stream(host, argv, stdin=stdin)
+
+    def slow(holder, kind):
+        if holder.host.name == "alpha":
+            waiting.set()
+            both.wait(10)
+        return answer(holder, kind)
+
+    with lease(fleet).acquire(list(NODES)) as taken:
+        for holder in list(taken._holders):
+            holder.close()
+            holder.lost = True
+        monkeypatch.setattr(Elsewhere, "stream", watched)
+        monkeypatch.setattr(module._Holder, "answer", slow)
+        first = threading.Thread(target=taken.hold, args=("alpha",))
+        first.start()
+        assert waiting.wait(10)
+        second = threading.Thread(target=taken.hold, args=("beta",))
+        second.start()
+        second.join(0.5)
+        both.set()
+        first.join()
+        second.join()
+        assert asked == ["alpha", "beta"]
+
+
 def change_by(changer, names):
     """Nodes on which ``changer`` made a change."""
     outcomes = changer.attempt({name: [{"do": "mkdir", "path": "~/s/x"}] for name in names}, timeout_s=20)
