@@ -116,6 +116,19 @@ def test_an_interrupt_that_is_dropped_without_a_trace_still_decides_the_exit_cod
     assert ends_with(monkeypatch, run) == 130
 
 
+def test_an_interrupt_while_a_dataclass_is_made_is_an_exit_code_and_no_signal(tmp_path: Path) -> None:
+    """CPython remembers it although it was handled, and ``python -m`` ends itself by SIGINT."""
+    (tmp_path / "interrupted.py").write_text(
+        "from sparkcluster.cli import main\n"
+        "main.main = lambda argv: exec('raise KeyboardInterrupt')\n"
+        "main.guarded([])  # imports what an error needs, which has dataclasses too\n"
+        "main.console()\n"
+    )
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n" * 2)
+
+
 @pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
 def test_reading_ssh_config_is_interrupted_at_once(tmp_path: Path, *, whole_group: bool) -> None:
     """A terminal's Ctrl-C reaches ``ssh -G`` as well, whose end looked like a broken ssh_config: exit code 2."""
