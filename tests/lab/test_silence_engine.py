@@ -19,7 +19,7 @@ def serves(lab, cli, faults):
     up = cli.start("up", lab.inventory)
     up.wait_for("watch: ", timeout=120)
     for spark in lab.sparks:
-        up.wait_for(f"  {spark.name}: ", timeout=60)  # its rank runs and is watched
+        up.wait_for(f"  {spark.name}: Ray ", timeout=120)  # its rank runs and is watched
     for node, *fault in faults:
         lab.fault(node, *fault)
     done = up.wait(500).ok()
