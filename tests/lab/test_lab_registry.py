@@ -137,7 +137,8 @@ def as_before(registry):
     registry.rate_bytes_s, registry.cut_after_bytes, registry.down = None, None, False
 
 
-def test_a_cut_ends_a_pull_and_containerd_takes_the_next_ones_start_from_it(lab, registry, archive):
+def test_a_cut_ends_a_pull_and_the_next_one_brings_at_most_the_whole(lab, registry, archive):
+    """containerd begins it with what the first one left; on a busy machine that may be nothing."""
     store = lab.sparks[1]
     reference = registry.add("cut", archive)
     slow_then_cut(registry)
@@ -145,8 +146,9 @@ def test_a_cut_ends_a_pull_and_containerd_takes_the_next_ones_start_from_it(lab,
     assert code == 1, output
     assert registry.served_bytes == pytest.approx(SIZE / 3, rel=0.05)
     as_before(registry)
+    before = registry.served_bytes
     assert ended(pull(store, reference))[0] == 0
-    assert SIZE < registry.served_bytes < 1.2 * SIZE
+    assert SIZE - before < registry.served_bytes - before < 1.05 * SIZE
 
 
 def test_in_the_overlay2_store_the_same_pull_goes_on_when_the_registry_is_back(lab, registry, archive):
