@@ -1,0 +1,217 @@
+"""The documents between the controller and a worker (``node.relay``), as JSON in lines over SSH.
+
+The controller starts ``relay`` with ``do: begin``. That request (``Begin``) starts the node's worker for this job or
+adopts the one that runs, then follows it: what the controller writes to its input are ``Order`` lines, what it prints
+are ``Said`` lines. An order is desired state, so that it may be sent twice; the end of the input ends the follower, not
+the worker.
+
+1. The controller brings the list of files (``files_lines``) to ``files_path`` on every node, then begins on all.
+2. Each worker says ``ports`` with its ``token`` and ``cert``, which are those of the job that it adopted if there was
+   one, then ``lacks`` and ``room``. Nothing is received before an order ``from``.
+3. Order ``look``: each connects to all of these ways at once and says in ``reached`` which address proved its token.
+4. Order ``from``: nearest first; the worker pulls from the first that works, and serves what it has. Each second it
+   says ``bytes`` with all that belongs to it.
+5. ``done``: it has every file. It serves on, and reports each second, until the order ``end``; then its output ends.
+   ``failed`` and ``refused`` are its last lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from sparkcluster.facts.base import Fact, Few, Path, Port
+from sparkcluster.staging.manifest import Sha256, Size
+
+Request = dict[str, Any]
+
+FILES_NAME = "files.jsonl"
+
+Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
+Token = Annotated[str, Field(pattern="^[0-9a-f]{32,64}$")]
+Certificate = Annotated[
+    str, Field(pattern="^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n$", max_length=4096)
+]
+Node = Annotated[str, Field(max_length=253)]
+Number = Annotated[int, Field(ge=0, lt=1 << 32, strict=True)]
+"""Number of a file: its line in the list, from 0."""
+Numbered = Annotated[dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], Sha256], Field(max_length=200_000)]
+"""SHA-256 by the number of the file."""
+
+
+class Listen(Fact):
+    """An address to listen on; with ``tls`` for those alone who have the certificates."""
+
+    address: Address
+    tls: bool = False
+
+
+class Begin(Fact):
+    """How a worker begins; its request also has the lease, and what the artifact adds (``root``, ``revision``, …).
+
+    Attributes:
+        key: of the job, see ``key``; its directory is ``state_dir/clusters/CLUSTER/staging/KEY``.
+        token: what the dialers of this worker must know.
+        cert: certificate of this worker, in PEM; None where nothing listens under TLS.
+        private_key: belongs to ``cert``; the worker keeps it in memory alone.
+        limit_bytes_s: the most that it sends, over all connections.
+        files_sha256: of the list of files.
+    """
+
+    do: Literal["begin"] = "begin"
+    what: Literal["files", "image"] = "files"
+    key: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    listen: tuple[Listen, ...]
+    token: Token
+    cert: Certificate | None = None
+    private_key: str | None = None
+    limit_bytes_s: int | None = None
+    files_sha256: Sha256 | None = None
+
+
+class Dial(Fact):
+    """How one worker reaches another: ``cert`` is the other's under TLS, and ours then is the one of ``Begin``."""
+
+    address: Address
+    port: Port
+    token: Token
+    cert: Certificate | None = None
+
+
+class Look(Dial):
+    """A way to try, to ``node``."""
+
+    node: Node
+
+
+class Source(Fact):
+    """A node to pull from. The first of its ``ways`` that works is taken; several rails share the streams."""
+
+    node: Node
+    ways: tuple[Dial, ...]
+
+
+class Order(Fact):
+    """One line to a worker; what is None is not in it.
+
+    Attributes:
+        look: connect to all of them, and say who proved its token.
+        sources: ``from`` in the document; nearest first, the rest are for when it fails.
+        certs: those of all workers of the job, which may dial a listener under TLS.
+        sha256: content of files whose hash was unknown; they are renamed only then.
+        verified: files of this node whose hash a receiver has proved: it is to be recorded.
+        end: stop serving.
+        cancel: end now; what arrived stays.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    look: tuple[Look, ...] | None = None
+    sources: Annotated[tuple[Source, ...] | None, Field(alias="from")] = None
+    certs: tuple[Certificate, ...] | None = None
+    sha256: dict[str, Sha256] | None = None
+    verified: tuple[int, ...] | None = None
+    end: Literal[True] | None = None
+    cancel: Literal[True] | None = None
+
+    def line(self) -> bytes:
+        """The order as a worker reads it."""
+        return self.model_dump_json(exclude_none=True, by_alias=True).encode() + b"\n"
+
+
+class Lacks(Fact):
+    """What a node lacks of the list, without what an earlier run received."""
+
+    files: Number
+    bytes: Size
+
+
+class Room(Fact):
+    """Free and needed bytes on the disk of ``path``."""
+
+    free: Size
+    needed: Size
+    path: Path
+
+
+class Left(Fact):
+    """A node that no longer is pulled from. ``offset`` are the bytes that were there then."""
+
+    node: Node
+    why: Annotated[str, Field(max_length=500)]
+    offset: Size = 0
+
+
+class Wrong(Fact):
+    """A file that arrived with another SHA-256 than the list has, and is received again."""
+
+    file: Number
+    source: Annotated[Node, Field(alias="from")]
+    sha256: Sha256
+
+
+class WorkDone(Fact):
+    """Bytes that the node received, the time from the first of them to the last rename, and the memory used."""
+
+    bytes: Size = 0
+    seconds: Annotated[float, Field(ge=0, le=1e7)] = 0.0
+    peak_bytes: Size = 0
+
+
+class Said(Fact):
+    """One line of a worker. Each of the groups of fields comes in a line of its own.
+
+    Attributes:
+        ports: of its listeners, by address; ``token`` and ``cert`` come with it.
+        reached: addresses that proved their token, by node.
+        bytes: of ``total``, that are there and whole or growing; ``rate`` in bytes a second; ``source`` (``from`` in
+            the document) and ``streams`` are what it pulls by now, ``served`` the bytes that went to other nodes.
+        left: all sources that it left, since the order ``from``.
+        wrong: all files that arrived corrupt.
+        sha256: content of files, where this source was the first to read them.
+        failed: why it ended, of a ``kind`` as ``node.wire`` has them.
+        refused: the lease is over.
+    """
+
+    ports: Annotated[dict[Address, Port], Field(max_length=64)] | None = None
+    token: Token | None = None
+    cert: Certificate | None = None
+    lacks: Lacks | None = None
+    room: Room | None = None
+    reached: Annotated[dict[Node, Few[Address]], Field(max_length=1024)] | None = None
+    bytes: Size | None = None
+    total: Size = 0
+    rate: Annotated[float, Field(ge=0, le=1e13)] = 0.0
+    source: Annotated[Node | None, Field(alias="from")] = None
+    streams: Annotated[int, Field(ge=0, le=64)] = 0
+    served: Annotated[dict[Node, Size], Field(max_length=1024)] = Field(default_factory=dict)
+    left: Few[Left] = ()
+    wrong: Few[Wrong] = ()
+    sha256: Numbered | None = None
+    done: WorkDone | None = None
+    failed: Annotated[str, Field(max_length=2000)] | None = None
+    kind: Annotated[str, Field(max_length=32)] = "other"
+    refused: Annotated[str, Field(max_length=2000)] | None = None
+
+
+def key(what: str, place: str) -> str:
+    """Name of the job that stages ``what`` to ``place``, a root or a reference: the same on every run."""
+    return hashlib.sha256(f"{what}\0{place}".encode()).hexdigest()[:16]
+
+
+def files_path(state_dir: str, cluster: str, key: str) -> str:
+    """Where the list of files of a job lies on a node."""
+    return f"{state_dir}/clusters/{cluster}/staging/{key}/{FILES_NAME}"
+
+
+def files_lines(files: Iterable[Mapping[str, Any]]) -> bytes:
+    """The list of files as a worker reads it: one document in each line, the number of a file is its line.
+
+    ``path``, ``size``, ``mtime`` (ns), ``sha256`` or null, and ``links``, as ``Manifest.files`` has them.
+    """
+    names = ("path", "size", "mtime", "sha256", "links")
+    return b"".join(json.dumps({name: file[name] for name in names}).encode() + b"\n" for file in files)
