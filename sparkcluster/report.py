@@ -2,6 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Literal
+
+Medium = Literal["rail", "wire", "wifi"]
+"""What carries bytes from one node to another; ``wire`` and ``wifi`` are those of the management network."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """How far one node is with one artifact.
+
+    Attributes:
+        node: which gets it.
+        what: ``weights``, ``image`` and so on.
+        bytes: that it has of those that are staged, from an earlier run too.
+        total: bytes that are staged.
+        source: where its bytes come from: a node, ``download`` or ``controller``; of one that is complete, where they
+            came from; None where nothing sends.
+        medium: how they come from another node.
+        encrypted: whether they are encrypted on the way.
+        state: ``left out`` of a node that the others go on without.
+    """
+
+    node: str
+    what: str
+    bytes: int
+    total: int
+    source: str | None = None
+    medium: Medium = "rail"
+    encrypted: bool = False
+    state: Literal["copying", "complete", "left out"] = "copying"
+
 
 class Report:
     """Receives progress, and discards it: what shows it overrides these. Called from several threads."""
@@ -11,6 +43,9 @@ class Report:
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing; replaces what was reported for it before."""
+
+    def transfer(self, transfer: Transfer) -> None:
+        """How far a node is with an artifact, about once a second; replaces what was reported of both before."""
 
     def note(self, text: str) -> None:
         """A message."""

@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Self, TextIO
 
+from sparkcluster.cli import transfers
 from sparkcluster.cli.output import moves, write
 from sparkcluster.printable import LINES, clean
-from sparkcluster.report import Report
+from sparkcluster.report import Report, Transfer
 
 QUIET_S = 5
 STILL_S = 15
 SILENT_S = 2
+EVENT_S = 1
 
 
 def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -> Shown:
@@ -77,6 +79,8 @@ class Lines(Report):
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
         self._shown: dict[str, tuple[str, float]] = {}
+        self._rates = transfers.Rates()
+        self._transfers: dict[tuple[str, str], tuple[Transfer, float]] = {}
 
     def _write(self, line: str) -> None:
         with self._lock:
@@ -102,6 +106,24 @@ class Lines(Report):
         self._shown[node] = (text, now)
         self._since[node] = now
         self._write(f"  {node}: {text}")
+
+    def transfer(self, transfer: Transfer) -> None:
+        """How far a node is: a line at its begin, its end and where its source changes, else every ``QUIET_S``."""
+        if (rate := self._due(transfer, QUIET_S)) is not None:
+            line = transfers.line(transfer, rate)
+            self._write(f"  {transfers.plain(line, self._stream.encoding)}")
+
+    def _due(self, transfer: Transfer, pause_s: float) -> float | None:
+        """The rate of ``transfer`` if it is to be shown now."""
+        now, key = self._clock(), (transfer.what, transfer.node)
+        with self._lock:
+            rate = self._rates.add(transfer, now)
+            before, when = self._transfers.get(key, (None, 0.0))
+            same = before is not None and (before.source, before.state) == (transfer.source, transfer.state)
+            if same and (now - when < pause_s or transfer.state != "copying"):
+                return None
+            self._transfers[key] = (transfer, now)
+        return rate
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -130,6 +152,11 @@ class JsonLines(Lines):
             self._shown[node] = (text, 0.0)
             self._event(event="progress", node=node, text=text)
 
+    def transfer(self, transfer: Transfer) -> None:
+        """``{"event": "transfer", …}``, at most once in ``EVENT_S`` of a node while its source is the same."""
+        if (rate := self._due(transfer, EVENT_S)) is not None:
+            self._event(**transfers.as_json(transfer, rate))
+
     def note(self, text: str) -> None:
         """``{"event": "note", "text"}``."""
         self._event(event="note", text=text)
@@ -145,6 +172,8 @@ class Screen(Report):
 
         self._console = Console(file=stream, highlight=False)
         self._nodes: dict[str, str] = {}
+        self._rates = transfers.Rates()
+        self._transfers: dict[tuple[str, str], Transfer] = {}
         self._step = ""
         self._began = time.monotonic()
         self._spinner = Spinner("dots")
@@ -163,7 +192,16 @@ class Screen(Report):
         for node, text in self._nodes.items():
             table.add_row(Text(f"  {node}"), Text(text))
         self._spinner.update(text=head)
-        return Group(self._spinner, table)
+        moving = [Text(line, no_wrap=True, overflow="ellipsis") for line in self._moving()]
+        return Group(self._spinner, *moving, table)
+
+    def _moving(self) -> list[str]:
+        """The chain of each artifact, and a row for each node."""
+        now, width = time.monotonic(), self._console.width
+        shown = dict(self._transfers)
+        rates = {key: self._rates.rate(each, now) for key, each in shown.items()}
+        lines = [*transfers.chain(shown, width=width - 2), *transfers.rows(shown, rates, width=width)]
+        return [transfers.plain(f"  {clean(line).strip()}", self._console.encoding) for line in lines]
 
     def step(self, name: str, text: str = "") -> None:
         """A step begins; the previous one is done."""
@@ -172,11 +210,17 @@ class Screen(Report):
         self._step = clean(f"{name}  {text}" if text else name)
         self._began = time.monotonic()
         self._nodes.clear()
+        self._transfers.clear()
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing."""
         if text:
             self._nodes[clean(node)] = clean(text)
+
+    def transfer(self, transfer: Transfer) -> None:
+        """How far a node is."""
+        self._rates.add(transfer, time.monotonic())
+        self._transfers[transfer.what, transfer.node] = transfer
 
     def note(self, text: str) -> None:
         """A line that stays."""
