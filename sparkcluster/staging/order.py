@@ -9,10 +9,12 @@ the worker.
 2. Each worker says ``ports`` with its ``token`` and ``cert``, which are those of the job that it adopted if there was
    one, then ``lacks`` and ``room``. Nothing is received before an order ``from``.
 3. Order ``look``: each connects to all of these ways at once and says in ``reached`` which address proved its token.
+   It is ordered again, with another ``round``, when a node is left while files are copied.
 4. Order ``from``: nearest first; the worker pulls from the first that works, and serves what it has. Each second it
    says ``bytes`` with all that belongs to it.
-5. ``done``: it has every file. It serves on, and reports each second, until the order ``end``; then its output ends.
-   ``failed`` and ``refused`` are its last lines.
+5. ``done``: it has every file. It serves on until the order ``end``. ``failed`` and ``refused`` are its last lines.
+
+A line may have several of these, also what was said before: the last value of each counts.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class Order(Fact):
     """One line to a worker; what is None is not in it.
 
     Attributes:
-        look: connect to all of them, and say who proved its token.
+        look: connect to all of them, and say who proved its token; once for each ``round``, its number.
         sources: ``from`` in the document; nearest first, the rest are for when it fails.
         certs: those of all workers of the job, which may dial a listener under TLS.
         sha256: content of files whose hash was unknown; they are renamed only then.
@@ -111,6 +113,7 @@ class Order(Fact):
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     look: tuple[Look, ...] | None = None
+    round: int | None = None
     sources: Annotated[tuple[Source, ...] | None, Field(alias="from")] = None
     certs: tuple[Certificate, ...] | None = None
     sha256: dict[str, Sha256] | None = None
@@ -163,11 +166,11 @@ class WorkDone(Fact):
 
 
 class Said(Fact):
-    """One line of a worker. Each of the groups of fields comes in a line of its own.
+    """One line of a worker.
 
     Attributes:
         ports: of its listeners, by address; ``token`` and ``cert`` come with it.
-        reached: addresses that proved their token, by node.
+        reached: addresses that proved their token in the look of that ``round``, by node.
         bytes: of ``total``, that are there and whole or growing; ``rate`` in bytes a second; ``source`` (``from`` in
             the document) and ``streams`` are what it pulls by now, ``served`` the bytes that went to other nodes.
         left: all sources that it left, since the order ``from``.
@@ -183,6 +186,7 @@ class Said(Fact):
     lacks: Lacks | None = None
     room: Room | None = None
     reached: Annotated[dict[Node, Few[Address]], Field(max_length=1024)] | None = None
+    round: Annotated[int, Field(ge=0, le=1 << 31)] = 0
     bytes: Size | None = None
     total: Size = 0
     rate: Annotated[float, Field(ge=0, le=1e13)] = 0.0
