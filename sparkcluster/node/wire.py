@@ -20,7 +20,7 @@ import select
 import socket
 import struct
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
 
 from sparkcluster.node import common, programs
 
@@ -213,40 +213,61 @@ class Wire:
         return self.read(size)
 
 
-def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STALL_S) -> list[socket.socket]:
-    """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``.
+class Greeter:
+    """Listens on ``address``, on ``port``, for those who know ``token``.
 
     Others do not delay them: each has ``GREETING_S`` to prove that, many at once.
     """
-    try:
-        listener = socket.create_server((address, 0), backlog=_GREETERS)
-    except OSError as error:
-        raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
+
+    def __init__(self, address: str, token: str) -> None:
+        try:
+            self._listener = socket.create_server((address, 0), backlog=_GREETERS)
+        except OSError as error:
+            raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
+        self._listener.setblocking(False)
+        self._token = token
+        self._greeters: Dict[socket.socket, Tuple[bytes, float]] = {}
+        self.port: int = self._listener.getsockname()[1]
+
+    def poll(self, limit_s: float) -> List[socket.socket]:
+        """The connections that proved the token, after ``limit_s`` at most."""
+        ready = set(select.select([self._listener, *self._greeters], [], [], max(0.0, limit_s))[0])
+        proved, now = [], time.monotonic()
+        for sock, (nonce, until) in list(self._greeters.items()):
+            if sock in ready and _knows(sock, nonce, self._token):
+                proved.append(sock)
+                del self._greeters[sock]
+            elif sock in ready or until < now:
+                self._greeters.pop(sock)
+                sock.close()
+        with contextlib.suppress(OSError):  # nobody waits, or is gone
+            for _ in range(32 if self._listener in ready else 0):
+                _welcome(self._listener.accept()[0], self._greeters)
+        return proved
+
+    def close(self) -> None:
+        """Listen no longer, and close what has proved nothing."""
+        for sock in (self._listener, *self._greeters):
+            sock.close()
+
+
+def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STALL_S) -> list[socket.socket]:
+    """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``."""
+    greeter = Greeter(address, token)
     accepted: list[socket.socket] = []
-    greeters: Dict[socket.socket, Tuple[bytes, float]] = {}
     try:
-        listener.setblocking(False)
-        common.emit({"port": listener.getsockname()[1]})
+        common.emit({"port": greeter.port})
         limit = time.monotonic() + limit_s
         while len(accepted) < count:
             now = time.monotonic()
             if now > limit:
                 raise Failed("link", "no connection to %s within %.0f s" % (address, limit_s))
-            ready = set(select.select([listener, *greeters], [], [], min(0.1, limit - now))[0])
-            for sock, (nonce, until) in list(greeters.items()):
-                if sock in ready and len(accepted) < count and _knows(sock, nonce, token):
-                    accepted.append(sock)
-                    del greeters[sock]
-                elif sock in ready or until < now:
-                    greeters.pop(sock)
-                    sock.close()
-            with contextlib.suppress(OSError):  # nobody waits, or is gone
-                for _ in range(32 if listener in ready else 0):
-                    _welcome(listener.accept()[0], greeters)
+            accepted += greeter.poll(min(0.1, limit - now))
     finally:
-        for sock in (listener, *greeters):
+        for sock in accepted[count:]:
             sock.close()
-    return accepted
+        greeter.close()
+    return accepted[:count]
 
 
 def _welcome(sock: socket.socket, greeters: Dict[socket.socket, Tuple[bytes, float]]) -> None:
@@ -280,11 +301,15 @@ def _proof(token: str, role: bytes, nonces: bytes) -> bytes:
     return hmac.new(token.encode(), b"sparkcluster " + role + b"\0" + nonces, "sha256").digest()
 
 
-def dial(address: str, port: int, token: str, source: str = "") -> socket.socket:
-    """A connection to a node that listens and knows ``token``, from ``source`` if that matters."""
+def dial(address: str, port: int, token: str, source: str = "", limit_s: float = 0.0) -> socket.socket:
+    """A connection to a node that listens and knows ``token``, from ``source`` if that matters.
+
+    Raises Failed if there is none; each of its steps may take ``limit_s``, or ``STALL_S``.
+    """
+    limit_s = limit_s or STALL_S
     try:
         with contextlib.ExitStack() as unproved:
-            sock = socket.create_connection((address, port), timeout=STALL_S, source_address=(source, 0))
+            sock = socket.create_connection((address, port), timeout=limit_s, source_address=(source, 0))
             unproved.callback(sock.close)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _NONCE)
             nonces = sock.recv(_NONCE) + os.urandom(_NONCE)
@@ -294,6 +319,6 @@ def dial(address: str, port: int, token: str, source: str = "") -> socket.socket
                 unproved.pop_all()
                 return sock
     except OSError as error:
-        why = error.strerror or "no answer within %.0f s" % STALL_S
+        why = error.strerror or "no answer within %.0f s" % limit_s
         raise Failed("link", "cannot connect to %s: %s" % (address, why.lower())) from None
     raise Failed("link", "another program answers at %s, port %d" % (address, port))
