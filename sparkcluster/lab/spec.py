@@ -181,17 +181,21 @@ class SparkSpec(Section):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabSpec:
-    """All virtual Sparks of a lab and how they are cabled."""
+    """All virtual Sparks of a lab and how they are cabled.
+
+    ``pairs`` are direct cables between the first two, the next two and so on, each pair with the same addresses.
+    """
 
     sparks: tuple[SparkSpec, ...]
-    topology: Literal["switch", "direct", "ring"] = "switch"
+    topology: Literal["switch", "direct", "pairs", "ring"] = "switch"
 
     def rails(self, index: int) -> dict[str, int]:
         """Rail that each cabled interface of Spark number ``index`` is on, by the name it is born with.
 
         On a switch (and on a direct cable) the first cabled port takes rails 0 and 1, a second one 2
         and 3, whichever port that is. In a ring the cable between Spark c and the next has rails 2c
-        and 2c+1, from port 1 of the first to port 0 of the second.
+        and 2c+1, from port 1 of the first to port 0 of the second. Of pairs, the first has rails 0 to
+        3, the next one 4 to 7 and so on.
         """
         found: dict[str, int] = {}
         cabled = self.sparks[index].cabled
@@ -202,7 +206,8 @@ class LabSpec:
             if self.topology == "ring":
                 cable = index if function.port == "p1" else (index - 1) % len(self.sparks)
             else:
-                cable = cabled.index(function.port)
+                pair = index // 2 if self.topology == "pairs" else 0
+                cable = 2 * pair + cabled.index(function.port)
             found[function.netdev] = 2 * cable + twin
         return found
 
@@ -213,7 +218,11 @@ class LabSpec:
         if name in spark.addresses:
             return spark.addresses[name]
         rail = self.rails(index).get(function.netdev)
-        return None if rail is None else f"192.168.{177 + rail}.{11 + index}/24"
+        if rail is None:
+            return None
+        if self.topology == "pairs":
+            return f"192.168.{177 + rail % 4}.{11 + index % 2}/24"
+        return f"192.168.{177 + rail}.{11 + index}/24"
 
 
 def _default_name(index: int) -> str:
@@ -233,7 +242,7 @@ def plain(count: int) -> LabSpec:
 
 
 class _File(Section):
-    topology: Literal["switch", "direct", "ring"] = "switch"
+    topology: Literal["switch", "direct", "pairs", "ring"] = "switch"
     defaults: SparkSpec = SparkSpec()
     sparks: list[SparkSpec] | None = None
 
@@ -285,8 +294,12 @@ def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str
     def problem(message: str) -> Problem:
         return document.problem((), message)
 
-    needed = {"direct": 2, "ring": 3}.get(topology)
-    if needed is not None and len(sparks) != needed:
+    fits, needed = {
+        "direct": (len(sparks) == 2, "2"),
+        "ring": (len(sparks) == 3, "3"),
+        "pairs": (len(sparks) % 2 == 0, "an even number of"),
+    }.get(topology, (True, ""))
+    if not fits:
         yield problem(f"topology {topology} needs {needed} Sparks, not {len(sparks)}")
     if not 1 <= len(sparks) <= 32:
         yield problem(f"a lab has 1 to 32 Sparks, not {len(sparks)}")

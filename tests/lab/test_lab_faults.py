@@ -166,6 +166,50 @@ def test_a_firewall_drops_new_connections_and_ufw_says_that_it_is_on(args, close
     assert output(right, "ufw status; iptables -S | grep -c ufw") == "Status: inactive\n0"
 
 
+SERVE = """
+import os, socket, sys
+listener = socket.create_server(("192.168.177.12", 0))
+print(listener.getsockname()[1], flush=True)
+if os.fork():
+    os._exit(0)
+os.setsid()
+os.closerange(0, 3)
+while True:
+    with listener.accept()[0] as client:
+        client.recv(1)
+        client.sendall(bytes(1_000_000))
+"""
+FETCH = """
+import socket, sys
+with socket.create_connection(("192.168.177.12", int(sys.argv[1])), 5) as server:
+    server.sendall(b"x")
+    found = b"".join(iter(lambda: server.recv(1 << 20), b""))
+print(len(found), [at for at, byte in enumerate(found) if byte])
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "changed"), [("700000", [[700000], []]), ("every-400000", [[399999, 799999], [399999, 799999]])]
+)
+def test_a_byte_is_flipped_on_its_way(lab, which, changed):
+    left, right = lab.sparks
+    port = right.run(["python3", "-c", SERVE, "serve-zeros"]).stdout.strip()
+
+    def fetched():
+        return left.run(["python3", "-c", FETCH, port]).stdout.strip()
+
+    try:
+        assert fetched() == "1000000 []"
+        lab.fault("right", "flip-byte", which)
+        assert [fetched() for _ in changed] == [f"1000000 {places}" for places in changed]
+        assert connects(left, "192.168.177.12", 22)
+        lab.heal()
+        assert fetched() == "1000000 []"
+        assert output(right, "iptables -t nat -S | grep -c REDIRECT; pgrep -fc flip-byt[e]") == "0\n0"
+    finally:
+        right.run(["pkill", "-KILL", "-f", "serve-zeros"])
+
+
 def session(lab, spark):
     """An SSH session that returns each line that it is sent."""
     options = [f"-oUserKnownHostsFile={lab.directory}/known_hosts", "-oBatchMode=yes", "-Fnone"]
@@ -294,6 +338,7 @@ def test_the_kernel_log_is_the_sparks_own(lab):
         ("cut-weights", ("pytorch.bin",), "no pytorch.bin in"),
         ("kernel", ("../../etc",), "not a kernel release"),
         ("page-cache", ("1e9",), "a size in GB is a number"),
+        ("flip-byte", ("last",), "the place of a byte is a number"),
     ],
 )
 def test_an_invalid_argument_changes_nothing(kind, args, message, lab):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import UsageError
@@ -201,6 +203,24 @@ def _silence(spark: Spark, seconds: str = "") -> Steps:
     return steps
 
 
+def _flip_byte(spark: Spark, which: str) -> Steps:
+    """Pass connections to the Spark over its rails through a proxy that changes one byte of what the Spark sends."""
+    devices, text = _devices(spark), which.removeprefix("every-")
+    at = number(text, 0 if text == which else 1, 1 << 50, "the place of a byte")
+    name = f"flip-byte-{uuid.uuid4().hex}"
+    source = Path(__file__).with_name("flip_byte.py").read_text()
+    port = spark.run(["python3", "-c", source, name, str(at), "once" if text == which else "every"]).stdout.strip()
+    put, away = (
+        [
+            f"{IPTABLES} -t nat {flag} PREROUTING -i {device} -p tcp ! --dport 22 -j REDIRECT --to-ports {port}"
+            for device in devices
+        ]
+        for flag in ("-I", "-D")
+    )
+    away.append(f"pkill -KILL -f {name} || true")
+    return command(spark, ["sh", "-ec", "\n".join(put)], ["sh", "-c", "\n".join(away)])
+
+
 def _name_by_wifi(spark: Spark) -> Steps:
     """Connect the Spark's WiFi to the management network and resolve its name to it on the others, as mDNS does."""
     peer, device = network.wifi_peer(spark.index), spark.spec.wifi
@@ -230,6 +250,7 @@ FAULTS: dict[str, Fault] = {
     "duplicate-address": Fault("[SPARK]", _duplicate_address),
     "firewall": Fault("[PORT|SPARK]", _firewall),
     "silence": Fault("[SECONDS]", _silence),
+    "flip-byte": Fault("N|every-N", _flip_byte),
     "name-by-wifi": Fault(None, _name_by_wifi),
 }
 """Faults of the network, by kind."""

@@ -59,6 +59,14 @@ def test_a_direct_cable_takes_the_light_from_both():
     assert network.cable_ends(node, ["p1"]) == ["s0P2p1s0f1", "s0p1s0f1", "s1P2p1s0f1", "s1p1s0f1"]
 
 
+def test_the_cable_of_a_pair_is_no_other_pairs():
+    lab = state(LabSpec(plain(4).sparks, "pairs"))
+    assert network.cable_ends(lab.nodes[2], ["p1"]) == ["s2P2p1s0f1", "s2p1s0f1", "s3P2p1s0f1", "s3p1s0f1"]
+    assert network.bridges(lab.spec) == ["mgmt", "rail0", "rail1", "rail4", "rail5"]
+    longest = network.bridges(LabSpec(plain(32).sparks, "pairs"))[-1]
+    assert len(longest) <= 15
+
+
 def test_a_rate_that_tc_would_not_take_is_refused():
     with pytest.raises(LabError, match="not a rate"):
         network.shape(state(plain(1)).nodes[0], "fast; reboot")

@@ -45,6 +45,17 @@ def test_in_a_ring_each_cable_has_two_rails_and_two_ends(tmp_path):
     assert len(ends) == 6
 
 
+def test_pairs_have_cables_of_their_own_and_the_same_addresses(tmp_path):
+    spec = load(write(tmp_path, "topology: pairs\nsparks: [{}, {}, {}, {ports: both}]\n"))
+    rails = [set(spec.rails(index).values()) for index in range(4)]
+    assert rails == [{0, 1}, {0, 1}, {4, 5}, {4, 5, 6, 7}]
+    twins = [[spec.address(index, FUNCTIONS[at]) for at in (1, 3)] for index in range(3)]
+    assert twins[0] == twins[2] == ["192.168.177.11/24", "192.168.178.11/24"]
+    assert twins[1] == ["192.168.177.12/24", "192.168.178.12/24"]
+    assert spec.address(3, FUNCTIONS[0]) == "192.168.177.12/24"  # its first cabled port is p0
+    assert spec.address(3, FUNCTIONS[1]) == "192.168.179.12/24"
+
+
 def test_defaults_hold_for_every_spark_and_can_be_overridden(tmp_path):
     text = "defaults: {driver: '590.48.01', gids: shifted}\nsparks:\n- {}\n- {driver: '580.142', gids: {rocep1s0f1: standard}}\n"
     first, second = load(write(tmp_path, text)).sparks
@@ -102,7 +113,8 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks:\n- docker: zfs\n", ":2:11: sparks[0].docker", "overlay2, containerd, overlay2-28 or containerd-28"),
         ("sparks: [{docker: containerd, system: debian-12}]\n", ":1:1:", "spark-0001: `docker: containerd` needs"),
         ("defaults: {system: machine}\nsparks: [{docker: containerd}]\n", ":1:1:", "needs `system: debian-13`"),
-        ("topology: star\n", ":1:11: topology", "switch, direct or ring"),
+        ("topology: star\n", ":1:11: topology", "switch, direct, pairs or ring"),
+        ("topology: pairs\nsparks: [{}, {}, {}]\n", ":1:1:", "needs an even number of Sparks, not 3"),
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
         ("sparks: [{name: a}, {name: a}]\n", ":1:1:", "two Sparks are called a"),
         ("sparks: 3\n", ":1:9:", "must be a list"),

@@ -1,0 +1,95 @@
+"""A proxy that changes a byte of what a Spark sends: python3 -c SOURCE NAME N EVERY. Python 3.8, standard library only.
+
+It writes its port and goes on in the background. Connections reach it by a packet filter's REDIRECT; it connects to
+where each was going, on the Spark itself, and passes on what both say.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+
+ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST of linux/netfilter_ipv4.h
+BLOCK = 256 * 1024
+
+
+class Flips:
+    """Which bytes are changed.
+
+    ``at`` counts from 0: that byte of the first connection that carries so many, or with ``every`` each ``at``-th one
+    of every connection.
+    """
+
+    def __init__(self, at: int, *, every: bool) -> None:
+        self._at = at
+        self._every = every
+        self._lock = threading.Lock()
+        self._over = False
+
+    def change(self, block: bytearray, sent: int) -> None:
+        """Change bytes of a ``block`` before which ``sent`` bytes of its connection came."""
+        with self._lock:
+            if self._every:
+                first = -(sent + 1) % self._at
+                block[first :: self._at] = bytes(byte ^ 0x10 for byte in block[first :: self._at])
+            elif not self._over and sent <= self._at < sent + len(block):
+                block[self._at - sent] ^= 0x10
+                self._over = True
+
+
+def pass_on(source: socket.socket, target: socket.socket, flips: Flips | None) -> None:
+    """Send to ``target`` what comes from ``source``, to its end."""
+    sent = 0
+    try:
+        while True:
+            block = bytearray(source.recv(BLOCK))
+            if not block:
+                break
+            if flips is not None:
+                flips.change(block, sent)
+            target.sendall(block)
+            sent += len(block)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        # What breaks on one side breaks on the other.
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def connect(client: socket.socket, flips: Flips) -> None:
+    """Pass on a connection to where it was going."""
+    asked = client.getsockopt(socket.SOL_IP, ORIGINAL_DESTINATION, 16)
+    address = (socket.inet_ntoa(asked[4:8]), int.from_bytes(asked[2:4], "big"))
+    with client:
+        try:
+            server = socket.create_connection(address)
+        except OSError:
+            return
+        with server:
+            back = threading.Thread(target=pass_on, args=(server, client, flips), daemon=True)
+            back.start()
+            pass_on(client, server, None)
+            back.join()
+
+
+def main() -> None:
+    """Listen on any port, say which, and serve in the background."""
+    listener = socket.socket()
+    listener.bind(("", 0))
+    listener.listen(64)
+    sys.stdout.write(f"{listener.getsockname()[1]}\n")
+    sys.stdout.flush()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.closerange(0, 3)
+    flips = Flips(int(sys.argv[2]), every=sys.argv[3] == "every")
+    while True:
+        client = listener.accept()[0]
+        threading.Thread(target=connect, args=(client, flips), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()
