@@ -38,11 +38,7 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     name = "change"
     try:
         with common.changing(
-            request["state_dir"],
-            request["cluster"],
-            request["epoch"],
-            float(request.get("wait_s", 20)),
-            int(request.get("order", 0)),
+            **common.lease_of(request), wait_s=float(request.get("wait_s", 20)), order=int(request.get("order", 0))
         ):
             for step in request["steps"]:
                 name = step["do"]

@@ -6,6 +6,9 @@ Each cluster has a directory below ``state_dir``::
     clusters/NAME/lease.json       {"epoch", "operator", "operation", "since", "granted"}: the last epoch granted
                                    here; "granted" is false while the next holder has the lock and no epoch yet
     clusters/NAME/change.lock      flock held while one change runs
+    clusters/NAME/staging.lock     as these three, of the lease of staging, which has epochs of its own
+    clusters/NAME/staging.json
+    clusters/NAME/staging-change.lock
     clusters/NAME/releases/N.json  every verified release, numbered
     clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank
 """
@@ -22,7 +25,7 @@ import stat
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Iterator
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
 
 
 class Refused(Exception):
@@ -177,10 +180,26 @@ def is_locked(path: str) -> bool:
         os.close(handle)
 
 
-def check_epoch(state_dir: str, cluster: str, epoch: int) -> None:
-    """Raise Refused unless the lease is held now, under ``epoch``."""
+def lease_of(request: dict[str, Any]) -> Dict[str, Any]:
+    """The lease in a request, as arguments of ``check_epoch``, ``not_taken`` and ``changing``."""
+    return {name: request[name] for name in ("state_dir", "cluster", "epoch", "kind") if name in request}
+
+
+def lease_files(state_dir: str, cluster: str, kind: str) -> Tuple[str, str, str]:
+    """Lock, record and lock of changes of the lease of a ``kind``, which is cluster or staging."""
+    names = ("staging.lock", "staging.json", "staging-change.lock")
+    if kind == "cluster":
+        names = ("lease.lock", "lease.json", "change.lock")
     directory = cluster_dir(state_dir, cluster)
-    lease = read_json(os.path.join(directory, "lease.json")) or {}
+    return os.path.join(directory, names[0]), os.path.join(directory, names[1]), os.path.join(directory, names[2])
+
+
+def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
+    """Raise Refused if another operator has asked for the lease since it was granted as ``epoch``.
+
+    It may have lapsed meanwhile: for what goes on in a silence, and what it began under the lease.
+    """
+    lease = read_json(lease_files(state_dir, cluster, kind)[1]) or {}
     if lease.get("epoch") != epoch:
         raise Refused(
             "epoch %s is over: the lease went to %s with epoch %s"
@@ -190,20 +209,27 @@ def check_epoch(state_dir: str, cluster: str, epoch: int) -> None:
         raise Refused(
             "epoch %s is over: %s is acquiring the lease" % (epoch, lease.get("operator") or "another operator")
         )
-    if not is_locked(os.path.join(directory, "lease.lock")):
+
+
+def check_epoch(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
+    """Raise Refused unless the lease is held now, under ``epoch``."""
+    not_taken(state_dir, cluster, epoch, kind)
+    if not is_locked(lease_files(state_dir, cluster, kind)[0]):
         raise Refused("epoch %s is over: the lease expired and has no holder" % epoch)
 
 
-def change_lock(state_dir: str, cluster: str, wait_s: float) -> BinaryIO:
+def change_lock(state_dir: str, cluster: str, wait_s: float, kind: str = "cluster") -> BinaryIO:
     """The acquired lock of changes; Busy if another change does not end within ``wait_s``."""
-    lock = try_lock(os.path.join(cluster_dir(state_dir, cluster), "change.lock"), wait_s)
+    lock = try_lock(lease_files(state_dir, cluster, kind)[2], wait_s)
     if lock is None:
         raise Busy("another change is still in progress after %.0f s" % wait_s)
     return lock
 
 
 @contextlib.contextmanager
-def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, order: int = 0) -> Iterator[None]:
+def changing(
+    state_dir: str, cluster: str, epoch: int, kind: str = "cluster", *, wait_s: float = 20.0, order: int = 0
+) -> Iterator[None]:
     """Hold the lock of changes of ``cluster`` on this node; the epoch is checked under it.
 
     ``order`` numbers an operator's changes: one that arrives after a later one is refused, such as an interrupted
@@ -211,9 +237,9 @@ def changing(state_dir: str, cluster: str, epoch: int, wait_s: float = 20.0, ord
 
     Raises Refused for an epoch or order that is over, and Busy if another change does not end within ``wait_s``.
     """
-    lock = change_lock(state_dir, cluster, wait_s)
+    lock = change_lock(state_dir, cluster, wait_s, kind)
     try:
-        check_epoch(state_dir, cluster, epoch)
+        check_epoch(state_dir, cluster, epoch, kind)
         if order:
             last = lock.read(64).split()
             if len(last) == 2 and int(last[0]) == epoch and int(last[1]) > order:

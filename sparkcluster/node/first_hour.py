@@ -58,7 +58,7 @@ def main(request: Request, _lines: BinaryIO) -> Dict[str, Any]:
     if request["do"] == "look":
         return look(request, Machine())
     try:
-        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
+        common.check_epoch(**common.lease_of(request))
         {"make": make, "remove": remove}[request["do"]](request)
     except common.Refused as error:
         return {"refused": str(error)}

@@ -27,7 +27,7 @@ RESUME_S = 20.0
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Hold the lease; ``request`` has state_dir, cluster, operator, operation, ttl_s (seconds) and mark.
+    """Hold the lease; ``request`` has state_dir, cluster, kind, operator, operation, ttl_s (seconds) and mark.
 
     Answers ``{"held": {...}}`` and ends if another operator holds it, else ``{"epoch": last}``. Then every line of
     input is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by ``{"busy": why}``
@@ -36,14 +36,15 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     With ``{"resume": N}`` in the request the answer is ``{"resumed": N}``, and the lease that was granted as epoch N
     with this mark goes on; or ``{"over": {"operator", "epoch"}}``, and nothing has changed.
     """
-    directory = common.cluster_dir(request["state_dir"], request["cluster"])
-    record = os.path.join(directory, "lease.json")
+    place = (request["state_dir"], request["cluster"])
+    kind = request.get("kind", "cluster")
+    holds, record, _ = common.lease_files(*place, kind)
     mark = hashlib.sha256(str(request.get("mark")).encode()).hexdigest()
     epoch = request.get("resume")
     until = time.monotonic() + (0 if epoch is None else RESUME_S)
     while True:
         try:
-            lock = common.try_lock(os.path.join(directory, "lease.lock"))
+            lock = common.try_lock(holds)
         except OSError as error:
             sys.exit(str(error))
         last = common.read_json(record) or {}
@@ -102,7 +103,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             continue
         try:
             # A change of the last operator ends before the next one reads the state of the node.
-            common.change_lock(request["state_dir"], request["cluster"], BARRIER_S).close()
+            common.change_lock(*place, BARRIER_S, kind).close()
         except common.Busy as busy:
             common.emit({"busy": str(busy)})
             break

@@ -201,7 +201,7 @@ def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]
 
 def contain(request: Request) -> dict[str, Any]:
     """Run a container to its end, under the lease; ``name`` is removed before and after, in any case."""
-    with common.changing(request["state_dir"], request["cluster"], request["epoch"]):
+    with common.changing(**common.lease_of(request)):
         remove(request["name"])
         containers.append(request["name"])
         try:

@@ -1,27 +1,22 @@
 """Pulls an image from its registry to this node. Python 3.8, standard library only.
 
-The engine ends a pull when the connection that asked for it ends, so a process of its own asks, which outlives the
-operator's connection; it changes nothing but Docker's store of images, and ends by itself. This program starts it, or
-finds it at work, and reports how far it is. The request says ``do`` (pull or cancel), ``reference``, ``tag`` (a name
-that the image gets, or None), ``images_dir``, and the lease.
-
-``state_dir/pulls/HASH/pull.json``, one for each reference, says how far the pull is and how it ended; the process
-that pulls holds a lock on it.
+The engine ends a pull when the connection that asked for it ends, so a job (``job``) asks, which outlives the
+operator's connection; it changes nothing but Docker's store of images, and ends by itself. The request says ``do``
+(pull or cancel), ``reference``, ``tag`` (a name that the image gets, or None), ``images_dir``, and the lease. Each
+reference has a job, in ``state_dir/pulls/HASH``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import queue
-import signal
 import threading
 import time
 from typing import Any, BinaryIO, Dict, Optional
 
-from sparkcluster.node import common, docker, programs, wire
+from sparkcluster.node import common, docker, job, programs, wire
 from sparkcluster.node.docker_api import ask_helper, auth_header, kind_of, pull_path, user_config
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.pull_progress import Progress
@@ -29,11 +24,10 @@ from sparkcluster.node.wire import Failed
 
 Request = Dict[str, Any]
 
-_PAUSE_S = 0.5  # between two looks at the file, and two writes of it
+_PAUSE_S = 0.5  # between two words about it
 _AGAIN_S = (2, 5, 10, 20, 30)  # before another attempt, where the registry or the engine broke off
 _BROKEN = ("docker", "registry")
-_MESSAGE = 500
-_FILE_BYTES = 4096  # written at once over what was there, so that readers see one or the other
+_ADOPTED_S = 60.0  # an operator who took the lease may want the same image; without it Docker drops what came
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
@@ -44,23 +38,10 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 def pull(request: Request, check: wire.Check) -> dict[str, Any]:
     """Follow the pull of the reference, which is started unless it is under way, to its end."""
-    path = _path(request)
-    lock = common.try_lock(path)
-    if lock is not None:
-        _start(request, lock)
-    while True:
-        running, said = common.is_locked(path), common.read_json(path) or {}
-        if "done" in said:
-            _name(request)
-            return dict(said["done"])
-        if "failed" in said:
-            raise Failed(said["kind"], said["failed"])
-        if not running:
-            raise Failed("lost", "the process that pulled the image was ended")
-        check()
-        if "pull" in said:
-            common.emit({"bytes": said["bytes"], "total": said["pull"]["total"], "pull": said["pull"]})
-        time.sleep(_PAUSE_S)
+    order = {"lease": common.lease_of(request)}
+    done = job.run(_directory(request), order, lambda own: _Puller(request, own).pull(), check)
+    _name(request)
+    return done
 
 
 def _name(request: Request) -> None:
@@ -74,37 +55,13 @@ def _name(request: Request) -> None:
 
 def cancel(request: Request, check: wire.Check) -> dict[str, Any]:
     """End the pull of the reference, if one is under way."""
-    path = _path(request)
-    pid = (common.read_json(path) or {}).get("pid")
-    if isinstance(pid, int) and pid > 1 and common.is_locked(path):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    job.cancel(_directory(request))
     return {}
 
 
-def _path(request: Request) -> str:
+def _directory(request: Request) -> str:
     name = hashlib.sha256(request["reference"].encode()).hexdigest()[:16]
-    return os.path.join(common.expand(request["state_dir"]), "pulls", name, "pull.json")
-
-
-def _start(request: Request, lock: BinaryIO) -> None:
-    """Start the process that pulls, in a session of its own; it gets the ``lock``."""
-    before = _said(lock.read())
-    lock.truncate(0)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        lock.close()
-        return
-    try:
-        os.setsid()
-        if not os.fork():
-            null = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(null, stream)
-            _Puller(request, lock.fileno(), 0 if "done" in before else before.get("bytes", 0)).run()
-    finally:
-        os._exit(0)
+    return os.path.join(common.expand(request["state_dir"]), "pulls", name)
 
 
 def _said(text: bytes) -> dict[str, Any]:
@@ -116,33 +73,19 @@ def _said(text: bytes) -> dict[str, Any]:
 
 
 class _Puller:
-    """The process that pulls; ``earlier`` are the bytes of a pull that did not end."""
+    """The process that pulls."""
 
-    def __init__(self, request: Request, file: int, earlier: int) -> None:
+    def __init__(self, request: Request, own: job.Job) -> None:
         self.request = request
-        self.file = file
-        self.earlier = earlier
-        self.bytes = 0
+        self.job = own
+        self.earlier = int(own.before.get("bytes", 0))
         self.moved = False
 
-    def run(self) -> None:
-        """Pull, and write how it ended."""
-        try:
-            self._write(done={"bytes": self._pull()})
-        except programs.Failed as error:
-            self._write(failed=str(error)[:_MESSAGE], kind=error.kind)
-        except Exception as error:
-            self._write(failed=("%s: %s" % (type(error).__name__, error))[:_MESSAGE], kind="other")
-
-    def _write(self, **more: Any) -> None:
-        document = {"pid": os.getpid(), "bytes": self.bytes, **more}
-        os.pwrite(self.file, json.dumps(document).encode().ljust(_FILE_BYTES), 0)
-
-    def _pull(self) -> int:
-        """Bytes that were downloaded; pulls again if the registry or the engine breaks off."""
+    def pull(self) -> dict[str, Any]:
+        """Pull, again if the registry or the engine breaks off; ``bytes`` that were downloaded."""
         for pause_s in (*_AGAIN_S, 0):
             try:
-                return self._attempt()
+                return {"bytes": self._attempt()}
             except programs.Failed as error:
                 if error.kind not in _BROKEN or not self.moved or not pause_s:
                     raise
@@ -159,6 +102,7 @@ class _Puller:
                 document = documents.get(timeout=_PAUSE_S)
             except queue.Empty:
                 document = {}
+            self.job.check(_ADOPTED_S)
             now = time.monotonic()
             if document is None:
                 break
@@ -169,18 +113,18 @@ class _Puller:
             self.moved = self.moved or progress.done_bytes > 0
             if now - written < _PAUSE_S:
                 continue
-            written, self.bytes = now, progress.done_bytes
-            self._write(pull={**progress.as_json(now), "earlier_bytes": self.earlier})
+            written, found = now, progress.as_json(now)
+            said = {"bytes": found["bytes"], "total": found["total"]}
+            self.job.say(**said, pull={**found, "earlier_bytes": self.earlier})
             free = self._free()
             if free != room:
                 room, room_at = free, now
             why = progress.stalled(now, room_at)
             if why:
                 raise Failed("stalled", "the pull made no progress: " + why)
-        self.bytes = progress.done_bytes
         if not progress.status:
             raise Failed("docker", "the Docker engine ended the pull without a result")
-        return self.bytes
+        return progress.done_bytes
 
     def _free(self) -> int:
         try:

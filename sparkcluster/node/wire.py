@@ -55,15 +55,21 @@ class Failed(programs.Failed):
 
 
 def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], dict[str, Any]]) -> dict[str, Any]:
-    """Run ``action`` under the lease of ``request`` and answer ``done``, ``refused``, or ``failed`` with a kind."""
+    """The ``outcome`` of ``action``, which begins under the lease of ``request`` and gets a check of it."""
     common.end_with(stdin)
+    lease = common.lease_of(request)
 
-    def check() -> None:
-        common.check_epoch(request["state_dir"], request["cluster"], request["epoch"])
+    def begin() -> dict[str, Any]:
+        common.check_epoch(**lease)
+        return action(lambda: common.check_epoch(**lease))
 
+    return outcome(begin)
+
+
+def outcome(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``action`` returns as ``done``, or why it was ``refused``, or why it ``failed``, with a ``kind``."""
     try:
-        check()
-        return {"done": action(check)}
+        return {"done": action()}
     except common.Refused as error:
         return {"refused": str(error)}
     except programs.Failed as error:

@@ -116,7 +116,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def end_pullers(state_dir: Path) -> None:
     """End the processes that pull, which outlive everything else."""
-    for file in state_dir.glob("pulls/*/pull.json"):
+    for file in state_dir.glob("*/*/state.json"):
         said = json.loads(file.read_text() or "{}")
         if "done" not in said and "failed" not in said and Path(f"/proc/{said.get('pid')}").exists():
             os.kill(said["pid"], signal.SIGTERM)

@@ -120,7 +120,7 @@ def test_the_small_image_is_made_and_removed_while_a_program_has_no_input_any_mo
             raise programs.Failed(error)
 
     monkeypatch.setattr(programs, "run", run)
-    monkeypatch.setattr(common, "check_epoch", lambda *_: None)
+    monkeypatch.setattr(common, "check_epoch", lambda **_: None)
     request = {"state_dir": "s", "cluster": "c", "epoch": 1, "reference": "x", "size_bytes": 10}
     assert program.main({**request, "do": "remove"}, io.BytesIO()) == answer
     if not error:
@@ -129,7 +129,7 @@ def test_the_small_image_is_made_and_removed_while_a_program_has_no_input_any_mo
 
 
 def test_an_operator_without_the_lease_changes_nothing(monkeypatch):
-    def refuse(*_):
+    def refuse(**_):
         raise common.Refused("epoch 3 is over")
 
     monkeypatch.setattr(common, "check_epoch", refuse)

@@ -61,7 +61,7 @@ class Pull:
         return pull(self.step, self.host, self.request, report or self.reports.append)
 
     def files(self) -> list[Path]:
-        return [*Path(self.lease.state_dir).glob("pulls/*/pull.json")]
+        return [*Path(self.lease.state_dir).glob("pulls/*/state.json")]
 
     def begin(self):
         """The program that follows it."""
