@@ -347,6 +347,25 @@ def test_an_invalid_argument_changes_nothing(kind, args, message, lab):
     assert lab.heal() == []
 
 
+def test_a_spark_of_a_pair_reaches_its_partner_alone_though_another_has_its_address(make_lab):
+    lab = make_lab("topology: pairs\ndefaults: {model: absent}\nsparks: [{}, {}, {}, {}]", engine="none")
+
+    def partners():
+        keys = [(spark.directory / "host_key.pub").read_text().split()[1] for spark in lab.sparks]
+        found = []
+        for spark, last in zip(lab.sparks, (12, 11, 12, 11), strict=True):
+            for subnet in (177, 178):
+                said = output(spark, f"ssh-keyscan -T 2 -t ed25519 192.168.{subnet}.{last} 2> /dev/null").split()
+                found.append(keys.index(said[-1]) if said else None)
+        return found
+
+    assert partners() == [1, 1, 0, 0, 3, 3, 2, 2]
+    lab.fault("4", "cable-out")
+    assert partners() == [1, 1, 0, 0, None, None, None, None]
+    lab.heal()
+    assert partners() == [1, 1, 0, 0, 3, 3, 2, 2]
+
+
 def test_a_model_without_weights_cannot_be_cut(make_lab):
     with pytest.raises(UsageError, match="no safetensors file in"):
         make_lab("sparks: [{model: absent}]", engine="none").fault("1", "cut-weights")
