@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Medium = Literal["rail", "wire", "wifi"]
-"""What carries bytes from one node to another; ``wire`` and ``wifi`` are those of the management network."""
+Medium = Literal["rail", "wire", "wifi", "tunnel"]
+"""What carries bytes from one node to another; all but ``rail`` are ways of the management network."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

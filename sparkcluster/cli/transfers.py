@@ -12,7 +12,7 @@ from sparkcluster.report import Transfer, count
 RATE_S = 10.0
 """Seconds over which a rate is measured."""
 
-_LINKS = {"rail": "═", "wire": "┄", "wifi": "┄"}
+_LINKS = {"rail": "═", "wire": "┄", "wifi": "┄", "tunnel": "┄"}
 _PLAIN = str.maketrans("═┄✗…", "=~x~") | {ord("→"): "->"}
 _NAME = 16
 
@@ -187,9 +187,9 @@ def _origin(transfer: Transfer) -> str:
         return ""
     if transfer.source == "download":
         return " downloaded"
-    over = {"rail": "", "wire": " over the management network", "wifi": " over WiFi"}[transfer.medium]
+    over = {"rail": "", "wire": " over the management network", "wifi": " over WiFi", "tunnel": " over a tunnel"}
     who = "this machine" if transfer.source == "controller" else transfer.source
-    return f" from {who}{over}{', encrypted' if transfer.encrypted else ''}"
+    return f" from {who}{over[transfer.medium]}{', encrypted' if transfer.encrypted else ''}"
 
 
 def _pace(transfer: Transfer, rate: float) -> tuple[str, str]:

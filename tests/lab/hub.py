@@ -1,7 +1,8 @@
 """A small hub for downloads: repositories as Hugging Face's serves them, on the lab's own network.
 
 It answers what huggingface_hub asks (``/api/models/ID/revision/REVISION``, ``…/tree/REVISION``,
-``/ID/resolve/REVISION/FILE`` with HEAD, GET and ranges) and keeps the name of every file of which it was asked for the content.
+``/ID/resolve/REVISION/FILE`` with HEAD, GET and ranges), keeps the name of every file of which it was asked for the content,
+and counts what it sends. It may be slow, cut a response in the middle, and keep repositories to those who have a token.
 """
 
 from __future__ import annotations
@@ -11,23 +12,50 @@ import hashlib
 import http.server
 import json
 import threading
+import time
 import urllib.parse
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any, Self
 
+_BLOCK = 64 * 1024
+
 COMMIT = hashlib.sha1(b"the only commit").hexdigest()
+_REVISIONS = ("main", COMMIT)
 
 
 class Hub:
     """The hub of ``repositories``, content by file by ID, at ``address`` until it is left.
 
+    Args:
+        gated: repositories whose files are sent to those alone who have ``token``: 401 without one, 403 with another.
+        cut_after: bytes of content after which the response under way ends in the middle, once.
+
     Attributes:
         served: (repository, file) of all whose content was sent.
+        first_bytes: where each of them began: 0, or what a client had already.
+        sent_bytes: of content, in all; those of a response that was cut too.
+        rate_bytes_s: of each response; None is no limit.
+        cut_after: see above; may be set at any time, and is None once it has cut.
     """
 
-    def __init__(self, host: str, repositories: dict[str, dict[str, bytes]]) -> None:
+    def __init__(
+        self,
+        host: str,
+        repositories: dict[str, dict[str, bytes]],
+        *,
+        gated: Collection[str] = (),
+        token: str = "hf_lab",
+        cut_after: int | None = None,
+    ) -> None:
         self.repositories = repositories
+        self.gated, self.token = gated, token
+        self.cut_after = cut_after
+        self.rate_bytes_s: float | None = None
         self.served: list[tuple[str, str]] = []
+        self.first_bytes: list[int] = []
+        self.sent_bytes = 0
+        self._counting = threading.Lock()
         self._server = http.server.ThreadingHTTPServer((host, 0), functools.partial(_Handler, self))
         self.address = f"http://{host}:{self._server.server_port}"
 
@@ -38,6 +66,14 @@ class Hub:
     def __exit__(self, *exception: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def may_send(self, size: int) -> int:
+        """How many of the next ``size`` bytes are sent; fewer where the response is to be cut."""
+        with self._counting:
+            if self.cut_after is not None and self.sent_bytes + size > self.cut_after:
+                size, self.cut_after = max(0, self.cut_after - self.sent_bytes), None
+            self.sent_bytes += size
+        return size
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -60,12 +96,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
         if path.startswith("/api/models/"):
             owner, name, *rest = path.removeprefix("/api/models/").split("/")
-            return self._document(f"{owner}/{name}", tree=rest[:1] == ["tree"], body=body)
+            revision = rest[1] if rest[1:] else "main"
+            return self._document(f"{owner}/{name}", revision, tree=rest[:1] == ["tree"], body=body)
         name, _, rest = path[1:].partition("/resolve/")
-        file = rest.partition("/")[2]
-        content = self.hub.repositories.get(name, {}).get(file)
+        revision, _, file = rest.partition("/")
+        if name not in self.hub.repositories:
+            return self._refuse("RepoNotFound", body=body)
+        if revision not in _REVISIONS:
+            return self._refuse("RevisionNotFound", body=body)
+        if name in self.hub.gated and (given := self.headers.get("Authorization")) != f"Bearer {self.hub.token}":
+            status = HTTPStatus.FORBIDDEN if given else HTTPStatus.UNAUTHORIZED
+            return self._refuse("GatedRepo", status, body=body)
+        content = self.hub.repositories[name].get(file)
         if content is None:
-            return self._send(HTTPStatus.NOT_FOUND, b"", {"X-Error-Code": "EntryNotFound"}, body=body)
+            return self._refuse("EntryNotFound", body=body)
         digest = hashlib.sha256(content).hexdigest()
         headers = {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
         status, asked = HTTPStatus.OK, self.headers.get("Range", "")
@@ -76,25 +120,57 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             content, status = content[int(first) : end], HTTPStatus.PARTIAL_CONTENT
         if body:
             self.hub.served.append((name, file))
-        return self._send(status, content, headers, body=body)
+            self.hub.first_bytes.append(int(headers.get("Content-Range", "bytes 0-").split()[1].partition("-")[0]))
+        return self._send(status, content, headers, body=body, counted=True)
 
-    def _document(self, name: str, *, tree: bool, body: bool) -> None:
+    def _refuse(self, code: str, status: HTTPStatus = HTTPStatus.NOT_FOUND, *, body: bool) -> None:
+        self._send(status, b"", {"X-Error-Code": code, "X-Error-Message": f"lab: {code}"}, body=body)
+
+    def _document(self, name: str, revision: str, *, tree: bool, body: bool) -> None:
         files = self.hub.repositories.get(name)
         if files is None:
-            return self._send(HTTPStatus.NOT_FOUND, b"", {"X-Error-Code": "RepoNotFound"}, body=body)
+            return self._refuse("RepoNotFound", body=body)
+        if revision not in _REVISIONS:
+            return self._refuse("RevisionNotFound", body=body)
         found: Any = [
             {"type": "file", "path": file, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
             for file, content in files.items()
         ]
         if not tree:
             siblings = [{"rfilename": file, "size": len(content)} for file, content in files.items()]
-            found = {"id": name, "sha": COMMIT, "private": False, "gated": False, "tags": [], "siblings": siblings}
+            found = {
+                "id": name,
+                "sha": COMMIT,
+                "private": False,
+                "gated": name in self.hub.gated,
+                "tags": [],
+                "siblings": siblings,
+            }
         return self._send(HTTPStatus.OK, json.dumps(found).encode(), {"Content-Type": "application/json"}, body=body)
 
-    def _send(self, status: HTTPStatus, content: bytes, headers: dict[str, str], *, body: bool) -> None:
+    def _send(
+        self, status: HTTPStatus, content: bytes, headers: dict[str, str], *, body: bool, counted: bool = False
+    ) -> None:
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if body:
+        if body and not counted:
             self.wfile.write(content)
+        elif body:
+            self._content(content)
+
+    def _content(self, content: bytes) -> None:
+        """Send a file, at the hub's rate and as far as it is not cut."""
+        for begin in range(0, len(content), _BLOCK):
+            block = content[begin : begin + _BLOCK]
+            allowed = self.hub.may_send(len(block))
+            try:
+                self.wfile.write(block[:allowed])
+            except ConnectionError:
+                allowed = 0
+            if allowed < len(block):
+                self.close_connection = True
+                return
+            if self.hub.rate_bytes_s:
+                time.sleep(len(block) / self.hub.rate_bytes_s)

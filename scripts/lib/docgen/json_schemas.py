@@ -162,7 +162,7 @@ DOCUMENTS: dict[str, Schema] = {
         rate_bytes_s=integer("of a transfer: over the last 10 s"),
         remaining_s=number("of a transfer", null=True),
         source=text("of a transfer: a node, download or controller", null=True),
-        medium=text("of a transfer between nodes", null=True, enum=["rail", "wire", "wifi", None]),
+        medium=text("of a transfer between nodes", null=True, enum=["rail", "wire", "wifi", "tunnel", None]),
         encrypted=boolean("of a transfer: on the way"),
     ),
     "up": record(

@@ -99,6 +99,7 @@ def test_rows_are_aligned_within_80_columns():
         (moving("b", "a", medium="wire", encrypted=True), 0.11 * GB,
          "b: weights 12.3 of 63.4 GB from a over the management network, encrypted, 0.11 GB/s, 7 min 45 s left"),
         (moving("b", "a", medium="wifi"), 3e7, "b: weights 12.3 of 63.4 GB from a over WiFi, 30 MB/s, 28 min 23 s left"),
+        (moving("b", "a", medium="tunnel"), 3e7, "b: weights 12.3 of 63.4 GB from a over a tunnel, 30 MB/s, 28 min 23 s left"),
         (moving("b", "a"), 0.0, "b: weights 12.3 of 63.4 GB from a, nothing arrives"),
         (moving("b", None), 0.0, "b: weights 12.3 of 63.4 GB, nothing arrives"),
         (moving("b", "download"), 1e8, "b: weights 12.3 of 63.4 GB downloaded, 0.10 GB/s, 8 min 31 s left"),
