@@ -35,8 +35,9 @@ def show(document: dict[str, Any]) -> None:
     unasked = all(node["why"] for node in nodes)
     state = "unknown, no node could be reached" if unasked else document["state"]
     say(f"{document['cluster']}: {state}{release}")
-    if document["lease"]:
-        say(LeaseFact(held=True, **document["lease"]).describe(document["cluster"], time.time()))
+    held = [document[kind] for kind in ("lease", "staging") if document[kind]]
+    for line in dict.fromkeys(LeaseFact(held=True, **each).describe(document["cluster"], time.time()) for each in held):
+        say(line)
     for group in document["groups"]:
         why = f" ({group['why']})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")

@@ -98,7 +98,7 @@ class ReleaseFact(Fact):
 
 
 class LeaseFact(Fact):
-    """Who may change the cluster, as this node knows it.
+    """Who may change the cluster, or stage for it, as this node knows it.
 
     Attributes:
         operation: the command that took the lease (``up``, ``down``, ``stage``, ``measure``); None where it is not
@@ -184,6 +184,7 @@ class Facts(Fact):
     hf_home: Path
     release: ReleaseFact | Unread | None
     lease: LeaseFact | Unread | None
+    staging: LeaseFact | Unread | None = None
     probe_s: Annotated[float, Field(ge=0, le=86_400)]
 
     def interface(self, name: str) -> Interface | None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
@@ -217,9 +218,10 @@ def measure(
         epochs: Mapping[str, int] | None = None
         if whole and any(len(group.members) > 1 for group in topology.groups):
             inventory = spec.inventory
-            lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
+            lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
             try:
-                epochs = stack.enter_context(lease.acquire(list(facts))).epochs
+                stack.enter_context(lease(kind="staging").acquire(list(facts)))  # a copy would share the links
+                epochs = stack.enter_context(lease().acquire(list(facts))).epochs
             except LeaseHeld as error:
                 report.note(f"no all-gather: {error.message}")
         return deep(fleet, spec, facts, topology, report, epochs=epochs, options=Thoroughness(collective=whole))

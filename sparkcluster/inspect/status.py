@@ -9,6 +9,7 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
 from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
@@ -18,6 +19,7 @@ from sparkcluster.plan.records import (
     ClusterRanks,
     cluster_ranks,
     current_lease,
+    current_staging,
     recorded_groups,
     recorded_release,
     runs_recorded,
@@ -50,10 +52,15 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
         "image": recorded.get("plan", {}).get("image"),
         "digest": recorded.get("image_digest"),
         "release": recorded.get("number"),
-        "lease": lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None,
+        "lease": _lease_document(lease),
+        "staging": _lease_document(current_staging(collected.facts)),
         "groups": groups,
         "nodes": node_documents(spec, collected, present, recorded, groups),
     }
+
+
+def _lease_document(lease: LeaseFact | None) -> dict[str, Any] | None:
+    return lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None
 
 
 def group_documents(fleet: Fleet, recorded: Record, present: ClusterRanks, *, starting: bool) -> list[dict[str, Any]]:

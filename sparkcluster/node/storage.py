@@ -239,19 +239,20 @@ def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     return {"number": number, "plan_hash": plan_hash, "record": record}
 
 
-def lease(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
-    """The last lease granted on this node and whether it is held now, or None.
+def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster") -> Optional[Dict[str, Any]]:
+    """The last lease of a ``kind`` granted on this node and whether it is held now, or None.
 
     Raises:
         Unreadable: the record is invalid.
     """
-    path = trusted(machine, state_dir, cluster) + "/lease"
-    held = common.is_locked(machine.at(path + ".lock"))
-    if not machine.exists(path + ".json"):
+    trusted(machine, state_dir, cluster)
+    lock, record, _ = common.lease_files(state_dir, cluster, kind)
+    held = common.is_locked(machine.at(lock))
+    if not machine.exists(record):
         return {"epoch": 0, "held": True} if held else None
-    document = machine.document(path + ".json")
+    document = machine.document(record)
     if not isinstance(document.get("epoch"), int):
-        raise Unreadable("no epoch: %s.json" % path)
+        raise Unreadable("no epoch: %s" % record)
     found: Dict[str, Any] = {"epoch": document["epoch"], "held": held}
     found.update({key: str(document[key]) for key in ("operator", "operation") if document.get(key) is not None})
     if isinstance(document.get("since"), (int, float)):

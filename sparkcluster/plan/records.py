@@ -316,9 +316,16 @@ def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
 
 def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:
     """The lease that is held right now on any node, or None."""
-    return next(
-        (lease for node_facts in facts.values() if (lease := read(node_facts.lease)) is not None and lease.held), None
-    )
+    return _held(node_facts.lease for node_facts in facts.values())
+
+
+def current_staging(facts: Mapping[str, Facts]) -> LeaseFact | None:
+    """The lease of staging that is held right now on any node, or None."""
+    return _held(node_facts.staging for node_facts in facts.values())
+
+
+def _held(leases: Iterable[LeaseFact | Unread | None]) -> LeaseFact | None:
+    return next((lease for each in leases if (lease := read(each)) is not None and lease.held), None)
 
 
 def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.release import first_staged
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
-from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.lease import Lease, Operation
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray, vocabulary
 from sparkcluster.staging.again import Step, until_answered
@@ -48,7 +48,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
-    lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="stage")
+    lease = _lease(fleet, spec, "stage")
     if options.dry_run:
         return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
@@ -66,6 +66,31 @@ def _complete_view(changer: Changer, spec: Spec, report: Report, *, bring_ray: b
     return until_answered(step, fleet, list(fleet.hosts), look, lambda view: view.collected.errors)
 
 
+def _lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
+    inventory = spec.inventory
+    return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
+
+
+def copy_for_start(fleet: Fleet, view: View, report: Report) -> View:
+    """Copy what a start misses; the cluster then. The lease of staging is taken for that alone, and not for nothing.
+
+    Raises:
+        LeaseHeld: something is missing, and another operator is staging.
+        PlanError, StageError, LeaseLost: as ``copy_missing``.
+    """
+    options = Options()
+    report.step("stage", " and ".join(options.what))
+    lease = _lease(fleet, view.spec, "up")
+    found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
+    if not any(staging.missing for staging in found.stagings):
+        first_staged.compare(view, found.commits, report)
+        return view
+    with lease.acquire(list(view.facts)):
+        changer = dataclasses.replace(lease.changer, tell=report.note)
+        # What is missing may have been brought before the lease was ours.
+        return _copy(changer, _complete_view(changer, view.spec, report), options, report)[1]
+
+
 def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     """Copy what is missing to every node, unless in a dry run under a lease; what was done, and the cluster then.
 
@@ -74,9 +99,13 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
         StageError: something did not reach a node, or a node is silent.
         LeaseLost: another operator has the lease.
     """
+    report.step("stage", " and ".join(options.what))
+    return _copy(changer, view, options, report)
+
+
+def _copy(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="stage")
-    report.step("stage", " and ".join(options.what))
     done = stage_all(
         changer,
         view.facts,

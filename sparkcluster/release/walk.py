@@ -25,8 +25,7 @@ from sparkcluster.plan.records import KEEP, record, unreadable
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
 from sparkcluster.release.serving import OBSERVE_S, elsewhere, refuse, replies, stop_on_wrong_answers, survey
-from sparkcluster.release.stage import Options as StageOptions
-from sparkcluster.release.stage import copy_missing
+from sparkcluster.release.stage import copy_for_start
 from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
@@ -251,7 +250,7 @@ class Walk:
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
         self.doing = "stage"
-        _, self.view = copy_missing(self.changer, self.view, StageOptions(), self.report)
+        self.view = copy_for_start(self.fleet, self.view, self.report)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sparkcluster.answers import malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
@@ -17,6 +17,8 @@ from sparkcluster.hosts.program import call
 
 T = TypeVar("T")
 Step = dict[str, Any]
+LeaseKind = Literal["cluster", "staging"]
+"""What a lease is for: the ranks and records of a cluster, or what is staged for it."""
 
 CHANGING = "run sparkcluster status to see who is changing it, then run this again"
 """Hint where another operator has the lease."""
@@ -46,6 +48,7 @@ class Changer:
 
     Attributes:
         state_dir: the inventory's; ``~`` stands for the user's home on each node.
+        kind: of the lease.
         hold: takes the lease of a node again where it lapsed in a silence; LeaseLost where another operator has it.
         patience_s: how long a node that is silent is tried again, after a change that was cut off as well.
         tell: called with what a change waits for, every ``TELL_S``.
@@ -58,10 +61,12 @@ class Changer:
     hold: Callable[[str], None] | None = None
     patience_s: float = LIMIT_S
     tell: Callable[[str], None] | None = None
+    kind: LeaseKind = "cluster"
 
     def lease(self, node: str) -> dict[str, Any]:
         """The lease as every request to ``node`` has it; no node grants epoch 0."""
-        return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self.epochs.get(node, 0)}
+        epoch = self.epochs.get(node, 0)
+        return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": epoch, "kind": self.kind}
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float, patience_s: float | None = None

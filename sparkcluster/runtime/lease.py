@@ -1,5 +1,7 @@
 """The lease: one operator at a time may change a cluster, and one that fell silent may not.
 
+Staging has a lease of its own: it excludes another staging of the same cluster, and no start, stop or status.
+
 On every node a small process holds a file lock for as long as heartbeats reach it over the operator's own
 connection. It lets go ``TTL_S`` seconds after the last one, so a controller that was stopped, cut off or
 killed loses the lease by itself. Every node counts its leases; a change carries the epoch of its node, which refuses
@@ -26,7 +28,7 @@ from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Closing, Host
 from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
-from sparkcluster.runtime.change import CHANGING, Changer
+from sparkcluster.runtime.change import CHANGING, Changer, LeaseKind
 
 Operation = Literal["up", "down", "stage", "measure"]
 
@@ -92,18 +94,27 @@ class _Holder(Conversation):
 
 
 class Lease(Closing):
-    """The right to change a cluster, on all of its nodes. Use as a context manager.
+    """The right to change a cluster on all of its nodes, or to stage for it. Use as a context manager.
 
-    ``operation`` and ``operator`` (default: this user, host and process) are for those who have to wait.
+    ``kind`` is cluster or staging. ``operation`` and ``operator`` (default: this user, host and process) are for those
+    who have to wait.
     """
 
     def __init__(
-        self, fleet: Fleet, *, cluster: str, state_dir: str, operation: Operation, operator: str | None = None
+        self,
+        fleet: Fleet,
+        *,
+        cluster: str,
+        state_dir: str,
+        operation: Operation,
+        operator: str | None = None,
+        kind: LeaseKind = "cluster",
     ) -> None:
         self.epochs: dict[str, int] = {}
         self._fleet = fleet
-        self._cluster, self._state_dir = cluster, state_dir
+        self._cluster, self._state_dir, self._kind = cluster, state_dir, kind
         self._request = {
+            "kind": kind,
             "state_dir": state_dir,
             "cluster": cluster,
             "operator": operator or this_operator(),
@@ -121,7 +132,12 @@ class Lease(Closing):
     def changer(self) -> Changer:
         """Changes nodes under this lease."""
         return Changer(
-            self._fleet, cluster=self._cluster, state_dir=self._state_dir, epochs=self.epochs, hold=self.hold
+            self._fleet,
+            cluster=self._cluster,
+            state_dir=self._state_dir,
+            epochs=self.epochs,
+            hold=self.hold,
+            kind=self._kind,
         )
 
     def acquire(self, names: list[str], *, lost: dict[str, SparkclusterError] | None = None) -> Self:
@@ -220,7 +236,7 @@ class Lease(Closing):
             alone = self._resuming.setdefault(host.name, threading.Lock())
         with alone:
             if self._taken is not None:
-                raise _taken(*self._taken)
+                raise self._lost(*self._taken)
             if self._holder(host.name) is not old or (lost and not old.lost):  # it was being resumed, and is now
                 return
             old.lost = True
@@ -236,11 +252,18 @@ class Lease(Closing):
             said = holder.answer(_Resumed)
             if said.over is not None:
                 self._taken = (host.name, said.over)
-                raise _taken(*self._taken)
+                raise self._lost(*self._taken)
             if said.resumed != epoch:
                 raise malformed(host.name, "lease", f"resumed: {said.resumed}, and epoch {epoch} was asked for")
             holder.lost = False
             holder.feed()
+
+    def _lost(self, node: str, document: dict[str, Any]) -> LeaseLost:
+        """The error where ``node`` says whose the last epoch is."""
+        operator = str(document.get("operator") or "another operator")[:200]
+        what = "lease of staging" if self._kind == "staging" else "lease"
+        text = f"{operator} has the {what} on {node} now: ours lapsed after {TTL_S} s of silence"
+        return LeaseLost(text, node=node, step="lease", hint=CHANGING)
 
     def close(self) -> None:
         """Let go on every node, at once."""
@@ -248,17 +271,6 @@ class Lease(Closing):
             self._closed = True
             holders, self._holders = self._holders, []
         Calls(_Holder.close, {holder.host.name: holder for holder in holders}).wait(5)
-
-
-def _taken(node: str, document: dict[str, Any]) -> LeaseLost:
-    """The error where ``node`` says whose the last epoch is."""
-    operator = str(document.get("operator") or "another operator")[:200]
-    return LeaseLost(
-        f"{operator} has the lease on {node} now: ours lapsed after {TTL_S} s of silence",
-        node=node,
-        step="lease",
-        hint=CHANGING,
-    )
 
 
 def _holder(document: dict[str, Any]) -> LeaseFact:

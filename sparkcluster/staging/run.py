@@ -45,7 +45,8 @@ class StageReport:
     """What was to be staged and, unless it was a dry run, what was copied.
 
     Attributes:
-        commits: of the repositories beside the model, by ``REVISION of REPOSITORY``, as the head has them.
+        commits: of the repositories beside the model, by ``REVISION of REPOSITORY``, as the head has them; in a dry
+            run of those that no node lacks.
     """
 
     stagings: tuple[Staging, ...]
@@ -113,7 +114,7 @@ def stage(
                 run.bring(staging)
             else:
                 check_disk_space(run.facts, staging, run.spec)
-        if isinstance(model, Companion) and not dry_run:
+        if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
             now = run.collected([head], "weights") if stagings[-1].missing else run.facts
             if (weights := read(now[head].weights)) is not None and weights.revision:
                 commits[f"{model.revision} of {model.id}"] = weights.revision

@@ -215,10 +215,9 @@ def measured(monkeypatch):
     seen = {"leases": 0}
 
     class Held:
-        epochs = {"alpha": 7, "beta": 8}
-
-        def __init__(self, *_, **__):
+        def __init__(self, *_, kind="cluster", **__):
             seen["leases"] += 1
+            self.epochs = {"alpha": 7, "beta": 8} if kind == "cluster" else {"alpha": 1, "beta": 1}
 
         def acquire(self, names):
             if seen.get("held"):

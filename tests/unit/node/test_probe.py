@@ -148,6 +148,12 @@ def test_a_lease_with_a_holder_is_reported_and_not_taken(make_machine: Any) -> N
     assert storage.lease(machine, state_dir, "unknown") is None
 
 
+def test_the_lease_of_staging_is_read_beside_the_other(make_machine: Any) -> None:
+    machine = make_machine({"files": {"state/clusters/pair/staging.json": {"epoch": 2, "operator": "ann"}}})
+    assert storage.lease(machine, "/state", "pair") is None
+    assert storage.lease(machine, "/state", "pair", "staging") == {"epoch": 2, "held": False, "operator": "ann"}
+
+
 def test_a_damaged_field_of_a_lease_is_no_reason_to_lose_the_others(make_machine: Any) -> None:
     lease = {"epoch": 7, "operator": ["ann"], "operation": None, "since": "noon"}
     machine = make_machine({"files": {"state/clusters/pair/lease.json": lease}})

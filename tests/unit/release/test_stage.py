@@ -141,7 +141,7 @@ def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, 
 def test_it_tells_what_a_change_waits_for(hosts, cluster, monkeypatch):
     tells = []
     monkeypatch.setattr(Lease, "acquire", lambda lease, _names: lease)
-    monkeypatch.setattr(module, "copy_missing", lambda changer, *_: (tells.append(changer.tell), None))
+    monkeypatch.setattr(module, "copy_missing", lambda changer, *_: (tells.append((changer.tell, changer.kind)), None))
     report = Report()
     stage(Fleet(hosts), cluster(TWO), Options(), report)
-    assert tells == [report.note]
+    assert tells == [(report.note, "staging")]

@@ -12,6 +12,7 @@ from sparkcluster.errors import (
     HostTimeout,
     Interrupted,
     LaunchError,
+    LeaseHeld,
     LeaseLost,
     NotServing,
     OtherPlan,
@@ -30,6 +31,7 @@ from sparkcluster.release import up as module
 from sparkcluster.release.down import former_nodes
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.secrets import keyed_hashes
+from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
@@ -103,9 +105,12 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         class HeldLease(Lease):
             @contextlib.contextmanager
             def acquire(self, names):
-                done.append("lease")
+                of = {"cluster": "", "staging": " of staging"}[self._kind]
+                done.append(f"lease{of}")
+                run.held(self._kind)
                 self.epochs = {"alpha": 1, "beta": 1}
                 yield self
+                done.extend([f"end{of}"] if of else [])
 
         monkeypatch.setattr(module, "view_cluster", view_now)
         monkeypatch.setattr(walk, "view_cluster", view_now)
@@ -117,7 +122,10 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(staging, "view_cluster", view_now)
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(module, "Lease", HeldLease)
+        monkeypatch.setattr(staging, "Lease", HeldLease)
         return module.up(fleet, world.spec, options or module.Options(), run.report)
+
+    run.held = lambda kind: None
 
     def observed(world, node):
         launcher = {"role": "head", "engine": ["vllm", "serve", "m"], **run.launcher}
@@ -231,6 +239,29 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
     with pytest.raises(FoundErrors):
         up(broken, options=module.Options(replace=True))
     assert up.done == ["ask alpha"]
+
+
+def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given_back_before_the_start(up, world):
+    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
+
+    def stage(changer, *_, dry_run, **__):
+        up.done.append("look" if dry_run else "stage")
+        assert changer.kind == "staging"
+        assert dry_run or changer.epochs == {"alpha": 1, "beta": 1}
+        return StageReport((lacks,))
+
+    up.stage = stage
+    assert up(world()).changed is True
+    assert up.done == ["lease", "look", "lease of staging", "stage", "end of staging", "launch alpha beta"]
+
+    def held(kind):
+        if kind == "staging":
+            raise LeaseHeld("ann@desk (pid 7) is running stage on atlas")
+
+    up.held = held
+    with pytest.raises(LeaseHeld):
+        up(world())
+    assert up.done == ["lease", "look", "lease of staging"]
 
 
 def test_while_another_operator_has_the_lease_its_ranks_are_no_error_of_ours(up, world):

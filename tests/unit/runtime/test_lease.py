@@ -124,6 +124,42 @@ def test_of_many_operators_at_once_exactly_one_has_it(fleet):
         taken[0].close()
 
 
+def staging(fleet, operator="sue"):
+    return Lease(fleet, cluster="atlas", state_dir="~/s", operation="stage", operator=operator, kind="staging")
+
+
+def test_a_staging_excludes_a_staging_and_nothing_else(fleet, homes):
+    """Each kind has its own epochs: a change under one is refused under the other."""
+    with staging(fleet).acquire(list(NODES)) as first:
+        with pytest.raises(LeaseHeld, match=r"^sue is running stage on atlas"):
+            staging(fleet, "tom").acquire(list(NODES))
+        for _ in range(3):
+            with lease(fleet).acquire(list(NODES)) as taken:
+                steps = {name: [{"do": "mkdir", "path": "~/s/x"}] for name in NODES}
+                taken.changer.apply(steps)
+                first.changer.apply(steps)
+        assert taken.changer.lease("alpha")["epoch"] == 3
+        assert first.changer.lease("alpha") == {"state_dir": "~/s", "cluster": "atlas", "epoch": 1, "kind": "staging"}
+        with pytest.raises(LeaseLost, match="epoch 3 is over"):
+            taken.changer.apply(steps)
+    records = [
+        json.loads((homes["alpha"] / f"s/clusters/atlas/{name}.json").read_text()) for name in ("lease", "staging")
+    ]
+    assert [record["epoch"] for record in records] == [3, 1]
+
+
+def test_a_staging_that_another_took_in_a_silence_is_named_as_one(fleet, homes):
+    with staging(fleet).acquire(["alpha"]) as first:
+        for holder in first._holders:
+            holder.close()
+        until = time.monotonic() + 5
+        while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/staging.lock")) and time.monotonic() < until:
+            time.sleep(0.02)
+        with staging(fleet, "tom").acquire(["alpha"]), pytest.raises(LeaseLost) as caught:
+            first.hold("alpha")
+    assert caught.value.message == "tom has the lease of staging on alpha now: ours lapsed after 15 s of silence"
+
+
 def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
     with lease(fleet, "ann@desk").acquire(["beta"]):
         with pytest.raises(LeaseHeld, match=r"^ann@desk is running up on atlas, started \d+ s ago$"):
