@@ -21,6 +21,7 @@
     ├── FoundErrors           findings of severity error
     ├── StageError            weights or image did not reach a node
     │   ├── ImageIncomplete   an image store has the image without its layers
+    │   ├── LayersAbsent      a node cannot load an image without layers that it was found to have
     │   └── RegistryAuth      the registry requires a login
     ├── LaunchError           the model did not answer
     ├── StopError             ranks could not be removed
@@ -237,6 +238,10 @@ class StageError(SparkclusterError):
 
 class ImageIncomplete(StageError):
     """An image store has the image without its layers, so that it cannot be copied."""
+
+
+class LayersAbsent(StageError):
+    """A node cannot load an image without layers that it was found to have."""
 
 
 class RegistryAuth(StageError):

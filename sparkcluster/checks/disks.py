@@ -8,6 +8,7 @@ from shlex import quote
 from sparkcluster.checks.registry import Context, Seen, container_node_check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import image_room_bytes
+from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
 
@@ -49,13 +50,17 @@ def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Staging fails in the middle of the image, after minutes of copying.
 
     Docker keeps the archive beside the layers until the last one is unpacked. containerd's image store reports the size
-    of compressed layers, which are about a third. If no node has the image, its size is unknown; images for arm64 are
-    18 to 24 GB.
+    of compressed layers, which are about a third. Layers that another image on the node has are not copied. If no node
+    has the image, its size is unknown; images for arm64 are 18 to 24 GB.
     """
     image, disk = context.spec.playbook.image, _disk(facts, "docker")
     if facts.image is not None or disk is None or image is None:
         return
-    room = max((image_room_bytes(context.facts[node], present) for node, present in context.images()), default=None)
+    rooms = [
+        image_room_bytes(source := context.facts[node], present, left_out_bytes(present, source, [facts]))
+        for node, present in context.images()
+    ]
+    room = max(rooms, default=None)
     yield from _space(
         f"{name} has no space for the image {image}",
         disk,

@@ -86,6 +86,35 @@ class Image(Fact):
     inside: EngineFacts | Unread | None = None
 
 
+class LayerFile(Fact):
+    """The file of one layer in archives of an image.
+
+    Attributes:
+        layer: its diff ID, where a node lists files of several images.
+        digest: SHA-256 of the file; None where it is not known.
+        bytes: 0 where it is not known.
+    """
+
+    layer: Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64})?$")] = ""
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 0
+
+
+class Layers(Fact):
+    """Layers of images on this node, by which a copy leaves out those that are there.
+
+    Attributes:
+        files: of each layer of the playbook's image; empty if that is missing, or its archives do not name them by
+            content (Docker 24 and older).
+        chains: where it is missing, the diff IDs of every image in an engine's own store, from the lowest.
+        blobs: files in containerd's store, as far as sparkcluster has copied them.
+    """
+
+    files: Few[LayerFile] = ()
+    chains: Few[Few[str]] = ()
+    blobs: Many[LayerFile] = ()
+
+
 class Rank(Fact):
     """One rank that any sparkcluster started: a container or a process.
 

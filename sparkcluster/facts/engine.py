@@ -56,14 +56,14 @@ def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
     }
 
 
-def image_room_bytes(facts: Facts, image: Image) -> int:
-    """Bytes that another node needs to load ``image``, which the node of ``facts`` has.
+def image_room_bytes(facts: Facts, image: Image, left_out: int = 0) -> int:
+    """Bytes that another node needs to load ``image``, which the node of ``facts`` has, but for the ``left_out`` ones.
 
     Docker keeps the archive beside the layers until the last one is unpacked. containerd's store reports the size of
     the compressed layers; of images with CUDA and torch, 8 to 10 GB become 24 to 30 GB.
     """
     docker = read(facts.docker)
-    return image.size_bytes * (4 if docker is not None and docker.containerd_store else 2)
+    return max(0, image.size_bytes - left_out) * (4 if docker is not None and docker.containerd_store else 2)
 
 
 def image_digest(facts: Iterable[Facts]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sparkcluster.facts.base import Fact, Few, Many, Path, Unread, Version, read
-from sparkcluster.facts.docker import Docker, EngineFacts, Image, Rank
+from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
 from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, Time
 from sparkcluster.facts.weights import Weights
@@ -138,6 +138,7 @@ class Facts(Fact):
         kernel_log: at most 200 lines of the kernel about NVRM, Xid, out of memory and mlx5, newest last and without
             serial numbers; None unless requested.
         compiler: path of the node's C compiler; None without one.
+        layers: of images in the Docker engine; None where that or the playbook's image could not be read.
         vocabularies: names of the complete vocabularies that were staged beside the model.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
@@ -164,6 +165,7 @@ class Facts(Fact):
     infiniband_devices: bool
     listeners: Many[Listener] | Unread
     image: Image | Unread | None
+    layers: Layers | Unread | None = None
     engine: EngineFacts | Unread | None
     ranks: Few[Rank] | Unread
     weights: Weights | Unread | None

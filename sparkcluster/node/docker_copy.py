@@ -1,4 +1,7 @@
-"""Copies an image from one node's Docker engine to another's. Python 3.8, standard library only."""
+"""Copies an image from one node's Docker engine to another's: the layers that this one lacks.
+
+Python 3.8, standard library only.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import select
 import subprocess
 import tempfile
 import time
-from typing import Any, BinaryIO, Dict, Iterator
+from typing import Any, BinaryIO, Dict, Iterator, Tuple
 
-from sparkcluster.node import docker, programs
+from sparkcluster.node import docker, image_layers, image_record, programs
 from sparkcluster.node.common import staged_as
-from sparkcluster.node.image_archive import Archive
+from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
@@ -26,27 +29,54 @@ _INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an imag
 
 
 def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Send the image unless the receiver has it: ``docker save`` into the connection."""
+    """Send the image unless the receiver has it: ``docker save`` into the connection, without the layers it has."""
     if line.read_frame() == b"has":
         return {"bytes": 0}
     pace = Pace(0, check, quiet=True)
     line.outlast(_ENGINE_SILENT_S)
-    with tempfile.TemporaryFile() as errors:
-        limit = time.monotonic() + _ENGINE_SILENT_S
-        with programs.started(docker.save(request["image_id"], _platform()), stderr=errors) as process:
-            for chunk in programs.chunks(process, 2):
-                if chunk:
-                    limit = time.monotonic() + _ENGINE_SILENT_S
-                _within(limit, "docker save printed nothing for %.0f s")
-                line.send_patiently(chunk)
-                pace.add(len(chunk))
-        if process.returncode:
-            text = _last(errors)
-            raise Failed("blobs" if _INCOMPLETE in text else "docker", "docker save: %s" % text)
+    engine = _engine()
+    names = image_layers.files(request["state_dir"], engine, request["layers"])
+
+    def write(piece: Any) -> None:
+        line.send_patiently(piece)
+        pace.add(len(piece))
+
+    command = docker.save(request["image_id"], _platform())
+    with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
+        saved = Saved(_printed(process, errors, line, pace), write)
+        saved.send(image_record.dropped(request["have"], names))
     line.end_frames()
     while line.read_frame() != b"loaded":
         continue
+    if engine["containerd_store"]:
+        image_record.record(request, request["image_id"], saved.documents.files(request))
     return {"bytes": pace.done}
+
+
+def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, line: Wire, pace: Pace) -> Iterator[bytes]:
+    """What ``docker save`` prints. The receiver gets keep-alives while that is nothing, or nothing for it."""
+    heard, told = time.monotonic(), time.monotonic()
+    for chunk in programs.chunks(process, 1):
+        now = time.monotonic()
+        if chunk:
+            heard = now
+            yield chunk
+        _within(heard + _ENGINE_SILENT_S, "docker save printed nothing for %.0f s")
+        if now - told >= 1:
+            told = now
+            line.send_patiently(b"")
+            pace.add()
+    if process.wait():
+        text = _last(errors)
+        raise Failed("blobs" if _INCOMPLETE in text else "docker", "docker save: %s" % text)
+
+
+def _engine() -> Dict[str, Any]:
+    """The engine as ``image_layers`` knows it; one of unknown version where it does not answer."""
+    try:
+        return image_record.engine(Machine())
+    except Unreadable:
+        return {"version": "", "containerd_store": False}
 
 
 def _platform() -> str | None:
@@ -58,21 +88,23 @@ def _platform() -> str | None:
 
 
 def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Load the image, tag it, and verify that it is the requested one."""
-    image_id = request["image_id"]
-    pace = Pace(request["size"], check)
+    """Load the image, tag it, and verify that it is the requested one.
+
+    Raises:
+        Failed: of kind ``partial`` where it may succeed if all layers come.
+    """
+    image_id, absent = request["image_id"], 0
+    pace = Pace(request["bytes"], check)
     image = programs.inspect(docker.inspect_image(image_id))
     image = image if image is None or docker.is_whole(image) else None
     line.send_frame(b"lacks" if image is None else b"has")
     if image is None:
-        image_id = _load(request, line, pace) or image_id
-        image = programs.inspect(docker.inspect_image(image_id))
+        image, absent = _load(request, line, pace)
         line.send_frame(b"loaded")
-    if image is None:
-        raise Failed("docker", "docker load succeeded, but %s is missing" % image_id)
     found = ((image.get("RootFS") or {}).get("Layers") or [], docker.config_sum(image.get("Config") or {}))
     if found != (request["layers"], request["config_sum"]):
-        raise Failed("docker", "received %s instead of %s" % (image["Id"], request["image_id"]))
+        what = image.get("Id") or "nothing"
+        raise Failed("partial" if absent else "docker", "received %s instead of %s" % (what, request["image_id"]))
     check()
     try:
         programs.run(docker.tag(image["Id"], staged_as(request["reference"])))
@@ -81,13 +113,16 @@ def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     return {"bytes": pace.done, "image_id": image["Id"]}
 
 
-def _load(request: Request, line: Wire, pace: Pace) -> str | None:
-    """Pipe the checked archive to ``docker load``; the ID that it prints."""
+def _load(request: Request, line: Wire, pace: Pace) -> Tuple[Dict[str, Any], int]:
+    """Pipe the checked archive to ``docker load``; what Docker says of the image, and how many layers did not come."""
+    engine = _engine()
+    prefix, blobs = _here(request, engine)
     with tempfile.TemporaryFile() as output:
         with programs.started(docker.load(), stdin=subprocess.PIPE, stdout=output, bufsize=0) as process:
             os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
+            archive = Archive(_chunks(line, pace, request["size"]), lambda data: _feed(process.stdin, data, line, pace))
             try:
-                Archive(_chunks(line, pace), lambda data: _feed(process.stdin, data, line, pace)).relay(request)
+                archive.relay(request, prefix, blobs)
             except BrokenPipeError:
                 process.wait()  # it failed, and its output says why
             process.stdin.close()  # type: ignore[union-attr]
@@ -99,8 +134,26 @@ def _load(request: Request, line: Wire, pace: Pace) -> str | None:
                 time.sleep(0.2)
         text = _last(output)
         if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
-            raise Failed("disk" if docker.disk_is_full(text) else "docker", "docker load: %s" % text)
-    return loaded(text)
+            kind = "disk" if docker.disk_is_full(text) else "partial" if archive.absent else "docker"
+            raise Failed(kind, "docker load: %s" % text)
+    image = programs.inspect(docker.inspect_image(loaded(text) or request["image_id"])) or {}
+    if engine["containerd_store"] and image:
+        image_record.record(request, image["Id"], archive.documents.files(request))
+    return image, archive.absent
+
+
+def _here(request: Request, engine: Dict[str, Any]) -> Tuple[int, Dict[str, str]]:
+    """Which layers may be absent, as this node finds now: how many from the lowest, and layers by their files' digests.
+
+    None where all are to come.
+    """
+    if all(each is None for each in request["have"]):
+        return 0, {}
+    try:
+        chains, blobs = image_layers.held(Machine(), request["state_dir"], engine)
+    except Unreadable:
+        return 0, {}
+    return image_layers.prefix(chains, request["layers"]), {digest: diff for diff, digest, _ in blobs}
 
 
 def loaded(text: str) -> str | None:
@@ -109,8 +162,8 @@ def loaded(text: str) -> str | None:
     return found.group(1) if found else None
 
 
-def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:
-    """What arrives, without keep-alives."""
+def _chunks(line: Wire, pace: Pace, size: int) -> Iterator[bytes]:
+    """What arrives of an image of ``size`` bytes, without keep-alives."""
     limit = time.monotonic() + _ENGINE_SILENT_S
     for chunk in iter(line.read_frame, None):
         pace.add(len(chunk))
@@ -118,7 +171,7 @@ def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:
             yield chunk
             limit = time.monotonic() + _ENGINE_SILENT_S
         _within(limit, "the other node sent nothing of the image for %.0f s")
-        if 0 < _SIZES * pace.total < pace.done - _SPARE_BYTES:
+        if 0 < _SIZES * size < pace.done - _SPARE_BYTES:
             raise Failed("archive", "the image's archive is larger than the image")
 
 

@@ -1,49 +1,38 @@
-"""Checks the archive of an image while it passes to ``docker load``. Python 3.8, standard library only.
+"""Reads the archive of an image, of which the sender leaves out layers and which the receiver checks, as it passes.
 
-An archive of ``docker save`` says at its end which image it is and what its tags are. What the other node sends there
-is dropped, and so are its headers: layers and documents alone pass, under names that contain their SHA-256. Our own
-end follows, with one image and no tag, if it is the requested one. Without an end ``docker load`` loads nothing.
+Python 3.8, standard library only. An archive of ``docker save`` says at its end which image it is and what its tags
+are. What the other node sends there is dropped, and so are its headers: layers and documents alone pass, under names
+that contain their SHA-256. Our own end follows, with one image and no tag, if it is the requested one. Without an end
+``docker load`` loads nothing. Layers may be absent where the receiver itself has found that its engine has them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import tarfile
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional
+from typing import Any, Callable, Collection, Dict, Iterator, List, NoReturn, Optional, Set
 
 from sparkcluster.node import docker
 from sparkcluster.node.wire import Failed
 
 # Docker's own layout, and the OCI layout of Docker 25 and newer.
 _NAMES = re.compile(r"(?:blobs/sha256/[0-9a-f]{64}|[0-9a-f]{64}(?:\.json|/layer\.tar))\Z")
+_BLOB = "blobs/sha256/"
+Blobs = Dict[str, str]
 _BLOCK, _PAX_BYTES, _DOCUMENTS_BYTES, _ENTRIES = 512, 64 << 10, 4 << 20, 2_000
 
 
-class Archive:
-    """An archive in ``chunks``, none of them empty, that passes to ``write``."""
+class _Tar:
+    """The entries of an archive in ``chunks``, none of them empty."""
 
-    def __init__(self, chunks: Iterator[bytes], write: Callable[[Any], None]) -> None:
+    def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = memoryview(b"")
-        self._write = write
-        self._paths: Dict[str, str] = {}  # by digest, as the documents
-        self._documents: Dict[str, Any] = {}
-        self._room = _DOCUMENTS_BYTES
-
-    def relay(self, expected: Dict[str, Any]) -> None:
-        """Pass on the image with these ``layers`` and ``config_sum``, and unless it is None this ``config``."""
-        for info in iter(self._header, None):
-            if info.isreg() and _NAMES.match(info.name):
-                self._pass(info.name, info.size)
-            else:
-                self._skip(info.size)
-            self._skip(-info.size % _BLOCK)
-        for _ in self._chunks:
-            continue
-        self._finish(expected)
+        self._raw = b""  # blocks of the last entry's headers, as they came
 
     def _take(self, size: int) -> Iterator[memoryview]:
         """The next ``size`` bytes, in pieces."""
@@ -59,9 +48,10 @@ class Archive:
 
     def _header(self) -> Optional[tarfile.TarInfo]:
         """The next entry; None at the end. Of extended headers only the size counts, which files over 8 GiB need."""
-        size = None
+        size, self._raw = None, b""
         while True:
             block = b"".join(self._take(_BLOCK))
+            self._raw += block
             if not block.strip(b"\0"):
                 return None
             try:
@@ -74,9 +64,144 @@ class Archive:
                 _fail("has a header of %d bytes" % info.size)
             if not extended:
                 return info
-            found = re.search(rb"(?:^|\n)\d+ size=(\d{1,15})\n", b"".join(self._take(info.size)))
+            text = b"".join(self._take(info.size + -info.size % _BLOCK))
+            self._raw += text
+            found = re.search(rb"(?:^|\n)\d+ size=(\d{1,15})\n", text[: info.size])
             size = int(found.group(1)) if found else None
+
+
+class Documents:
+    """Configurations and manifests that were in an archive."""
+
+    def __init__(self) -> None:
+        self.room = _DOCUMENTS_BYTES
+        self._found: Dict[str, Any] = {}  # by digest
+
+    def add(self, digest: str, text: bytes) -> None:
+        """Keep a file, if it is a configuration or a manifest."""
+        if text.startswith(b"{"):
+            with contextlib.suppress(ValueError, RecursionError):
+                document = json.loads(text, parse_int=_integer)
+                if document.keys() & {"rootfs", "layers"}:
+                    self.room -= len(text)
+                    self._found[digest] = {**document, "size": len(text)}
+
+    def config(self, expected: Dict[str, Any]) -> str:
+        """Digest of the configuration of the expected image: of its very bytes where their hash is known; or empty."""
+        return next((digest for digest in self._found if self._is_config(digest, expected)), "")
+
+    def _is_config(self, digest: str, expected: Dict[str, Any]) -> bool:
+        document = self._found[digest]
+        try:
+            layers, started = document["rootfs"]["diff_ids"] or [], docker.config_sum(document.get("config") or {})
+        except (AttributeError, KeyError, TypeError):
+            return False
+        same = (layers, started) == (expected["layers"], expected["config_sum"])
+        return same and expected["config"] in (None, "sha256:" + digest)
+
+    def manifest(self, config: str) -> str:
+        """Digest of the manifest of the configuration ``config``; empty if none has layers."""
+        return next((digest for digest in self._found if config and self.layers(digest, config)), "")
+
+    def layers(self, digest: str, config: str) -> List[str]:
+        """Digests of the layers in the manifest ``digest``; empty unless it is one of ``config``."""
+        document = self._found[digest]
+        try:
+            described = document["config"]["digest"] == "sha256:" + config
+            return [str(each["digest"])[7:] for each in document["layers"]] if described else []
+        except (KeyError, TypeError):
+            return []
+
+    def files(self, expected: Dict[str, Any]) -> List[List[Any]]:
+        """Digest and bytes of each layer's file, as the manifest of the expected image has them; none without one."""
+        manifest = self.manifest(self.config(expected))
+        try:
+            layers = self._found[manifest]["layers"] if manifest else []
+            return [[str(each["digest"])[7:], int(each["size"])] for each in layers]
+        except (KeyError, TypeError, ValueError):
+            return []
+
+    def index(self, manifest: str) -> Dict[str, Any]:
+        """An index with one manifest."""
+        found = self._found[manifest]
+        kind = found.get("mediaType") or "application/vnd.oci.image.manifest.v1+json"
+        entry = {"mediaType": kind, "digest": "sha256:" + manifest, "size": found["size"]}
+        return {"schemaVersion": 2, "manifests": [entry]}
+
+    def named(self, config: str) -> Set[str]:
+        """Digests of the files that manifests name, of ``config`` if that is there."""
+        named = set()
+        for document in self._found.values():
+            with contextlib.suppress(KeyError, TypeError):
+                found = str(document["config"]["digest"])[7:]
+                if config in ("", found):
+                    named |= {found, *(str(each["digest"])[7:] for each in document["layers"])}
+        return named
+
+
+class Saved(_Tar):
+    """What ``docker save`` prints, without the layers that the receiver has.
+
+    Attributes:
+        documents: those that were in it, once all of it has passed.
+    """
+
+    def __init__(self, chunks: Iterator[bytes], write: Callable[[Any], None]) -> None:
+        super().__init__(chunks)
+        self._write = write
+        self.documents = Documents()
+
+    def send(self, dropped: Collection[str]) -> None:
+        """Pass everything on but the files called by the digests ``dropped``: by their names, in either layout."""
+        for info in iter(self._header, None):
+            digest = info.name[len(_BLOB) :] if info.isreg() and info.name.startswith(_BLOB) else ""
+            if digest in dropped:
+                self._skip(info.size + -info.size % _BLOCK)
+                continue
+            self._write(self._raw)
+            text, kept = bytearray(), digest and info.size <= self.documents.room
+            for piece in self._take(info.size):
+                self._write(piece)
+                if kept:
+                    text += piece
+            self.documents.add(digest, bytes(text))
+            for piece in self._take(-info.size % _BLOCK):
+                self._write(piece)
+        self._write(self._raw)
+        for chunk in itertools.chain([self._rest], self._chunks):
+            self._write(chunk)
+
+
+class Archive(_Tar):
+    """An archive in ``chunks``, none of them empty, that passes to ``write``.
+
+    Attributes:
+        documents: those that were in it.
+        absent: how many layers were not.
+    """
+
+    def __init__(self, chunks: Iterator[bytes], write: Callable[[Any], None]) -> None:
+        super().__init__(chunks)
+        self._write = write
+        self._paths: Dict[str, str] = {}  # by digest
+        self.documents = Documents()
+        self.absent = 0
+
+    def relay(self, expected: Dict[str, Any], prefix: int = 0, blobs: Optional[Blobs] = None) -> None:
+        """Pass on the image with these ``layers`` and ``config_sum``, and unless it is None this ``config``.
+
+        Absent may be what this node's own engine has: the first ``prefix`` of the layers, and files of layers by their
+        digests, ``blobs``.
+        """
+        for info in iter(self._header, None):
+            if info.isreg() and _NAMES.match(info.name):
+                self._pass(info.name, info.size)
+            else:
+                self._skip(info.size)
             self._skip(-info.size % _BLOCK)
+        for _ in self._chunks:
+            continue
+        self._finish(expected, prefix, blobs or {})
 
     def _pass(self, name: str, size: int) -> None:
         self._write(_header(name, size))
@@ -84,7 +209,7 @@ class Archive:
         for piece in self._take(size):
             hashed.update(piece)
             self._write(piece)
-            if size <= self._room:
+            if size <= self.documents.room:
                 text += piece
         self._write(bytes(-size % _BLOCK))
         digest = hashed.hexdigest()
@@ -93,66 +218,47 @@ class Archive:
         if len(self._paths) == _ENTRIES:
             _fail("contains more than %d files" % _ENTRIES)
         self._paths[digest] = name
-        if text.startswith(b"{"):
-            with contextlib.suppress(ValueError, RecursionError):
-                document = json.loads(text, parse_int=_integer)
-                if document.keys() & {"rootfs", "layers"}:  # a configuration or a manifest
-                    self._room -= size
-                    self._documents[digest] = {**document, "size": size}
+        self.documents.add(digest, bytes(text))
 
-    def _finish(self, expected: Dict[str, Any]) -> None:
-        config = next((digest for digest in self._documents if self._is_config(digest, expected)), "")
-        manifest = next((digest for digest in self._documents if config and self._layers(digest, config)), "")
+    def _finish(self, expected: Dict[str, Any], prefix: int, blobs: Blobs) -> None:
+        config = self.documents.config(expected)
+        manifest = self.documents.manifest(config)
         layers = [digest[7:] for digest in expected["layers"]]
-        if manifest and not self._paths.keys() >= set(layers):
-            layers = self._layers(manifest, config)  # compressed: Docker compares their content with the configuration
-        if not config or len(layers) != len(expected["layers"]) or not self._paths.keys() >= set(layers):
-            absent = self._absent(config)
-            if absent:
-                raise Failed("blobs", "the image's archive lacks %d of the files that it names" % absent)
-            _fail("lacks a layer" if config else "is that of another image: its configuration or its layers differ")
-        paths = [self._paths[digest] for digest in layers]
+        found = self._chosen(layers, self.documents.layers(manifest, config) if manifest else [], prefix, blobs)
+        if not config or found is None:
+            asked = any(each is not None for each in expected["have"])
+            self._refuse(config, partial=bool(prefix or blobs or asked))
+        paths = [self._paths.get(digest, _BLOB + digest) for digest in found]
+        self.absent = sum(digest not in self._paths for digest in found)
         self._add("manifest.json", [{"Config": self._paths[config], "RepoTags": None, "Layers": paths}])
         if manifest:
-            found = self._documents[manifest]
-            kind = found.get("mediaType") or "application/vnd.oci.image.manifest.v1+json"
-            entry = {"mediaType": kind, "digest": "sha256:" + manifest, "size": found["size"]}
-            self._add("index.json", {"schemaVersion": 2, "manifests": [entry]})
+            self._add("index.json", self.documents.index(manifest))
             self._add("oci-layout", {"imageLayoutVersion": "1.0.0"})
         self._write(bytes(2 * _BLOCK))
 
-    def _absent(self, config: str) -> int:
-        """How many files are not there of those that manifests name, of ``config`` if that is there.
+    def _chosen(self, layers: List[str], described: List[str], prefix: int, blobs: Blobs) -> Optional[List[str]]:
+        """Digests of the files of all ``layers``, of which none is absent but those that may be; None without them.
 
-        containerd's store downloads no layer whose content another image there has, compressed otherwise; such an
-        image can be neither saved nor copied (containerd#8973, moby#49473).
+        Files that the manifest has ``described`` are compressed: Docker compares their content with the configuration.
+        containerd's store, where alone ``blobs`` are known, reads them by the manifest.
         """
-        named = set()
-        for document in self._documents.values():
-            with contextlib.suppress(KeyError, TypeError):
-                found = str(document["config"]["digest"])[7:]
-                if config in ("", found):
-                    named |= {found, *(str(each["digest"])[7:] for each in document["layers"])}
-        return len(named - self._paths.keys())
+        for found in (described,) if blobs else (layers, described):
+            if len(found) == len(layers) and all(
+                digest in self._paths or place < prefix or blobs.get(digest) == "sha256:" + layers[place]
+                for place, digest in enumerate(found)
+            ):
+                return found
+        return None
 
-    def _is_config(self, digest: str, expected: Dict[str, Any]) -> bool:
-        """Whether a document configures the expected image: in its very bytes where their hash is known."""
-        document = self._documents[digest]
-        try:
-            layers, started = document["rootfs"]["diff_ids"] or [], docker.config_sum(document.get("config") or {})
-        except (AttributeError, KeyError, TypeError):
-            return False
-        same = (layers, started) == (expected["layers"], expected["config_sum"])
-        return same and expected["config"] in (None, "sha256:" + digest)
-
-    def _layers(self, digest: str, config: str) -> List[str]:
-        """Digests of the layers in the manifest ``digest``; empty unless it is one of ``config``."""
-        document = self._documents[digest]
-        try:
-            described = document["config"]["digest"] == "sha256:" + config
-            return [str(each["digest"])[7:] for each in document["layers"]] if described else []
-        except (KeyError, TypeError):
-            return []
+    def _refuse(self, config: str, *, partial: bool) -> NoReturn:
+        if partial:
+            raise Failed("partial", "the image's archive lacks files that are not here either")
+        absent = len(self.documents.named(config) - self._paths.keys())
+        if absent:
+            # containerd's store downloads no layer whose content another image there has, compressed otherwise; such
+            # an image can be neither saved nor copied (containerd#8973, moby#49473)
+            raise Failed("blobs", "the image's archive lacks %d of the files that it names" % absent)
+        _fail("lacks a layer" if config else "is that of another image: its configuration or its layers differ")
 
     def _add(self, name: str, document: Any) -> None:
         data = json.dumps(document).encode()

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Optional
 
-from sparkcluster.node import container_facts, gpu, interpreter, network, ranks, storage, system
+from sparkcluster.node import container_facts, gpu, image_layers, interpreter, network, ranks, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, failed
 from sparkcluster.node.readings import Readings, clean
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
@@ -58,6 +58,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "gpus": lambda: gpu.gpus(machine),
         "docker": lambda: container_facts.docker(machine),
         "image": lambda: container_facts.image(machine, reference, state_dir) if in_docker and reference else None,
+        "layers": lambda: _layers(machine, state_dir, value) if in_docker and reference else None,
         "engine": lambda: None if in_docker else _engine(machine, request.get("python")),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
@@ -106,6 +107,14 @@ def absolute(path: str, home: str) -> str:
     if path == "~" or path.startswith("~/"):
         path = home + path[1:]
     return os.path.normpath(os.path.join(home, path))
+
+
+def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> Optional[Dict[str, Any]]:
+    """What ``image_layers`` finds, once engine and image are read; None if one of them cannot be."""
+    engine, image = value("docker"), value("image")
+    if any("unread" in (each or {}) for each in (engine, image)):
+        return None
+    return image_layers.layers(machine, state_dir, engine, image)
 
 
 def _engine(machine: Machine, python: Optional[str]) -> Dict[str, Any]:

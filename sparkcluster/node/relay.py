@@ -11,7 +11,8 @@ all have that, and files that exist are hashed too; it is not the default, since
 link carries. Each file is written next to its target under a name that ends in ``.partial``, synced and renamed; links
 follow, then the ref, so that an incomplete copy never looks complete.
 
-Image: ``image_id``, ``reference``, ``size``, and what ``image_archive`` expects of what ``docker save`` sends.
+Image: ``image_id``, ``reference``, ``size``, the ``bytes`` of it that are to come, of each layer what the receiver has
+(``have``, see ``image_layers.dropped``), and what ``image_archive`` expects of what ``docker save`` sends.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from sparkcluster.errors import (
     HostError,
     HostLost,
     ImageIncomplete,
+    LayersAbsent,
     LeaseLost,
     StageError,
 )
@@ -135,7 +136,7 @@ class Transfers:
             self.fleet[target],
             address=address(self.facts, self.topology, source, target),
             requests=(request(source), request(target)),
-            report=self.report(staging.what, target, f"from {source}", staging.size_bytes or 0),
+            report=self.report(staging.what, target, f"from {source}"),
         )
         self.record(staging.what, target, source, done.bytes, begin)
         return done
@@ -145,12 +146,11 @@ class Transfers:
         report = self.report(staging.what, source, "read")
         return list_files(self.step(staging.what), self.fleet[source], request, report)
 
-    def report(self, what: Artifact, node: str, how: str, size: int = 0) -> Report:
-        """A function that reports bytes; ``size`` is that of the whole where the programs do not know it."""
+    def report(self, what: Artifact, node: str, how: str) -> Report:
+        """A function that reports bytes."""
 
         def report(done: int, total: int) -> None:
-            whole = max(total, size, done)
-            of = f" of {whole / 1e9:.2f}" if total or size else ""
+            of = f" of {max(total, done) / 1e9:.2f}" if total else ""
             self.progress(node, f"{what} {done / 1e9:.2f}{of} GB {how}")
 
         return report
@@ -357,10 +357,12 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
-    between = f" from {source} at {address}" if failure.kind in {"archive", "blobs", "link"} and source else ""
+    between = (
+        f" from {source} at {address}" if failure.kind in {"archive", "blobs", "link", "partial"} and source else ""
+    )
     full = "the disk is full: " if failure.kind == "disk" else ""
-    error = ImageIncomplete if failure.kind == "blobs" else StageError
-    return error(
+    errors = {"blobs": ImageIncomplete, "partial": LayersAbsent}
+    return errors.get(failure.kind, StageError)(
         f"{step.name} on {failure.node}{between}: {full}{failure.text}",
         node=failure.node,
         step=step.name,

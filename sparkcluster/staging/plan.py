@@ -12,6 +12,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds, image_room_bytes
+from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES, repository_of
@@ -183,11 +184,11 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
     """
     if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
         return
-    whole = staging.size_bytes
-    if staging.what == "image" and staging.sources:
-        source = facts[staging.sources[0]]
-        whole = image_room_bytes(source, source.image) if isinstance(source.image, Image) else whole
+    source = facts[staging.sources[0]] if staging.sources else None
     for name, _ in staging.missing:
+        whole = staging.size_bytes
+        if staging.what == "image" and source is not None and isinstance(source.image, Image):
+            whole = image_room_bytes(source, source.image, left_out_bytes(source.image, source, [facts[name]]))
         weights = facts[name].weights
         present = weights.size_bytes if staging.what == "weights" and isinstance(weights, Weights) else 0
         needed = max(0, whole - present)

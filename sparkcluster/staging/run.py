@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sparkcluster.errors import ImageIncomplete, RegistryAuth, SparkclusterError, StageError
+from sparkcluster.errors import ImageIncomplete, LayersAbsent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds
+from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import registry_of
@@ -34,6 +35,7 @@ from sparkcluster.staging.copy import (
     heard,
     stage_error,
 )
+from sparkcluster.staging.images import announced
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES, combined, fan_out
@@ -150,6 +152,8 @@ class _Run(Transfers):
             del sources[1:]
         if staging.what == "image":
             self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
+            for node in targets:
+                self.progress(node, announced(self.images[sources[0]], sources[0], node, self.facts))
         elif targets:
             self.weights = self.files(staging, sources[0], self._request(staging, sources[0]))
         fan_out(sources, targets, partial(self._copy, staging), self.stopped)
@@ -272,7 +276,7 @@ class _Run(Transfers):
         incomplete: list[SparkclusterError] = []
         for each in dict.fromkeys([source, *staging.sources]):
             try:
-                done = self.relay(staging, each, target, partial(self._image_request, staging, each))
+                done = self._copy_layers(staging, each, target)
             except ImageIncomplete as error:
                 self.progress(target, f"image incomplete on {each}")
                 incomplete.append(error)
@@ -281,12 +285,22 @@ class _Run(Transfers):
                 return
         self._pull_instead(staging, target, incomplete)
 
-    def _image_request(self, staging: Staging, source: str, node: str) -> dict[str, Any]:
-        first = staging.sources[0]
+    def _copy_layers(self, staging: Staging, source: str, target: str) -> Done:
+        """Copy the layers that ``target`` lacks, and where it cannot load the image without the others, all of them."""
+        first, receiver = staging.sources[0], self.facts[target]
         image, engine = self.images[first], read(self.facts[first].docker)
-        image_id = self.images[source].id if node == source else image.id
         config = None if engine is None or engine.containerd_store else image.id
-        return image_request(self.spec, image, image_id, config)
+
+        def request(have: Sequence[str | None], left_out: int, node: str) -> dict[str, Any]:
+            image_id = self.images[source].id if node == source else image.id
+            return image_request(self.spec, image, image_id, config, have=have, left_out=left_out)
+
+        have, left_out = shared(image, [receiver]), left_out_bytes(image, self.facts[first], [receiver])
+        try:
+            return self.relay(staging, source, target, partial(request, have, left_out))
+        except LayersAbsent as error:
+            self.progress(target, f"{error.message}: copying the whole image, {image.size_bytes / 1e9:.2f} GB")
+            return self.relay(staging, source, target, partial(request, [None] * len(have), 0))
 
     def _pull_instead(self, staging: Staging, target: str, incomplete: list[SparkclusterError]) -> None:
         """Pull on ``target`` what no source can send, as their errors ``incomplete`` say."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 Script = Iterable[dict[str, Any] | float | threading.Event | Callable[[], object]]
 
@@ -40,6 +40,7 @@ class Engine:
         refusal: HTTP status and message with which it answers all pulls instead.
         pulls: query and header X-Registry-Auth of each pull.
         left: set when a client closed the connection of a pull before its end.
+        documents: what it answers to GET, by path; None where there is no such thing.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -48,6 +49,7 @@ class Engine:
         self.refusal: tuple[int, str] | None = None
         self.pulls: list[tuple[dict[str, str], str | None]] = []
         self.left = threading.Event()
+        self.documents: Callable[[str], Any] = lambda _path: None
         self._server = _Server(str(socket), _Handler)
         self._server.engine = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -73,6 +75,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None: ...
 
+    def do_GET(self) -> None:
+        found = self.server.engine.documents(unquote(self.path))
+        self._say(404 if found is None else 200, {"message": "no such thing"} if found is None else found)
+
     def do_POST(self) -> None:
         engine, found = self.server.engine, urlsplit(self.path)
         assert found.path == "/images/create"
@@ -87,12 +93,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 engine.left.set()
                 return
 
-    def _say(self, status: int, document: dict[str, Any]) -> None:
+    def _say(self, status: int, document: Any) -> None:
         self.send_response(status)
         self.end_headers()
         self._write(document)
 
-    def _write(self, document: dict[str, Any]) -> None:
+    def _write(self, document: Any) -> None:
         self.wfile.write(json.dumps(document).encode() + b"\r\n")
         self.wfile.flush()
 

@@ -49,7 +49,7 @@ class ImageMade:
         size = facts.pop("size_bytes")
         image_id = facts.pop("id")
         return {"what": "image", "image_id": image_id, "reference": reference, "config": image_id, "size": size,
-                **facts, **changes}  # fmt: skip
+                "bytes": size, "have": [None] * len(self.layers), **facts, **changes}  # fmt: skip
 
     def manifest(self, layers: Iterable[bytes]) -> bytes:
         kind = "application/vnd.oci.image.manifest.v1+json"

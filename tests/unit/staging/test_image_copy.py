@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from sparkcluster.errors import StageError
+from sparkcluster.errors import LayersAbsent, StageError
 from sparkcluster.hosts import program
-from sparkcluster.node import docker_copy, wire
-from sparkcluster.node.image_archive import Archive
+from sparkcluster.node import docker_copy, image_record, wire
+from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.wire import Failed
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import copy
@@ -50,11 +50,13 @@ def move(lease):
     return move
 
 
-def passed(data: bytes, image: ImageMade = SMALL, piece: int = 10_000, **request: Any) -> dict[str, bytes]:
-    """What ``docker load`` gets to read of an archive: content by name."""
+def passed(
+    data: bytes, image: ImageMade = SMALL, piece: int = 10_000, here: dict[str, Any] | None = None, **request: Any
+) -> dict[str, bytes]:
+    """What ``docker load`` gets to read of an archive: content by name. ``here`` is what the receiver has."""
     out = io.BytesIO()
     chunks = (data[at : at + piece] for at in range(0, len(data), piece))
-    Archive(chunks, out.write).relay(image.request(**request))
+    Archive(chunks, out.write).relay(image.request(**request), **(here or {}))
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as archive:
         members = archive.getmembers()
         assert len({member.name for member in members}) == len(members)
@@ -396,7 +398,7 @@ def test_a_sender_that_only_keeps_the_connection_alive_is_not_waited_for(monkeyp
         return next(frames, None)
 
     with pytest.raises(Failed, match="the other node sent nothing of the image"):
-        list(docker_copy._chunks(SimpleNamespace(read_frame=read_frame), wire.Pace(0, lambda: None, quiet=True)))
+        list(docker_copy._chunks(SimpleNamespace(read_frame=read_frame), wire.Pace(0, lambda: None, quiet=True), 0))
 
 
 def test_large_documents_of_other_kinds_hide_no_configuration():
@@ -467,3 +469,191 @@ def test_a_changed_archive_is_refused_or_loads_the_same():
             continue
         assert found == listed(HONEST)
     assert 300 < refused < 1500
+
+
+# an image of which the receiver has layers
+
+OLD = ImageMade([b"base" * 200_000, b"middle" * 200_000, b"top" * 1000])
+NEW = ImageMade([*OLD.layers[:2], b"new top" * 1000])
+
+
+def having(image: ImageMade, *present: bytes) -> dict[str, Any]:
+    """Of each layer of ``image`` the file that the receiver has, without one where it is not ``present``."""
+    return {"have": ["" if layer in present else None for layer in image.layers]}
+
+
+def test_only_the_layers_that_the_receiver_lacks_are_sent(pair, move):
+    """Both engines store layers by their content; the other image is still whole afterwards."""
+    pair[0].add_image(NEW, "vllm:v1")
+    pair[1].add_image(OLD, "vllm:v0")
+    request = NEW.request(**having(NEW, *OLD.layers))
+    done = move(*pair, request, request)
+    assert done.image_id == NEW.id
+    assert done.bytes < len(NEW.layers[2]) + 20_000
+    assert pair[1].images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
+    pair[0].docker.joinpath("images", NEW.id).unlink()
+    assert move(pair[1], pair[0], NEW.request(), NEW.request()).bytes > 2_000_000
+
+
+def test_between_stores_of_containerd_files_are_left_out_wherever_they_are(pair, move):
+    """By their own hash, which both have recorded of the first copy: also above a layer that differs."""
+    for node in pair:
+        (node.docker / "containerd").touch()
+    other = ImageMade([b"new base" * 1000, *OLD.layers[1:]])
+    pair[0].add_image(OLD, "vllm:v0")
+    move(*pair, OLD.request("vllm:v0", config=None), OLD.request("vllm:v0", config=None))
+    pair[0].add_image(other, "vllm:v1")
+    files = [sha256(gzip.compress(layer, mtime=0)) for layer in other.layers]
+    request = other.request(config=None, have=[None, *files[1:]])
+    done = move(*pair, request, request)
+    assert done.image_id == other.id
+    whole = len((pair[0].docker / "images" / other.id).read_bytes())
+    left_out = sum(len(gzip.compress(layer, mtime=0)) for layer in other.layers[1:])
+    assert whole - left_out - 2048 <= done.bytes <= whole - left_out
+
+
+def test_a_compressed_image_reaches_an_engine_that_stores_layers_by_their_content_without_those_it_has(pair, move):
+    """The sender knows its files from the first copy."""
+    (pair[0].docker / "containerd").touch()
+    pair[0].add_image(OLD, "vllm:v0")
+    move(*pair, OLD.request("vllm:v0", config=None), OLD.request("vllm:v0", config=None))
+    pair[0].add_image(NEW, "vllm:v1")
+    request = NEW.request(config=None, **having(NEW, *OLD.layers[:2]))
+    done = move(*pair, request, request)
+    assert done.image_id == NEW.id
+    whole = len((pair[0].docker / "images" / NEW.id).read_bytes())
+    assert done.bytes <= whole - sum(len(gzip.compress(layer, mtime=0)) for layer in OLD.layers[:2])
+    assert pair[1].images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
+
+
+def test_an_engine_before_docker_25_sends_every_layer(pair, move):
+    (pair[0].docker / "sent").write_bytes(tar(NEW.legacy(["vllm:v1"])))
+    pair[1].add_image(OLD, "vllm:v0")
+    request = NEW.request(**having(NEW, *OLD.layers))
+    assert move(*pair, request, request).bytes == len(tar(NEW.legacy(["vllm:v1"])))
+    assert pair[1].images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
+
+
+def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_own(pair, move):
+    """Which makes the controller copy all of them."""
+    pair[0].add_image(NEW, "vllm:v1")
+    pair[1].add_image(SMALL, "other:v1")
+    request = NEW.request(**having(NEW, *OLD.layers))
+    with pytest.raises(LayersAbsent, match="lacks files that are not here either"):
+        move(*pair, request, request)
+    assert pair[1].image_ids() == {SMALL.id}
+
+
+def test_an_image_that_does_not_load_without_what_is_there_is_an_error_of_its_own(pair, move):
+    """As containerd's store says it of a file that was removed from it."""
+    pair[0].add_image(NEW, "vllm:v1")
+    pair[1].add_image(OLD, "vllm:v0")
+    (pair[1].docker / "unpackable").touch()
+    request = NEW.request(**having(NEW, *OLD.layers))
+    with pytest.raises(LayersAbsent, match="docker load: Error unpacking"):
+        move(*pair, request, request)
+    assert pair[1].images() == {"vllm:v0": OLD.id}
+
+
+def without(image: ImageMade, *places: int, compressed: bool = False) -> bytes:
+    """The archive of ``image`` without its layers at ``places``."""
+    layers = [gzip.compress(layer, mtime=0) if compressed else layer for layer in image.layers]
+    gone = {"blobs/sha256/" + sha256(layers[place]) for place in places}
+    return tar([entry for entry in image.oci(compressed=compressed) if entry[0] not in gone])
+
+
+BLOBS = [sha256(gzip.compress(layer, mtime=0)) for layer in NEW.layers]
+
+
+@pytest.mark.parametrize(
+    ("absent", "compressed", "here"),
+    [
+        ((0, 1), False, {"prefix": 2}),
+        ((0,), False, {"prefix": 2}),
+        ((), False, {"prefix": 3}),
+        ((0, 1, 2), False, {"prefix": 3}),
+        ((0, 1), True, {"prefix": 2}),
+        ((1,), True, {"blobs": {BLOBS[1]: NEW.diffs[1]}}),
+        ((0, 2), True, {"blobs": {BLOBS[0]: NEW.diffs[0], BLOBS[2]: NEW.diffs[2]}}),
+        ((1,), False, {"blobs": {NEW.diffs[1][7:]: NEW.diffs[1]}}),
+    ],
+)
+def test_layers_that_the_receiver_has_may_be_absent(absent, compressed, here):
+    found = passed(without(NEW, *absent, compressed=compressed), image=NEW, config=None, here=here)
+    (image,) = json.loads(found["manifest.json"])
+    names = BLOBS if compressed and absent != () else [diff[7:] for diff in NEW.diffs]
+    assert image["Layers"] == ["blobs/sha256/" + name for name in names]
+
+
+@pytest.mark.parametrize(
+    ("absent", "compressed", "here"),
+    [
+        ((0, 1, 2), False, {"prefix": 2}),
+        ((2,), False, {"prefix": 2}),
+        ((1,), True, {"prefix": 1}),
+        ((0, 1), True, {"blobs": {BLOBS[1]: NEW.diffs[1]}}),
+        ((1,), True, {"blobs": {BLOBS[1]: NEW.diffs[0]}}),
+        ((1,), True, {"blobs": {NEW.diffs[1][7:]: NEW.diffs[1]}}),
+        ((1,), False, {"blobs": {BLOBS[1]: NEW.diffs[1]}}),
+    ],
+)
+def test_no_other_layer_may_be_absent(absent, compressed, here):
+    """Also none that the receiver has as another layer, or as a file that the manifest does not name."""
+    with pytest.raises(Failed, match="lacks files that are not here either") as caught:
+        passed(without(NEW, *absent, compressed=compressed), image=NEW, config=None, here=here)
+    assert caught.value.kind == "partial"
+
+
+@pytest.mark.parametrize("here", [{"prefix": 3}, {"blobs": dict(zip(BLOBS, NEW.diffs, strict=True))}])
+def test_what_comes_although_it_may_be_absent_is_checked_all_the_same(here):
+    entries = [(name, b"evil" if name == LAYERS[0] else data) for name, data in NEW.oci()]
+    with pytest.raises(Failed, match="with another hash"):
+        passed(tar(entries), image=NEW, here=here)
+    evil = dataclasses.replace(NEW, config={**NEW.config, "Entrypoint": ["/bin/sh"]})
+    with pytest.raises(Failed, match="lacks files that are not here either"):
+        passed(without(evil, 0, 1), image=NEW, config=None, here=here)
+
+
+LAYERS = ["blobs/sha256/" + diff[7:] for diff in NEW.diffs]
+
+
+def sent(data: bytes, dropped: set[str], piece: int = 10_000) -> tuple[bytes, Saved]:
+    """What the sender lets pass."""
+    out = io.BytesIO()
+    saved = Saved((data[at : at + piece] for at in range(0, len(data), piece)), out.write)
+    saved.send(dropped)
+    return out.getvalue(), saved
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+@pytest.mark.parametrize("piece", [1, 511, 513, 1 << 20])
+def test_a_sender_passes_on_every_byte_but_those_of_the_files_it_leaves_out(piece, form):
+    image = ImageMade([b"one" * 300, b"two" * 300, b"\0" * 2048])
+    whole = tar(image.oci(["a:b"]), form)
+    assert sent(whole, set(), piece)[0] == whole
+    found, saved = sent(whole, {image.diffs[0][7:], image.diffs[2][7:], "f" * 64}, piece)
+    rest = [entry for entry in image.oci(["a:b"]) if entry[0][-64:] not in {diff[7:] for diff in image.diffs[::2]}]
+    assert found.rstrip(b"\0") == tar(rest, form).rstrip(b"\0")
+    assert saved.documents.files(image.request()) == [
+        [diff[7:], size] for diff, size in zip(image.diffs, (900, 900, 2048), strict=True)
+    ]
+
+
+def test_a_sender_leaves_out_a_layer_with_an_extended_header_and_all():
+    """Docker writes one for layers over 8 GiB."""
+    name = "blobs/sha256/" + SMALL.diffs[0][7:]
+    rest = tar([entry for entry in SMALL.oci() if entry[0] != name])
+    header = extended(b"13 size=900\n") + tarfile.TarInfo(name).tobuf()
+    assert sent(header + SMALL.layers[0] + bytes(124) + rest, {SMALL.diffs[0][7:]})[0] == rest
+
+
+def test_the_layer_that_is_left_out_is_called_by_all_that_is_left_out_alone():
+    """One that an image has twice, of which the second is above a layer that the receiver lacks."""
+    a, b, c = ("a" * 64, 1), ("b" * 64, 2), ("c" * 64, 3)
+    assert image_record.dropped(["", "", None], [a, b, c]) == {a[0], b[0]}
+    assert image_record.dropped(["", "", None, None], [a, b, c, a]) == {b[0]}
+    assert image_record.dropped(["", b[0], c[0]], [(None, 0), (None, 0), b]) == {b[0]} - {b[0]}
+    assert image_record.dropped([b[0], None], [(None, 0), (None, 0)]) == {b[0]}
+    assert image_record.dropped([b[0]], [a]) == set()
+    assert image_record.dropped(["", ""], [a]) == set()
+    assert image_record.dropped([""], []) == set()

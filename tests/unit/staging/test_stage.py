@@ -269,6 +269,70 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
     assert len({host.images()[REFERENCE] for host in world.nodes.values()}) == 1
 
 
+TOP = ImageMade([IMAGE.layers[0], b"new top" * 1000])
+
+
+def updated(world):
+    """Node a has an image of two layers, of which b has the lower one and c none."""
+    world.nodes["a"].add_image(TOP, REFERENCE)
+    world.has_image("a", TOP)
+    files = [{"digest": diff[7:], "bytes": len(layer)} for diff, layer in zip(TOP.diffs, TOP.layers, strict=True)]
+    world.changes["a"]["layers"] = {"files": files}
+    world.nodes["b"].add_image(IMAGE, "vllm/vllm-openai:v0.17.0")
+    world.changes["b"]["layers"] = {"chains": [IMAGE.diffs]}
+    world.changes["c"]["layers"] = {}
+
+
+def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
+    updated(world)
+    report = world.stage(what=["image"])
+    moved = {each.node: each.bytes for each in report.copied}
+    assert moved["b"] < 30_000
+    assert moved["c"] > 2_500_000
+    assert ("b", "image 0.00 of 0.00 GB: it has 1 of 2 layers") in world.reports
+    assert ("c", "the whole image, 0.00 GB: it has none of its layers") in world.reports
+    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
+
+
+def test_a_node_that_has_another_image_of_that_name_gets_what_differs(world):
+    """As where a tag was moved."""
+    updated(world)
+    world.nodes["b"].add_image(IMAGE, REFERENCE)
+    world.changes["b"]["layers"] = {"files": []}
+    world.has_image("b", IMAGE)
+    report = world.stage(what=["image"])
+    assert {each.node: each.bytes for each in report.copied}["b"] < 30_000
+    assert world.nodes["b"].images()[REFERENCE] == TOP.id
+
+
+@pytest.mark.parametrize("gone", ["image", "layer"])
+def test_an_image_that_does_not_load_without_its_layers_is_copied_whole(world, gone):
+    """Since what was there has gone, or Docker finds only then that it has not all of it."""
+    updated(world)
+    b = world.nodes["b"]
+    if gone == "image":
+        (b.docker / "images" / IMAGE.id).unlink()
+    else:
+        (b.docker / "forgetful").touch()
+    report = world.stage(what=["image"])
+    assert {each.node: each.bytes for each in report.copied}["b"] > 2_500_000
+    said = [text for node, text in world.reports if node == "b" and "copying the whole image" in text]
+    assert len(said) == 1
+    assert ("files that are not here either" if gone == "image" else "no such file or directory") in said[0]
+    assert b.images()[REFERENCE] == TOP.id
+
+
+def test_a_docker_that_does_not_say_which_layers_it_sends_is_named_before_the_whole_image_goes(world):
+    updated(world)
+    world.changes["a"]["layers"] = {"files": []}
+    world.changes["a"]["docker"] = {**describe()["docker"], "version": "24.0.7"}
+    (world.nodes["a"].docker / "sent").write_bytes(tar(TOP.legacy()))
+    report = world.stage(what=["image"])
+    assert {each.node: each.bytes for each in report.copied}["b"] == len(tar(TOP.legacy()))
+    why = "Docker 24.0.7 on a does not say which layers it sends"
+    assert ("b", f"the whole image, 0.00 GB: {why}") in world.reports
+
+
 BROKEN = tar(
     [entry for entry in IMAGE.oci() if entry[0] in ("index.json", "manifest.json") or b"schemaVersion" in entry[1]]
 )

@@ -1,0 +1,133 @@
+"""Which layers of images this node has, so that a copy brings the others alone. Python 3.8, standard library only.
+
+An engine with a store of its own knows a layer by the hash of its content (diff ID) on top of those below it, so that
+an image shares with another one the layers from the lowest up to the first that differs. In archives of Docker 25 and
+newer the file of a layer is called by its diff ID. containerd's store knows files by their own hash, compressed or
+not, wherever they are; which files an image has it does not tell. What was copied from here or to here is recorded::
+
+    state_dir/images/layers.json   {ID of an image: {"reference", "cluster", "layers": [[diff ID, digest, bytes], ...]}}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from sparkcluster.node import common, docker
+from sparkcluster.node.machine import Machine, quoted
+
+_IMAGES, _LAYERS = 64, 1024
+_NAMED_BY_CONTENT = 25  # first version of Docker that calls a layer's file by its content
+# In which an archive that lacks files was loaded, the image ran, and its archive was whole again.
+_PROVEN = (26, 27, 28)
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+Layer = Tuple[str, str, int]
+
+
+def layers(machine: Machine, state_dir: str, engine: Dict[str, Any], image: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    """The files of the layers of ``image``, and what images here have of others; nothing that is in ``image`` as well.
+
+    ``engine`` and ``image`` are facts of ``container_facts``.
+
+    Raises:
+        Unreadable: the Docker engine does not answer.
+    """
+    containerd: bool = engine["containerd_store"]
+    found: Dict[str, Any] = {}
+    if image is not None:
+        names = files(state_dir, engine, image["layers"])
+        sizes = {} if containerd else _sizes(machine, image["id"], len(names))
+        found["files"] = [{"digest": name, "bytes": size or sizes.get(at, 0)} for at, (name, size) in enumerate(names)]
+    if image is None or containerd:
+        found["chains"], blobs = held(machine, state_dir, engine)
+        found["blobs"] = [{"layer": diff, "digest": digest, "bytes": size} for diff, digest, size in blobs]
+    return found
+
+
+def held(machine: Machine, state_dir: str, engine: Dict[str, Any]) -> Tuple[List[List[str]], List[Layer]]:
+    """What images that are here and whole have: diff IDs of each; in containerd's store each file that is recorded."""
+    if engine["containerd_store"]:
+        recorded = _record(state_dir) if major(engine) in _PROVEN else {}
+        return [], [each for name, kept in recorded.items() if _is_here(machine, name, kept) for each in kept]
+    found = machine.docker_document("/images/json", list) or []
+    newest = sorted(found, key=lambda each: -int(each.get("Created") or 0))[:_IMAGES]
+    chains: Dict[Tuple[str, ...], None] = {}
+    for each in newest:
+        image = machine.docker_document(_path(str(each.get("Id")))) or {}
+        if docker.is_whole(image):
+            chains[tuple((image["RootFS"].get("Layers") or [])[:_LAYERS])] = None
+    return [list(chain) for chain in chains], []
+
+
+def _is_here(machine: Machine, image_id: str, kept: List[Layer]) -> bool:
+    image = machine.docker_document(_path(image_id)) or {}
+    return docker.is_whole(image) and image["RootFS"].get("Layers") == [layer[0] for layer in kept]
+
+
+def prefix(chains: Sequence[Sequence[str]], expected: Sequence[str]) -> int:
+    """How many of the layers ``expected``, from the lowest, one of the ``chains`` has."""
+    lengths = [0]
+    for chain in chains:
+        same = [each == expected[place] for place, each in enumerate(chain[: len(expected)])]
+        lengths.append([*same, False].index(False))
+    return max(lengths)
+
+
+def major(engine: Dict[str, Any]) -> int:
+    """The first number of the engine's version; 0 if it has none."""
+    number = str(engine["version"]).partition(".")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def files(state_dir: str, engine: Dict[str, Any], diffs: Sequence[str]) -> List[Tuple[Optional[str], int]]:
+    """Digest and bytes of each layer's file as ``docker save`` calls it; None and 0 where that is not known.
+
+    Empty where the files have names that say nothing of their content.
+    """
+    if engine["containerd_store"]:
+        known = {layer: (digest, size) for kept in _record(state_dir).values() for layer, digest, size in kept}
+        return [known.get(diff, (None, 0)) for diff in diffs]
+    if major(engine) < _NAMED_BY_CONTENT:
+        return []
+    return [(diff.partition(":")[2], 0) for diff in diffs]
+
+
+def _sizes(machine: Machine, image_id: str, count: int) -> Dict[int, int]:
+    """Bytes of layers by their place, of at most ``count``: together no more than they are.
+
+    The history has them in order, and does not tell a layer without bytes from a step that made none: these come first
+    here.
+    """
+    history = machine.docker_document(_path(image_id, "history"), list) or []
+    sizes = [int(each.get("Size") or 0) for each in reversed(history) if each.get("Size")]
+    return dict(enumerate(sizes, count - len(sizes)))
+
+
+def record_path(state_dir: str) -> str:
+    """File in which the layers of images are recorded."""
+    return os.path.join(common.expand(state_dir), "images", "layers.json")
+
+
+def _record(state_dir: str) -> Dict[str, List[Layer]]:
+    """Layers of the images that are recorded; those of a damaged record are not."""
+    found = common.read_json(record_path(state_dir))
+    kept: Dict[str, List[Layer]] = {}
+    for name, each in (found if isinstance(found, dict) else {}).items():
+        try:
+            kept[name] = [_layer(*layer) for layer in each["layers"][:_LAYERS]]
+        except (KeyError, TypeError, ValueError):
+            continue
+    return kept
+
+
+def _layer(diff: str, digest: str, size: int) -> Layer:
+    """A layer as it was recorded, of which another node has said digest and size."""
+    if not _DIGEST.match(digest) or not 0 <= size <= 1 << 50:
+        raise ValueError("no honest node says that")
+    return str(diff), digest, int(size)
+
+
+def _path(image_id: str, what: str = "json") -> str:
+    return "/images/%s/%s" % (quoted(image_id), what)

@@ -1,0 +1,25 @@
+"""What of an image travels from one node to another, and what is said of that before it starts. Pure."""
+
+from __future__ import annotations
+
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.layers import left_out_bytes, shared
+from sparkcluster.facts.model import Facts
+
+
+def announced(image: Image, source: str, target: str, facts: dict[str, Facts]) -> str:
+    """Which part of ``image`` the node ``target`` gets from ``source``, and why it is the whole if it is."""
+    whole = image.size_bytes
+    left_out = left_out_bytes(image, facts[source], [facts[target]])
+    there = sum(each is not None for each in shared(image, [facts[target]]))
+    if left_out:
+        rest = max(0, whole - left_out)
+        return f"image {rest / 1e9:.2f} of {whole / 1e9:.2f} GB: it has {there} of {len(image.layers)} layers"
+    why = "it has none of its layers"
+    sender, receiver = (read(facts[name].docker) for name in (source, target))
+    if there and sender is not None:
+        why = f"Docker {sender.version} on {source} does not say which layers it sends"
+    elif receiver is not None and receiver.containerd_store:
+        why = f"containerd's image store on {target} does not say which layers it has"
+    return f"the whole image, {whole / 1e9:.2f} GB: {why}"
