@@ -109,21 +109,22 @@ class Lines(Report):
 
     def transfer(self, transfer: Transfer) -> None:
         """How far a node is: a line at its begin, its end and where its source changes, else every ``QUIET_S``."""
-        if (rate := self._due(transfer, QUIET_S)) is not None:
+        due, rate = self._due(transfer, QUIET_S)
+        if due:
             line = transfers.line(transfer, rate)
             self._write(f"  {transfers.plain(line, self._stream.encoding)}")
 
-    def _due(self, transfer: Transfer, pause_s: float) -> float | None:
-        """The rate of ``transfer`` if it is to be shown now."""
+    def _due(self, transfer: Transfer, pause_s: float) -> tuple[bool, float | None]:
+        """Whether ``transfer`` is to be shown now, and its rate."""
         now, key = self._clock(), (transfer.what, transfer.node)
         with self._lock:
             rate = self._rates.add(transfer, now)
             before, when = self._transfers.get(key, (None, 0.0))
             same = before is not None and (before.source, before.state) == (transfer.source, transfer.state)
             if same and (now - when < pause_s or transfer.state != "copying"):
-                return None
+                return False, rate
             self._transfers[key] = (transfer, now)
-        return rate
+        return True, rate
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -154,7 +155,8 @@ class JsonLines(Lines):
 
     def transfer(self, transfer: Transfer) -> None:
         """``{"event": "transfer", …}``, at most once in ``EVENT_S`` of a node while its source is the same."""
-        if (rate := self._due(transfer, EVENT_S)) is not None:
+        due, rate = self._due(transfer, EVENT_S)
+        if due:
             self._event(**transfers.as_json(transfer, rate))
 
     def note(self, text: str) -> None:
@@ -197,11 +199,11 @@ class Screen(Report):
 
     def _moving(self) -> list[str]:
         """The chain of each artifact, and a row for each node."""
-        now, width = time.monotonic(), self._console.width
+        now, width = time.monotonic(), self._console.width - 2
         shown = dict(self._transfers)
         rates = {key: self._rates.rate(each, now) for key, each in shown.items()}
-        lines = [*transfers.chain(shown, width=width - 2), *transfers.rows(shown, rates, width=width)]
-        return [transfers.plain(f"  {clean(line).strip()}", self._console.encoding) for line in lines]
+        lines = [*transfers.chain(shown, width=width), *transfers.rows(shown, rates, width=width)]
+        return [transfers.plain(f"  {clean(line)}", self._console.encoding) for line in lines]
 
     def step(self, name: str, text: str = "") -> None:
         """A step begins; the previous one is done."""

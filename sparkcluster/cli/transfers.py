@@ -10,11 +10,13 @@ from sparkcluster.printable import clean
 from sparkcluster.report import Transfer, count
 
 RATE_S = 10.0
-"""Seconds over which a rate is measured."""
+LEAST_S = 0.5
+"""Seconds over which a rate is measured, and over which at least."""
 
 _LINKS = {"rail": "═", "wire": "┄", "wifi": "┄", "tunnel": "┄"}
 _PLAIN = str.maketrans("═┄✗…", "=~x~") | {ord("→"): "->"}
 _NAME = 16
+_MORE = "    "
 
 Transfers = Mapping[tuple[str, str], Transfer]
 """The latest of each artifact and node."""
@@ -26,7 +28,7 @@ class Rates:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], deque[tuple[float, int]]] = {}
 
-    def add(self, transfer: Transfer, now: float) -> float:
+    def add(self, transfer: Transfer, now: float) -> float | None:
         """Take what was reported at ``now`` (seconds, ``time.monotonic``); the rate then."""
         seen = self._seen.setdefault((transfer.what, transfer.node), deque())
         if seen and transfer.bytes < seen[-1][1]:
@@ -34,22 +36,22 @@ class Rates:
         seen.append((now, transfer.bytes))
         return self.rate(transfer, now)
 
-    def rate(self, transfer: Transfer, now: float) -> float:
-        """Over the last ``RATE_S``; 0 once nothing has arrived in that time."""
+    def rate(self, transfer: Transfer, now: float) -> float | None:
+        """Over the last ``RATE_S``; 0 once nothing has arrived in that time, None at the begin."""
         seen = self._seen.get((transfer.what, transfer.node), deque())
         while len(seen) > 1 and now - seen[1][0] >= RATE_S:
             seen.popleft()
-        if not seen or now <= seen[0][0]:
-            return 0.0
+        if not seen or now - seen[0][0] < LEAST_S:
+            return None
         return (seen[-1][1] - seen[0][1]) / (now - seen[0][0])
 
 
-def remaining_s(transfer: Transfer, rate: float) -> float | None:
+def remaining_s(transfer: Transfer, rate: float | None) -> float | None:
     """Seconds until it is complete; None where nothing arrives, or its size is unknown."""
-    return max(0, transfer.total - transfer.bytes) / rate if rate > 0 and transfer.total else None
+    return max(0, transfer.total - transfer.bytes) / rate if rate and transfer.total else None
 
 
-def as_json(transfer: Transfer, rate: float) -> dict[str, Any]:
+def as_json(transfer: Transfer, rate: float | None) -> dict[str, Any]:
     """The event of ``--json-lines``, without its time."""
     left = remaining_s(transfer, rate) if transfer.state == "copying" else None
     return {
@@ -59,7 +61,7 @@ def as_json(transfer: Transfer, rate: float) -> dict[str, Any]:
         "state": transfer.state,
         "bytes": transfer.bytes,
         "total": transfer.total,
-        "rate_bytes_s": round(rate),
+        "rate_bytes_s": None if rate is None else round(rate),
         "remaining_s": None if left is None else round(left, 1),
         "source": transfer.source,
         "medium": transfer.medium if _between_nodes(transfer) else None,
@@ -67,7 +69,7 @@ def as_json(transfer: Transfer, rate: float) -> dict[str, Any]:
     }
 
 
-def line(transfer: Transfer, rate: float) -> str:
+def line(transfer: Transfer, rate: float | None) -> str:
     """``b: weights 12.3 of 63.4 GB from a, 1.21 GB/s, 42 s left``."""
     head = f"{transfer.node}: {transfer.what}"
     if transfer.state == "complete":
@@ -78,14 +80,14 @@ def line(transfer: Transfer, rate: float) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def rows(transfers: Transfers, rates: Mapping[tuple[str, str], float], *, width: int) -> list[str]:
+def rows(transfers: Transfers, rates: Mapping[tuple[str, str], float | None], *, width: int) -> list[str]:
     """One row for each artifact and node, the columns aligned, none longer than ``width``.
 
     From whom it comes is left out where that does not fit: the chain says it.
     """
-    found = [_row(transfer, rates.get(key, 0.0)) for key, transfer in transfers.items()]
+    found = [_row(transfer, rates.get(key)) for key, transfer in transfers.items()]
     widths = [max(map(len, column)) for column in zip(*found, strict=True)]
-    if sum(widths) + 2 * len(widths) > width:
+    if sum(widths) + 2 * (len(widths) - 1) > width:
         widths[-1:] = [0]
     lines = []
     for node, *cells in found:
@@ -94,7 +96,7 @@ def rows(transfers: Transfers, rates: Mapping[tuple[str, str], float], *, width:
             *(cell.rjust(size) for cell, size in zip(cells[:-1], widths[1:-1], strict=True)),
         ]
         origin = cells[-1] if widths[-1] else ""
-        lines.append(cut(f"  {'  '.join([*columns, origin])}".rstrip(), width))
+        lines.append(cut("  ".join([*columns, origin]).rstrip(), width))
     return lines
 
 
@@ -192,15 +194,15 @@ def _origin(transfer: Transfer) -> str:
     return f" from {who}{over[transfer.medium]}{', encrypted' if transfer.encrypted else ''}"
 
 
-def _pace(transfer: Transfer, rate: float) -> tuple[str, str]:
+def _pace(transfer: Transfer, rate: float | None) -> tuple[str, str]:
     """The rate and the time that is left."""
     left = remaining_s(transfer, rate)
-    if rate <= 0 or left is None:
-        return (f"{size(rate)}/s" if rate > 0 else "nothing arrives", "")
-    return f"{size(rate)}/s", f"{duration(left)} left"
+    if rate == 0:
+        return "nothing arrives", ""
+    return "" if rate is None else f"{size(rate)}/s", "" if left is None else f"{duration(left)} left"
 
 
-def _row(transfer: Transfer, rate: float) -> tuple[str, ...]:
+def _row(transfer: Transfer, rate: float | None) -> tuple[str, ...]:
     pace, left = _pace(transfer, rate) if transfer.state == "copying" else (transfer.state, "")
     share = f"{100 * transfer.bytes // transfer.total} %" if transfer.total else ""
     origin = {"download": "downloaded", "controller": "from this machine", None: ""}.get(
@@ -242,13 +244,13 @@ def _wrapped(head: str, parts: Sequence[Sequence[str]], width: int) -> list[str]
     """``parts`` behind ``head``, apart from each other by three blanks; a line that is full goes on before a link."""
     lines, text = [], head
     for part in parts:
-        pairs = [part[:1], *(part[at : at + 2] for at in range(1, len(part), 2))]
-        pairs = [part] if part[0] == "✗" else pairs
-        for at, pair in enumerate(pairs):
-            gap = "" if text.endswith(": ") else "   " if at == 0 else " "
-            word = " ".join(pair)
-            if len(text) + len(gap) + len(word) > width and text.strip():
-                lines.append(text.rstrip())
-                text, gap = "  ", ""
+        links = [part[:1], *(part[at : at + 2] for at in range(1, len(part), 2))]
+        fits = len(_MORE) + len(" ".join(part)) <= width
+        # a row that fits into a line, and the cross with its node, stay together
+        for at, words in enumerate([part] if fits or part[0] == "✗" else links):
+            word, gap = " ".join(words), " " if at else "" if text.endswith(": ") else "   "
+            if len(text) + len(gap) + len(word) > width and text != head:
+                lines.append(text)
+                text, gap = _MORE, ""
             text += gap + word
-    return [cut(each, width) for each in (*lines, text.rstrip())]
+    return [cut(each, width) for each in (*lines, text)]

@@ -159,7 +159,7 @@ DOCUMENTS: dict[str, Schema] = {
         state=text("of a transfer", enum=["copying", "complete", "left out"]),
         bytes=integer("of a transfer: that the node has"),
         total=integer("of a transfer: that are staged; 0 if that is unknown"),
-        rate_bytes_s=integer("of a transfer: over the last 10 s"),
+        rate_bytes_s=integer("of a transfer: over the last 10 s", null=True),
         remaining_s=number("of a transfer", null=True),
         source=text("of a transfer: a node, download or controller", null=True),
         medium=text("of a transfer between nodes", null=True, enum=["rail", "wire", "wifi", "tunnel", None]),

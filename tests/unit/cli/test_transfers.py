@@ -62,8 +62,14 @@ def test_a_chain_of_eight_is_wrapped_before_a_link():
     lines = drawn(*(moving(node, source) for source, node in itertools.pairwise(names)))
     assert len(lines) == 2
     assert all(len(line) <= 80 for line in lines)
-    assert lines[1].startswith("  ═ spark-")
-    assert "".join(lines).replace("weights: ", "").replace("  ", " ").split(" ═ ") == names
+    assert lines[1].startswith("    ═ spark-")
+    assert "".join(lines).replace("weights: ", "").replace("    ", " ").split(" ═ ") == names
+
+
+def test_a_row_of_the_chain_that_fits_into_a_line_is_not_broken():
+    edges = [("spark-0002", "a"), ("spark-0003", "spark-0002"), ("spark-0004", "a"), ("spark-0005", "spark-0004")]
+    lines = drawn(*(moving(node, source) for node, source in edges), moving("e", "a", state="left out"), width=45)
+    assert lines == ["weights: a ═ spark-0002 ═ spark-0003", "    a ═ spark-0004 ═ spark-0005   ✗ e"]
 
 
 def test_rows_are_aligned_within_80_columns():
@@ -78,16 +84,16 @@ def test_rows_are_aligned_within_80_columns():
     rates = dict.fromkeys(shown, 1.21 * GB) | {("weights", "spark-0003"): 9.6e7}
     lines = transfers.rows(shown, rates, width=80)
     table = [
-        "  spark-0002         19 %  12.3 of 63.4 GB  1.21 GB/s        42 s left  from spark-0001",
-        "  spark-0003         15 %   9.7 of 63.4 GB    96 MB/s  9 min 19 s left  from spark-0002",
-        "  a-name-of-more-…    0 %   0.0 of 63.4 GB  1.21 GB/s        52 s left  from spark-0003",
-        "  d                 100 %  63.4 of 63.4 GB   complete                   from spark-0003",
-        "  e                   1 %   1.0 of 63.4 GB   left out",
-        "  f                                 2.0 MB  1.21 GB/s                   downloaded",
+        "spark-0002         19 %  12.3 of 63.4 GB  1.21 GB/s        42 s left  from spark-0001",
+        "spark-0003         15 %   9.7 of 63.4 GB    96 MB/s  9 min 19 s left  from spark-0002",
+        "a-name-of-more-…    0 %   0.0 of 63.4 GB  1.21 GB/s        52 s left  from spark-0003",
+        "d                 100 %  63.4 of 63.4 GB   complete                   from spark-0003",
+        "e                   1 %   1.0 of 63.4 GB   left out",
+        "f                                 2.0 MB  1.21 GB/s                   downloaded",
     ]
     assert transfers.rows(shown, rates, width=100) == table
     lines = transfers.rows(shown, rates, width=80)  # the chain says from whom
-    assert lines == [line[:72].rstrip() for line in table]
+    assert lines == [line[:70].rstrip() for line in table]
     assert all(len(line) <= 80 for line in lines)
     assert transfers.rows({}, {}, width=80) == []
 
@@ -100,6 +106,7 @@ def test_rows_are_aligned_within_80_columns():
          "b: weights 12.3 of 63.4 GB from a over the management network, encrypted, 0.11 GB/s, 7 min 45 s left"),
         (moving("b", "a", medium="wifi"), 3e7, "b: weights 12.3 of 63.4 GB from a over WiFi, 30 MB/s, 28 min 23 s left"),
         (moving("b", "a", medium="tunnel"), 3e7, "b: weights 12.3 of 63.4 GB from a over a tunnel, 30 MB/s, 28 min 23 s left"),
+        (moving("b", "a"), None, "b: weights 12.3 of 63.4 GB from a"),
         (moving("b", "a"), 0.0, "b: weights 12.3 of 63.4 GB from a, nothing arrives"),
         (moving("b", None), 0.0, "b: weights 12.3 of 63.4 GB, nothing arrives"),
         (moving("b", "download"), 1e8, "b: weights 12.3 of 63.4 GB downloaded, 0.10 GB/s, 8 min 31 s left"),
@@ -115,7 +122,8 @@ def test_one_line_of_a_transfer(transfer, rate, line):
 
 def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
     rates = transfers.Rates()
-    assert rates.add(moving("b", "a", 5.0), 0.0) == 0.0  # of an earlier run
+    assert rates.add(moving("b", "a", 5.0), 0.0) is None  # of an earlier run
+    assert rates.rate(moving("b", "a", 5.0), 0.4) is None
     for second in range(1, 31):
         rate = rates.add(moving("b", "a", 5.0 + second * (2.0 if second < 15 else 1.0)), float(second))
     assert rate == pytest.approx(GB, rel=0.15)
@@ -124,8 +132,8 @@ def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
     for second in range(31, 45):
         rate = rates.add(stalled, float(second))
     assert rate == 0.0
-    assert rates.add(moving("b", "a", 1.0), 45.0) == 0.0  # a file starts over: not a negative rate
-    assert rates.rate(moving("other", "a"), 45.0) == 0.0
+    assert rates.add(moving("b", "a", 1.0), 45.0) is None  # a file starts over: not a negative rate
+    assert rates.rate(moving("other", "a"), 45.0) is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,7 @@ def test_a_pipe_gets_a_line_every_few_seconds_and_at_once_where_something_change
     for state in ("complete", "complete"):
         lines.transfer(moving("b", "c", 63.4, state=state))
     assert [line.strip() for line in stream.getvalue().splitlines()] == [
-        "b: weights 10.0 of 63.4 GB from a, nothing arrives",
+        "b: weights 10.0 of 63.4 GB from a",
         "b: weights 15.0 of 63.4 GB from a, 1.00 GB/s, 48 s left",
         "b: weights 18.0 of 63.4 GB from c, 1.00 GB/s, 45 s left",
         "b: weights complete, 63.4 GB",
@@ -185,7 +193,7 @@ def test_json_lines_are_as_documented():
         ("a", "rail", "copying"), ("download", None, "copying"), (None, None, "copying"), ("c", "rail", "complete"),
     ]  # fmt: skip
     assert documents[0]["bytes"] == 12.3 * GB
-    assert (documents[0]["rate_bytes_s"], documents[0]["remaining_s"]) == (0, None)
+    assert (documents[0]["rate_bytes_s"], documents[0]["remaining_s"]) == (None, None)
     for document in documents:
         json_schemas.validate("event", document)
 
