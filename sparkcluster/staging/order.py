@@ -56,6 +56,7 @@ class Begin(Fact):
     """How a worker begins; its request also has the lease, and what the artifact adds (``root``, ``revision``, …).
 
     Attributes:
+        node: as the others know it.
         key: of the job, see ``key``; its directory is ``state_dir/clusters/CLUSTER/staging/KEY``.
         token: what the dialers of this worker must know.
         cert: certificate of this worker, in PEM; None where nothing listens under TLS.
@@ -66,6 +67,7 @@ class Begin(Fact):
 
     do: Literal["begin"] = "begin"
     what: Literal["files", "image"] = "files"
+    node: Node
     key: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     listen: tuple[Listen, ...]
     token: Token

@@ -68,7 +68,7 @@ def test_a_stranger_is_known_to_nobody(stranger):
 
 def test_a_certificate_passes_as_one_between_controller_and_worker_and_its_key_is_not_shown():
     key = new_key()
-    begin = Begin(key="0" * 16, listen=(), token="ab" * 16, cert=key.certificate, private_key=key.private)
+    begin = Begin(node="a", key="0" * 16, listen=(), token="ab" * 16, cert=key.certificate, private_key=key.private)
     assert begin.cert == key.certificate
     assert "PRIVATE" not in repr(key)
     assert key.private != new_key().private

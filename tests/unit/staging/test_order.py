@@ -65,8 +65,8 @@ def test_a_job_has_the_same_key_on_every_run_and_a_list_of_one_line_for_each_fil
 
 
 def test_a_worker_begins_with_what_it_listens_on():
-    begin = Begin(key="0" * 16, listen=({"address": "10.1.0.11"},), token=TOKEN).model_dump(exclude_none=True)
+    begin = Begin(node="a", key="0" * 16, listen=({"address": "10.1.0.11"},), token=TOKEN).model_dump(exclude_none=True)
     assert begin == {
-        "do": "begin", "what": "files", "key": "0" * 16, "token": TOKEN,
+        "do": "begin", "what": "files", "node": "a", "key": "0" * 16, "token": TOKEN,
         "listen": ({"address": "10.1.0.11", "tls": False},),
     }  # fmt: skip

@@ -1,0 +1,367 @@
+"""Copies files from the nodes that have them to those that do not: one worker on each, all at once.
+
+The workers move the bytes, and go past a failure of each other by themselves. This begins them, finds out who reaches
+whom, says who pulls from whom, and follows them to the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sparkcluster.errors import SparkclusterError, StageError
+from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.report import Report, Transfer
+from sparkcluster.staging import notes
+from sparkcluster.staging.again import RESUME, Step
+from sparkcluster.staging.chain import Chain, Way, between, chain, listening, turned, verified, ways
+from sparkcluster.staging.follower import Ended, Follower
+from sparkcluster.staging.keys import new_key
+from sparkcluster.staging.order import Begin, Dial, Listen, Look, Request, Said, Source, files_lines, key
+from sparkcluster.staging.retries import combined
+from sparkcluster.topology.model import Topology
+
+_LOOK_S = 8.0  # a worker tries for 1.5 s, and reads its orders twice a second
+_AGAIN_S = 5.0  # between two looks
+_STUCK_S = 10.0  # without a byte, before a node is asked whether it is there, and then before it asks elsewhere
+_GONE_S = 30.0  # without an answer to that
+_END_S = 5.0
+
+Bring = Callable[[Host, str, bytes], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user allows: plain bytes on cables unless ``encrypt``, and how fast each node may send."""
+
+    encrypt: bool = False
+    limit_bytes_s: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """What is copied.
+
+    Attributes:
+        what: as people know it, such as ``weights``.
+        requests: for ``node.relay`` by node, of those that have all of it, some or nothing.
+        files: as ``Manifest.files`` has them.
+    """
+
+    what: str
+    requests: Mapping[str, Request]
+    files: Sequence[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrived:
+    """What reached a node: from whom at last, how many bytes, and in how many seconds."""
+
+    source: str
+    bytes: int
+    seconds: float
+
+
+class Job:
+    """One copy of ``files`` to all nodes of its requests.
+
+    Attributes:
+        arrived: what reached each node that lacked something.
+        loud: what has to be said once more at the end: copies that left the interconnect.
+    """
+
+    def __init__(
+        self, step: Step, fleet: Fleet, facts: Mapping[str, Facts], topology: Topology, files: Files,
+        *, bring: Bring, settings: Settings | None = None, report: Report | None = None,
+    ) -> None:  # fmt: skip
+        self.arrived: dict[str, Arrived] = {}
+        self.loud: list[str] = []
+        self._settings, self._report, self._files = settings or Settings(), report or Report(), files
+        self._total = sum(file["size"] for file in files.files)
+        self._over = threading.Event()
+        self._step = dataclasses.replace(step, stopped=lambda: self._over.is_set() or step.stopped())
+        self._stopped = step.stopped
+        self._events: queue.SimpleQueue[tuple[str, Said | Ended]] = queue.SimpleQueue()
+        self._ways = ways(facts, topology, list(files.requests))
+        self._plain = {  # addresses by node that are listened on, and which without TLS
+            node: {address: rail and not self._settings.encrypt for address, rail in found.items()}
+            for node in files.requests
+            for found in [listening(facts, topology, node)]
+        }
+        content = files_lines(files.files)
+        self._followers = {node: self._follower(fleet[node], content) for node in files.requests}
+        self._prepare = {
+            node: partial(bring, fleet[node], key(request["what"], request["root"]), content)
+            for node, request in files.requests.items()
+        }
+        self._known = dict.fromkeys(files.requests, Said())
+        self._unfollowed: set[str] = set()
+        self._living = set(files.requests)
+        self._errors: dict[str, SparkclusterError] = {}
+        self._round, self._looked, self._trouble = 0, 0.0, False
+        self._unanswered: dict[str, float] = {}
+        self._moved: dict[str, float] = {}
+        self._noted: set[tuple[Any, ...]] = set()
+        self._found: tuple[Way, ...] = ()
+        self._chain, self._turns, self._looking = Chain((), {}, (), ()), 0, False
+        self._hashes: dict[str, str] = {}
+
+    def _follower(self, host: Host, content: bytes) -> Follower:
+        request, own = self._files.requests[host.name], new_key()
+        begin = Begin(
+            node=host.name,
+            key=key(request["what"], request["root"]),
+            listen=tuple(Listen(address=address, tls=not plain) for address, plain in self._plain[host.name].items()),
+            token=secrets.token_hex(16),
+            cert=own.certificate,
+            private_key=own.private,
+            limit_bytes_s=self._settings.limit_bytes_s,
+            files_sha256=hashlib.sha256(content).hexdigest(),
+        )
+        whole = {**request, **begin.model_dump(exclude_none=True)}
+        return Follower(self._step, host, whole, lambda node, event: self._events.put((node, event)))
+
+    def run(self) -> dict[str, Arrived]:
+        """Copy, and return what ``arrived``.
+
+        Raises:
+            StageError: of a node that failed, with those of the others. All that are not in it have the files.
+            LeaseLost: another operator has the lease.
+        """
+        calls = Calls(
+            lambda node: self._followers[node].run(self._prepare[node]), {node: node for node in self._living}
+        )
+        how = "cancel"
+        try:
+            self._begin()
+            self._look()
+            self._follow()
+            how = "end"
+        finally:
+            self._over.set()
+            for follower in self._followers.values():
+                follower.order(**{how: True})
+            calls.ended(_END_S)
+            for follower in self._followers.values():
+                follower.close()
+        if self._errors:
+            raise combined(list(self._errors.values()))
+        return self.arrived
+
+    # events
+
+    def _said(self, node: str) -> Said:
+        return self._known[node]
+
+    def _next(self, limit_s: float = 1.0) -> None:
+        """Take in what the next node says, for which ``limit_s`` are waited."""
+        if self._stopped():
+            raise StageError(f"{self._step.name} was stopped", step=self._step.name, hint=RESUME)
+        try:
+            node, event = self._events.get(timeout=limit_s)
+        except queue.Empty:
+            return
+        if isinstance(event, Ended):
+            self._ended(node, event)
+        else:
+            self._heard(node, event)
+
+    def _ended(self, node: str, ended: Ended) -> None:
+        if ended.error is None:
+            self._unfollowed.add(node)  # it has everything, and serves on
+            return
+        self._living.discard(node)
+        if not isinstance(ended.error, StageError):
+            raise ended.error
+        if self._round:
+            self._report.note(notes.left_out(node, ended.kind))
+        if not self._complete(node):
+            self._errors.setdefault(node, ended.error)
+            self._transfer(node, state="left out")
+        self._trouble = True
+
+    def _heard(self, node: str, said: Said) -> None:
+        self._known[node] = said
+        if said.round == self._round and node in self._unanswered:
+            del self._unanswered[node]
+            self._trouble = self._trouble or not self._looking  # it is back
+        self._keep_hashes(node, said)
+        if not self._round:
+            return
+        has = self._has(node)
+        if self._once("has", node, has):
+            self._moved[node] = time.monotonic()
+        for gone in said.left:
+            if self._once("left", node, gone):
+                self._trouble = True
+                self._report.note(notes.left(node, gone, said.source, has, self._total))
+        for file in said.wrong:
+            if self._once("wrong", node, file) and file.file < len(self._files.files):
+                self._report.note(notes.wrong(self._files.files[file.file]["path"], node, file))
+        if self._lacked(node):
+            self._show(node, said)
+
+    def _show(self, node: str, said: Said) -> None:
+        if said.done is None:
+            self._transfer(node)
+        elif node not in self.arrived:
+            source = said.source or next(iter(self._chain.upstreams.get(node, ())), "")
+            self.arrived[node] = Arrived(source, said.done.bytes, said.done.seconds)
+            self._transfer(node, state="complete")
+
+    def _keep_hashes(self, node: str, said: Said) -> None:
+        """Tell the others the content of files whose hash nobody knew: as a node says that had them from the start."""
+        if said.sha256 is None or self._lacked(node):
+            return
+        unknown = {
+            number: found
+            for number, found in said.sha256.items()
+            if number not in self._hashes
+            and int(number) < len(self._files.files)
+            and self._files.files[int(number)]["sha256"] is None
+        }
+        if unknown:
+            self._hashes |= unknown
+            for other in self._living - {node}:
+                self._followers[other].order(sha256=dict(self._hashes))
+
+    def _once(self, *what: Any) -> bool:
+        """Whether this is new."""
+        new = what not in self._noted
+        self._noted.add(what)
+        return new
+
+    def _transfer(self, node: str, **state: Any) -> None:
+        source = self._said(node).source
+        way = next(iter(between(self._found, source, node)), None) if source else None
+        medium = way.medium if way is not None else "rail"
+        self._report.transfer(
+            Transfer(
+                node, self._files.what, self._has(node), self._total, source,
+                medium="wire" if medium == "tunnel" else medium,
+                encrypted=self._settings.encrypt or medium != "rail", **state,
+            )
+        )  # fmt: skip
+
+    # who has what
+
+    def _complete(self, node: str) -> bool:
+        return self._said(node).done is not None
+
+    def _lacked(self, node: str) -> bool:
+        """Whether it lacked something when it began, or has not said yet."""
+        lacks = self._said(node).lacks
+        return lacks is None or lacks.files > 0
+
+    def _has(self, node: str) -> int:
+        said = self._said(node)
+        if said.done is not None or not self._lacked(node):
+            return int(self._total)
+        if said.bytes is not None:
+            return said.bytes
+        return int(self._total - said.lacks.bytes) if said.lacks else 0
+
+    def _waiting(self) -> list[str]:
+        return [node for node in self._files.requests if node in self._living and not self._complete(node)]
+
+    # the steps
+
+    def _begin(self) -> None:
+        """Wait until every worker listens and knows what it lacks; nothing is copied if a disk is too small."""
+        while any(not self._said(node).ports or self._said(node).lacks is None for node in self._living):
+            self._next()
+        rooms = {node: room for node in sorted(self._living) if (room := self._said(node).room) is not None}
+        errors = notes.no_room(self._step.name, self._files.what, rooms)
+        if errors or not any(self._has(node) or not self._lacked(node) for node in self._living):
+            raise combined([*self._errors.values(), *errors])
+
+    def _look(self) -> None:
+        """Find out who reaches whom, and order who pulls from whom."""
+        self._round += 1
+        self._trouble, self._looking = False, True
+        certs = tuple(cert for node in self._followers if (cert := self._said(node).cert) is not None)
+        asked = set(self._living)
+        for target in asked - self._unfollowed:
+            self._unanswered.setdefault(target, time.monotonic())
+            look = tuple(
+                Look(node=way.source, **dial.model_dump())
+                for way in self._ways
+                if way.target == target and way.source in asked and (dial := self._dial(way)) is not None
+            )
+            self._followers[target].order(look=look, round=self._round, certs=certs)
+        until = time.monotonic() + _LOOK_S
+        while self._unanswered.keys() & self._living and time.monotonic() < until:
+            self._next(until - time.monotonic())
+        self._looked, self._looking = time.monotonic(), False
+        reached = {node: self._said(node).reached or {} for node in self._living - self._unanswered.keys()}
+        self._found = verified(self._ways, reached)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        living = [node for node in self._files.requests if node in self._living]
+        has = {node: self._has(node) for node in living}
+        self._chain = chain(living, self._found, has, self._total)
+        for way in self._chain.bridges:
+            if has[way.target] < self._total and self._once("bridge", way.source, way.target):
+                text = notes.bridge(self._files.what, way, self._total - has[way.target])
+                self.loud.append(text)
+                self._report.note(f"warning: {text}")
+        if self._round == 1:
+            sources = [node for node in living if has[node] >= self._total] or living
+            for error in notes.unreached(self._step.name, self._files.what, self._chain.unreached, sources):
+                self._ended(str(error.node), Ended(error, "link"))
+                self._followers[str(error.node)].order(cancel=True)
+        self._order_sources(self._chain.upstreams)
+
+    def _order_sources(self, upstreams: Mapping[str, Sequence[str]]) -> None:
+        for node in self._waiting():
+            if node in self._unanswered:
+                continue
+            sources = []
+            for source in upstreams.get(node, ()):
+                dials = tuple(dial for way in between(self._found, source, node) if (dial := self._dial(way)))
+                sources += [Source(node=source, ways=dials)] if dials else []
+            self._followers[node].order(sources=tuple(sources))
+
+    def _dial(self, way: Way) -> Dial | None:
+        """How the source of ``way`` is dialed; None if it does not listen there."""
+        said = self._said(way.source)
+        port = (said.ports or {}).get(way.address)
+        if port is None or said.token is None:
+            return None
+        plain = self._plain[way.source].get(way.address, False)
+        return Dial(address=way.address, port=port, token=said.token, cert=None if plain else said.cert)
+
+    def _turn(self, stuck: Sequence[str]) -> None:
+        """Have everybody ask elsewhere, once more each time."""
+        self._turns += 1
+        upstreams = self._chain.upstreams
+        for _ in range(self._turns):
+            upstreams = turned(upstreams, stuck)
+        self._order_sources(upstreams)
+
+    def _follow(self) -> None:
+        """Wait for all nodes that can still get it; look again where somebody failed."""
+        self._moved = dict.fromkeys(self._living, time.monotonic())
+        while waiting := self._waiting():
+            self._next()
+            now = time.monotonic()
+            stuck = [node for node in waiting if now - self._moved[node] > _STUCK_S]
+            if now - self._looked > (_AGAIN_S if self._trouble else _STUCK_S) and (self._trouble or stuck):
+                self._look()
+                if len(stuck) == len(waiting):
+                    self._turn(stuck)
+            for node in waiting:
+                if now - self._unanswered.get(node, now) > _GONE_S:
+                    text = f"{self._step.name} on {node}: its worker answers nothing for {_GONE_S:.0f} s"
+                    error = StageError(text, node=node, step=self._step.name, hint=RESUME)
+                    self._ended(node, Ended(error, "stuck"))

@@ -1,0 +1,104 @@
+"""What people read of copies between nodes while they run, and before. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from sparkcluster.errors import StageError
+from sparkcluster.staging.chain import Chain, Way, expected_s
+from sparkcluster.staging.order import Left, Room, Wrong
+
+_NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
+
+
+def gigabytes(size_bytes: int) -> str:
+    """``63.4 GB``."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``10 min``, ``2 h 10 min``: no more precise than a forecast is."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def link(way: Way) -> str:
+    """``the management network (enP7s7, 1 Gb/s)``."""
+    speed = f", {way.speed_mbps / 1000:g} Gb/s" if way.speed_mbps else ""
+    return f"{_NETWORKS[way.medium]} ({way.interface}{speed})"
+
+
+def bridge(what: str, way: Way, size_bytes: int) -> str:
+    """That a copy leaves the interconnect, and how long it takes."""
+    source, target = way.source, way.target
+    took = duration(expected_s(size_bytes, way))
+    return (
+        f"{source} and {target} share no cable: {target} gets {what} from {source} over {link(way)}, encrypted; "
+        f"{gigabytes(size_bytes)}, about {took}"
+    )
+
+
+def left(node: str, gone: Left, source: str | None, done: int, total: int) -> str:
+    """That ``node`` no longer pulls from a node, and whom it asks instead."""
+    then = "waits for another node that has it" if source in (None, gone.node) else f"goes on with {source}"
+    return f"{node}: {gone.why}: {then} at {done / 1e9:.1f} of {gigabytes(total)}"
+
+
+def wrong(path: str, node: str, found: Wrong) -> str:
+    """That a file arrived corrupt."""
+    return f"{path} arrived at {node} with another SHA-256 than {found.source} has; received again"
+
+
+def left_out(node: str, kind: str) -> str:
+    """That the others go on without ``node``, which failed by ``kind``."""
+    reasons = {"lost": "killed", "disk": "its disk is full", "silent": "no answer on SSH", "stuck": "no answer"}
+    return f"{node} was left out: {reasons.get(kind, 'no answer over its cables' if kind == 'link' else 'it failed')}"
+
+
+def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]:
+    """One error for each node whose disk is too small."""
+    return [
+        StageError(
+            f"{node} has {gigabytes(room.free)} free at {room.path} and needs {gigabytes(room.needed)} for {what}: "
+            f"{gigabytes(room.needed - room.free)} have to go",
+            node=node,
+            step=step,
+            hint=f"du -sh {shlex.quote(room.path)}/*   on {node}",
+        )
+        for node, room in rooms.items()
+        if room.free < room.needed
+    ]
+
+
+def unreached(step: str, what: str, nodes: Sequence[str], sources: Sequence[str]) -> list[StageError]:
+    """One error for each node that reaches nobody who has it."""
+    return [
+        StageError(
+            f"{node} reaches no node that has the {what}, over no network",
+            node=node,
+            step=step,
+            hint=f"ping from {node} to {sources[0]} and sudo ufw status on both; or rsync -a   from {sources[0]}",
+        )
+        for node in nodes
+    ]
+
+
+def forecast(what: str, made: Chain, found: Sequence[Way], lacks: Mapping[str, int], *, encrypt: bool) -> list[str]:
+    """For a dry run: for each node what moves, from where, over what and how long that takes."""
+    lines = []
+    for node in made.order:
+        source = next(iter(made.upstreams[node]), None)
+        if not lacks.get(node) or source is None:
+            continue
+        way = max(
+            (way for way in found if (way.source, way.target) == (source, node)),
+            key=lambda way: way.quality,
+        )
+        encrypted = encrypt or way.medium != "rail"
+        took = duration(expected_s(lacks[node], way, encrypted=encrypted))
+        over = f"{link(way)}, encrypted" if encrypted else link(way)
+        lines.append(f"{node} would get {gigabytes(lacks[node])} of {what} from {source} over {over}, about {took}")
+    return lines
