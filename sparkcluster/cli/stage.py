@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, "--json-lines", "--yes")
     parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
-    parser.add_argument("--verify", action="store_true", help="compare the weights of all nodes by SHA-256")
+    parser.add_argument(
+        "--verify", action="store_true", help="read all weights, and replace wrong copies by right ones"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,10 +47,14 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
     for staging in done.stagings:
         head = f"{staging.what}  {staging.name}"
         copied = [copy for copy in done.copied if copy.what == staging.what]
+        verified = done.verified.get(staging.name) if staging.what == "weights" else None
         if not staging.missing and not copied:
-            out.append(f"{head}: nothing is missing")
+            right = f"every byte was read, and is right on {', '.join(verified or ())}"
+            out.append(f"{head}: {right if verified else 'nothing is missing'}")
         elif dry_run:
             out += [f"{head}: {node} {lacks}, would come {_origin(staging)}" for node, lacks in staging.missing]
+        if verified:
+            out += [f"{head}: {each.mended}" for each in done.corrupt if each.model == staging.name]
         for copy in copied:
             origin = "downloaded" if copy.source == "download" else f"from {copy.source}"
             rate = f", {copy.bytes / 1e9 / copy.seconds:.2f} GB/s" if copy.seconds > 0 else ""

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
-from sparkcluster.facts.base import Fact, Many, read
+from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.hashes import HashedFile, Hashes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.record import Number
+from sparkcluster.facts.weights import Weights
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.report import Report, count
 
-THREADS = 4
+_MOST_FILES = 200_000
+_SHA256 = re.compile("[0-9a-f]{64}")
+_SNAPSHOT = re.compile("(.+)/snapshots/([0-9A-Za-z]{1,64})")
 _SILENT_S = 30  # it speaks every second, unless a disk hangs
 _START_S = 60
 _LEAST_BYTES_S = 50e6  # a disk slower than this is not worth waiting for
 
 
+class Listed(Fact):
+    """A file as ``node.relay`` lists it."""
+
+    name: str
+    size: Number
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    blob: str | None = None
+
+
 class Said(Fact):
-    """How far the program is, the hashes, or why there are none."""
+    """How far the program is, one file of many, that it has listed all, or why it cannot."""
 
     bytes: Number = 0
     total: Number = 0
-    done: Many[HashedFile] | None = None
+    file: Listed | None = None
+    done: dict[str, Any] | None = None
     failed: str | None = None
 
 
@@ -41,13 +57,20 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
     report.step("hash", f"{_sized(size)} on {count(len(places), 'node')}")
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
-        request = {"path": places[host.name].path, "choice": choice, "threads": THREADS}
+        request = {**_place(places[host.name]), "do": "list", "verify": True, "choice": choice}
         conversation = programs.start(host, request, silence_s=_SILENT_S)
         return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
 
-    with Conversations("hashes") as programs:
+    with Conversations("relay") as programs:
         outcomes = fleet.each(ask, list(places), limit_s=_limit_s(size) + _SILENT_S)
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
+
+
+def _place(weights: Weights) -> dict[str, Any]:
+    """Where the files are: a directory, or a snapshot in the hub's cache."""
+    path = weights.path or ""
+    snapshot = _SNAPSHOT.fullmatch(path)
+    return {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
 
 
 def _sized(size_bytes: int) -> str:
@@ -60,10 +83,17 @@ def _limit_s(size_bytes: int) -> float:
 
 def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
     name, limit = conversation.host.name, time.monotonic() + limit_s
+    found: list[HashedFile] = []
     while True:
         said = conversation.answer(Said)
         if said.done is not None:
-            return said.done
+            return tuple(found)
+        if said.file is not None:
+            blob = said.file.blob if said.file.blob and _SHA256.fullmatch(said.file.blob) else None
+            found.append(HashedFile(said.file.name, said.file.size, said.file.sha256, blob))
+            if len(found) > _MOST_FILES:
+                raise CommandFailed(f"{name} lists more than {_MOST_FILES} files", node=name, step="hash")
+            continue
         if said.failed is not None:
             raise CommandFailed(f"the weights on {name} could not be read: {said.failed}", node=name, step="hash")
         report.progress(name, f"{_sized(said.bytes)} of {_sized(said.total)} hashed")

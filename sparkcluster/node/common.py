@@ -65,7 +65,7 @@ def cluster_dir(state_dir: str, cluster: str) -> str:
     return os.path.join(expand(state_dir), "clusters", cluster)
 
 
-def write_atomically(path: str, content: bytes, mode: int = 0o600) -> None:
+def write_atomically(path: str, content: bytes | bytearray, mode: int = 0o600) -> None:
     """Write ``content`` (bytes) so that readers see either all of it or the old content."""
     import tempfile  # 3 ms, and most programs write no files
 

@@ -2,11 +2,12 @@
 
 Python 3.8, standard library only. The request says ``id``, ``revision``, ``choice`` (``model_choice``), ``hf_home``,
 ``image`` (ID of one that can do it, or None), ``token`` (or None), which the downloader gets by its environment and
-never by an argument, and the lease.
+never by an argument, and the lease. What arrived is hashed and recorded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import http.client
 import json
@@ -18,9 +19,11 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
 
 from sparkcluster.node import common, docker, model_choice, programs, wire
+from sparkcluster.node.listing import is_misnamed, listing
+from sparkcluster.node.record import Record
 from sparkcluster.node.shared import HUB, hub_folder
 from sparkcluster.node.wire import Failed
 
@@ -74,11 +77,14 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
     if needed > free:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (hf_home, free / 1e9, needed / 1e9))
     pace = wire.Pace(min(served, 1 << 50), check)
+    root = os.path.join(hf_home, hub_folder(request["id"]))
+    before = _paths(root)
     code, text = follow(argv, environment, pace, lambda: _size(folder))
     if code:
         last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, last)
+    _verify(request, root, before, check)
     left_out = min(sum(sizes.values()) - served, 1 << 50)
     return {"bytes": pace.done, "left_out_bytes": left_out, "whole": not sizes}
 
@@ -167,6 +173,34 @@ def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: 
             if time.monotonic() - changed > _SILENT_S:
                 raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(argv[0]), _SILENT_S))
     return process.returncode, tail.decode("utf-8", "replace")
+
+
+def _verify(request: Request, root: str, before: Set[str], check: wire.Check) -> None:
+    """Hash what was downloaded and record it: the hub's client compares sizes only.
+
+    Raises:
+        Failed: a blob has another content than its name says; it is removed if this download wrote it.
+    """
+    revision = request["revision"]
+    with contextlib.suppress(OSError), open(os.path.join(root, "refs", revision), encoding="utf-8") as file:
+        revision = file.read(256).strip()
+    if not os.path.isdir(os.path.join(root, "snapshots", revision)):
+        return  # it went elsewhere; the controller sees that nothing came
+    record = Record(request["state_dir"], root)
+    files = listing(root, revision, request.get("choice"), record, reads="unknown", check=check)
+    record.own(before)
+    record.save(request["cluster"])
+    for each in files:
+        if is_misnamed(each):
+            path = os.path.join(root, "blobs", each["blob"])
+            if "blobs/" + each["blob"] in before:
+                raise Failed("source", "%s is corrupt and was there before; remove it" % path)
+            os.unlink(path)
+            raise Failed("hub", "%s arrived with another content than the hub names it by" % each["name"])
+
+
+def _paths(root: str) -> Set[str]:
+    return {os.path.relpath(os.path.join(here, name), root) for here, _, names in os.walk(root) for name in names}
 
 
 def _size(folder: str) -> int:

@@ -11,6 +11,7 @@ from sparkcluster.node import model_choice
 from sparkcluster.node.shared import UNFINISHED
 
 _INDEX_LIMIT_BYTES = 100_000_000
+_DROP_BYTES = 64 << 20  # of a file that is read, what stays in the page cache behind the cursor
 
 
 def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Iterator[Tuple[str, str, os.stat_result]]:
@@ -50,14 +51,19 @@ def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _
     buffer = bytearray(4 << 20)
     view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:
+        dropped = offset = 0
         for size in iter(lambda: file.readinto(buffer), 0):
             digest.update(view[:size])
+            offset += size
+            if offset - dropped >= _DROP_BYTES:
+                forget(file.fileno(), dropped, offset - dropped)
+                dropped = offset
             progress(size)
         forget(file.fileno())
     return str(digest.hexdigest())
 
 
-def forget(descriptor: int) -> None:
-    """Drop a file from the page cache: on a Spark it takes memory from the GPU."""
+def forget(descriptor: int, offset: int = 0, size: int = 0) -> None:
+    """Drop a file from the page cache, or ``size`` bytes of it: on a Spark it takes memory from the GPU."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)

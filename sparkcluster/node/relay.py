@@ -6,10 +6,10 @@ lease (``state_dir``, ``cluster``, ``epoch``), ``address``, ``token``, and for a
 Files: ``root`` is a directory on each side; with ``revision`` it is a model in Hugging Face's cache, of which that
 snapshot, its blobs and ``ref`` are copied. ``list`` says what one node has of what is served (``choice``, see
 ``model_choice``); the controller checks that and gives it to both sides as ``files``, so that no node decides what is
-written on another: ``path``, ``size``, ``mtime`` (ns), ``links`` to it, and ``sha256`` of small ones. With ``verify``
-all have that, and files that exist are hashed too; it is not the default, since one core hashes more slowly than the
-link carries. Each file is written next to its target under a name that ends in ``.partial``, synced and renamed; links
-follow, then the ref, so that an incomplete copy never looks complete.
+written on another: ``path``, ``size``, ``mtime`` (ns), ``links`` to it, and ``sha256`` where that is known
+(``listing``), which is compared with what arrives. With ``verify`` all have that, and files that exist are hashed too.
+Each file is written next to its target under a name that ends in ``.partial``, hashed meanwhile, synced, renamed and
+recorded (``record``); links follow, then the ref, so that an incomplete copy never looks complete.
 
 Image: ``image_id``, ``reference``, ``size``, the ``bytes`` of it that are to come, of each layer what the receiver has
 (``have``, see ``image_layers.dropped``), and what ``image_archive`` expects of what ``docker save`` sends.
@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import struct
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
 from sparkcluster.node import common, docker_copy, wire
-from sparkcluster.node.hashes import hashed
-from sparkcluster.node.model_files import forget, hash_file, model_files
+from sparkcluster.node.listing import Reads, listing, stay_inside
+from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.record import Record
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Check, Failed, Pace, Wire
 
@@ -34,14 +34,15 @@ Request = Dict[str, Any]
 
 _SYNC_EVERY = 256 << 20
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
-_SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
-_THREADS = 4
 _OTHER_S = 60.0  # its operator's lease lapses, or the node notices that the connection is gone
 _WANTED = struct.Struct("!IQ")  # number of a file, and its first byte that is missing
 
 
-def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Copy; the answer is that of ``wire.answer``."""
+def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
+    """Copy; the answer is that of ``wire.answer``. What only lists, without a lease, answers as ``wire.report``."""
+    if request["do"] == "list" and "epoch" not in request:
+        wire.report(stdin, lambda: list_files(request))
+        return None
 
     def work(check: Check) -> dict[str, Any]:
         if request["do"] == "list":
@@ -62,39 +63,20 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 
 def list_files(request: Request) -> dict[str, Any]:
-    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to."""
-    home, revision = os.path.realpath(common.expand(request["root"])), request.get("revision")
-    top = os.path.join(home, "snapshots", revision) if revision else home
-    if not os.path.isdir(top):
-        raise Failed("source", "%s does not exist" % top)
-    files: List[Dict[str, Any]] = []
-    hashes: List[Dict[str, Any]] = []
-    blobs = os.path.join(home, "blobs")
-    if revision:
-        for place in (os.path.dirname(top), top, blobs):
-            _stay_inside(place, os.path.realpath(place), place)
-    for path, real, status in model_files(top, request.get("choice")):
-        if revision:
-            _stay_inside(path, real, os.path.join(home, ""))
-        folder, name = os.path.split(real)
-        file = {"name": os.path.relpath(path, top), "size": status.st_size, "mtime": max(0, status.st_mtime_ns)}
-        files.append({**file, "blob": name if revision and os.path.islink(path) and folder == blobs else None})
-        if request.get("verify") or status.st_size <= _SMALL_BYTES:
-            hashes.append({"file": files[-1], "path": real, "size_bytes": status.st_size})
-    if not files:
-        raise Failed("source", "%s contains no files" % top)
-    for found in hashed(hashes, _THREADS):
-        found["file"]["sha256"] = found["sha256"]
-    for each in files:
+    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
+
+    What was read is recorded under a lease alone: without one nothing is changed here.
+    """
+    record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
+    reads: Reads = "all" if request.get("verify") else "small"
+    try:
+        found = listing(request["root"], request.get("revision"), request.get("choice"), record, reads=reads)
+    finally:
+        if record is not None:
+            record.save(request["cluster"])
+    for each in found:
         common.emit({"file": each})
     return {}
-
-
-def _stay_inside(path: str, real: str, inside: str) -> None:
-    """Failed if ``path`` is a link to elsewhere: an image that downloaded the model may have left it there."""
-    if not real.startswith(inside):
-        text = "%s leads out of the model's cache, to %s; check it: ls -l %s" % (path, real, shlex.quote(path))
-        raise Failed("source", text)
 
 
 def _opened(root: str, path: str, revision: Optional[str]) -> BinaryIO:
@@ -102,7 +84,7 @@ def _opened(root: str, path: str, revision: Optional[str]) -> BinaryIO:
     home, real = os.path.realpath(root), os.path.realpath(os.path.join(root, path))
     if not revision:
         return open(real, "rb")
-    _stay_inside(os.path.join(root, path), real, os.path.join(home, ""))
+    stay_inside(os.path.join(root, path), real, os.path.join(home, ""))
     return Tree(home).reader(os.path.relpath(real, home))
 
 
@@ -143,10 +125,17 @@ class Receiver:
         self.check = check
         self.digests: Dict[int, Any] = {}
         self.received = 0
+        self.record = Record(request["state_dir"], tree.root)
         self.pace = Pace(sum(entry["size"] for entry in self.files), check)
 
     def run(self) -> dict[str, Any]:
         """Fetch what is missing; links and ref come last."""
+        try:
+            return self._run()
+        finally:
+            self.record.save(self.request["cluster"])
+
+    def _run(self) -> dict[str, Any]:
         missing = [number for number, entry in enumerate(self.files) if not self._is_there(entry)]
         wanted = [(number, self._begun(number)) for number in missing]
         needed = sum(self.files[number]["size"] - offset for number, offset in wanted)
@@ -195,9 +184,8 @@ class Receiver:
         size = self.tree.size(partial)
         if not 0 < size <= entry["size"]:
             return 0
-        if entry["sha256"]:
-            self.digests[number] = hashlib.sha256()
-            self._hash(self.digests[number], partial)
+        self.digests[number] = hashlib.sha256()
+        self._hash(self.digests[number], partial)
         return size
 
     def _room(self, needed: int) -> None:
@@ -213,7 +201,7 @@ class Receiver:
         partial, expected = self._partial(entry), entry["sha256"]
         digest = self.digests.pop(number, None) or hashlib.sha256()
         with self.tree.writer(partial, offset) as file:
-            self._write(file, entry["size"] - offset, digest if expected else None)
+            self._write(file, entry["size"] - offset, digest)
             if expected not in (None, digest.hexdigest()):
                 file.truncate(0)
                 raise Failed("hash", "%s arrived with another SHA-256 than it has at the source" % entry["path"])
@@ -221,8 +209,13 @@ class Receiver:
             os.utime(file.fileno(), ns=(entry["mtime"], entry["mtime"]))
             os.fsync(file.fileno())
             forget(file.fileno())
+            status = os.fstat(file.fileno())
         self.check()
+        before = self.tree.status(entry["path"])
         self.tree.move(partial, entry["path"])
+        ours = before is None or self.record.is_ours(entry["path"], before)
+        self.record.add(entry["path"], status, digest.hexdigest(), ours=ours)
+        self.record.save(self.request["cluster"], soon=True)
 
     def _write(self, file: BinaryIO, size: int, digest: Any) -> None:
         buffer = memoryview(bytearray(wire.CHUNK))
@@ -230,8 +223,7 @@ class Receiver:
         while size:
             got = self.line.read_into(buffer[: min(size, len(buffer))])
             file.write(buffer[:got])
-            if digest is not None:
-                digest.update(buffer[:got])
+            digest.update(buffer[:got])
             size -= got
             unsynced += got
             self.received += got

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import stat
-from typing import BinaryIO, Iterator, Tuple
+from typing import BinaryIO, Iterator, Optional, Tuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -63,12 +63,16 @@ class Tree:
 
     def size(self, path: str) -> int:
         """Size of a regular file, or of one that ``path`` links to; -1 if there is none."""
+        status = self.status(path)
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else -1
+
+    def status(self, path: str) -> Optional[os.stat_result]:
+        """Status of what is at ``path``, or of what it links to; None if there is nothing."""
         try:
             with self.parent(path, make=False) as (folder, name):
-                status = os.stat(name, dir_fd=folder)
+                return os.stat(name, dir_fd=folder)
         except FileNotFoundError:
-            return -1
-        return status.st_size if stat.S_ISREG(status.st_mode) else -1
+            return None
 
     def reader(self, path: str) -> BinaryIO:
         """A file to read."""

@@ -141,10 +141,10 @@ class Transfers:
         self.record(staging.what, target, source, done.bytes, begin)
         return done
 
-    def files(self, staging: Staging, source: str, request: Request) -> list[dict[str, Any]]:
-        """The files that ``source`` has of ``request``, for all copies of them."""
+    def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
+        """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""
         report = self.report(staging.what, source, "read")
-        return list_files(self.step(staging.what), self.fleet[source], request, report)
+        return list_files(self.step(staging.what), self.fleet[source], request, report, judged=judged)
 
     def report(self, what: Artifact, node: str, how: str) -> Report:
         """A function that reports bytes."""
@@ -222,20 +222,22 @@ def _copy(
     return done
 
 
-def list_files(step: Step, source: Host, request: Request, report: Report) -> list[dict[str, Any]]:
-    """The files of ``request`` that ``source`` has, checked: what receivers are asked to write.
+def list_files(step: Step, source: Host, request: Request, report: Report, *, judged: bool = True) -> Manifest:
+    """The files of ``request`` that ``source`` has, checked; its ``files`` are what receivers are asked to write.
+
+    Unless ``judged``, blobs may have another content than their names say.
 
     Raises:
         StageError: it cannot read them, or they are not what an honest node has.
         LeaseLost: it knows a newer epoch.
     """
     try:
-        manifest = Manifest(request.get("revision"), bool(request.get("verify")))
+        manifest = Manifest(request.get("revision"), bool(request.get("verify")), judged)
     except BadAnswer as error:
         raise stage_error(step, Failure(source.name, "source", str(error))) from None
 
     def attempt(alive: Alive) -> tuple[Done | Failure, Manifest]:
-        found = Manifest(manifest.revision, manifest.verify)
+        found = Manifest(manifest.revision, manifest.verify, judged)
         listing = {**request, **step.lease(source.name), "do": "list"}
         with stream(source, "relay", listing) as running:
             return follow(step, source.name, running, heard(alive, report), found), found
@@ -245,7 +247,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report) -> li
     if isinstance(done, Failure) or not manifest.files:
         failure = done if isinstance(done, Failure) else Failure(source.name, "source", "the list of files is missing")
         raise stage_error(step, failure)
-    return manifest.files
+    return manifest
 
 
 def follow(step: Step, node: str, running: Stream, report: Report, manifest: Manifest | None = None) -> Done | Failure:
@@ -352,7 +354,7 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
-        "hash": f"check the disks of {source} and {target}",
+        "hash": "sparkcluster stage INVENTORY weights --verify   reads every copy, and names the one that is wrong",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from pydantic import Field
 from sparkcluster.facts.base import Fact
 from sparkcluster.node.shared import UNFINISHED
 
-MOST_NAMES = 100_000
+MOST_FILES = 200_000
 _PATH_BYTES = 1024
 _PART_BYTES = 255 - len("..01234567.partial")
 
@@ -24,13 +25,20 @@ class BadAnswer(Exception):
 
 
 class ListedFile(Fact):
-    """A file as a node lists it; with ``blob``, a link to that file in Hugging Face's cache. ``mtime`` is in ns."""
+    """A file as a node lists it; with ``blob``, a link to that file in Hugging Face's cache. ``mtime`` is in ns.
+
+    Attributes:
+        git: hash by which Git names the content, of a blob that has such a name and was read.
+        recorded: SHA-256 in the node's record of verified files, of a file that was read although it is in there.
+    """
 
     name: str
     size: Size
     mtime: Annotated[int, Field(ge=0, le=1 << 62, strict=True)]
     blob: Annotated[str, Field(pattern="^[0-9A-Za-z][0-9A-Za-z_-]{0,127}$")] | None = None
     sha256: Sha256 | None = None
+    git: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None = None
+    recorded: Sha256 | None = None
 
 
 @dataclasses.dataclass
@@ -39,11 +47,15 @@ class Manifest:
 
     Attributes:
         verify: whether each file must have a SHA-256.
+        judged: whether a blob must have the content that its name says; not while it is unknown which copy is right.
         files: what ``node.relay`` takes. All paths are made here, so that a node only says names.
+        listed: the same as the node lists them, by name.
     """
 
     revision: str | None = None
     verify: bool = False
+    judged: bool = True
+    listed: dict[str, ListedFile] = dataclasses.field(default_factory=dict)
     files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     _blobs: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     _names: set[str] = dataclasses.field(default_factory=set)
@@ -53,8 +65,19 @@ class Manifest:
         if self.revision is not None and not re.fullmatch("[0-9A-Za-z]{1,64}", self.revision):
             raise BadAnswer(f"{self.revision[:60]!r} is not the name of a snapshot")
 
+    @classmethod
+    def of(cls, files: Iterable[ListedFile], revision: str | None) -> Manifest:
+        """The manifest of ``files``, each of which has a SHA-256."""
+        manifest = cls(revision, verify=True)
+        for each in files:
+            manifest.add(each)
+        return manifest
+
     def add(self, found: ListedFile) -> None:
         """Add one file that a node has; BadAnswer if no honest node has such a file."""
+        self.listed[found.name] = found
+        if len(self.listed) > MOST_FILES:
+            raise BadAnswer(f"the directory has more than {MOST_FILES} files")
         name = self._claim(found.name, f"snapshots/{self.revision}/" if self.revision else "")
         blob, sha256 = found.blob if self.revision else None, found.sha256
         if blob in self._blobs:
@@ -66,7 +89,7 @@ class Manifest:
         if blob:
             file["path"], file["links"] = self._claim(blob, "blobs/"), [name]
             self._blobs[blob] = file
-            if sha256 and len(blob) == len(sha256) and blob != sha256:
+            if self.judged and sha256 and len(blob) == len(sha256) and blob != sha256:
                 raise BadAnswer(f"{file['path']} is corrupt: its SHA-256 is {sha256}")
         self.files.append(file)
 
@@ -87,6 +110,4 @@ class Manifest:
             raise BadAnswer(f"{path} is listed twice, or a file is listed below it")
         self._names.add(path)
         self._folders.update(folders)
-        if len(self._names) > MOST_NAMES:
-            raise BadAnswer(f"the directory has more than {MOST_NAMES} files")
         return path

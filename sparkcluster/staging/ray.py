@@ -92,7 +92,7 @@ class _RayCopies:
         targets = lacking = [node for node, _ in self.staging.missing]
         sources = list(self.staging.sources)
         if sources:
-            files = self.transfers.files(self.staging, sources[0], self._request(sources[0]))
+            files = self.transfers.files(self.staging, sources[0], self._request(sources[0])).files
             if [file["path"] for file in files] != [FILE]:
                 raise StageError(f"{sources[0]} has other files than Ray's archive", node=sources[0], step="stage ray")
             known = ray_archive.kept(self.engine)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import ImageIncomplete, LayersAbsent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
@@ -15,6 +16,7 @@ from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds
 from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.fleet import Calls, failures, values
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import registry_of
 from sparkcluster.probing.collect import collect_facts
@@ -36,10 +38,14 @@ from sparkcluster.staging.copy import (
     stage_error,
 )
 from sparkcluster.staging.images import announced
+from sparkcluster.staging.manifest import ListedFile, Manifest
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES, combined, fan_out
 from sparkcluster.topology.model import Topology
+
+if TYPE_CHECKING:
+    from sparkcluster.staging.trust import Corrupt, Wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,11 +55,15 @@ class StageReport:
     Attributes:
         commits: of the repositories beside the model, by ``REVISION of REPOSITORY``, as the head has them; in a dry
             run of those that no node lacks.
+        verified: nodes of which every byte of a model was read, by the model.
+        corrupt: copies that were found to be wrong, and were replaced.
     """
 
     stagings: tuple[Staging, ...]
     copied: tuple[Copied, ...] = ()
     commits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    verified: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    corrupt: tuple[Corrupt, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -65,6 +75,8 @@ class StageReport:
         return {
             "staging": [staging.as_json() for staging in self.stagings],
             "copied": [dataclasses.asdict(copied) for copied in self.copied],
+            "verified": {model: list(nodes) for model, nodes in self.verified.items()},
+            "corrupt": [dataclasses.asdict(corrupt) for corrupt in self.corrupt],
         }
 
 
@@ -81,7 +93,7 @@ def stage(
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
-    ``verify`` compares SHA-256 on every node with the first one's, also where nothing is missing.
+    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
@@ -120,7 +132,7 @@ def stage(
             now = run.collected([head], "weights") if stagings[-1].missing else run.facts
             if (weights := read(now[head].weights)) is not None and weights.revision:
                 commits[f"{model.revision} of {model.id}"] = weights.revision
-    return StageReport(tuple(stagings), tuple(run.copied), commits)
+    return StageReport(tuple(stagings), tuple(run.copied), commits, run.verified, tuple(run.corrupt))
 
 
 @dataclasses.dataclass
@@ -130,6 +142,8 @@ class _Run(Transfers):
     changer: Changer = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    verified: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    corrupt: list[Corrupt] = dataclasses.field(default_factory=list)
 
     def collected(self, nodes: Sequence[str], what: Artifact) -> dict[str, Facts]:
         """The facts of ``nodes``, once all of them have answered."""
@@ -148,15 +162,70 @@ class _Run(Transfers):
             staging = self._download(staging)
         sources, targets = list(staging.sources), [name for name, _ in staging.missing]
         if self.verify and staging.what == "weights":
-            targets += sources[1:]
-            del sources[1:]
+            self._verify(staging)
+            return
         if staging.what == "image":
             self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
             for node in targets:
                 self.progress(node, announced(self.images[sources[0]], sources[0], node, self.facts))
         elif targets:
-            self.weights = self.files(staging, sources[0], self._request(staging, sources[0]))
+            self.weights = self.files(staging, sources[0], self._request(staging, sources[0])).files
         fan_out(sources, targets, partial(self._copy, staging), self.stopped)
+
+    def _verify(self, staging: Staging) -> None:
+        """Read every copy, then replace what is wrong or missing by what another node has right."""
+        from sparkcluster.staging.trust import examine  # noqa: PLC0415 - few runs need it
+
+        first = staging.sources[0]
+        there = read(self.facts[first].weights)
+        nodes = [*staging.sources]
+        for node, _ in staging.missing:
+            part = read(self.facts[node].weights)
+            if part and there and part.path and part.files and part.revision == there.revision:
+                nodes.append(node)  # it has some of them
+
+        def look(node: str) -> Mapping[str, ListedFile]:
+            return self.files(staging, node, self._request(staging, node), judged=False).listed
+
+        looks = Calls(look, {node: node for node in nodes})
+        try:
+            outcomes = looks.wait(threading.TIMEOUT_MAX)
+        except BaseException:
+            self.stopped.set()
+            raise
+        if errors := failures(outcomes):
+            raise combined(list(errors.values()))
+        found = examine(values(outcomes), first, staging.name)
+        places = {node: weights.path or "" for node in nodes if (weights := read(self.facts[node].weights))}
+        if (error := found.error(places)) is not None:
+            raise error
+        for each in found.corrupt:
+            self.progress(each.node, str(each))
+        self.corrupt += found.corrupt
+        self.verified[staging.name] = tuple(nodes)
+        self._mend(staging, found.wanted, [*nodes, *(node for node, _ in staging.missing if node not in nodes)])
+
+    def _mend(self, staging: Staging, wanted: Wanted, nodes: Sequence[str]) -> None:
+        """Copy to each of ``nodes`` what it lacks of the files that are ``wanted``."""
+        revision = self._request(staging, staging.sources[0]).get("revision")
+        lacked = {node: wanted.lacked(node) for node in nodes}
+
+        def copy(files: Sequence[ListedFile], source: str, target: str) -> None:
+            documents = Manifest.of(files, revision).files
+            self.relay(staging, source, target, lambda node: {**self._request(staging, node), "files": documents})
+
+        whole = [node for node in nodes if not lacked[node]]
+        if not whole:  # none has all of it right
+            whole = [min(lacked, key=lambda node: sum(file.size for file in lacked[node]))]
+            for source, files in wanted.gathered(whole[0]).items():
+                copy(files, source, whole[0])
+            lacked[whole[0]] = ()
+
+        def bring(source: str, target: str) -> None:
+            copy(lacked[target], source, target)
+            self.progress(target, f"{staging.what} complete")
+
+        fan_out(whole, [node for node in nodes if lacked[node]], bring, self.stopped)
 
     def _download(self, staging: Staging) -> Staging:
         errors: list[SparkclusterError] = []

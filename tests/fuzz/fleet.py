@@ -210,9 +210,6 @@ class Cluster:
             "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
             "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
             "pull": [{"bytes": 5, "total": 10, "pull": PULLING}, {"done": {"bytes": 10}}],
-            "hashes": [{"bytes": 5, "total": 10}, {"done": [
-                {"name": "model.safetensors", "size_bytes": 10, "sha256": "ab" * 32, "blob": "ab" * 32}
-            ]}],
         }  # fmt: skip
         if program in answers:
             return answers[program]
@@ -260,8 +257,8 @@ class Cluster:
         if request["do"] == "list":
             blob = {"mtime": 1763690000000000000, "blob": "ab" * 32}
             return [
-                {"file": {"name": "model.safetensors", "size": 16_000_000_000, **blob}},
-                {"file": {"name": "config.json", "size": 900, **blob, "blob": "cd" * 20}},
+                {"file": {"name": "model.safetensors", "size": 16_000_000_000, **blob, "sha256": "ab" * 32}},
+                {"file": {"name": "config.json", "size": 900, **blob, "blob": "cd" * 20, "sha256": "ef" * 32}},
                 {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
             ]  # fmt: skip
         if request["do"] == "send":

@@ -20,7 +20,7 @@ SUBJECTS = {
     "preflight probe json": ("preflight INVENTORY --json", "serving", "probe"),
     "preflight image": ("preflight INVENTORY", "bare", "image"),
     "preflight reach": ("preflight INVENTORY", "empty", "reach"),
-    "preflight hashes": ("preflight INVENTORY --hash", "empty", "hashes"),
+    "preflight hashes": ("preflight INVENTORY --hash", "empty", "relay"),
     "preflight measure": ("preflight INVENTORY --deep", "empty", "measure"),
     "preflight lease": ("preflight INVENTORY --deep", "empty", "lease"),
     "plan probe": ("plan INVENTORY", "serving", "probe"),

@@ -187,6 +187,8 @@ def test_a_receiver_writes_listed_files_alone_whatever_it_gets(
         files = [entry(f"new/{place}", size, sha256=digest, links=[f"l/{place}"]) for place, size in enumerate(sizes)]
         request = {
             "root": root,
+            "state_dir": str(room),  # of what lies below it there is no record
+            "cluster": "atlas",
             "files": files,
             "verify": verify and digest is not None,
             "ref": "main",

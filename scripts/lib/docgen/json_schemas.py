@@ -326,6 +326,18 @@ DOCUMENTS: dict[str, Schema] = {
             )
         ),
         copied=many(ref("Copied")),
+        verified=by_name(many(text()), "nodes of which every byte was read, by model (--verify)"),
+        corrupt=many(
+            record(
+                model=text(),
+                node=text(),
+                file=text(),
+                sha256=text("of the copy as it was"),
+                expected=text("SHA-256, or the hash by which Git names the content"),
+                source=text("the node whose copy replaced it"),
+            ),
+            "copies that were wrong (--verify)",
+        ),
     ),
     "releases": record(
         cluster=text(),

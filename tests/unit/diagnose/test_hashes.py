@@ -51,7 +51,7 @@ def test_a_directory_that_is_gone_is_told_of_its_node(two, tmp_path):
     two.change("beta", weights=Weights(path=str(tmp_path / "nowhere")))
     found = hashes(two.fleet, two.facts, Report())
     assert list(found.files) == ["alpha"]
-    assert "no such directory" in found.unasked["beta"]
+    assert "does not exist" in found.unasked["beta"]
 
 
 def test_nodes_without_weights_are_passed_over(two):

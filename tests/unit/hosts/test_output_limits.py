@@ -181,7 +181,7 @@ def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch)
     python.write_text(f"#!{sys.executable}\nimport json\nprint(json.dumps({{'a': 'x' * 3_000_000}}))\n")
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    conversation = Conversation(LocalHost("spark-1"), "hashes", {}, silence_s=30)
+    conversation = Conversation(LocalHost("spark-1"), "relay", {}, silence_s=30)
     assert len(conversation.answer(dict)["a"]) == 3_000_000
     conversation.close()
 

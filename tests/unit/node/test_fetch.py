@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from sparkcluster.node import fetch
 from sparkcluster.node.fetch import _DENIED
+from sparkcluster.node.record import Record
+from sparkcluster.node.wire import Failed
 
 URL = "https://huggingface.co/a/b/resolve/main/model-00401-of-00403.safetensors"
 
@@ -44,3 +48,54 @@ def test_roots_xet_cache_in_a_cache_of_the_users_is_not_used(tmp_path, monkeypat
     denied = {str(tmp_path / folder) for folder in roots}
     monkeypatch.setattr(fetch.os, "access", lambda path, _mode: path not in denied)
     assert fetch.writable_xet(str(tmp_path / "hf")) == writable
+
+
+def downloaded(tmp_path, contents):
+    """A model in the cache, of which each file has a blob with the given content, named by the first of each pair."""
+    root = tmp_path / "hf" / "hub" / "models--o--m"
+    (root / "blobs").mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("0" * 40)
+    (root / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    for name, (named, content) in contents.items():
+        blob = root / "blobs" / hashlib.sha256(named).hexdigest()
+        blob.write_bytes(content)
+        (root / "snapshots" / ("0" * 40) / name).symlink_to(f"../../blobs/{blob.name}")
+    return root
+
+
+def verified(tmp_path, root, before=()):
+    request = {"revision": "main", "choice": None, "state_dir": str(tmp_path / "state"), "cluster": "atlas"}
+    fetch._verify(request, str(root), set(before), lambda: None)
+
+
+def test_what_was_downloaded_is_hashed_and_recorded_as_staged(tmp_path):
+    root = downloaded(tmp_path, {"old.bin": (b"old", b"old"), "new.bin": (b"new", b"new")})
+    old, new = (f"blobs/{hashlib.sha256(each).hexdigest()}" for each in (b"old", b"new"))
+    verified(tmp_path, root, before=[old])
+    found = Record(str(tmp_path / "state"), str(root))
+    assert {path: (entry.sha256.hex(), entry.ours) for path, entry in found.files.items()} == {
+        old: (old[6:], False),
+        new: (new[6:], True),
+    }
+
+
+def test_a_blob_that_arrived_with_another_content_is_removed_and_named(tmp_path):
+    """The hub's client compares sizes only."""
+    root = downloaded(tmp_path, {"old.bin": (b"old", b"old"), "new.bin": (b"new", b"bad")})
+    old = f"blobs/{hashlib.sha256(b'old').hexdigest()}"
+    with pytest.raises(Failed, match=r"^new\.bin arrived with another content than the hub names it by$"):
+        verified(tmp_path, root, before=[old])
+    assert [f"blobs/{path.name}" for path in (root / "blobs").iterdir()] == [old]
+
+
+def test_a_corrupt_blob_that_was_there_before_is_named_and_left_to_its_owner(tmp_path):
+    root = downloaded(tmp_path, {"old.bin": (b"old", b"bad")})
+    (old,) = (root / "blobs").iterdir()
+    with pytest.raises(Failed, match=f"^{old} is corrupt and was there before; remove it$"):
+        verified(tmp_path, root, before=[f"blobs/{old.name}"])
+    assert old.read_bytes() == b"bad"
+
+
+def test_a_download_that_went_elsewhere_is_the_controllers_to_see(tmp_path):
+    verified(tmp_path, tmp_path / "nowhere")

@@ -193,7 +193,7 @@ def test_twenty_thousand_files_are_checked_within_seconds():
     ],
 )  # fmt: skip
 def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypatch, program, message):
-    monkeypatch.setattr("sparkcluster.staging.manifest.MOST_NAMES", 100)
+    monkeypatch.setattr("sparkcluster.staging.manifest.MOST_FILES", 100)
     with pytest.raises(StageError, match=message) as caught:
         list_files(step, hostile("a", program), {"what": "files", "root": "/x"}, ignore)
     assert caught.value.node == "a"

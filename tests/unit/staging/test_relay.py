@@ -37,7 +37,7 @@ def move(step, source, target, sending, receiving, reports=None):
             reports.append((done, total))
 
     if sending["what"] == "files":
-        files = list_files(step, source, sending, report)
+        files = list_files(step, source, sending, report).files
         sending, receiving = {**sending, "files": files}, {**receiving, "files": files}
     return copy(step, source, target, address="127.0.0.1", requests=(sending, receiving), report=report)
 
@@ -215,7 +215,7 @@ def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_sent(tmp_path, mon
         blob.unlink()
         blob.symlink_to(secret)
 
-    monkeypatch.setattr(relay, "_stay_inside", swap)
+    monkeypatch.setattr(relay, "stay_inside", swap)
     with pytest.raises(OSError, match="expected a directory, found a link or a file"):
         relay._opened(str(tmp_path / "cache"), "blobs/c0", "0" * 40)
 
@@ -224,7 +224,7 @@ def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(pair, step, 
     write, _, revision = model
     write(pair[0].hf_home)
     sending, receiving = roots(pair, revision=revision, ref="main")
-    files = list_files(step, pair[0], sending, lambda _done, _total: None)
+    files = list_files(step, pair[0], sending, lambda _done, _total: None).files
     blob = pair[0].hf_home / "hub/models--Qwen--Qwen3-8B" / files[0]["path"]
     secret = pair[0].home / "id_ed25519"
     secret.write_bytes(b"s" * blob.stat().st_size)

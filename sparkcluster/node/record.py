@@ -1,0 +1,166 @@
+"""The record of files of which this node knows the SHA-256, and of those that staging put here.
+
+Python 3.8, standard library only. One file for each directory of a model::
+
+    STATE_DIR/models/ROOT16.jsonl   {"root", "repository", "clusters"}, then a line for each file:
+                                    [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
+
+ROOT16 is the beginning of the SHA-256 of the directory's path with links resolved; paths are relative to it. A file
+with another size, time or inode than in the record is another file. A record that cannot be read is as if it were not
+there: then files are read again, and none of them is removed as staged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
+
+from sparkcluster.node import common
+
+_SAVE_EVERY_S = 5.0
+_LINE_BYTES = 8192
+_HUB = "models--"
+
+
+class Entry(NamedTuple):
+    """A file as it was when its content was known; ``ours`` if staging wrote it where there was none."""
+
+    size: int
+    mtime: int
+    inode: int
+    sha256: bytes
+    ours: bool
+
+    def describes(self, status: os.stat_result) -> bool:
+        """Whether a file with ``status`` is still that one."""
+        return (self.size, self.mtime, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+class Record:
+    """The record of the directory ``root``, as it is when this is made, with what is added until ``save``."""
+
+    def __init__(self, state_dir: str, root: str) -> None:
+        self.root = os.path.realpath(common.expand(root))
+        # What staging keeps below state_dir is no model, and is not listed or removed as one.
+        self._kept = not self.root.startswith(os.path.join(os.path.realpath(common.expand(state_dir)), ""))
+        mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        self.path = os.path.join(folder(state_dir), mark + ".jsonl")
+        self.clusters: Set[str] = set()
+        self.files: Dict[str, Entry] = {}
+        self._added: Dict[str, Entry] = {}
+        self._saved = time.monotonic()
+        self._read()
+
+    def known(self, path: str, status: os.stat_result) -> Optional[str]:
+        """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
+        entry = self.files.get(path)
+        return entry.sha256.hex() if entry is not None and entry.describes(status) else None
+
+    def is_ours(self, path: str, status: os.stat_result) -> bool:
+        """Whether staging wrote ``path``, and it has not been changed since."""
+        entry = self.files.get(path)
+        return entry is not None and entry.ours and entry.describes(status)
+
+    def add(self, path: str, status: os.stat_result, sha256: str, *, ours: Optional[bool] = None) -> None:
+        """Note that ``path`` was read; ``ours`` where staging wrote it, else it is whose it was."""
+        if ours is None:
+            ours = self.is_ours(path, status)
+        entry = Entry(status.st_size, status.st_mtime_ns, status.st_ino, bytes.fromhex(sha256), ours)
+        if self.files.get(path) != entry:
+            self.files[path] = self._added[path] = entry
+
+    def own(self, before: Set[str]) -> None:
+        """Note that staging wrote what was added, but for the paths that were there ``before``."""
+        for path in self._added.keys() - before:
+            self.files[path] = self._added[path] = self._added[path]._replace(ours=True)
+
+    def save(self, cluster: str = "", *, soon: bool = False) -> None:
+        """Write what was added; with ``soon`` not more than every 5 s. ``cluster`` is one that staged it."""
+        if soon and time.monotonic() - self._saved < _SAVE_EVERY_S:
+            return
+        self._saved = time.monotonic()
+        if not self._kept or (not self._added and (cluster in self.clusters | {""} or not self.files)):
+            return
+        with contextlib.suppress(OSError):  # nothing fails for want of a record
+            self._merge(cluster)
+
+    def _merge(self, cluster: str) -> None:
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read()
+            self.files.update(self._added)
+            self.clusters.update({cluster} - {""})
+            self._write()
+            self._added = {}
+        finally:
+            os.close(lock)
+
+    def drop(self, paths: Set[str]) -> None:
+        """Forget ``paths``, which were removed; without any file that staging wrote the record goes."""
+        with contextlib.suppress(OSError):
+            lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._read()
+                self.files = {path: entry for path, entry in self.files.items() if path not in paths}
+                if any(entry.ours for entry in self.files.values()):
+                    self._write()
+                else:
+                    os.unlink(self.path)
+                    os.unlink(self.path + ".lock")
+            finally:
+                os.close(lock)
+
+    def _read(self) -> None:
+        lines = read_lines(self.path)
+        head = next(lines, None)
+        if not isinstance(head, dict) or head.get("root") != self.root:
+            return
+        self.clusters.update(str(each) for each in head.get("clusters") or ())
+        for line in lines:
+            with contextlib.suppress(TypeError, ValueError, AttributeError):
+                path, size, mtime, inode, sha256, ours = line
+                self.files[str(path)] = Entry(int(size), int(mtime), int(inode), bytes.fromhex(sha256), ours is True)
+
+    def _write(self) -> None:
+        name = os.path.basename(self.root)
+        repository = name[len(_HUB) :].replace("--", "/") if name.startswith(_HUB) else None
+        head = {"root": self.root, "repository": repository, "clusters": sorted(self.clusters)}
+        text = bytearray(json.dumps(head).encode() + b"\n")
+        for path, entry in self.files.items():
+            text += json.dumps([path, *entry[:3], entry.sha256.hex(), entry.ours]).encode() + b"\n"
+        common.write_atomically(self.path, text)
+
+
+def folder(state_dir: str) -> str:
+    """The folder of the records."""
+    return os.path.join(common.expand(state_dir), "models")
+
+
+def roots(state_dir: str) -> List[str]:
+    """The directories that have a record."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder(state_dir))):
+            if name.endswith(".jsonl"):
+                head = next(read_lines(os.path.join(folder(state_dir), name)), None)
+                if isinstance(head, dict) and isinstance(head.get("root"), str):
+                    found.append(head["root"])
+    return found
+
+
+def read_lines(path: str) -> Iterator[Any]:
+    """The documents in the lines of a file of this user; none where it cannot be read, and no more after a bad one."""
+    with (
+        contextlib.suppress(OSError, ValueError, RecursionError),
+        os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8") as file,
+    ):
+        for line in iter(lambda: file.readline(_LINE_BYTES), ""):
+            yield json.loads(line)

@@ -1,0 +1,202 @@
+"""Which copy of a file is right, and which nodes have it. Pure.
+
+What a node says of its files is data about that node alone: a name or a record that only other nodes claim never makes
+this node's copy the wrong one. Only more than half of the copies that agree do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from sparkcluster.errors import StageError
+from sparkcluster.staging.manifest import ListedFile
+
+Copies = Mapping[str, ListedFile]
+"""One file as each node lists it."""
+Lists = Mapping[str, Mapping[str, ListedFile]]
+"""The files that each node lists, by their names."""
+
+_STEP = "stage weights"
+_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which copies of a file are right.
+
+    Attributes:
+        expected: SHA-256 of the right content, or the hash by which Git names it; None if it is unknown which is right.
+        holders: nodes that have that content; none where all copies are corrupt.
+    """
+
+    expected: str | None
+    holders: tuple[str, ...] = ()
+
+
+def judge(copies: Copies) -> Verdict:
+    """Which of ``copies``, all of them read, is right; undecided where nothing tells.
+
+    In this order: the name of the blob, where all nodes have the file under one that is a hash; the records of verified
+    files, where they agree and each node with another content has one; the content of more than half.
+    """
+    names = {copy.blob for copy in copies.values()}
+    name = next(iter(names)) if len(names) == 1 else None
+    if name is not None and _HASH.fullmatch(name):
+        whole = {node: copy.sha256 for node, copy in copies.items() if name in {copy.sha256, copy.git}}
+        if len(set(whole.values())) == 1:
+            return Verdict(next(iter(whole.values())), tuple(whole))
+        if not whole and len(name) == 64:
+            return Verdict(name)
+        if not whole and all(copy.git for copy in copies.values()):
+            return Verdict(name)
+    contents = {node: copy.sha256 or "" for node, copy in copies.items()}
+    recorded = {node: copy.recorded for node, copy in copies.items() if copy.recorded}
+    if len(set(recorded.values())) == 1:
+        right = next(iter(recorded.values()))
+        if all(content == right or node in recorded for node, content in contents.items()):
+            return Verdict(right, tuple(node for node, content in contents.items() if content == right))
+    right, agree = Counter(contents.values()).most_common(1)[0]
+    if 2 * agree > len(contents):
+        return Verdict(right, tuple(node for node, content in contents.items() if content == right))
+    return Verdict(None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """The files of one model, and which nodes have each of them.
+
+    Attributes:
+        files: each as the first of its holders lists it, in the order of the node that decides what there is.
+        holders: nodes that have the right content of a file under the same blob, by its name.
+    """
+
+    files: tuple[ListedFile, ...]
+    holders: Mapping[str, tuple[str, ...]]
+
+    def lacked(self, node: str) -> tuple[ListedFile, ...]:
+        """The files that ``node`` has not, or has with another content."""
+        return tuple(file for file in self.files if node not in self.holders[file.name])
+
+    def gathered(self, node: str) -> dict[str, list[ListedFile]]:
+        """What ``node`` lacks, by the node that it may come from."""
+        found: dict[str, list[ListedFile]] = {}
+        for file in self.lacked(node):
+            found.setdefault(self.holders[file.name][0], []).append(file)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Corrupt:
+    """A node's copy of a file of ``model`` that is not what it should be; ``source`` is a node that has it right."""
+
+    model: str
+    node: str
+    file: str
+    sha256: str
+    expected: str
+    source: str | None
+
+    def __str__(self) -> str:
+        mend = f"it is replaced by that of {self.source}" if self.source else "no other node has it"
+        return f"{self.node} has a corrupt copy of {self._what}; {mend}"
+
+    @property
+    def mended(self) -> str:
+        """The same once it was replaced."""
+        return f"{self.node} had a corrupt copy of {self._what}, which was replaced by that of {self.source}"
+
+    @property
+    def _what(self) -> str:
+        return f"{self.file} (SHA-256 {_short(self.sha256)} instead of {_short(self.expected)})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Examined:
+    """What came of reading every copy.
+
+    Attributes:
+        model: whose files they are.
+        wanted: the files, each with the nodes where it is right; of a file that is right nowhere, none.
+        corrupt: the copies that are wrong.
+        undecided: files of which it is unknown which copy is right.
+        lists: what was judged.
+    """
+
+    model: str
+    wanted: Wanted
+    corrupt: tuple[Corrupt, ...]
+    undecided: Mapping[str, Copies]
+    lists: Lists
+
+    def error(self, places: Mapping[str, str]) -> StageError | None:
+        """Why nothing may be written; None if every wrong copy can be replaced.
+
+        ``places`` has the directory of the model by node.
+        """
+        if self.undecided:
+            file, copies = next(iter(self.undecided.items()))
+            more = f" and {len(self.undecided) - 1} more differ" if len(self.undecided) > 1 else " differs"
+            hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in copies.items())
+            path = shlex.quote(_path(places[next(iter(copies))], next(iter(copies.values()))))
+            return StageError(
+                f"{file}{more} between nodes, and which copy is right is unknown: {hashes}; nothing was changed",
+                step=_STEP,
+                hint=f"rm {path}   on the node where it is wrong, then run this again",
+            )
+        lost = [each for each in self.corrupt if each.source is None]
+        if not lost:
+            return None
+        first = lost[0]
+        nodes = [each.node for each in lost if each.file == first.file]
+        more = f"; {len(lost) - 1} more corrupt copies likewise" if len(lost) > 1 else ""
+        copy = self.lists[first.node][first.file]
+        then = "run this again, which downloads it" if copy.blob else "put a right copy there, and run this again"
+        path = shlex.quote(_path(places[first.node], copy))
+        return StageError(
+            f"{first}{more}; nothing was changed",
+            node=first.node,
+            step=_STEP,
+            hint=f"rm {path}   on {' and '.join(nodes)}, then {then}",
+        )
+
+
+def examine(lists: Lists, first: str, model: str) -> Examined:
+    """Judge every file of ``model`` that ``first`` lists; each file in ``lists`` has a SHA-256."""
+    files: list[ListedFile] = []
+    holders: dict[str, tuple[str, ...]] = {}
+    corrupt: list[Corrupt] = []
+    undecided: dict[str, Copies] = {}
+    for name in lists[first]:
+        copies = {node: files[name] for node, files in lists.items() if name in files}
+        verdict = judge(copies)
+        if verdict.expected is None:
+            undecided[name] = copies
+            continue
+        source = verdict.holders[0] if verdict.holders else None
+        corrupt += [
+            Corrupt(model, node, name, copy.sha256 or "", verdict.expected, source)
+            for node, copy in copies.items()
+            if node not in verdict.holders
+        ]
+        if source is not None:
+            files.append(copies[source])
+            holders[name] = _alike(copies, source, verdict.holders)
+    return Examined(model, Wanted(tuple(files), holders), tuple(corrupt), undecided, lists)
+
+
+def _alike(copies: Copies, source: str, nodes: Collection[str]) -> tuple[str, ...]:
+    """Those of ``nodes`` that have the file under the same blob as ``source``, which is the first."""
+    return (source, *(node for node in nodes if node != source and copies[node].blob == copies[source].blob))
+
+
+def _short(sha256: str | None) -> str:
+    return f"{(sha256 or '')[:12]}…"
+
+
+def _path(folder: str, file: ListedFile) -> str:
+    """The path of ``file`` on a node that has the model in ``folder``: its blob, if it has one."""
+    return f"{folder.partition('/snapshots/')[0]}/blobs/{file.blob}" if file.blob else f"{folder}/{file.name}"

@@ -1,0 +1,266 @@
+"""``stage --verify``: which copy is right, and what is done about the others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli.stage import lines
+from sparkcluster.errors import StageError
+from sparkcluster.staging import copy as copying
+from sparkcluster.staging import run
+from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
+from sparkcluster.staging.trust import Verdict, examine, judge
+from tests.unit.staging.conftest import tree, write_model
+from tests.unit.staging.test_stage import World
+
+GOOD, BAD, WORSE = "5a" * 32, "e0" * 32, "0e" * 32
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+FILES = {"config.json": b"{}", "sub/model.safetensors": b"w" * 300_000}
+
+
+def flip(path: Path, at: int = 1) -> None:
+    """Change one bit of a file, and nothing that a listing shows."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+two = pytest.mark.parametrize("names", ["ab"])
+
+
+@pytest.fixture
+def names():
+    return "abc"
+
+
+@pytest.fixture
+def world(names, node, spark, cluster, lease, monkeypatch):
+    """Nodes a, b and, unless the test wants two, c."""
+    monkeypatch.setattr(copying, "address", lambda *_: "127.0.0.1")
+    return World([node(name) for name in names], spark, cluster, lease)
+
+
+@pytest.fixture
+def directory(world, monkeypatch):
+    """A model in a directory of its own on each node of ``world``; the folders by node."""
+    places = {name: host.home / "model" for name, host in world.nodes.items()}
+    real = run.weights_request
+
+    def request(spec, facts, first, node, *, verify):
+        found = real(spec, facts, first, node, verify=verify)
+        return {"what": "files", "verify": verify, "choice": found["choice"], "root": str(places[node])}
+
+    monkeypatch.setattr(run, "weights_request", request)
+    for name, place in places.items():
+        for file, content in FILES.items():
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / file).write_bytes(content)
+        has_directory(world, name, place)
+    return places
+
+
+def has_directory(world, name, place):
+    files = [{"name": file, "size_bytes": len(content)} for file, content in FILES.items()]
+    world.changes[name]["weights"] = {"path": str(place), "revision": None, "files": files}
+    world.changes[name]["weights"]["revision"] = "x"
+
+
+def whole(world):
+    for name, host in world.nodes.items():
+        world.has_weights(name, write_model(host.hf_home), REVISION)
+        world.changes[name]["weights"]["path"] = str(snapshot(host))
+
+
+def snapshot(host):
+    return host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
+
+
+def verify(world, **more):
+    return world.stage(what=["weights"], verify=True, **more)
+
+
+@pytest.mark.parametrize("victim", ["a", "c"])
+def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world, directory, victim):
+    """The first node is not right by definition: what flipped there would be copied over every good copy."""
+    flip(directory[victim] / "sub/model.safetensors", 200_000)
+    report = verify(world)
+    for place in directory.values():
+        assert tree(place) == FILES
+    (found,) = report.corrupt
+    source = "b" if victim == "a" else "a"
+    assert (found.node, found.file, found.source) == (victim, "sub/model.safetensors", source)
+    assert (victim, str(found)) in world.reports
+    assert [(each.node, each.bytes) for each in report.copied] == [(victim, 300_000)]
+    assert report.as_json()["corrupt"][0]["expected"] == hashlib.sha256(FILES["sub/model.safetensors"]).hexdigest()
+    assert any(
+        line.startswith(f"weights  Qwen/Qwen3-8B: {victim} had a corrupt copy of sub/model.safetensors (SHA-256 ")
+        for line in lines(report, dry_run=False)
+    )
+
+
+@two
+def test_of_two_directories_that_differ_neither_is_changed(world, directory):
+    flip(directory["a"] / "config.json")
+    contents = {name: tree(place) for name, place in directory.items()}
+    with pytest.raises(StageError, match="which copy is right is unknown") as caught:
+        verify(world)
+    assert {name: tree(place) for name, place in directory.items()} == contents
+    for name, place in directory.items():
+        digest = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
+        assert f"SHA-256 {digest[:12]}… on {name}" in caught.value.message
+    assert caught.value.message.startswith("config.json differs between nodes")
+    assert caught.value.hint == f"rm {directory['a']}/config.json   on the node where it is wrong, then run this again"
+
+
+@two
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_of_two_directories_the_record_tells_which_is_right(world, directory, victim):
+    """After a first verification both nodes know what the file was."""
+    assert verify(world).corrupt == ()
+    flip(directory[victim] / "config.json")
+    (found,) = verify(world).corrupt
+    assert (found.node, found.file) == (victim, "config.json")
+    for place in directory.values():
+        assert tree(place) == FILES
+
+
+@two
+def test_a_file_that_its_owner_changed_is_not_taken_for_corrupt(world, directory):
+    verify(world)
+    (directory["b"] / "config.json").write_bytes(b"[]")
+    with pytest.raises(StageError, match="which copy is right is unknown"):
+        verify(world)
+    assert (directory["b"] / "config.json").read_bytes() == b"[]"
+
+
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_a_bit_that_flipped_in_the_hubs_cache_is_mended_by_the_blobs_name(world, victim):
+    whole(world)
+    blob = (snapshot(world.nodes[victim]) / "model.safetensors").resolve()
+    flip(blob)
+    (found,) = verify(world).corrupt
+    assert (found.node, found.file, found.expected) == (victim, "model.safetensors", blob.name)
+    assert len({str(tree(host.hf_home)) for host in world.nodes.values()}) == 1
+
+
+@two
+def test_a_blob_that_git_names_is_judged_by_that_name(world):
+    whole(world)
+    content = b'{"git": true}'
+    name = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    for host in world.nodes.values():
+        (snapshot(host) / "config.json").unlink()
+        (snapshot(host) / "config.json").symlink_to(f"../../blobs/{name}")
+        (snapshot(host).parents[1] / "blobs" / name).write_bytes(content)
+    flip((snapshot(world.nodes["a"]) / "config.json").resolve())
+    (found,) = verify(world).corrupt
+    assert (found.node, found.file, found.source) == ("a", "config.json", "b")
+    assert (snapshot(world.nodes["a"]) / "config.json").read_bytes() == content
+
+
+@two
+def test_nodes_of_which_none_is_right_throughout_mend_each_other(world):
+    whole(world)
+    flip((snapshot(world.nodes["a"]) / "config.json").resolve())
+    flip((snapshot(world.nodes["b"]) / "model.safetensors").resolve())
+    report = verify(world)
+    assert {(each.node, each.file) for each in report.corrupt} == {("a", "config.json"), ("b", "model.safetensors")}
+    for host in world.nodes.values():
+        for path in snapshot(host).rglob("*.*"):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.resolve().name
+
+
+@two
+def test_a_file_that_is_corrupt_everywhere_is_an_error_with_the_command(world):
+    whole(world)
+    blobs = {name: (snapshot(host) / "model.safetensors").resolve() for name, host in world.nodes.items()}
+    for at, path in enumerate(blobs.values()):
+        flip(path, at)
+    flip((snapshot(world.nodes["a"]) / "config.json").resolve())
+    before = {name: tree(host.hf_home) for name, host in world.nodes.items()}
+    with pytest.raises(StageError, match="no other node has it; 1 more corrupt") as caught:
+        verify(world)
+    assert caught.value.message.startswith("a has a corrupt copy of model.safetensors (SHA-256 ")
+    assert caught.value.hint == f"rm {blobs['a']}   on a and b, then run this again, which downloads it"
+    assert {name: tree(host.hf_home) for name, host in world.nodes.items()} == before
+
+
+@two
+def test_a_node_that_has_a_part_gives_what_it_has_right_and_gets_the_rest(world):
+    """The tokenizer is missing on b, which alone has the weights right."""
+    whole(world)
+    b = snapshot(world.nodes["b"])
+    (b / "tokenizer.json").unlink()
+    world.changes["b"]["weights"]["missing"] = ["tokenizer.json"]
+    flip((snapshot(world.nodes["a"]) / "model.safetensors").resolve())
+    report = verify(world)
+    assert [(each.node, each.source) for each in report.corrupt] == [("a", "b")]
+    assert tree(world.nodes["a"].hf_home) == tree(world.nodes["b"].hf_home)
+    assert (b / "tokenizer.json").read_bytes() == b"{ }"
+
+
+def test_a_verification_that_finds_nothing_says_what_was_read(world):
+    whole(world)
+    report = verify(world)
+    assert not report.changed
+    assert report.as_json()["verified"] == {"Qwen/Qwen3-8B": ["a", "b", "c"]}
+    assert lines(report, dry_run=False) == ["weights  Qwen/Qwen3-8B: every byte was read, and is right on a, b, c"]
+
+
+def copies(**nodes):
+    """Copies by node, each given as its SHA-256, blob, and what its record says."""
+    found = {}
+    for node, (sha256, blob, recorded) in nodes.items():
+        found[node] = ListedFile(name="m", size=4, mtime=0, sha256=sha256, blob=blob, recorded=recorded)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (copies(a=(GOOD, None, None)), Verdict(GOOD, ("a",))),
+        (copies(a=(GOOD, None, None), b=(GOOD, None, None)), Verdict(GOOD, ("a", "b"))),
+        (copies(a=(BAD, None, None), b=(GOOD, None, None)), Verdict(None)),
+        (copies(a=(BAD, GOOD, None), b=(GOOD, GOOD, None)), Verdict(GOOD, ("b",))),
+        (copies(a=(BAD, GOOD, None), b=(BAD, GOOD, None), c=(GOOD, GOOD, None)), Verdict(GOOD, ("c",))),
+        (copies(a=(BAD, GOOD, None), b=(WORSE, GOOD, None)), Verdict(GOOD)),
+        (copies(a=(BAD, None, GOOD), b=(GOOD, None, GOOD)), Verdict(GOOD, ("b",))),
+        (copies(a=(BAD, None, GOOD), b=(GOOD, None, None)), Verdict(GOOD, ("b",))),
+        (copies(a=(BAD, None, GOOD), b=(WORSE, None, None)), Verdict(None)),
+        (copies(a=(BAD, None, GOOD)), Verdict(GOOD)),
+        (copies(a=(BAD, None, None), b=(GOOD, None, None), c=(GOOD, None, None)), Verdict(GOOD, ("b", "c"))),
+        (copies(a=(BAD, None, None), b=(GOOD, None, None), c=(WORSE, None, None)), Verdict(None)),
+        # one node's word about another one's file
+        (copies(a=(GOOD, None, None), b=(BAD, None, BAD)), Verdict(None)),
+        (copies(a=(GOOD, None, None), b=(BAD, BAD, None)), Verdict(None)),
+        (copies(a=(GOOD, GOOD, None), b=(BAD, BAD, BAD)), Verdict(None)),
+        (copies(a=(GOOD, None, GOOD), b=(BAD, None, BAD)), Verdict(None)),
+        # no hash
+        (copies(a=(GOOD, "weights", None), b=(BAD, "weights", None)), Verdict(None)),
+    ],
+)
+def test_the_verdict(found, verdict):
+    assert judge(found) == verdict
+
+
+def test_what_most_nodes_have_is_not_right_where_its_name_says_otherwise():
+    """Nodes that name one file differently agree on a content that is none of the names'."""
+    found = copies(a=(BAD, GOOD, None), b=(BAD, WORSE, None))
+    wanted = examine({node: {"m": file} for node, file in found.items()}, "a", "x").wanted
+    with pytest.raises(BadAnswer, match="is corrupt"):
+        Manifest.of(wanted.files, REVISION)
+
+
+def test_sixty_thousand_files_of_the_hubs_cache_are_not_refused():
+    manifest = Manifest(REVISION)
+    for number in range(60_000):
+        manifest.add(ListedFile(name=f"{number % 40}/{number}", size=4, mtime=0, blob=f"{number:040x}"))
+    assert len(manifest.files) == 60_000
