@@ -8,12 +8,11 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Self
 
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
-from sparkcluster.hosts.quote import put_argv, shown
+from sparkcluster.hosts.quote import shown
 
 # The most that a call may print, a line that is a whole document, and another line; the rest ends the command.
 OUTPUT_BYTES, DOCUMENT_BYTES, LINE_BYTES = 64_000_000, 16_000_000, 1_000_000
@@ -138,18 +137,17 @@ class Stream(Closing):
             self._close_input()
         return self._until_end(deadline, f"{_FINISH_S} s of the end of its input")
 
-    def run(self, stdin: Iterable[bytes], size_bytes: int, timeout_s: float) -> Result:
+    def run(self, stdin: bytes, timeout_s: float) -> Result:
         """Send it ``stdin`` and wait for its end, reading its output meanwhile; CommandTimeout after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
 
         def feed() -> None:
             # A command may end without reading its input: then its exit code counts.
             with contextlib.suppress(*self._broken):
-                for chunk in stdin:
-                    self._write(chunk)
+                self._write(stdin)
                 self._close_input()
 
-        if size_bytes <= _INLINE:
+        if len(stdin) <= _INLINE:
             feed()
         else:
             threading.Thread(target=feed, daemon=True).start()
@@ -218,27 +216,10 @@ class Host(Closing):
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
         """Run ``argv`` with ``stdin`` and wait for its end; CommandTimeout after ``timeout_s``."""
-        return self._start(argv, timeout_s).run([stdin], len(stdin), timeout_s)
+        return self._start(argv, timeout_s).run(stdin, timeout_s)
 
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> Stream:
         """Start ``argv``, send it ``stdin`` and leave its input open."""
         stream = self._start(argv)
         stream.send(stdin)
         return stream
-
-    def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
-        """Write a file atomically, with its directories; ``~/`` at the start of ``path`` is the user's home there."""
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-        chunks = _read_file(content) if isinstance(content, Path) else [content]
-        timeout_s = 30 + size / 1e6  # 1 MB/s is slower than any network that a Spark is on
-        result = self._start(put_argv(path, mode, size), timeout_s).run(chunks, size, timeout_s)
-        if not result.ok:
-            raise CommandFailed(
-                f"{path} could not be written on {self.name}: {result.reason}", node=self.name, step="put"
-            )
-
-
-def _read_file(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            yield chunk

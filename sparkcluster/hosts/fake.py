@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
 
-from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.base import Closing, Result
 
 # Result of a command: a Result, the text of its output, an error, or a function of argv and stdin.
@@ -15,13 +13,12 @@ Answer = Result | str | Exception | Callable[[Sequence[str], bytes], Result]
 
 
 class FakeHost:
-    """Scripted by ``on`` and ``program``, of which the last match wins; records ``calls`` and ``files``."""
+    """Scripted by ``on`` and ``program``, of which the last match wins; records ``calls``."""
 
     def __init__(self, name: str = "spark-1") -> None:
         self.name = name
         self.calls: list[tuple[list[str], bytes]] = []
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.files: dict[str, tuple[bytes, int]] = {}
         self.closed = False
         self.renewed = 0
         self._answers: list[tuple[list[str], Answer]] = []
@@ -61,12 +58,6 @@ class FakeHost:
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> FakeStream:
         """A stream of the lines of the scripted result."""
         return FakeStream(self.run(argv, stdin=stdin))
-
-    def put(self, content: bytes | Path, path: str, *, mode: int = 0o600) -> None:
-        """Record the file in ``files``."""
-        if path.startswith("/proc/"):
-            raise CommandFailed(f"{path} could not be written on {self.name}", node=self.name, step="put")
-        self.files[path] = (content.read_bytes() if isinstance(content, Path) else content, mode)
 
     def renew(self, *, before: float = 0) -> None:
         """Count it in ``renewed``."""

@@ -55,18 +55,3 @@ def named(argv: Sequence[str]) -> str:
 def end_line(pid: int) -> str:
     """Command line that ends process ``pid`` and its group."""
     return quote(["sh", "-c", _END, "sh", str(pid)])
-
-
-# Writes standard input to $1 with mode $2, only if all $3 bytes arrived: a connection that breaks looks like the
-# end of the input. Creates parent directories for the user alone.
-PUT = (
-    'set -e; umask 077; p=$1; case $p in "~/"*) p=$HOME/${p#"~/"};; esac; '
-    'case $p in */*) mkdir -p "${p%/*}/";; esac; t=$p.$$.partial; trap \'rm -f "$t"\' EXIT; '
-    'cat >"$t"; [ "$(wc -c <"$t")" -eq "$3" ] || { echo "cut short" >&2; exit 74; }; '
-    'chmod "$2" "$t"; mv -f "$t" "$p"'
-)
-
-
-def put_argv(path: str, mode: int, size_bytes: int) -> list[str]:
-    """Command that writes its standard input, ``size_bytes`` long, to ``path`` atomically."""
-    return ["sh", "-c", PUT, "sh", path, f"{mode:o}", str(size_bytes)]

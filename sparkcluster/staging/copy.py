@@ -9,8 +9,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -27,11 +25,10 @@ from sparkcluster.errors import (
 )
 from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.again import LIMIT_S, until_reached
+from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.runtime import Changer
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
@@ -312,13 +309,6 @@ def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterato
             yield Answer(failed=f"unexpected output: {line[:80].decode(errors='replace')}")
             return
         yield checked(Answer, found, node=node, step=step.name)
-
-
-def put(changer: Changer, node: str, path: Path, to: str) -> None:
-    """Put the file ``path`` of this machine on ``node``, again where the connection breaks."""
-    host = changer.fleet[node]
-    task = partial(host.put, path, to, mode=0o644)
-    until_reached(host, task, limit_s=changer.patience_s, tell=changer.tell)
 
 
 def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:

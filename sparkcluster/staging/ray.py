@@ -18,10 +18,11 @@ from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
 from sparkcluster.staging.again import stage_errors
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Copied, Progress, Transfers, put
+from sparkcluster.staging.copy import Copied, Progress, Transfers
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
 from sparkcluster.staging.retries import fan_out
+from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 UNPACK_S = 300  # 200 MB in 9000 files, with a sync, on a disk that is busy
@@ -126,7 +127,7 @@ class _RayCopies:
         return f"{self.transfers.facts[node].state_dir}/ray/archives/{ray_name(self.engine)}"
 
     def _send(self, archive: Archive, node: str) -> int:
-        """Put the archive on ``node``; its size."""
+        """Send the archive to ``node``; its size."""
         begin = time.monotonic()
         step = self.transfers.step(self.staging.what)
         try:
@@ -135,11 +136,10 @@ class _RayCopies:
             hint = f"rm -r {archive.path.parent}"
             raise StageError(f"{archive.path}: {error.strerror}", step=step.name, hint=hint) from error
         self.transfers.progress(node, f"{self.staging.name}, {size / 1e6:.0f} MB from this machine")
-        # also checks the lease, which putting a file does not
-        with stage_errors(step, node):
-            self.changer.apply({node: [{"do": "mkdir", "path": self._folder(node)}]})
-            put(self.changer, node, archive.path, f"{self._folder(node)}/{FILE}")
-        self.transfers.record(self.staging.what, node, "controller", size, begin)
+        request = {"root": self._folder(node), "path": FILE, "sha256": archive.sha256}
+        report = self.transfers.report(self.staging.what, node, "from this machine")
+        sent = send(step, self.changer.fleet[node], archive.path, request, report)
+        self.transfers.record(self.staging.what, node, "controller", sent, begin)
         return size
 
     def _request(self, node: str) -> Request:

@@ -1,4 +1,4 @@
-"""Brings vocabularies that an engine would download when it starts: fetched here once, and put on every node."""
+"""Brings vocabularies that an engine would download when it starts: fetched here once, and sent to every node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.staging.again import Step, stage_errors
-from sparkcluster.staging.copy import Copied, Progress, put
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import Copied, Progress
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
+from sparkcluster.staging.send import send
 from sparkcluster.topology import vocabularies
 
 _TIMEOUT_S = 30
@@ -38,7 +39,7 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> list[tuple[Vocabular
 def stage(
     changer: Changer, facts: Mapping[str, Facts], vocabulary: Vocabulary, staging: Staging, progress: Progress
 ) -> list[Copied]:
-    """Put ``vocabulary`` on the nodes that lack it.
+    """Send ``vocabulary`` to the nodes that lack it.
 
     Raises:
         StageError: it cannot be fetched, or did not reach a node.
@@ -46,15 +47,16 @@ def stage(
     """
     copied = []
     path = fetched(vocabulary)
+    step = Step(
+        "stage vocabulary", changer.lease, lambda: False, changer.hold, patience_s=changer.patience_s, tell=progress
+    )
     for node, _ in staging.missing:
         begin = time.monotonic()
         folder = vocabularies.folder(facts[node].state_dir, vocabulary)
         progress(node, f"{vocabulary.name}, {vocabulary.size_bytes / 1e6:.1f} MB from this machine")
-        # the step also checks the lease, which putting a file does not
-        with stage_errors(Step("stage vocabulary", changer.lease, lambda: False), node):
-            changer.apply({node: [{"do": "mkdir", "path": folder}]})
-            put(changer, node, path, f"{folder}/{vocabulary.name}")
-        copied.append(Copied("vocabulary", node, "controller", vocabulary.size_bytes, time.monotonic() - begin))
+        request = {"root": folder, "path": vocabulary.name, "sha256": vocabulary.sha256}
+        sent = send(step, changer.fleet[node], path, request)
+        copied.append(Copied("vocabulary", node, "controller", sent, time.monotonic() - begin))
     return copied
 
 

@@ -106,8 +106,6 @@ def test_the_fake_host_returns_scripted_results_and_records_calls():
     assert host.run(["ls"]).exit_code == 127
     assert [argv for argv, _ in host.calls] == [["docker", "images"], ["docker", "ps", "-a"], ["ls"]]
     assert list(host.stream(["docker", "logs"]).lines(1)) == [b"one", b"two"]
-    host.put(b"x", "~/a", mode=0o644)
-    assert host.files == {"~/a": (b"x", 0o644)}
 
 
 def test_the_fake_host_runs_scripted_programs(set_source):

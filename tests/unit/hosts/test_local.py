@@ -74,21 +74,6 @@ def test_arguments_reach_the_program_as_they_are(host, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_put_is_atomic_and_has_its_mode(host, tmp_path):
-    host.put(b"one", str(tmp_path / "a" / "b"), mode=0o640)
-    assert (tmp_path / "a" / "b").read_bytes() == b"one"
-    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o640
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
-    with pytest.raises(CommandFailed, match="could not be written on spark-1"):
-        host.put(b"", "/proc/nothing/x")
-
-
-def test_put_expands_the_home_directory(host, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    host.put(b"one", "~/x")
-    assert (tmp_path / "x").read_bytes() == b"one"
-
-
 def test_a_stream_takes_input_and_gives_lines(host):
     with host.stream(["cat"], stdin=b"one\ntw") as stream:
         lines = stream.lines(10)

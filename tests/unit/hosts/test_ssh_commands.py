@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, HostTimeout, UsageError
+from sparkcluster.errors import CommandTimeout, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.paramiko_transport import Transport
 
@@ -134,32 +134,6 @@ def test_an_sshd_with_few_sessions_serves_all_commands(start_sshd):
         thread.join(30)
     host.close()
     assert results == [b"a\n"] * 6
-
-
-def test_put_writes_a_file_with_its_mode_and_its_directories(host, tmp_path):
-    target = tmp_path / "a b" / "c'd"
-    host.put(b"first", str(target))
-    host.put(b"x" * 3 * MB, str(target), mode=0o644)
-    assert target.read_bytes() == b"x" * 3 * MB
-    assert target.stat().st_mode & 0o777 == 0o644
-    assert target.parent.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in target.parent.iterdir()] == ["c'd"]
-
-
-def test_put_takes_a_path_and_expands_the_home_directory(host, tmp_path):
-    source = tmp_path / "source"
-    source.write_bytes(b"content")
-    name = f".sparkcluster-test-{os.getpid()}"
-    host.put(source, f"~/{name}")
-    try:
-        assert host.run(["sh", "-c", 'cat "$HOME/$0"; stat -c %a "$HOME/$0"', name]).stdout == b"content600\n"
-    finally:
-        host.run(["sh", "-c", 'rm -f "$HOME/$0"', name])
-
-
-def test_put_reports_why_it_failed(host):
-    with pytest.raises(CommandFailed, match="/proc/nothing/x could not be written on spark-1"):
-        host.put(b"", "/proc/nothing/x")
 
 
 def test_a_stream_takes_input_and_gives_lines(host):

@@ -10,9 +10,7 @@ import threading
 import pytest
 
 from sparkcluster.engines.base import Vocabulary
-from sparkcluster.errors import HostLost, StageError
-from sparkcluster.hosts.again import Patience
-from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
 from sparkcluster.staging import vocabulary
@@ -77,42 +75,25 @@ def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, clust
     assert [staging.missing for _, staging in found] == [(("a", "missing"), ("c", "missing"))]
 
 
-def test_it_is_fetched_once_and_put_on_the_nodes_that_lack_it(blob, spark, cluster, monkeypatch):
-    asked = []
-    monkeypatch.setattr(Changer, "apply", lambda _self, steps: asked.append(steps))
-    hosts = {name: FakeHost(name) for name in "ab"}
-    changer = Changer(Fleet(hosts), cluster="atlas", state_dir="/s", epochs={"a": 1, "b": 1})
-    facts = {name: spark(state_dir="/s") for name in "ab"}
+def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, spark, node, lease):
+    hosts = {name: node(name) for name in "ab"}
+    changer = Changer(Fleet(hosts), cluster="atlas", state_dir=lease.state_dir, epochs={"a": 7, "b": 7})
+    facts = {name: spark(state_dir=str(host.home / "state")) for name, host in hosts.items()}
     staging = vocabulary.Staging("vocabulary", OURS.name, (), (("a", "missing"), ("b", "missing")), (), len(CONTENT))
     copied = vocabulary.stage(changer, facts, blob.file, staging, lambda *_: None)
-    path = f"/s/vocabularies/{OURS.sha256[:16]}/o200k_base.tiktoken"
-    assert [host.files[path] for host in hosts.values()] == [(CONTENT, 0o644)] * 2
     assert [(each.node, each.source, each.bytes) for each in copied] == [
         ("a", "controller", 14),
         ("b", "controller", 14),
     ]
-    assert asked[0] == {"a": [{"do": "mkdir", "path": path.rpartition("/")[0]}]}
+    for host in hosts.values():
+        file = host.home / "state" / "vocabularies" / OURS.sha256[:16] / "o200k_base.tiktoken"
+        assert (file.read_bytes(), file.stat().st_mode & 0o777) == (CONTENT, 0o644)
+        assert file.parent.stat().st_mode & 0o755 == 0o755, "a container of another user reads it"
+        assert len(list(file.parent.iterdir())) == 1
     assert blob.asked == ["/encodings/x"]
-
-
-def test_it_is_put_again_where_the_connection_breaks(blob, spark, monkeypatch):
-    monkeypatch.setattr(Changer, "apply", lambda _self, steps: None)
-    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.0)
-    host, told, left = FakeHost("a"), [], [HostLost("connection to a broke", node="a")] * 2
-    put = host.put
-
-    def break_first(*args, **options):
-        if left:
-            raise left.pop()
-        put(*args, **options)
-
-    monkeypatch.setattr(host, "put", break_first)
-    changer = Changer(Fleet({"a": host}), cluster="atlas", state_dir="/s", epochs={"a": 1}, tell=told.append)
-    staging = vocabulary.Staging("vocabulary", OURS.name, (), (("a", "missing"),), (), len(CONTENT))
-    vocabulary.stage(changer, {"a": spark(state_dir="/s")}, blob.file, staging, lambda *_: None)
-    assert [content for content, _ in host.files.values()] == [CONTENT]
-    assert host.renewed == 2
-    assert told == ["connection to a broke: trying again for up to 120 s"]
+    over = dataclasses.replace(changer, epochs={"a": 6, "b": 6})
+    with pytest.raises(LeaseLost, match="a refuses the change: epoch 6 is over"):
+        vocabulary.stage(over, facts, blob.file, staging, lambda *_: None)
 
 
 def test_another_file_in_its_place_is_not_staged(blob):

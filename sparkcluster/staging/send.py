@@ -1,0 +1,120 @@
+"""Sends a file of this machine to a node, under the lease: resumed where it stopped, and there whole or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.answers import checked
+from sparkcluster.errors import HostError, HostLost, StageError
+from sparkcluster.facts.base import Fact
+from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.program import document, stream
+from sparkcluster.runtime.change import refusal
+from sparkcluster.staging.again import Alive, Step, stage_errors, until_done
+from sparkcluster.staging.copy import Done, Failure, stage_error, unfinished
+from sparkcluster.staging.manifest import Size
+
+# Hashing what is there, or what arrived, takes a node less than this.
+_SILENT_S = 300
+_CHUNK = 1 << 18
+
+
+class Taken(Fact):
+    """One line of the program that takes a file: what it has of it already, or how it ended."""
+
+    offset: Size | None = None
+    done: Done | None = None
+    failed: str | None = None
+    kind: str = "other"
+    refused: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether this is its last line."""
+        return self.offset is None
+
+
+def send(
+    step: Step,
+    host: Host,
+    source: Path,
+    request: dict[str, Any],
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> int:
+    """Send the file ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, ``private``).
+
+    ``report`` gets the bytes that are there, and all. After a silence of the node it goes on where it stopped.
+
+    Returns:
+        Bytes that were sent.
+
+    Raises:
+        StageError: it did not arrive.
+        LeaseLost: another operator has the lease; nothing of the file is under its name.
+        OSError: ``source`` cannot be read.
+    """
+    size = source.stat().st_size
+    sent = 0
+
+    def attempt(alive: Alive) -> Done | Failure:
+        nonlocal sent
+        whole = {**request, "size": size, **step.lease(host.name)}
+        with source.open("rb") as file, stream(host, "take", whole) as running:
+            said = _said(step, host.name, running)
+            first = next(said, None)
+            if first is not None and not first.ended:
+                at = file.seek(min(first.offset or 0, size))
+                try:
+                    while chunk := file.read(_CHUNK):
+                        if step.stopped():
+                            raise StageError(f"{step.name} was stopped", node=host.name, step=step.name)
+                        running.send(chunk)
+                        alive()
+                        at, sent = at + len(chunk), sent + len(chunk)
+                        report(at, size)
+                except HostLost as error:
+                    first = _last_word(said)
+                    if first is None:
+                        raise error from None
+                else:
+                    first = next(said, None)
+            return _outcome(step, host.name, first) or unfinished(host.name, running)
+
+    with stage_errors(step, host.name):
+        done = until_done(step, [host], attempt, then="the file resumes where it stopped")
+    if isinstance(done, Failure):
+        raise stage_error(step, done, source="this machine", target=host.name)
+    return sent
+
+
+def _said(step: Step, node: str, running: Stream) -> Iterator[Taken]:
+    for line in running.lines(_SILENT_S, within_s=math.inf):
+        found = document(line)
+        if found is None:
+            yield Taken(failed=f"unexpected output: {line[:80].decode(errors='replace')}")
+            return
+        yield checked(Taken, found, node=node, step=step.name)
+
+
+def _last_word(said: Iterator[Taken]) -> Taken | None:
+    """What the program said before it ended, if anything can still be read of it."""
+    try:
+        return next(said, None)
+    except HostError:
+        return None
+
+
+def _outcome(step: Step, node: str, last: Taken | None) -> Done | Failure | None:
+    """How it ended, as its last line says; None without one."""
+    if last is None:
+        return None
+    if last.refused is not None:
+        raise refusal(node, last.refused, step.name)
+    if last.kind == "lost" and last.failed is not None:
+        raise HostLost(f"{node}: {last.failed}", node=node, step=step.name)
+    if last.failed is not None:
+        return Failure(node, last.kind, last.failed)
+    return last.done

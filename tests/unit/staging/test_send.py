@@ -1,0 +1,209 @@
+"""A file of this machine on a node: real programs on both sides, and operators that are stopped, killed and replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.hosts import program
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.node import common
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.send import send
+
+CONTENT = os.urandom(1 << 20) * 24
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+# An operator who takes the lease, and whose disk is slow: 24 MB in five seconds.
+OPERATOR = """
+import sys, time
+from pathlib import Path
+from sparkcluster.errors import LeaseLost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.staging import send
+from sparkcluster.staging.again import Step
+
+class Slow(type(Path())):
+    def open(self, *args, **options):
+        file = super().open(*args, **options)
+        read = file.read
+        class Reader:
+            def __getattr__(self, name):
+                return getattr(file, name)
+            def __enter__(self):
+                return self
+            def __exit__(self, *_):
+                file.close()
+            def read(self, size):
+                time.sleep(0.05)
+                return read(size)
+        return Reader()
+
+state, source, root, sha256 = sys.argv[1:]
+fleet = Fleet({"a": LocalHost("a")})
+with Lease(fleet, cluster="atlas", state_dir=state, operation="stage", operator="ann", kind="staging").acquire(["a"]) as lease:
+    step = Step("stage ray", lease.changer.lease, lambda: False, lease.hold, patience_s=5)
+    try:
+        send.send(step, fleet["a"], Slow(source), {"root": root, "path": "ray.tar.gz", "sha256": sha256})
+    except LeaseLost as error:
+        print(error.message)
+        sys.exit(9)
+"""
+
+
+class World:
+    """This machine as node ``a``, and a file of it to send there."""
+
+    def __init__(self, place: Path) -> None:
+        self.state, self.root, self.source = place / "state", place / "archives", place / "ray.tar.gz"
+        self.source.write_bytes(CONTENT)
+        self.request = {"root": str(self.root), "path": "ray.tar.gz", "sha256": SHA256}
+        self.fleet = Fleet({"a": LocalHost("a")})
+        self.operators: list[subprocess.Popen] = []
+
+    def operator(self) -> subprocess.Popen:
+        argv = [sys.executable, "-c", OPERATOR, *map(str, (self.state, self.source, self.root, SHA256))]
+        self.operators.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+        return self.operators[-1]
+
+    def lease(self) -> Lease:
+        return Lease(
+            self.fleet, cluster="atlas", state_dir=str(self.state), operation="stage", operator="bob", kind="staging"
+        )
+
+    def step(self, lease: Lease, **options) -> Step:
+        return Step("stage ray", lease.changer.lease, lambda: False, lease.hold, **{"patience_s": 5, **options})
+
+    def written(self) -> int:
+        """Bytes of what is not whole yet."""
+        return sum(file.stat().st_size for file in self.root.glob(".*.partial"))
+
+    def until(self, condition, limit_s=30) -> None:
+        limit = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+    def whole(self) -> Path:
+        return self.root / "ray.tar.gz"
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    for each in made.operators:
+        each.kill()
+        each.wait()
+        each.stdout.close()
+
+
+def test_a_file_arrives_whole_and_once(world):
+    with world.lease().acquire(["a"]) as lease:
+        seen = []
+        step = world.step(lease)
+        assert send(step, world.fleet["a"], world.source, world.request, lambda *each: seen.append(each)) == len(
+            CONTENT
+        )
+        assert world.whole().read_bytes() == CONTENT
+        assert world.whole().stat().st_mode & 0o777 == 0o644
+        assert seen[-1] == (len(CONTENT), len(CONTENT))
+        assert send(step, world.fleet["a"], world.source, world.request) == 0
+        assert [file.name for file in world.root.iterdir()] == ["ray.tar.gz"]
+
+
+def test_what_only_this_user_may_read_is_for_nobody_else(world):
+    with world.lease().acquire(["a"]) as lease:
+        send(world.step(lease), world.fleet["a"], world.source, {**world.request, "private": True})
+    assert [each.stat().st_mode & 0o777 for each in (world.root, world.whole())] == [0o700, 0o600]
+
+
+def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothing_more(world):
+    first = world.operator()
+    world.until(lambda: world.written() > 4 << 20)
+    first.send_signal(signal.SIGSTOP)
+    world.until(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
+    with world.lease().acquire(["a"]):
+        before = world.written()
+        first.send_signal(signal.SIGCONT)
+        assert first.wait(30) == 9
+        assert first.stdout.read().startswith("bob has the lease of staging on a now")
+        assert world.written() <= before + (1 << 20)
+        assert not world.whole().exists()
+
+
+def test_the_next_operator_goes_on_where_one_was_killed(world):
+    first = world.operator()
+    world.until(lambda: world.written() > 4 << 20)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    world.until(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
+    with world.lease().acquire(["a"]) as lease:
+        there = world.written()
+        assert send(world.step(lease), world.fleet["a"], world.source, world.request) <= len(CONTENT) - (4 << 20)
+    assert there > 4 << 20
+    assert world.whole().read_bytes() == CONTENT
+
+
+def test_a_program_that_is_killed_is_started_again_and_resumes(world):
+    with world.lease().acquire(["a"]) as lease:
+        killed = []
+
+        def report(done, total):
+            if done > 4 << 20 and not killed:
+                world.until(lambda: world.written() > 2 << 20)
+                (pid,) = subprocess.run(["pgrep", "-f", f"{sys.executable}.*take$|python3.*take$", "-P", str(os.getpid())],
+                                        stdout=subprocess.PIPE, text=True, check=True).stdout.split()  # fmt: skip
+                os.kill(int(pid), signal.SIGKILL)
+                killed.append(pid)
+
+        moved = send(world.step(lease), world.fleet["a"], world.source, world.request, report)
+    assert len(killed) == 1
+    assert len(CONTENT) <= moved < 2 * len(CONTENT) - (2 << 20)
+    assert world.whole().read_bytes() == CONTENT
+
+
+def test_a_file_with_another_hash_is_no_file(world):
+    with world.lease().acquire(["a"]) as lease, pytest.raises(StageError, match="another SHA-256") as caught:
+        send(world.step(lease), world.fleet["a"], world.source, {**world.request, "sha256": "0" * 64})
+    assert caught.value.node == "a"
+    assert not world.whole().exists()
+    assert world.written() == 0
+
+
+def test_a_path_does_not_leave_its_directory(world, tmp_path):
+    with world.lease().acquire(["a"]) as lease, pytest.raises(StageError, match="not below"):
+        send(world.step(lease), world.fleet["a"], world.source, {**world.request, "path": "../x"})
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_operator_without_a_lease_sends_nothing(world):
+    step = Step("stage ray", world.lease().changer.lease, lambda: False, None, patience_s=1)
+    with pytest.raises(LeaseLost, match="epoch 0 is over"):
+        send(step, world.fleet["a"], world.source, world.request)
+    assert not world.root.exists()
+
+
+def test_an_operator_who_stops_sending_makes_room_for_the_next(world, set_source):
+    """Same operator, another connection: the network swallowed the end of the first one."""
+    real = program.source.__wrapped__
+    set_source(lambda module, engine: real(module, engine).replace("_SILENT_S = 10.0", "_SILENT_S = 1.0"))
+    with world.lease().acquire(["a"]) as lease:
+        request = {**world.request, "size": len(CONTENT), **lease.changer.lease("a")}
+        with program.stream(world.fleet["a"], "take", request) as silent:
+            next(silent.lines(10))
+            silent.send(CONTENT[: 1 << 20])
+            assert send(world.step(lease), world.fleet["a"], world.source, world.request) == len(CONTENT) - (1 << 20)
+    assert world.whole().read_bytes() == CONTENT
