@@ -115,6 +115,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         dry_run=options.dry_run,
         verify=options.verify,
         progress=report.progress,
+        warn=report.note,
     )
     if done.changed:
         view = _complete_view(changer, view.spec, report)

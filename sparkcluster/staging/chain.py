@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from sparkcluster.errors import PlanError
+from sparkcluster.errors import PlanError, StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
@@ -108,6 +108,27 @@ def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str]) -
 def verified(tried: Iterable[Way], reached: Mapping[str, Mapping[str, Collection[str]]]) -> tuple[Way, ...]:
     """The ways of ``tried`` that work, as each target says: ``reached`` has by target and source the addresses."""
     return tuple(way for way in tried if way.address in reached.get(way.target, {}).get(way.source, ()))
+
+
+def routes(facts: Mapping[str, Facts], topology: Topology, source: str, target: str) -> tuple[Way, ...]:
+    """The ways from one node to another that are worth a try, rails first.
+
+    Raises:
+        StageError: there is none.
+    """
+    tried = sorted(
+        (way for way in ways(facts, topology, (source, target)) if way.source == source),
+        key=lambda way: way.quality,
+        reverse=True,
+    )
+    if not tried:
+        raise StageError(
+            f"{source} and {target} share no network",
+            node=target,
+            step="stage",
+            hint=f"compare: ip -br addr   on {source} and {target}",
+        )
+    return tuple(tried)
 
 
 def between(found: Iterable[Way], source: str, target: str) -> tuple[Way, ...]:
@@ -229,7 +250,7 @@ def turned(upstream: Mapping[str, tuple[str, ...]], stuck: Collection[str]) -> d
 def expected_s(size_bytes: int, way: Way, *, measured_bytes_s: float | None = None, encrypted: bool = False) -> float:
     """Seconds that ``size_bytes`` probably take over ``way``, at a rate that was measured there, or at its speed."""
     rate = measured_bytes_s or min(_DISK_BYTES_S, _SHARE * (way.speed_mbps or _UNKNOWN_MBPS) * 1e6 / 8)
-    if encrypted or way.medium != "rail":
+    if encrypted:
         rate = min(rate, _TLS_BYTES_S)
     if way.medium in {"wifi", "tunnel"}:
         rate = min(rate, _WIFI_BYTES_S)
@@ -254,7 +275,6 @@ def _addresses(facts: Facts) -> list[tuple[str, str, Interface]]:
         for interface in read(facts.interfaces) or ()
         if interface.carrier and not interface.name.startswith(CONTAINER_INTERFACES)
         for address in interface.ipv4()
-        if not address.ip.is_loopback
     ]
 
 

@@ -21,6 +21,7 @@ from sparkcluster.errors import (
     ImageIncomplete,
     LayersAbsent,
     LeaseLost,
+    NotReached,
     StageError,
 )
 from sparkcluster.facts.base import Fact, Port
@@ -29,10 +30,12 @@ from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
+from sparkcluster.staging import notes
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Artifact, Request
+from sparkcluster.staging.chain import Way, routes
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
-from sparkcluster.staging.plan import Staging, address
+from sparkcluster.staging.plan import Staging
 from sparkcluster.topology.model import Topology
 
 # The relays report every second and give up after 15 s without progress.
@@ -111,6 +114,7 @@ class Transfers:
     progress: Progress
     hold: Callable[[str], None] | None = None
     patience_s: float = LIMIT_S
+    warn: Callable[[str], None] = lambda _text: None
     copied: list[Copied] = dataclasses.field(default_factory=list)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
 
@@ -125,18 +129,33 @@ class Transfers:
         self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
 
     def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Done:
-        """Copy by each node's ``request`` over the fastest network that both are on."""
-        begin = time.monotonic()
-        done = copy(
-            self.step(staging.what),
-            self.fleet[source],
-            self.fleet[target],
-            address=address(self.facts, self.topology, source, target),
-            requests=(request(source), request(target)),
-            report=self.report(staging.what, target, f"from {source}"),
-        )
+        """Copy by each node's ``request`` over the rails, else over another network, which is said before.
+
+        Who answers at an address is known only once it has proved its token: two pairs may have the same addresses.
+        """
+        begin, (*others, last) = time.monotonic(), routes(self.facts, self.topology, source, target)
+        for way in others:
+            try:
+                done = self._relay(staging, way, request)
+                break
+            except NotReached as error:
+                self.progress(target, f"{error.message}: trying another address")
+        else:
+            done = self._relay(staging, last, request)
         self.record(staging.what, target, source, done.bytes, begin)
         return done
+
+    def _relay(self, staging: Staging, way: Way, request: Callable[[str], Request]) -> Done:
+        if way.medium != "rail":
+            self.warn(f"warning: {notes.in_clear(staging.what, way, staging.size_bytes)}")
+        return copy(
+            self.step(staging.what),
+            self.fleet[way.source],
+            self.fleet[way.target],
+            address=way.address,
+            requests=(request(way.source), request(way.target)),
+            report=self.report(staging.what, way.target, f"from {way.source}"),
+        )
 
     def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
         """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""
@@ -188,6 +207,7 @@ def copy(
 
     Raises:
         StageError: with the node that failed, and the cause.
+        NotReached: the target does not reach the source at ``address``.
         LeaseLost: another operator has the lease.
     """
     image = requests[0]["what"] == "image"
@@ -212,9 +232,18 @@ def _copy(
             raise stage_error(step, failure_of(source.name, first))
         receive = {**requests[1], **step.lease(target.name), **common, "do": "receive", "port": first.port}
         with stream(target, "relay", receive) as receiver:
-            done = follow(step, target.name, receiver, report)
+            arrived = 0
+
+            def counted(received: int, total: int) -> None:
+                nonlocal arrived
+                arrived = max(arrived, received)
+                report(received, total)
+
+            done = follow(step, target.name, receiver, counted)
         if isinstance(done, Failure):
-            cause = _sender_failure(source.name, said) if done.kind == "link" else None
+            if done.kind == "link" and not arrived:
+                done = dataclasses.replace(done, kind="unreached")
+            cause = _sender_failure(source.name, said) if done.kind in {"link", "unreached"} else None
             raise stage_error(step, cause or done, source=source.name, target=target.name, address=address)
     return done
 
@@ -344,16 +373,16 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
+        "unreached": f"ping {address}   on {target}, and sudo ufw status   on both",
         "hash": "sparkcluster stage INVENTORY weights --verify   reads every copy, and names the one that is wrong",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
-    between = (
-        f" from {source} at {address}" if failure.kind in {"archive", "blobs", "link", "partial"} and source else ""
-    )
+    sent = failure.kind in {"archive", "blobs", "link", "partial", "unreached"}
+    between = f" from {source} at {address}" if sent and source else ""
     full = "the disk is full: " if failure.kind == "disk" else ""
-    errors = {"blobs": ImageIncomplete, "partial": LayersAbsent}
+    errors = {"blobs": ImageIncomplete, "partial": LayersAbsent, "unreached": NotReached}
     return errors.get(failure.kind, StageError)(
         f"{step.name} on {failure.node}{between}: {full}{failure.text}",
         node=failure.node,

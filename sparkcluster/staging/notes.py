@@ -34,10 +34,21 @@ def link(way: Way) -> str:
 def bridge(what: str, way: Way, size_bytes: int) -> str:
     """That a copy leaves the interconnect, and how long it takes."""
     source, target = way.source, way.target
-    took = duration(expected_s(size_bytes, way))
+    took = duration(expected_s(size_bytes, way, encrypted=True))
     return (
         f"{source} and {target} share no cable: {target} gets {what} from {source} over {link(way)}, encrypted; "
         f"{gigabytes(size_bytes)}, about {took}"
+    )
+
+
+def in_clear(what: str, way: Way, size_bytes: int | None) -> str:
+    """That a copy leaves the interconnect unencrypted, and how long it takes if its size is known."""
+    took = ""
+    if size_bytes:
+        took = f"; {gigabytes(size_bytes)}, about {duration(expected_s(size_bytes, way))}"
+    return (
+        f"{way.source} and {way.target} share no cable that works: {way.target} gets {what} from {way.source} over "
+        f"{link(way)}, without encryption{took}"
     )
 
 

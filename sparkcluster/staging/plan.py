@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from sparkcluster.facts.engine import builds, image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES, repository_of
+from sparkcluster.node.shared import repository_of
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact
@@ -133,48 +132,6 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
     """The build of the image that each node has, and a function that says what a node lacks."""
     versions = builds({name: facts[name] for name in names})
     return versions, lambda name: "another image has its name" if name in versions else "missing"
-
-
-def address(facts: Mapping[str, Facts], topology: Topology, source: str, target: str) -> str:
-    """Address of ``source`` that ``target`` reaches fastest: on a rail, else on a network both are on.
-
-    Raises:
-        StageError: they share no network.
-    """
-    members = topology.members
-    rails = {link.address: link for name in (source, target) for link in members[name].links}
-    best: tuple[tuple[bool, int, int], str] | None = None
-    for near, medium, speed in _addresses(facts[source]):
-        for far, far_medium, far_speed in _addresses(facts[target]):
-            if near.network != far.network or near.ip == far.ip:
-                continue
-            on_rail = str(near.ip) in rails and str(far.ip) in rails
-            quality = (on_rail, min(medium, far_medium), min(speed, far_speed))
-            if best is None or quality > best[0]:
-                best = (quality, str(near.ip))
-    if best is not None:
-        return best[1]
-    raise StageError(
-        f"{source} and {target} share no network",
-        node=target,
-        step="stage",
-        hint=f"compare: ip -br addr   on {source} and {target}",
-    )
-
-
-def _addresses(facts: Facts) -> list[tuple[ipaddress.IPv4Interface, int, int]]:
-    """Addresses by which other nodes reach this one, each with its medium (2 wire, 1 WiFi, 0 tunnel) and speed."""
-    return [
-        (
-            address,
-            0 if interface.name.startswith(TUNNEL_INTERFACES) else 1 if interface.wireless else 2,
-            interface.speed_mbps or 0,
-        )
-        for interface in read(facts.interfaces) or ()
-        if interface.carrier and not interface.name.startswith(CONTAINER_INTERFACES)
-        for address in interface.ipv4()
-        if not address.ip.is_loopback
-    ]
 
 
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +90,12 @@ def stage(
     dry_run: bool = False,
     verify: bool = False,
     progress: Progress = lambda _node, _text: None,
+    warn: Callable[[str], None] = lambda _text: None,
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
-    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong.
+    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``warn`` is told of
+    copies that leave the interconnect.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
@@ -109,6 +111,7 @@ def stage(
         progress,
         changer.hold,
         changer.patience_s,
+        warn,
         spec=spec,
         verify=verify,
         changer=changer,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkcluster.errors import StageError
 from sparkcluster.staging.chain import (
     Way,
     between,
@@ -16,6 +17,7 @@ from sparkcluster.staging.chain import (
     expected_s,
     islands,
     listening,
+    routes,
     turned,
     verified,
     ways,
@@ -201,6 +203,16 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
     ]
 
 
+def test_two_nodes_that_share_no_network_are_an_error(spark, cluster):
+    facts = {name: spark(management=f"192.168.86.{place}/24") for place, name in enumerate("ab", 11)}
+    topology = build(cluster({"a": "a", "b": "b"}), facts)
+    assert [way.address for way in routes(facts, topology, "a", "b")] == ["192.168.86.11"]
+    docker = {"name": "docker0", "mac": "", "operstate": "up", "carrier": True, "mtu": 1500,
+              "addresses": ["172.17.0.1/16"]}  # fmt: skip
+    with pytest.raises(StageError, match="a and b share no network"):
+        routes({name: spark(interfaces=[docker]) for name in "ab"}, topology, "a", "b")
+
+
 # times
 
 
@@ -211,10 +223,11 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
         (RAIL, {"encrypted": True}, 150),
         (RAIL, {"measured_bytes_s": 1.2e9}, 50),
         (WIRE, {}, 533),
-        ({**WIRE, "speed_mbps": 10_000}, {}, 150),  # TLS
+        ({**WIRE, "speed_mbps": 10_000}, {}, 53),
+        ({**WIRE, "speed_mbps": 10_000}, {"encrypted": True}, 150),
         ({**WIRE, "speed_mbps": 0}, {}, 533),
         (WIFI, {}, 2000),
-        ({**WIRE, "speed_mbps": 10_000}, {"measured_bytes_s": 1.2e9}, 150),
+        ({**WIRE, "speed_mbps": 10_000}, {"measured_bytes_s": 1.2e9, "encrypted": True}, 150),
     ],
 )
 def test_how_long_60_gb_take(kind, more, seconds):

@@ -1,4 +1,4 @@
-"""Who lacks what, who has it, and over which address it goes: pure."""
+"""Who lacks what, and who has it: pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkcluster.node.common import staged_as
 from sparkcluster.node.shared import registry_of
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, stage_error
-from sparkcluster.staging.plan import address, check_disk_space, digest_to_pull, find_missing, no_weights
+from sparkcluster.staging.plan import check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.topology.build import build
 
 HOSTS = {"a": "spark-a", "b": "spark-b", "c": "spark-c"}
@@ -138,44 +138,6 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     assert shlex.split(hint.partition(": ")[2])[:3] == [f"HF_HOME=/{hostile}", "hf", "download"]
     said = stage_error(Step("stage weights", {}, lambda: False), Failure("a", "permission", f"no: /{hostile}"))
     assert shlex.split(str(said.hint))[:3] == ["ls", "-ld", f"/{hostile}"]
-
-
-def test_copies_go_over_a_rail(three):
-    facts, topology, _ = three()
-    assert address(facts, topology, "b", "c") == "10.1.0.12"
-
-
-def test_without_a_rail_copies_use_the_management_network_and_never_docker0(spark, cluster):
-    docker = [{"name": "docker0", "mac": "", "operstate": "up", "carrier": True, "mtu": 1500,
-               "addresses": ["172.17.0.1/16"]}]  # fmt: skip
-    facts = {name: spark(management=f"192.168.86.{place}/24") for place, name in enumerate("ab", 11)}
-    topology = build(cluster({"a": "a", "b": "b"}), facts)
-    assert address(facts, topology, "a", "b") == "192.168.86.11"
-    only = {name: spark(interfaces=docker) for name in "ab"}
-    with pytest.raises(StageError, match="a and b share no network"):
-        address(only, topology, "a", "b")
-
-
-@pytest.mark.parametrize("name", ["tap0", "wg0", "tailscale0", "zt5u4y"])
-def test_a_tunnel_is_used_only_if_two_nodes_share_nothing_else(spark, cluster, name):
-    def tunnel(place):
-        return {"name": name, "mac": "", "operstate": "up", "carrier": True, "mtu": 1420, "speed_mbps": 100_000,
-                "addresses": [f"10.9.0.{place}/24"]}  # fmt: skip
-
-    both = {node: spark(management=f"192.168.86.{place}/24") for place, node in enumerate("ab", 11)}
-    topology = build(cluster({"a": "a", "b": "b"}), both)
-    alone = {node: spark(interfaces=[tunnel(place)]) for place, node in enumerate("ab", 11)}
-    for node in "ab":
-        wired = both[node].interfaces
-        both[node] = both[node].model_copy(update={"interfaces": (*wired, *alone[node].interfaces)})
-    assert address(both, topology, "a", "b") == "192.168.86.11"
-    assert address(alone, topology, "a", "b") == "10.9.0.11"
-
-
-def test_two_replicas_of_one_node_each_still_copy_over_the_cable(spark, cluster):
-    facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("ab", 11)}
-    spec = cluster({"a": "a", "b": "b"}, groups=[{"name": "one", "nodes": ["a"]}, {"name": "two", "nodes": ["b"]}])
-    assert address(facts, build(spec, facts), "a", "b") == "10.1.0.11"
 
 
 def test_a_disk_that_is_too_small_is_reported_before_the_copy(three):

@@ -16,6 +16,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.staging import copy, ray, ray_archive
 from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.topology.build import build
+from tests.unit.staging.conftest import on_loopback
 
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
           "version": "0.18.0"}  # fmt: skip
@@ -80,7 +81,7 @@ class World:
 
 @pytest.fixture
 def world(node, spark, cluster, lease, impatient, monkeypatch):
-    monkeypatch.setattr(copy, "address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr(copy, "routes", on_loopback)
     return World([node(name) for name in "abc"], spark, cluster, lease)
 
 

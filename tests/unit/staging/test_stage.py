@@ -16,11 +16,13 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
 from sparkcluster.staging import copy as copying
 from sparkcluster.staging import retries, run
+from sparkcluster.staging.chain import Way
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
+from tests.unit.staging.conftest import on_loopback
 
 REFERENCE = "vllm/vllm-openai:v0.18.0"
 IMAGE = ImageMade([b"layer" * 500_000])
@@ -63,7 +65,7 @@ class World:
 
 @pytest.fixture
 def world(node, spark, cluster, lease, impatient, monkeypatch):
-    monkeypatch.setattr(copying, "address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr(copying, "routes", on_loopback)
     return World([node(name) for name in "abc"], spark, cluster, lease)
 
 
@@ -83,6 +85,48 @@ def test_all_nodes_end_with_what_one_had(world, model):
     assert ("c", "weights missing") in world.reports
     assert ("c", "weights complete") in world.reports
     assert json.dumps(report.as_json())
+
+
+WAYS = (
+    Way("a", "b", "127.0.0.1", "enp1s0f0np0", 200_000, "rail"),
+    Way("a", "b", "127.0.0.2", "enP7s7", 1000, "wire"),
+)
+
+
+def test_an_address_that_is_another_nodes_on_the_targets_cable_is_not_the_end(world, monkeypatch):
+    """Two pairs may have the same addresses: what answers there knows no token, or nothing answers."""
+    real = copying.stream
+
+    def start(host, module, request):
+        if request["do"] == "receive" and request["address"] == "127.0.0.1":
+            request = {**request, "address": "127.0.0.9"}  # where this node's own cable leads
+        return real(host, module, request)
+
+    monkeypatch.setattr(copying, "stream", start)
+    monkeypatch.setattr(copying, "routes", lambda *_: WAYS)
+    del world.nodes["c"]
+    image_id = world.nodes["a"].add_image(IMAGE, REFERENCE)
+    world.has_image("a")
+    warnings = []
+    world.stage(what=["image"], warn=warnings.append)
+    assert world.nodes["b"].images() == {REFERENCE: image_id}
+    assert warnings == [
+        (
+            "warning: a and b share no cable that works: b gets image from a over the management network "
+            f"(enP7s7, 1 Gb/s), without encryption; {IMAGE.facts()['size_bytes'] / 1e6:.1f} MB, about 1 s"
+        )
+    ]
+    refused = [text for node, text in world.reports if "trying another address" in text]
+    assert len(refused) == 1
+    assert refused[0].startswith("stage image on b from a at 127.0.0.1: cannot connect to 127.0.0.9")
+
+
+def test_over_a_cable_nothing_is_warned_of(world, model):
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    warnings = []
+    world.stage(what=["weights"], warn=warnings.append)
+    assert warnings == []
 
 
 def test_a_node_that_became_a_source_passes_on_no_other_code(world, model):
