@@ -226,7 +226,7 @@ class Archive(_Tar):
         layers = [digest[7:] for digest in expected["layers"]]
         found = self._chosen(layers, self.documents.layers(manifest, config) if manifest else [], prefix, blobs)
         if not config or found is None:
-            asked = any(each is not None for each in expected["have"])
+            asked = any(each is not None for each in expected.get("have", ()))
             self._refuse(config, partial=bool(prefix or blobs or asked))
         paths = [self._paths.get(digest, _BLOB + digest) for digest in found]
         self.absent = sum(digest not in self._paths for digest in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
+from sparkcluster.facts.docker import Image, Layers
 from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.facts.model import Facts
 
@@ -18,7 +18,10 @@ def announced(image: Image, source: str, target: str, facts: dict[str, Facts]) -
         return f"image {rest / 1e9:.2f} of {whole / 1e9:.2f} GB: it has {there} of {len(image.layers)} layers"
     why = "it has none of its layers"
     sender, receiver = (read(facts[name].docker) for name in (source, target))
-    if there and sender is not None:
+    files = (read(facts[source].layers) or Layers()).files
+    if there and files and all(file.digest for file in files):
+        why = f"{target} has its layers compressed otherwise"
+    elif there and sender is not None:
         why = f"Docker {sender.version} on {source} does not say which layers it sends"
     elif receiver is not None and receiver.containerd_store:
         why = f"containerd's image store on {target} does not say which layers it has"

@@ -6,6 +6,7 @@ import pytest
 
 from sparkcluster import checks
 from sparkcluster.facts.base import Unread
+from sparkcluster.facts.docker import Layers
 from sparkcluster.facts.model import Disk, Gpu
 from sparkcluster.facts.network import Listener
 
@@ -260,6 +261,21 @@ def test_no_room_for_an_image_that_is_missing(see, name):
     assert "39.0 GB free at /docker, 40.0 GB needed" in error.seen
     assert reported(see({name: {"image": None, "disks": disks(docker=41 * GB)}})) == [("IMG-009", "info", name)]
     assert see({name: {"disks": disks(docker=5 * GB)}}) == []
+
+
+@pytest.mark.parametrize(("free", "found"), [(9, ["HOST-028"]), (11, [])])
+def test_layers_of_another_image_need_no_room(see, spark, free, found):
+    """Of 20 GB 15 are there."""
+    layers = [f"sha256:{letter * 64}" for letter in "ab"]
+    files = [{"digest": layer[7:], "bytes": size * GB} for layer, size in zip(layers, (15, 5), strict=True)]
+    changes = {
+        "alpha": {
+            "image": spark().image.model_copy(update={"layers": tuple(layers)}),
+            "layers": Layers(files=files),
+        },
+        "beta": {"image": None, "layers": Layers(chains=[layers[:1]]), "disks": disks(docker=free * GB)},
+    }
+    assert [finding.code for finding in see(changes) if finding.code == "HOST-028"] == found
 
 
 def test_an_image_in_containerds_store_is_larger_than_its_compressed_layers(see, docker):

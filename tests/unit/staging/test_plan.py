@@ -159,6 +159,25 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
         check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
 
 
+@pytest.mark.parametrize(("free", "enough"), [(9, False), (11, True)])
+def test_layers_that_are_there_need_no_room(three, free, enough):
+    """Of 20 GB 15 are in another image: the other 5, twice."""
+    small = [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": free * 10**9}]
+    layers = [f"sha256:{letter * 64}" for letter in "ab"]
+    files = [{"digest": layer[7:], "bytes": size * 10**9} for layer, size in zip(layers, (15, 5), strict=True)]
+    facts, topology, spec = three({
+        "a": {"image": {**IMAGE, "layers": layers, "size_bytes": 20 * 10**9}, "layers": {"files": files}},
+        "b": {"disks": small, "image": None, "layers": {"chains": [layers[:1]]}},
+        "c": {"image": {**IMAGE, "layers": layers}},
+    })  # fmt: skip
+    staging = find_missing(facts, topology, spec, "image")
+    if enough:
+        check_disk_space(facts, staging, spec)
+    else:
+        with pytest.raises(StageError, match=r"b has 9\.0 GB free at /d, and image .* need 10\.0 GB"):
+            check_disk_space(facts, staging, spec)
+
+
 @pytest.mark.parametrize(
     ("reference", "tag", "registry"),
     [
