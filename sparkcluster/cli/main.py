@@ -27,6 +27,7 @@ COMMANDS = {
     "logs": "print the logs of one node or of all",
     "ask": "send a prompt, stream the answer and show its speed",
     "stage": "copy weights and image to every node; starts nothing",
+    "models": "list the models on every node; --prune removes unused ones",
     "releases": "list what was deployed, and when",
     "playbooks": "list the bundled playbooks",
     "lint": "check inventories and playbooks without contacting a node",

@@ -16,7 +16,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterable
 
-from sparkcluster.node import bind, common, docker, memory, repair
+from sparkcluster.node import bind, common, docker, memory, models, repair
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
@@ -263,6 +263,7 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "build-library": build_library,
     "delete": delete,
     "own": own,
+    "prune": models.remove,
     "start-container": start_container,
     "stop-containers": stop_containers,
     "start-process": start_process,

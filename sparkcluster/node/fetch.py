@@ -189,7 +189,8 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
     record = Record(request["state_dir"], root)
     files = listing(root, revision, request.get("choice"), record, reads="unknown", check=check)
     record.own(before)
-    record.save(request["cluster"])
+    was_there = any(path.startswith("snapshots/%s/" % revision) for path in before)
+    record.save(request["cluster"], None if was_there else revision)
     for each in files:
         if is_misnamed(each):
             path = os.path.join(root, "blobs", each["blob"])

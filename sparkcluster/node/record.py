@@ -2,7 +2,8 @@
 
 Python 3.8, standard library only. One file for each directory of a model::
 
-    STATE_DIR/models/ROOT16.jsonl   {"root", "repository", "clusters"}, then a line for each file:
+    STATE_DIR/models/ROOT16.jsonl   {"root", "clusters", "revisions"}: which staged it, and which snapshots in the
+                                    hub's cache staging made; then a line for each file:
                                     [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
 
 ROOT16 is the beginning of the SHA-256 of the directory's path with links resolved; paths are relative to it. A file
@@ -24,7 +25,6 @@ from sparkcluster.node import common
 
 _SAVE_EVERY_S = 5.0
 _LINE_BYTES = 8192
-_HUB = "models--"
 
 
 class Entry(NamedTuple):
@@ -51,6 +51,7 @@ class Record:
         mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         self.path = os.path.join(folder(state_dir), mark + ".jsonl")
         self.clusters: Set[str] = set()
+        self.revisions: Set[str] = set()
         self.files: Dict[str, Entry] = {}
         self._added: Dict[str, Entry] = {}
         self._saved = time.monotonic()
@@ -79,24 +80,29 @@ class Record:
         for path in self._added.keys() - before:
             self.files[path] = self._added[path] = self._added[path]._replace(ours=True)
 
-    def save(self, cluster: str = "", *, soon: bool = False) -> None:
-        """Write what was added; with ``soon`` not more than every 5 s. ``cluster`` is one that staged it."""
+    def save(self, cluster: str = "", revision: Optional[str] = None, *, soon: bool = False) -> None:
+        """Write what was added; with ``soon`` not more than every 5 s.
+
+        ``cluster`` is one that staged it, ``revision`` a snapshot that staging made.
+        """
         if soon and time.monotonic() - self._saved < _SAVE_EVERY_S:
             return
         self._saved = time.monotonic()
-        if not self._kept or (not self._added and (cluster in self.clusters | {""} or not self.files)):
+        known = cluster in self.clusters | {""} and (revision or "") in self.revisions | {""}
+        if not self._kept or (not self._added and (known or not self.files)):
             return
         with contextlib.suppress(OSError):  # nothing fails for want of a record
-            self._merge(cluster)
+            self._merge({cluster} - {""}, {revision or ""} - {""})
 
-    def _merge(self, cluster: str) -> None:
+    def _merge(self, clusters: Set[str], revisions: Set[str]) -> None:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._read()
             self.files.update(self._added)
-            self.clusters.update({cluster} - {""})
+            self.clusters |= clusters
+            self.revisions |= revisions
             self._write()
             self._added = {}
         finally:
@@ -124,15 +130,14 @@ class Record:
         if not isinstance(head, dict) or head.get("root") != self.root:
             return
         self.clusters.update(str(each) for each in head.get("clusters") or ())
+        self.revisions.update(str(each) for each in head.get("revisions") or ())
         for line in lines:
             with contextlib.suppress(TypeError, ValueError, AttributeError):
                 path, size, mtime, inode, sha256, ours = line
                 self.files[str(path)] = Entry(int(size), int(mtime), int(inode), bytes.fromhex(sha256), ours is True)
 
     def _write(self) -> None:
-        name = os.path.basename(self.root)
-        repository = name[len(_HUB) :].replace("--", "/") if name.startswith(_HUB) else None
-        head = {"root": self.root, "repository": repository, "clusters": sorted(self.clusters)}
+        head = {"root": self.root, "clusters": sorted(self.clusters), "revisions": sorted(self.revisions)}
         text = bytearray(json.dumps(head).encode() + b"\n")
         for path, entry in self.files.items():
             text += json.dumps([path, *entry[:3], entry.sha256.hex(), entry.ours]).encode() + b"\n"

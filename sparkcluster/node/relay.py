@@ -126,6 +126,8 @@ class Receiver:
         self.digests: Dict[int, Any] = {}
         self.received = 0
         self.record = Record(request["state_dir"], tree.root)
+        revision = request.get("revision")
+        self.made = revision if revision and tree.own_status("snapshots/" + revision) is None else None
         self.pace = Pace(sum(entry["size"] for entry in self.files), check)
 
     def run(self) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Receiver:
         try:
             return self._run()
         finally:
-            self.record.save(self.request["cluster"])
+            self.record.save(self.request["cluster"], self.made)
 
     def _run(self) -> dict[str, Any]:
         missing = [number for number, entry in enumerate(self.files) if not self._is_there(entry)]
@@ -215,7 +217,7 @@ class Receiver:
         self.tree.move(partial, entry["path"])
         ours = before is None or self.record.is_ours(entry["path"], before)
         self.record.add(entry["path"], status, digest.hexdigest(), ours=ours)
-        self.record.save(self.request["cluster"], soon=True)
+        self.record.save(self.request["cluster"], self.made, soon=True)
 
     def _write(self, file: BinaryIO, size: int, digest: Any) -> None:
         buffer = memoryview(bytearray(wire.CHUNK))

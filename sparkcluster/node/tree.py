@@ -74,6 +74,17 @@ class Tree:
         except FileNotFoundError:
             return None
 
+    def own_status(self, path: str) -> Optional[os.stat_result]:
+        """Status of what is at ``path``, of a link itself; None if there is nothing."""
+        with contextlib.suppress(OSError), self.parent(path, make=False) as (folder, name):
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return None
+
+    def remove(self, path: str, *, directory: bool = False) -> None:
+        """Remove a file or a link itself, or a ``directory`` that is empty."""
+        with self.parent(path, make=False) as (folder, name):
+            (os.rmdir if directory else os.unlink)(name, dir_fd=folder)
+
     def reader(self, path: str) -> BinaryIO:
         """A file to read."""
         with self.parent(path, make=False) as (folder, name):

@@ -30,7 +30,7 @@ from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
 from sparkcluster.runtime.change import CHANGING, Changer, LeaseKind
 
-Operation = Literal["up", "down", "stage", "measure"]
+Operation = Literal["up", "down", "stage", "prune", "measure"]
 
 TTL_S = 15
 HEARTBEAT_S = 3

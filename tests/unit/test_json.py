@@ -20,6 +20,7 @@ from sparkcluster.inspect import ask as asking
 from sparkcluster.inspect import doctor as doctoring
 from sparkcluster.inspect import preflight as checking
 from sparkcluster.inspect.history import history
+from sparkcluster.inspect.models import models
 from sparkcluster.inspect.status import status
 from sparkcluster.report import Report
 
@@ -72,6 +73,7 @@ def serving(world):
         "observe": {"ranks": [rank], "gpus": [], "traffic": [], "observe_s": 0.1},
         "ask": {"done": {"content": "x", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 1},
                          "ttft_s": 0.1, "total_s": 0.2, "status": 200, "tool_calls": []}},
+        "models": {"models": [{"repository": "o/m", "path": "/h/m", "bytes": 5, "commits": ["c"], "used_by": ["atlas"]}]},
         "image": {"python": "python3", "python_version": "3.12.11", "platform": "linux_aarch64", "vllm_version": "0.18.0"},
     }  # fmt: skip
     hosts = {}
@@ -89,6 +91,7 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
     found = {
         "status": status(fleet, one.spec),
         "releases": {"cluster": "atlas", **history(fleet, one.spec)},
+        "models": {"cluster": "atlas", **models(fleet, one.spec).as_json(), "removed": {"o/m": {"alpha": 5}}},
         "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json(),
         "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
         "plan": {**one.plan().as_json(), "provisional": False, "findings": []},

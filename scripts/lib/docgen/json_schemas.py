@@ -339,6 +339,27 @@ DOCUMENTS: dict[str, Schema] = {
             "copies that were wrong (--verify)",
         ),
     ),
+    "models": record(
+        cluster=text(),
+        models=many(
+            record(
+                name=text("repository, or directory"),
+                playbook=text("a given playbook that names it", null=True),
+                nodes=by_name(
+                    record(
+                        path=text(),
+                        bytes=integer(),
+                        commits=many(text()),
+                        staged_bytes=integer("of files that staging wrote, and nothing changed since"),
+                        clusters=many(text(), "that staged it"),
+                        used_by=many(text(), "clusters whose releases or ranks name it"),
+                    )
+                ),
+            )
+        ),
+        errors=by_name(text(), "why a node is left out"),
+        removed=by_name(by_name(integer("bytes"), "by node"), "by model (--prune)"),
+    ),
     "releases": record(
         cluster=text(),
         releases=many(

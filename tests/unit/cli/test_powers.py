@@ -134,7 +134,7 @@ def test_the_directories_that_the_inventory_names_are_refused(tmp_path: Path) ->
         assert any(message in summary for summary in said), said
 
 
-@pytest.mark.parametrize("command", ["down", "status", "ask", "logs", "releases"])
+@pytest.mark.parametrize("command", ["down", "status", "ask", "logs", "releases", "models"])
 def test_what_runs_is_stopped_and_looked_at_without_the_permission_to_start_it(command: str, tmp_path: Path) -> None:
     path = inventory(tmp_path, HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n")
     assert run("plan", path).returncode == 2

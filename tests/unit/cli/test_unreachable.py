@@ -24,6 +24,7 @@ COMMANDS = {
     "status": [],
     "down": [],
     "releases": [],
+    "models": [],
     "stage": [],
     "logs": [],
     "ask": ["hello"],

@@ -1,0 +1,83 @@
+"""``sparkcluster models``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.cli.common import emitted, inventory_argument, reporting
+from sparkcluster.cli.output import note, say, table
+
+if TYPE_CHECKING:
+    from sparkcluster.inspect.models import Found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``models``."""
+    inventory_argument(parser, "--json-lines", playbook=False)
+    about = "also keep what this playbook (name or path) names; may be repeated"
+    parser.add_argument("--playbook", metavar="P", dest="playbooks", action="append", default=[], help=about)
+    about = "remove what sparkcluster staged and no release or playbook names, after asking"
+    parser.add_argument("--prune", action="store_true", help=about)
+    parser.add_argument("--yes", action="store_true", help="remove it without being asked")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the models on every node, and remove what nothing names."""
+    from sparkcluster.errors import UsageError
+    from sparkcluster.inspect.models import models
+    from sparkcluster.spec.load import load
+
+    if args.yes and not args.prune:
+        raise UsageError("--yes is for --prune", hint="add --prune, or remove --yes")
+    playbooks = [load(args.inventory, each, starts=False).playbook for each in args.playbooks]
+    removed: dict[str, dict[str, int]] = {}
+    with reporting(args) as (fleet, spec, report):
+        found = models(fleet, spec, playbooks)
+        if args.prune:
+            from sparkcluster.release.prune import prune
+
+            removed = prune(fleet, spec, found, report, yes=args.yes)
+    cluster = spec.inventory.cluster
+    if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
+        return 0
+    for name, why in found.errors.items():
+        note(f"warning: {name}: {why.removeprefix(f'{name}: ')}")
+    if args.prune:
+        for line in freed(removed) or ["nothing to remove"]:
+            say(line)
+    elif not any(found.nodes.values()):
+        say(f"no models on the nodes of {cluster}")
+    else:
+        table(("MODEL", "SIZE", "STAGED", "NODES", "NAMED BY"), rows(found))
+    return 0
+
+
+def freed(removed: dict[str, dict[str, int]]) -> list[str]:
+    """What was removed as text."""
+    return [f"{name}: removed {_gb(size)} on {node}" for name, nodes in removed.items() for node, size in nodes.items()]
+
+
+def rows(found: Found) -> list[tuple[str, ...]]:
+    """A row for each model and size, with the nodes that have it."""
+    out: list[tuple[str, ...]] = []
+    for model in found.as_json()["models"]:
+        users = {f"release of {name}" for each in model["nodes"].values() for name in each["used_by"]}
+        if model["playbook"]:
+            users.add(f"playbook {model['playbook']}")
+        alike: dict[tuple[str, str], list[str]] = {}
+        for node, each in model["nodes"].items():
+            alike.setdefault((_gb(each["bytes"]), _staged(each)), []).append(node)
+        for (size, staged), nodes in alike.items():
+            out.append((model["name"], size, staged, ", ".join(nodes), ", ".join(sorted(users)) or "-"))
+    return out
+
+
+def _staged(model: dict[str, Any]) -> str:
+    if not model["staged_bytes"]:
+        return "-"
+    return "all" if model["staged_bytes"] == model["bytes"] else _gb(model["staged_bytes"])
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

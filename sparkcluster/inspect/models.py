@@ -1,0 +1,102 @@
+"""``models``: what is on which node, and how much of it staging wrote. It changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sparkcluster.facts.base import Fact, Few, Path
+from sparkcluster.facts.record import Number
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.program import call
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Playbook
+
+_READ_S = 120  # tens of thousands of files, from a cold disk
+
+Name = Annotated[str, Field(max_length=4096)]
+
+
+class Model(Fact):
+    """A model on one node.
+
+    Attributes:
+        repository: of Hugging Face's hub; None of a directory.
+        path: its directory.
+        bytes: of all its files.
+        commits: its snapshots in the hub's cache.
+        staged_bytes: of the files that staging wrote and nothing has changed since.
+        clusters: which staged it.
+        used_by: clusters whose releases or ranks name it.
+    """
+
+    repository: Name | None = None
+    path: Path
+    bytes: Number
+    commits: Few[Name] = ()
+    staged_bytes: Number = 0
+    clusters: Few[Name] = ()
+    used_by: Few[Name] = ()
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.repository or self.path
+
+
+class Answer(Fact):
+    """The answer of the models program."""
+
+    models: Few[Model]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The models on each node that answered, and why the others did not.
+
+    Attributes:
+        named: models that a playbook names, with its name.
+    """
+
+    nodes: Mapping[str, tuple[Model, ...]]
+    errors: Mapping[str, str]
+    named: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """The models as JSON, by name."""
+        models: dict[str, dict[str, Any]] = {}
+        for node, found in self.nodes.items():
+            for model in found:
+                entry = models.setdefault(
+                    model.name, {"name": model.name, "playbook": self.named.get(model.name), "nodes": {}}
+                )
+                entry["nodes"][node] = model.model_dump(mode="json", exclude={"repository"})
+        return {"models": [models[name] for name in sorted(models)], "errors": dict(self.errors)}
+
+
+def models(fleet: Fleet, spec: Spec, playbooks: Iterable[Playbook] = ()) -> Found:
+    """Ask every node; ``playbooks`` are more than the inventory's that name models.
+
+    Raises:
+        SparkclusterError: no node could be queried.
+    """
+    inventory = spec.inventory
+    named: dict[str, str] = {}
+    for playbook in (spec.playbook, *playbooks):
+        for model in (playbook.model.id or playbook.model.path, *(each.id for each in playbook.companions)):
+            named.setdefault(str(model), playbook.name)
+    paths = [name for name in named if name.startswith(("/", "~"))]
+    request = {"state_dir": inventory.state_dir, "hf_home": inventory.hf_home, "paths": paths}
+
+    def ask(host: Host) -> tuple[Model, ...]:
+        return call(host, "models", request, answer=Answer, timeout_s=_READ_S).models
+
+    outcomes = fleet.each(ask)
+    failed, answered = failures(outcomes), values(outcomes)
+    if not answered:
+        raise next(iter(failed.values()))
+    return Found(answered, {node: error.message for node, error in failed.items()}, named)

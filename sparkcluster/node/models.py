@@ -1,0 +1,162 @@
+"""The models on this node, and the removal of what staging wrote of one. Python 3.8, standard library only.
+
+A model is a repository in Hugging Face's cache, or a directory that has a record of verified files (``record``). Only
+files that the record says staging wrote, and that are still as it wrote them, are ever removed; with them the links to
+them, and folders that are empty then. A blob that a snapshot of the user's links to as well stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
+
+from sparkcluster.node import common
+from sparkcluster.node.programs import Failed
+from sparkcluster.node.record import Record, roots
+from sparkcluster.node.tree import Tree
+
+_MOST = 1000
+_TEXT_BYTES = 64 << 20
+
+Model = Dict[str, Any]
+
+
+def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
+    """``{"models": [...]}`` by ``hf_home``, ``state_dir`` and directories (``paths``) that ``request`` names."""
+    state_dir = request["state_dir"]
+    hub = os.path.join(common.expand(request.get("hf_home") or "~/.cache/huggingface"), "hub")
+    found = [os.path.join(hub, name) for name in _names(hub) if name.startswith("models--")]
+    found += [common.expand(path) for path in request.get("paths") or ()]
+    real = {os.path.realpath(path): path for path in reversed([*found, *roots(state_dir)]) if os.path.isdir(path)}
+    texts = _texts(state_dir)
+    return {"models": [_model(state_dir, root, texts) for root in sorted(real)[:_MOST]]}
+
+
+def _model(state_dir: str, root: str, texts: Dict[str, List[str]]) -> Model:
+    record = Record(state_dir, root)
+    size = sum(status.st_size for _, status in _files(root))
+    ours = [status.st_size for path, status in _files(root) if record.is_ours(path, status)]
+    name = os.path.basename(root)
+    repository = name[len("models--") :].replace("--", "/") if name.startswith("models--") else None
+    used = re.compile(r"(?<![\w.-])%s(?![\w.-])" % re.escape(repository or root))
+    return {
+        "repository": repository,
+        "path": root,
+        "bytes": size,
+        "commits": _names(os.path.join(root, "snapshots")) if repository else [],
+        "staged_bytes": sum(ours),
+        "clusters": sorted(record.clusters),
+        "used_by": sorted(name for name, found in texts.items() if any(map(used.search, found))),
+    }
+
+
+def _files(root: str) -> Iterator[Any]:
+    """Path below ``root`` and status of each regular file; links are not followed."""
+    for here, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(here, name)
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                if not os.path.islink(path):
+                    yield os.path.relpath(path, root), status
+
+
+def _texts(state_dir: str) -> Dict[str, List[str]]:
+    """What releases and ranks of each cluster on this node name, as text: their models are somewhere in it."""
+    found: Dict[str, List[str]] = {}
+    clusters = os.path.join(common.expand(state_dir), "clusters")
+    for cluster in _names(clusters):
+        for here, _, names in os.walk(os.path.join(clusters, cluster)):
+            for name in names:
+                if name == "launcher.json" or (name.endswith(".json") and os.path.basename(here) == "releases"):
+                    with contextlib.suppress(FileNotFoundError), open(os.path.join(here, name), "rb") as file:
+                        found.setdefault(cluster, []).append(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
+    return found
+
+
+def _names(path: str) -> List[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def remove(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Remove what staging wrote in ``roots`` of ``step``; the bytes by root.
+
+    Raises:
+        Failed: another cluster staged one of them as well, or it is being copied to.
+    """
+    freed = {}
+    for root in step["roots"]:
+        record = Record(request["state_dir"], root)
+        others = record.clusters - {request["cluster"]}
+        if others:
+            raise Failed("%s was staged by cluster %s as well" % (record.root, " and ".join(sorted(others))))
+        if os.path.isdir(record.root):
+            tree = Tree(record.root)
+            try:
+                if not tree.lock():
+                    raise Failed("another copy to %s is in progress" % record.root)
+                freed[root] = _remove(tree, record)
+            finally:
+                os.close(tree.handle)
+        with contextlib.suppress(OSError):
+            os.rmdir(record.root)
+    return {"freed": freed}
+
+
+def _remove(tree: Tree, record: Record) -> int:
+    links = _links(tree.root)
+    users = {target for path, target in links.items() if _revision(path) not in record.revisions}
+    gone: Set[str] = set()
+    freed = 0
+    for path, entry in record.files.items():
+        status = tree.own_status(path)
+        if entry.ours and path not in users and status is not None and entry.describes(status):
+            tree.remove(path)
+            gone.add(path)
+            freed += entry.size
+    for path, target in links.items():
+        if target in gone:
+            tree.remove(path)
+    _remove_empty(tree)
+    kept = set(_names(os.path.join(tree.root, "snapshots")))
+    for here, _, names in os.walk(os.path.join(tree.root, "refs")):
+        for name in names:
+            path = os.path.relpath(os.path.join(here, name), tree.root)
+            with contextlib.suppress(OSError), tree.reader(path) as file:
+                revision = file.read(256).decode("utf-8", "replace").strip()
+                if revision in record.revisions and revision not in kept:
+                    tree.remove(path)
+    _remove_empty(tree)
+    record.drop(gone)
+    return freed
+
+
+def _remove_empty(tree: Tree) -> None:
+    for here, _, _ in os.walk(tree.root, topdown=False):
+        if here != tree.root:
+            with contextlib.suppress(OSError):
+                tree.remove(os.path.relpath(here, tree.root), directory=True)
+
+
+def _links(root: str) -> Dict[str, str]:
+    """The links below ``root`` to what is in it, both as paths relative to it."""
+    found = {}
+    for here, folders, names in os.walk(root):
+        for name in folders + names:
+            path = os.path.join(here, name)
+            with contextlib.suppress(OSError):
+                target = os.path.normpath(os.path.join(here, os.readlink(path)))
+                if target.startswith(os.path.join(root, "")):
+                    found[os.path.relpath(path, root)] = os.path.relpath(target, root)
+    return found
+
+
+def _revision(path: str) -> Optional[str]:
+    """The snapshot that a link is in."""
+    parts = path.split("/")
+    return parts[1] if parts[0] == "snapshots" and len(parts) > 2 else None

@@ -1,0 +1,103 @@
+"""``models --prune``: remove from the nodes what staging wrote and nothing names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from sparkcluster.errors import CommandFailed, UsageError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.models import Found, Model
+from sparkcluster.report import Report, count
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.spec import Spec
+
+_LIMIT_S = 600
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prunable:
+    """What may be removed.
+
+    Attributes:
+        nodes: the models by node.
+        kept: why what staging wrote of the others stays, by their names.
+    """
+
+    nodes: Mapping[str, tuple[Model, ...]]
+    kept: Mapping[str, str]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files that would go."""
+        return sum(model.staged_bytes for models in self.nodes.values() for model in models)
+
+
+def prunable(found: Found, cluster: str) -> Prunable:
+    """What staging wrote for ``cluster`` alone, and neither a playbook nor a release on any node names. Pure."""
+    staged = {node: tuple(model for model in models if model.staged_bytes) for node, models in found.nodes.items()}
+    kept: dict[str, str] = {}
+    for models in found.nodes.values():
+        for model in models:
+            if model.name in found.named:
+                kept[model.name] = f"playbook {found.named[model.name]} names it"
+            elif model.used_by:
+                kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it")
+    nodes: dict[str, tuple[Model, ...]] = {}
+    for node, models in staged.items():
+        for model in models:
+            others = [name for name in model.clusters if name != cluster]
+            if model.name not in kept and others:
+                kept[model.name] = f"{', '.join(others)} staged it as well"
+        nodes[node] = tuple(model for model in models if model.name not in kept)
+    written = {model.name for models in staged.values() for model in models}
+    return Prunable(
+        {node: models for node, models in nodes.items() if models},
+        {name: why for name, why in kept.items() if name in written},
+    )
+
+
+def prune(fleet: Fleet, spec: Spec, found: Found, report: Report, *, yes: bool) -> dict[str, dict[str, int]]:
+    """Remove what is prunable, after a question unless ``yes``; bytes by model, by node.
+
+    Raises:
+        UsageError: it was not confirmed.
+        CommandFailed: a node did not answer, so it is unknown what is named there; or it could not remove something.
+        LeaseHeld: another operator is staging.
+    """
+    if found.errors:
+        node, why = next(iter(found.errors.items()))
+        raise CommandFailed(
+            f"{why}; nothing is removed while it is unknown what {node} serves", node=node, step="prune"
+        )
+    removable = prunable(found, spec.inventory.cluster)
+    if not removable.nodes:
+        return {}
+    if not yes:
+        lines = [
+            f"{model.name}: {model.staged_bytes / 1e9:.2f} GB on {node}, in {model.path}"
+            for node, models in removable.nodes.items()
+            for model in models
+        ]
+        question = f"remove what sparkcluster staged and nothing names, {removable.bytes / 1e9:.2f} GB?"
+        if not report.confirm("\n".join([*lines, question])):
+            raise UsageError(
+                f"nothing was removed: {removable.bytes / 1e9:.2f} GB could be",
+                hint="sparkcluster models INVENTORY --prune, and y on a terminal; or with --yes",
+            )
+    inventory = spec.inventory
+    removed: dict[str, dict[str, int]] = {}
+    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="prune", kind="staging")
+    with lease.acquire(list(removable.nodes)):
+        report.step("prune", count(len(removable.nodes), "node"))
+        steps = {
+            node: [{"do": "prune", "roots": [model.path for model in models]}]
+            for node, models in removable.nodes.items()
+        }
+        results = lease.changer.apply(steps, timeout_s=_LIMIT_S)
+    for node, models in removable.nodes.items():
+        freed = results[node][0].get("freed", {})
+        for model in models:
+            size = freed.get(model.path)
+            removed.setdefault(model.name, {})[node] = size if isinstance(size, int) else 0
+    return removed

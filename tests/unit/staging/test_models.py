@@ -1,0 +1,241 @@
+"""``models`` and ``models --prune``: real programs on real files, under a real lease."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from sparkcluster.cli import models as command
+from sparkcluster.errors import CommandFailed, HostError, UsageError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.models import Found, Model, models
+from sparkcluster.node.record import Record
+from sparkcluster.node.tree import Tree
+from sparkcluster.release.prune import prunable, prune
+from sparkcluster.report import Report
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.copy import copy, list_files
+from tests.unit.staging.conftest import REVISION, tree, write_model
+
+STATE = "~/.local/state/sparkcluster"
+OLD, OWN = "Qwen/Old", "Qwen/Own"
+
+
+class Asked(Report):
+    """Answers every question with ``yes``, and keeps it."""
+
+    def __init__(self, *, yes=True):
+        self.yes, self.questions = yes, []
+
+    def confirm(self, question):
+        self.questions.append(question)
+        return self.yes
+
+
+class Place:
+    """Nodes a and b of cluster ``atlas``, which serves Qwen/Qwen3-8B."""
+
+    def __init__(self, nodes, cluster):
+        self.nodes = {host.name: host for host in nodes}
+        self.fleet = Fleet(self.nodes)
+        hosts = dict(zip(self.nodes, self.nodes, strict=True))
+        self.spec = cluster(hosts, state_dir=STATE)
+
+    def root(self, name, model):
+        return self.nodes[name].hf_home / "hub" / ("models--" + model.replace("/", "--"))
+
+    def state(self, name):
+        return self.nodes[name].home / ".local/state/sparkcluster"
+
+    def stage(self, model, cluster="atlas"):
+        """Copy it from a to b, as ``stage`` does."""
+        with Lease(self.fleet, cluster=cluster, state_dir=STATE, operation="stage", kind="staging").acquire(
+            list(self.nodes)
+        ) as lease:
+            step = Step("stage weights", lease.changer.lease, lambda: False)
+            requests = [
+                {"what": "files", "verify": False, "root": str(self.root(name, model)), "revision": REVISION,
+                 "ref": "main"}
+                for name in self.nodes
+            ]  # fmt: skip
+            files = list_files(step, self.nodes["a"], requests[0], lambda *_: None).files
+            copy(step, self.nodes["a"], self.nodes["b"], address="127.0.0.1", report=lambda *_: None,
+                 requests=tuple({**each, "files": files} for each in requests))  # fmt: skip
+
+    def found(self):
+        return models(self.fleet, self.spec)
+
+    def prune(self, report=None, *, yes=True):
+        return prune(self.fleet, self.spec, self.found(), report or Report(), yes=yes)
+
+
+@pytest.fixture
+def place(node, cluster):
+    made = Place([node(name) for name in "ab"], cluster)
+    for model in (OLD, OWN):
+        write_model(made.nodes["a"].hf_home, model)
+    write_model(made.nodes["b"].hf_home, OWN)
+    made.stage(OLD)
+    return made
+
+
+def rows(place):
+    return command.rows(place.found())
+
+
+def test_every_model_is_listed_with_its_size_and_what_was_staged(place):
+    found = place.found().as_json()
+    assert [each["name"] for each in found["models"]] == [OLD, OWN]
+    old = found["models"][0]["nodes"]
+    assert {name: (each["bytes"], each["staged_bytes"]) for name, each in old.items()} == {
+        "a": (3_000_045, 0),
+        "b": (3_000_045, 3_000_005),
+    }
+    assert old["b"]["commits"] == [REVISION]
+    assert old["b"]["clusters"] == ["atlas"]
+    assert rows(place) == [
+        (OLD, "0.00 GB", "-", "a", "-"), (OLD, "0.00 GB", "0.00 GB", "b", "-"), (OWN, "0.00 GB", "-", "a, b", "-"),
+    ]  # fmt: skip
+
+
+def test_what_was_staged_is_removed_and_nothing_else(place):
+    before = {name: tree(host.hf_home) for name, host in place.nodes.items()}
+    report = Asked()
+    assert place.prune(report, yes=False) == {OLD: {"b": 3_000_005}}
+    (question,) = report.questions
+    assert question.splitlines() == [
+        f"{OLD}: 0.00 GB on b, in {place.root('b', OLD)}",
+        "remove what sparkcluster staged and nothing names, 0.00 GB?",
+    ]
+    assert tree(place.nodes["a"].hf_home) == before["a"]
+    assert tree(place.nodes["b"].hf_home) == {path: content for path, content in before["b"].items() if "Own" in path}
+    assert not place.root("b", OLD).exists()
+    assert list((place.state("b") / "models").iterdir()) == []
+    assert place.prune(yes=True) == {}
+
+
+def test_without_a_yes_nothing_is_removed(place):
+    before = tree(place.nodes["b"].hf_home)
+    with pytest.raises(UsageError, match="nothing was removed"):
+        place.prune(Asked(yes=False), yes=False)
+    assert tree(place.nodes["b"].hf_home) == before
+
+
+def test_what_a_user_put_beside_or_changed_stays(place):
+    root = place.root("b", OLD)
+    changed = (root / "snapshots" / REVISION / "tokenizer.json").resolve()
+    changed.write_bytes(b"[1]")
+    (root / "snapshots" / REVISION / "notes.txt").write_text("the user's")
+    assert place.prune() == {OLD: {"b": 3_000_002}}
+    left = tree(root)
+    assert set(left) == {
+        f"blobs/{changed.name}", f"snapshots/{REVISION}/notes.txt", f"snapshots/{REVISION}/tokenizer.json", "refs/main",
+    }  # fmt: skip
+
+
+def test_a_blob_that_another_snapshot_links_to_stays(place):
+    """The user downloaded another revision, of which the hub's client found a blob there."""
+    root = place.root("b", OLD)
+    shared = (root / "snapshots" / REVISION / "model.safetensors").readlink()
+    (root / "snapshots" / "mine").mkdir()
+    (root / "snapshots" / "mine" / "model.safetensors").symlink_to(shared)
+    assert place.prune() == {OLD: {"b": 5}}
+    assert (root / "snapshots" / "mine" / "model.safetensors").read_bytes() == b"w" * 3_000_000
+
+
+def test_what_staging_added_to_a_users_snapshot_stays(place):
+    """One file of it was missing: the snapshot is the user's."""
+    root = place.root("b", OWN)
+    blob = (root / "snapshots" / REVISION / "config.json").resolve()
+    blob.unlink()
+    place.stage(OWN)
+    assert blob.exists()
+    place.prune()
+    assert blob.exists()
+
+
+@pytest.mark.parametrize("where", ["releases/000001.json", "ranks/r/launcher.json"])
+def test_what_a_release_or_a_rank_of_any_cluster_names_stays(place, where):
+    """On any node: the record may be gone on this one."""
+    path = place.state("a") / "clusters" / "borea" / where
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"engine": ["vllm", "serve", "x", "--speculative-config", f'{{"model": "{OLD}"}}']}))
+    assert place.prune() == {}
+    assert prunable(place.found(), "atlas").kept == {OLD: "a release of borea names it"}
+    path.write_text(json.dumps({"plan": {"model": OLD + "-FP8"}}))
+    assert place.prune() == {OLD: {"b": 3_000_005}}
+
+
+def test_what_a_playbook_names_stays(place):
+    found = models(place.fleet, place.spec, [place.spec.playbook.model_copy(update={
+        "name": "old", "model": place.spec.playbook.model.model_copy(update={"id": OLD}),
+    })])  # fmt: skip
+    assert prune(place.fleet, place.spec, found, Report(), yes=True) == {}
+    assert prunable(found, "atlas").kept == {OLD: "playbook old names it"}
+
+
+def test_what_another_cluster_staged_as_well_stays(place):
+    place.stage(OLD, "borea")
+    assert place.prune() == {}
+    assert prunable(place.found(), "atlas").kept == {OLD: "borea staged it as well"}
+
+
+def test_what_is_being_copied_to_stays(place):
+    busy = Tree(str(place.root("b", OLD)))
+    assert busy.lock()
+    before = tree(place.root("b", OLD))
+    with pytest.raises(CommandFailed, match=r"another copy to .* is in progress"):
+        place.prune()
+    assert tree(place.root("b", OLD)) == before
+    os.close(busy.handle)
+
+
+def test_nothing_is_removed_while_a_node_does_not_answer(place):
+    found = place.found()
+    silent = Found({"b": found.nodes["b"]}, {"a": "a: no route to host"}, found.named)
+    with pytest.raises(CommandFailed, match="nothing is removed while it is unknown what a serves"):
+        prune(place.fleet, place.spec, silent, Report(), yes=True)
+
+
+def test_a_link_that_leads_out_is_not_followed(place):
+    """A container that downloads models can put one in the place of a folder."""
+    root, outside = place.root("b", OLD), place.nodes["b"].home / "outside"
+    (root / "blobs").rename(outside)
+    (root / "blobs").symlink_to(outside)
+    before = tree(outside)
+    place.prune()
+    assert tree(outside) == before
+
+
+def test_a_record_of_another_place_removes_nothing(place):
+    """A record says of itself which directory it is about."""
+    (record,) = (place.state("b") / "models").glob("*.jsonl")
+    own = place.root("b", OWN)
+    text = record.read_text().replace(str(place.root("b", OLD)), str(own))
+    record.write_text(text)
+    before = tree(own)
+    place.prune()
+    assert tree(own) == before
+    assert Record(str(place.state("b")), str(own)).files == {}
+
+
+def test_a_model_that_no_node_can_be_asked_for_is_an_error(place):
+    for host in place.nodes.values():
+        host.run = lambda *_, **__: (_ for _ in ()).throw(HostError("no route to host", node="a"))
+    with pytest.raises(HostError, match="no route to host"):
+        place.found()
+
+
+def model(**more):
+    return Model(**{"repository": OLD, "path": "/m", "bytes": 10, "staged_bytes": 10, "clusters": ("atlas",), **more})
+
+
+def test_a_node_says_of_itself_alone_what_may_go():
+    """That b has it staged, by its own record, removes nothing from a."""
+    found = Found({"a": (model(staged_bytes=0, clusters=()),), "b": (model(),)}, {}, {})
+    assert {node: [each.name for each in models] for node, models in prunable(found, "atlas").nodes.items()} == {
+        "b": [OLD]
+    }
