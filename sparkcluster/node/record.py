@@ -163,9 +163,9 @@ def roots(state_dir: str) -> List[str]:
 
 def read_lines(path: str) -> Iterator[Any]:
     """The documents in the lines of a file of this user; none where it cannot be read, and no more after a bad one."""
-    with (
-        contextlib.suppress(OSError, ValueError, RecursionError),
-        os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8") as file,
-    ):
-        for line in iter(lambda: file.readline(_LINE_BYTES), ""):
-            yield json.loads(line)
+    try:
+        with os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8") as file:
+            for line in iter(lambda: file.readline(_LINE_BYTES), ""):
+                yield json.loads(line)
+    except (OSError, ValueError, RecursionError):
+        return
