@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from sparkcluster.node.wire import Failed
 
@@ -231,10 +231,24 @@ class Store:
         """A small file, whole: empty if it is right, else the wrong SHA-256."""
         raise NotImplementedError
 
-    def settle(self, *, last: bool = False) -> List[int]:
-        """Sync and rename what arrived; with ``last``, all of it, and what makes it visible. The wrong ones."""
-        raise NotImplementedError
+    def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:  # noqa: ARG002
+        """Make visible what arrived, with ``last`` all of it; what turned out to be wrong, with its SHA-256."""
+        return []
 
-    def bytes(self) -> int:
-        """How much of it is there."""
+    def waits(self) -> bool:
+        """Whether something arrived that ``settle`` has still to make visible."""
+        return False
+
+    def hashes(self) -> Dict[int, str]:
+        """The SHA-256 of files that were read first while they were served."""
+        return {}
+
+    def learn(self, hashes: Dict[int, str]) -> None:
+        """The SHA-256 of files, as another node read them."""
+
+    def prove(self, numbers: Iterable[int]) -> None:
+        """Files of this node whose SHA-256 was proved by who received them."""
+
+    def have(self) -> int:
+        """Bytes of it that are there or arrived."""
         raise NotImplementedError

@@ -94,12 +94,18 @@ class Job:
 
 
 def run(
-    directory: str, order: Document, work: Callable[[Job], Document], check: Check, lines: Optional[BinaryIO] = None
+    directory: str,
+    order: Document,
+    work: Callable[[Job], Document],
+    check: Check,
+    lines: Optional[BinaryIO] = None,
+    *,
+    report: Callable[[Document], None] = common.emit,
 ) -> Document:
     """Start the job unless it is at work, follow it, and return what ``work`` returns; ``order`` has the ``lease``.
 
-    Each of ``lines`` is an order as well. This program ends with them, and the job does not; who gives them has to end
-    this program by ``os._exit``, as a thread still reads.
+    Each of ``lines`` is an order as well; ``report`` gets what the job says. This program ends with the lines, and the
+    job does not; who gives them has to end this program by ``os._exit``, as a thread still reads.
 
     Raises:
         Failed: ``work`` failed, or its process was ended.
@@ -111,7 +117,7 @@ def run(
         _listen(directory, lines, check)
     while True:
         try:
-            return follow(directory, check)
+            return follow(directory, check, report)
         except Over:
             check()  # it did not hear of our lease in time: once more
             start(directory, order, work, again=True)

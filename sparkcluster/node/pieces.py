@@ -25,6 +25,10 @@ _LENGTH = struct.Struct("!I")
 class Follower(wire.Wire):
     """The end of a connection that wants files and gets pieces of them."""
 
+    def introduce(self, name: str) -> None:
+        """Say which node this is, for the other's report."""
+        self.send_frame(b"n" + name.encode())
+
     def want(self, files: Sequence[Tuple[int, int]]) -> None:
         """Want these files, each from an offset on."""
         self.send_frame(b"w" + b"".join(_WANT.pack(*each) for each in files))
@@ -45,13 +49,20 @@ class Follower(wire.Wire):
 
 
 class Asked:
-    """What the other end of a connection wants, as far as it has arrived: read without waiting for the rest."""
+    """What the other end of a connection wants, as far as it has arrived: read without waiting for the rest.
+
+    Attributes:
+        name: of the other node, as it says itself.
+        wanted: files with offsets, in the order in which they are to be sent.
+        tail: the first byte of a stream that it, or a node after it, still needs.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._rest = bytearray()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self.name = ""
         self.wanted: List[Tuple[int, int]] = []
         self.tail = 0
 
@@ -79,10 +90,12 @@ class Asked:
             self.wanted += _WANT.iter_unpack(body)
         elif kind == b"t" and len(body) == _TAIL.size:
             self.tail = _TAIL.unpack(body)[0]
+        elif kind == b"n" and len(body) <= 253:
+            self.name = body.decode(errors="replace")
         else:
             raise wire.Failed("link", wire.INVALID)
 
 
-def piece_header(number: int, offset: int, size: int) -> bytes:
+def header(number: int, offset: int, size: int) -> bytes:
     """What is sent before ``size`` bytes of a file at ``offset``; see ``Follower.piece``."""
     return _PIECE.pack(number, offset, size)

@@ -23,7 +23,7 @@ import struct
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
-from sparkcluster.node import common, docker_copy, wire
+from sparkcluster.node import common, docker_copy, wire, worker
 from sparkcluster.node.listing import Reads, listing, stay_inside
 from sparkcluster.node.model_files import forget, hash_file
 from sparkcluster.node.record import Record
@@ -43,6 +43,9 @@ def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
     if request["do"] == "list" and "epoch" not in request:
         wire.report(stdin, lambda: list_files(request))
         return None
+    if request["do"] == "begin":
+        common.emit(wire.outcome(lambda: worker.begin(request, stdin)))
+        os._exit(0)  # a thread still reads the input
 
     def work(check: Check) -> dict[str, Any]:
         if request["do"] == "list":

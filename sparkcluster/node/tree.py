@@ -92,7 +92,7 @@ class Tree:
 
     def writer(self, path: str, offset: int = 0) -> BinaryIO:
         """A regular file to write from ``offset`` on; without one, a new file in the place of any other."""
-        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         with self.parent(path) as (folder, name):
             if not offset:
                 with contextlib.suppress(FileNotFoundError):
@@ -103,11 +103,17 @@ class Tree:
         file.seek(offset)
         return file
 
-    def move(self, path: str, target: str) -> None:
-        """Rename a file within its directory, in the place of ``target``, and sync that."""
+    def move(self, path: str, target: str, *, sync: bool = True) -> None:
+        """Rename a file within its directory, in the place of ``target``, and ``sync`` that."""
         with self.parent(target) as (folder, name):
             os.replace(os.path.basename(path), name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+            if sync:
+                os.fsync(folder)
+
+    def sync(self, folder: str) -> None:
+        """Sync the names of files in a directory, empty for the root."""
+        with self.parent(os.path.join(folder, "any"), make=False) as (handle, _):
+            os.fsync(handle)
 
     def link(self, path: str, target: str) -> None:
         """Make ``path`` a link to ``target``, which is relative to its directory."""

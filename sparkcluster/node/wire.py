@@ -123,12 +123,12 @@ class Pace:
 
 
 @contextlib.contextmanager
-def link_errors(silence: str) -> Iterator[None]:
+def link_errors(silence: str, limit_s: float = 0.0) -> Iterator[None]:
     """Turn what a silent or broken connection raises into ``Failed``."""
     try:
         yield
     except socket.timeout:
-        raise Failed("link", "%s for %.0f s" % (silence, STALL_S)) from None
+        raise Failed("link", "%s for %.0f s" % (silence, limit_s or STALL_S)) from None
     except OSError as error:
         raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
 
@@ -136,10 +136,11 @@ def link_errors(silence: str) -> Iterator[None]:
 class Wire:
     """A connection with a valid token."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        sock.settimeout(STALL_S)
+    def __init__(self, sock: socket.socket, stall_s: float = 0.0) -> None:
+        self.stall_s = stall_s or STALL_S
+        sock.settimeout(self.stall_s)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALL_S * 1000))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.stall_s * 1000))
         self.sock = sock
         self.reader = sock.makefile("rb", buffering=CHUNK)
 
@@ -150,7 +151,7 @@ class Wire:
 
     def send(self, data: Any) -> None:
         """Send raw bytes."""
-        with link_errors("the other node has read nothing"):
+        with link_errors("the other node has read nothing", self.stall_s):
             self.sock.sendall(data)
 
     def send_file(self, file: Any, offset: int, size: int, pace: Pace) -> None:
@@ -166,7 +167,7 @@ class Wire:
 
     def read_into(self, view: memoryview) -> int:
         """Fill some of ``view``; never 0."""
-        with link_errors("received nothing"):
+        with link_errors("received nothing", self.stall_s):
             size = self.reader.readinto1(view)  # type: ignore[attr-defined]
         if not size:
             raise Failed("link", "the other node closed the connection too early")

@@ -35,7 +35,7 @@ def test_many_files_are_wanted_at_once_and_pieces_of_them_arrive(wanting):
     while not asked.tail:
         assert asked.hear(20)
     assert asked.tail == 1 << 40
-    far.sendall(pieces.piece_header(7, 1 << 33, 5) + b"abcde" + pieces.piece_header(7, 5, pieces.NOTHING))
+    far.sendall(pieces.header(7, 1 << 33, 5) + b"abcde" + pieces.header(7, 5, pieces.NOTHING))
     assert follower.piece(7, 1 << 33) == 5
     assert follower.read(5) == b"abcde"
     assert follower.piece(7, 5) == pieces.NOTHING
@@ -57,7 +57,7 @@ def test_what_is_wanted_may_arrive_byte_by_byte(wanting):
 @pytest.mark.parametrize("header", [(8, 0, 5), (7, 1, 5), (7, 0, (1 << 20) + 1), (7, 0, 0xFFFFFFFE)])
 def test_a_piece_of_something_else_than_was_wanted_ends_the_connection(wanting, header):
     follower, far, _ = wanting
-    far.sendall(pieces.piece_header(*header))
+    far.sendall(pieces.header(*header))
     with pytest.raises(wire.Failed, match="invalid message from the other node"):
         follower.piece(7, 0)
 

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -25,6 +26,7 @@ from sparkcluster.node import common, wire
 from sparkcluster.staging.chain import Way
 from tests.unit.docker_engine import Engine, end_pullers
 from tests.unit.staging.archives import ImageMade, tar
+from tests.unit.staging.workers import Proxy, Worker
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
 DOCKER = f"""#!{sys.executable} -IS
@@ -442,3 +444,49 @@ def tree(folder: Path) -> dict[str, bytes | str]:
 def model():
     """Functions that write a model into a cache and read a tree back, and the revision."""
     return write_model, tree, REVISION
+
+
+@pytest.fixture
+def workers(tmp_path):
+    """Makes workers of nodes by their names."""
+    made = []
+
+    def make(*names):
+        made.extend(Worker(name, tmp_path) for name in names)
+        return made[-len(names) :]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def proxy():
+    """Makes what stands between two nodes."""
+    made = []
+
+    def make(*args, **more):
+        made.append(Proxy(*args, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a file system of so many bytes; this needs root."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    made = []
+
+    def make(size):
+        made.append(tmp_path / f"disk{len(made)}")
+        made[-1].mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", made[-1]], check=True)
+        return made[-1]
+
+    yield make
+    for each in made:
+        subprocess.run(["umount", "-l", each], check=True)

@@ -1,0 +1,470 @@
+"""Files that a worker has, receives and makes whole below one directory. Python 3.8, standard library only.
+
+Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and renamed; links
+follow, then the ref, so that an incomplete copy never looks complete. What was written is dropped from the page cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import queue
+import threading
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from sparkcluster.node.growing import Growing, Store, Writing
+from sparkcluster.node.listing import stay_inside
+from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.record import Record
+from sparkcluster.node.tree import Tree
+from sparkcluster.node.wire import CHUNK, Failed
+
+EVICT_BYTES = 64 << 20
+_BATCH, _BATCH_S = 4096, 2.0  # small files that are synced at once
+_HASHERS = 3
+_PAUSED = 64  # files that are begun, and have a hash in memory, while others are received
+_LACKS, _GROWS, _ARRIVED, _HAS = range(4)
+
+
+class Entry(NamedTuple):
+    """A line of the list of files; ``sha256`` is None where nobody has read the file yet."""
+
+    path: str
+    size: int
+    mtime: int
+    sha256: Optional[bytes]
+    links: Tuple[str, ...]
+
+
+def entries(path: str, sha256: Optional[str] = None) -> Iterator[Entry]:
+    """The files in the list at ``path``, line by line; Failed if it has another ``sha256``."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as lines:
+        for line in lines:
+            digest.update(line)
+            file = json.loads(line)
+            known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
+            yield Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"]))
+    if sha256 not in (None, digest.hexdigest()):
+        raise Failed("other", "%s is not the list of files of this job" % path)
+
+
+class Files(Store):
+    """The ``files`` of a job in ``tree``, whose root has no links in it.
+
+    ``request`` has ``revision`` and its name ``ref`` for a model in the hub's cache, and ``replace``: files that are
+    there, and corrupt.
+    ``gate`` is called before anything is changed, and may raise.
+    """
+
+    def __init__(self, request: Dict[str, Any], files: List[Entry], tree: Tree, gate: Callable[[], None]) -> None:
+        self.total = sum(file.size for file in files)
+        self.files = files
+        self.tree = tree
+        self.gate = gate
+        self.failed: Optional[OSError] = None
+        self.record = Record(request["state_dir"], tree.root)
+        self._request = request
+        self._revision: Optional[str] = request.get("revision")
+        self._lock = threading.Lock()
+        self._settling = threading.Lock()
+        self._settled = time.monotonic()
+        self._arrived: Dict[int, str] = {}  # not renamed yet: small ones, and those whose right SHA-256 is unknown
+        self._learned: Dict[int, str] = {}
+        self._growing: Dict[int, Growing] = {}
+        self._begun: Dict[int, _File] = {}
+        self._again: Set[int] = set()  # arrived with another SHA-256: nothing of it is kept
+        self._hasher = _Hasher(gate)
+        self._dirty: queue.Queue[Tuple[Growing, int, int]] = queue.Queue(8)
+        replace = set(request.get("replace") or ())
+        there = (number not in replace and tree.size(file.path) == file.size for number, file in enumerate(files))
+        self._state = bytearray(_HAS if each else _LACKS for each in there)
+        self._bytes = sum(file.size for number, file in enumerate(files) if self._state[number] == _HAS)
+        threading.Thread(target=self._evict, daemon=True).start()
+
+    # what there is
+
+    def missing(self) -> Iterator[int]:
+        """The files that are not there."""
+        return (number for number, state in enumerate(self._state) if state == _LACKS)
+
+    def needed(self) -> Dict[str, Any]:
+        """What is missing, and the room for it."""
+        numbers = list(self.missing())
+        size = sum(self.files[number].size - self.begun(number) for number in numbers)
+        found = os.fstatvfs(self.tree.handle)
+        room = {"free": found.f_bavail * found.f_frsize, "needed": size, "path": self.tree.root}
+        return {"lacks": {"files": len(numbers), "bytes": size}, "room": room}
+
+    def size(self, number: int) -> Optional[int]:
+        """Bytes of a file."""
+        return self.files[number].size
+
+    def known(self, number: int) -> bool:
+        """Whether the list has it."""
+        return number < len(self.files)
+
+    def have(self) -> int:
+        """Bytes that are there or arrived."""
+        return self._bytes
+
+    def served(self, number: int) -> Optional[Growing]:
+        """A file to send, whole or growing."""
+        with self._lock:
+            state, grows = self._state[number], self._growing.get(number)
+        if grows is not None or state in (_LACKS, _GROWS):
+            return grows
+        file = self.files[number]
+        if state == _ARRIVED:
+            with contextlib.suppress(FileNotFoundError), self.tree.reader(self.partial(number)) as found:
+                return self._opened(os.dup(found.fileno()), number)
+            # it was renamed just now
+        grows = self._opened(opened(self.tree, file.path, self._revision), number)
+        if self.expected(number) is None:
+            self._hasher.read(number, os.path.join(self.tree.root, file.path))
+        return grows
+
+    def _opened(self, descriptor: int, number: int) -> Growing:
+        file = self.files[number]
+        grows = Growing(descriptor, file.size, file.size)
+        if os.fstat(descriptor).st_size != file.size:
+            raise Failed("source", "%s/%s changed while it was sent" % (self.tree.root, file.path))
+        return grows
+
+    def partial(self, number: int) -> str:
+        """The name under which a file arrives."""
+        file = self.files[number]
+        folder, name = os.path.split(file.path)
+        # a blob is named by its content, so that a copy can resume from another source
+        blob = self._revision and folder == "blobs"
+        mark = "%d" % file.size if blob else "%d-%d" % (file.size, file.mtime)
+        return os.path.join(folder, ".%s.%s.partial" % (name, hashlib.sha256(mark.encode()).hexdigest()[:8]))
+
+    def begun(self, number: int) -> int:
+        """Bytes of a large file that are in its partial one."""
+        file = self.files[number]
+        size = self.tree.size(self.partial(number)) if file.size > CHUNK else 0
+        return size if 0 < size <= file.size and number not in self._again else 0
+
+    # what arrives
+
+    def expected(self, number: int) -> Optional[str]:
+        """The SHA-256 that a file is to have, if that is known by now."""
+        known = self.files[number].sha256
+        return known.hex() if known else self._learned.get(number)
+
+    def learn(self, hashes: Dict[int, str]) -> None:
+        """The SHA-256 of files that were read first while they were copied."""
+        self._learned.update(hashes)
+
+    def hashes(self) -> Dict[int, str]:
+        """Of files that were read first while they were served."""
+        self.failed = self.failed or self._hasher.failed
+        return self._hasher.found
+
+    def write(self, number: int) -> Writing:
+        """Begin to receive a file, or go on."""
+        with self._lock:
+            found = self._begun.pop(number, None)
+        found = found or _File(self, number)
+        if found.grows is not None:
+            found.grows.moving = True
+        with self._lock:
+            self._begun[number] = found
+            self._state[number] = _GROWS
+            if found.grows is not None:
+                self._growing[number] = found.grows
+            for other in list(self._begun)[:-_PAUSED]:
+                if self._state[other] == _LACKS:
+                    self._bytes -= self._begun.pop(other).at
+                    self._growing.pop(other, None)
+        return found
+
+    def take(self, number: int, data: bytes) -> str:
+        """Write a small file; it is renamed together with others."""
+        file = self.files[number]
+        found = hashlib.sha256(data).hexdigest()
+        expected = self.expected(number)
+        if expected not in (None, found):
+            return found
+        with self.tree.writer(self.partial(number)) as out:
+            out.write(data)
+            out.flush()
+            os.fchmod(out.fileno(), 0o644)
+            os.utime(out.fileno(), ns=(file.mtime, file.mtime))
+        with self._lock:
+            self._state[number] = _ARRIVED
+            self._bytes += file.size
+            self._arrived[number] = found
+        return ""
+
+    def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:
+        """Rename the small files that arrived, and those whose SHA-256 is known by now; at last, make the links."""
+        with self._settling:
+            if self.failed:
+                raise self.failed
+            with self._lock:
+                arrived = [(number, found, self.expected(number)) for number, found in self._arrived.items()]
+                wrong = [(number, found) for number, found, right in arrived if right not in (None, found)]
+                for number, _ in wrong:
+                    self._reject(number)
+            ready = [number for number, found, right in arrived if right == found]
+            if ready and (last or len(ready) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
+                self._rename(ready)
+                self._settled = time.monotonic()
+            if last:
+                self._finish()
+            return wrong
+
+    def waits(self) -> bool:
+        """Whether something arrived that is not visible yet."""
+        return bool(self._arrived)
+
+    def _reject(self, number: int) -> None:
+        self._state[number] = _LACKS
+        self._again.add(number)
+        self._arrived.pop(number, None)
+        self._begun.pop(number, None)
+        self._bytes -= self.files[number].size
+        grows = self._growing.pop(number, None)
+        if grows is not None:
+            grows.restart()
+            grows.stop()
+
+    def _rename(self, numbers: List[int]) -> None:
+        """Make files visible that arrived, right."""
+        _sync_file_system(self.tree.handle)
+        folders = set()
+        for number in numbers:
+            self.gate()
+            file = self.files[number]
+            partial = self.partial(number)
+            with self.tree.reader(partial) as found:
+                forget(found.fileno())
+                status = os.fstat(found.fileno())
+            self._move(number, partial, status, self._arrived[number], sync=False)
+            folders.add(os.path.dirname(file.path))
+        for folder in folders:
+            self.tree.sync(folder)
+        self._save()
+
+    def _move(self, number: int, partial: str, status: os.stat_result, sha256: str, *, sync: bool) -> None:
+        path = self.files[number].path
+        before = self.tree.status(path)
+        ours = before is None or self.record.is_ours(path, before)
+        self.tree.move(partial, path, sync=sync)
+        with self._lock:
+            self.record.add(path, status, sha256, ours=ours)
+            self._arrived.pop(number, None)
+            self._state[number] = _HAS
+
+    def _save(self, *, soon: bool = True) -> None:
+        with self._lock:
+            self.record.save(self._request["cluster"], soon=soon)
+
+    def prove(self, numbers: Iterable[int]) -> None:
+        """Record files of this node whose SHA-256 was proved by who received them."""
+        for number in numbers:
+            right = self.expected(number) if self.known(number) and self._state[number] == _HAS else None
+            if right:
+                status = self.tree.status(self.files[number].path)
+                with self._lock:
+                    if status is not None and status.st_size == self.files[number].size:
+                        self.record.add(self.files[number].path, status, right)
+        self._save()
+
+    def arrived(self, file: _File, sha256: str) -> None:
+        """A large file is whole, and right if that can be said."""
+        number, grows = file.number, file.grows
+        if grows is not None:
+            grows.stop()
+        proved = self.expected(number) is not None
+        with self._lock:
+            self._begun.pop(number, None)
+            self._growing.pop(number, None)
+            self._state[number] = _ARRIVED
+            if not proved:
+                self._arrived[number] = sha256
+        if proved and grows is not None:
+            self.gate()
+            self._move(number, self.partial(number), os.fstat(grows.fd), sha256, sync=True)
+            self._save()
+
+    def refused(self, number: int) -> None:
+        """A large file arrived with another SHA-256."""
+        with self._lock:
+            self._reject(number)
+
+    def paused(self, number: int) -> None:
+        """Nobody receives the file for now."""
+        with self._lock:
+            if self._state[number] == _GROWS:
+                self._state[number] = _LACKS
+
+    def fresh(self, number: int) -> bool:
+        """Whether what was received before is of no use; asked once."""
+        found = number in self._again
+        self._again.discard(number)
+        return found
+
+    def opened(self, file: _File, descriptor: int, at: int) -> Growing:
+        """A file that grows from now on."""
+        grows = Growing(descriptor, at, self.files[file.number].size)
+        with self._lock:
+            self._growing[file.number] = grows
+            self._bytes += at
+        return grows
+
+    def wrote(self, file: _File, size: int) -> None:
+        """So much more is in a file; every 64 MiB of it are synced and dropped from memory."""
+        if self.failed:
+            raise self.failed
+        with self._lock:
+            self._bytes += size
+        if file.grows is not None and file.at - file.evicted >= EVICT_BYTES:
+            self._dirty.put((file.grows, file.evicted, file.at - file.evicted))
+            file.evicted = file.at
+
+    def _evict(self) -> None:
+        while True:
+            grows, offset, size = self._dirty.get()
+            try:
+                os.fdatasync(grows.fd)
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(grows.fd, offset, size, os.POSIX_FADV_DONTNEED)
+            except OSError as error:
+                self.failed = error
+            del grows
+
+    def _finish(self) -> None:
+        """Links and the ref come last."""
+        for file in self.files:
+            for link in file.links:
+                self.gate()
+                self.tree.link(link, os.path.relpath(file.path, os.path.dirname(link)))
+        ref, revision = self._request.get("ref"), self._revision
+        if ref and revision and ref != revision:
+            folder, name = os.path.split("refs/" + ref)
+            partial = "%s/.%s.partial" % (folder, name)
+            with self.tree.writer(partial) as out:
+                out.write(revision.encode())
+            self.tree.move(partial, "refs/" + ref)
+        self._save(soon=False)
+
+
+class _File(Writing):
+    """A large file that arrives."""
+
+    def __init__(self, store: Files, number: int) -> None:
+        self.number = number
+        self.size = store.files[number].size
+        self.grows: Optional[Growing] = None
+        self.evicted = 0
+        self._store = store
+        self._digest = hashlib.sha256()
+        self._held = 0
+        self.at = 0 if store.fresh(number) else store.begun(number)
+        if self.at:
+            hash_file(self._digest, os.path.join(store.tree.root, store.partial(number)), lambda _size: store.gate())
+            self._open()
+
+    def _open(self) -> Growing:
+        self._store.gate()
+        with self._store.tree.writer(self._store.partial(self.number), self.at) as file:
+            self.grows = self._store.opened(self, os.dup(file.fileno()), self.at)
+        self.evicted = self.at
+        return self.grows
+
+    def write(self, data: memoryview) -> None:
+        """Write and hash; the last bytes are passed on only when the whole is right."""
+        grows = self.grows or self._open()
+        written = 0
+        while written < len(data):
+            written += os.pwrite(grows.fd, data[written:], self.at + written)
+        self._digest.update(data)
+        self.at += len(data)
+        if self.at == self.size and self._store.expected(self.number):
+            self._held = len(data)
+        else:
+            grows.grow(len(data))
+        self._store.wrote(self, len(data))
+
+    def finish(self) -> str:
+        """Compare, sync and rename."""
+        store, found = self._store, str(self._digest.hexdigest())
+        grows = self.grows or self._open()
+        if store.expected(self.number) not in (None, found):
+            store.refused(self.number)
+            return found
+        os.fchmod(grows.fd, 0o644)
+        mtime = store.files[self.number].mtime
+        os.utime(grows.fd, ns=(mtime, mtime))
+        if self._held:
+            grows.grow(self._held)
+        os.fsync(grows.fd)
+        forget(grows.fd)
+        store.arrived(self, found)
+        return ""
+
+    def stop(self) -> None:
+        """Keep what arrived; who follows it does not wait."""
+        if self.grows is not None:
+            self.grows.stop()
+        self._store.paused(self.number)
+
+
+class _Hasher:
+    """Reads files of which nobody knows the SHA-256, beside their serving."""
+
+    def __init__(self, gate: Callable[[], None]) -> None:
+        self.found: Dict[int, str] = {}
+        self.failed: Optional[OSError] = None
+        self._gate = gate
+        self._seen: Set[int] = set()
+        self._queue: queue.Queue[Tuple[int, str]] = queue.Queue()
+
+    def read(self, number: int, path: str) -> None:
+        """Read a file, once."""
+        if number not in self._seen:
+            self._seen.add(number)
+            self._queue.put((number, path))
+            if len(self._seen) <= _HASHERS:
+                threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(Failed):  # the job is over
+            while True:
+                number, path = self._queue.get()
+                try:
+                    sha256 = hash_file(hashlib.sha256(), path, lambda _size: self._gate())
+                except OSError as error:
+                    self.failed = error
+                    return
+                self.found = {**self.found, number: sha256}
+
+
+def opened(tree: Tree, path: str, revision: Optional[str]) -> int:
+    """A file to send. Of the hub's cache none outside of it; in a directory of the user's, links are the user's."""
+    whole = os.path.join(tree.root, path)
+    real = os.path.realpath(whole)
+    if not revision:
+        return os.open(real, os.O_RDONLY | os.O_CLOEXEC)
+    stay_inside(whole, real, os.path.join(tree.root, ""))
+    with tree.reader(os.path.relpath(real, tree.root)) as file:
+        return os.dup(file.fileno())
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """Write everything of a file system to its disk; thousands of small files at once, in place of one by one."""
+    try:
+        sync = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        os.sync()
+        return
+    if sync(descriptor):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

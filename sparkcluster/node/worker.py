@@ -1,0 +1,244 @@
+"""Brings one artifact to this node, and serves it to others. Python 3.8, standard library only.
+
+The request is ``Begin``, its input are ``Order`` lines, its output are ``Said`` lines of ``staging.order``; ``what`` it
+moves is a ``Store``. It is a process of its own, which outlives the operator's connection (``job``). Where another
+operator asks for the lease it stands still within a second, and ends unless that one begins the same job in a minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Optional, Tuple
+
+from sparkcluster.node import commit, common, job, receive
+from sparkcluster.node.growing import Store
+from sparkcluster.node.serve import Gate, Server
+from sparkcluster.node.tls import Identity
+from sparkcluster.node.tree import Tree
+from sparkcluster.node.wire import Failed
+
+Request = Dict[str, Any]
+Document = Dict[str, Any]
+
+FILES_NAME = "files.jsonl"
+_TICK_S = 0.25
+_ADOPTED_S = 60.0  # in which the next operator takes over what the last one began
+_ALONE_S = 60.0  # without operator, and without anything to do
+_LOOK_S = 1.5
+_OTHER_S = 60.0
+
+
+def files(request: Request, directory: str, gate: Callable[[], None]) -> Store:
+    """The weights of a request, with the list of files in the ``directory`` of the job."""
+    tree = Tree(os.path.realpath(common.expand(request["root"])))
+    limit = time.monotonic() + _OTHER_S
+    while not tree.lock():
+        if time.monotonic() > limit:
+            raise Failed("other", "another copy to %s is in progress" % tree.root)
+        gate()
+        time.sleep(0.1)
+    listed = list(commit.entries(os.path.join(directory, FILES_NAME), request.get("files_sha256")))
+    return commit.Files(request, listed, tree, gate)
+
+
+# By ``what`` of the request: from it, the directory of the job, and what is called before anything is changed.
+STORES: Dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files": files}
+
+
+def begin(request: Request, lines: BinaryIO) -> Document:
+    """Start the worker of this job, or adopt the one that runs, and follow it; what it did at its end."""
+    directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "staging", request["key"])
+    lease = common.lease_of(request)
+    seen: Document = {}
+    followed = os.path.join(directory, "followed")
+
+    def report(said: Document) -> None:
+        with open(followed, "w"):
+            os.utime(followed)
+        new = {name: value for name, value in said.items() if seen.get(name) != value}
+        seen.update(new)
+        if "whole" in new:
+            new["done"] = new.pop("whole")
+        common.emit({**new, "bytes": said.get("bytes", 0), "total": said.get("total", 0)})
+
+    def check() -> None:
+        common.check_epoch(**lease)
+
+    return job.run(directory, {"lease": lease}, lambda own: Worker(request, own).run(), check, lines, report=report)
+
+
+class Worker:
+    """The process that brings and serves what ``request`` says; ``own`` is its job."""
+
+    def __init__(self, request: Request, own: job.Job) -> None:
+        self.request = request
+        self.job = own
+        self.gate = Gate(request.get("limit_bytes_s"))
+        private, cert = request.get("private_key"), request.get("cert")
+        self.identity = Identity(cert, private) if cert and private else None
+        self.said: Document = {}
+        self.idle: Optional[float] = None
+        self.before: Document = {}
+        self.error: Optional[Exception] = None
+        self.rates: List[Tuple[float, int]] = []
+        self.busy = time.monotonic()
+
+    def run(self) -> Document:
+        """Work until the operator says that it is the end, or there is nothing to do and nobody to serve."""
+        try:
+            return self._run()
+        finally:
+            self.gate.end()
+
+    def _run(self) -> Document:
+        self.store = STORES[self.request["what"]](self.request, self.job.directory, self._stand_still)
+        self.receiver = receive.Receiver(self.store, self.gate, self.identity, self.request.get("node", ""))
+        self.server = Server(self.store, self.gate, self.identity)
+        self._obey(self.job.order())
+        for listen in self.request["listen"]:
+            self.server.listen(listen["address"], self.request["token"], tls=listen.get("tls", False))
+        self.said.update(ports=self.server.ports, token=self.request["token"], cert=self.request.get("cert"))
+        self.said.update(self.store.needed())
+        threading.Thread(target=self._settle, daemon=True).start()
+        self.receiver.start()
+        while True:
+            self._lease()
+            order = self.job.order()
+            self._obey(order)
+            self._raise()
+            if "whole" not in self.said and not self.receiver.lacking() and not self.store.waits():
+                self._finish()
+            self._say()
+            if order.get("cancel"):
+                raise Failed("cancelled", "it was cancelled")
+            if order.get("end") or self._is_over():
+                return dict(self.said.get("whole") or {"bytes": self.receiver.received})
+            time.sleep(_TICK_S)
+
+    # lease and end
+
+    def _lease(self) -> None:
+        """Stand still while another operator has the lease; Refused if he does not come to this job in time."""
+        if self.job.taken() is None:
+            self.gate.open.set()
+        else:
+            self.gate.open.clear()
+        self.job.check(_ADOPTED_S)
+
+    def _stand_still(self) -> None:
+        """Before anything is changed; also before the threads are there."""
+        self.gate.wait()
+
+    def _raise(self) -> None:
+        for error in (self.error, self.receiver.error, self.server.error):
+            if error is not None:
+                raise error
+        now = time.monotonic()
+        waits = self.receiver.lacking() or self.store.waits()
+        if not waits or not self.receiver.sources.order or not self.gate.open.is_set():
+            self.busy = now
+        elif now - max(self.busy, self.receiver.last) > self.store.patience_s:
+            raise Failed("missing", "no node sends %d of the files" % max(1, self.receiver.lacking()))
+
+    def _is_over(self) -> bool:
+        """Whether nobody follows, and there is nothing to do and nobody to serve."""
+        now = time.monotonic()
+        waits = "whole" not in self.said and self.receiver.sources.order
+        self.idle = None if waits or self.server.connections else self.idle or now
+        if self.idle is None or now - self.idle < _ALONE_S:
+            return False
+        with contextlib.suppress(OSError):
+            return time.time() - os.stat(os.path.join(self.job.directory, "followed")).st_mtime > _ALONE_S
+        return True
+
+    # orders
+
+    def _obey(self, order: Document) -> None:
+        """Do what is new in the order."""
+        if self.identity and order.get("certs") is not None:
+            self.identity.certs = order["certs"]
+        for name, act in (("sha256", self._learn), ("verified", self._verified), ("from", self._pull)):
+            if name in order and order[name] != self.before.get(name):
+                act(order[name])
+        if "look" in order and any(order[name] != self.before.get(name) for name in ("look", "round") if name in order):
+            looks = order["look"], order.get("round", 0)
+            threading.Thread(target=self._look, args=looks, daemon=True).start()
+        self.before = order
+
+    def _learn(self, hashes: Dict[str, str]) -> None:
+        self.store.learn({int(number): sha256 for number, sha256 in hashes.items()})
+
+    def _verified(self, numbers: Iterable[int]) -> None:
+        self.store.prove(numbers)
+
+    def _pull(self, sources: List[Document]) -> None:
+        self.receiver.sources.set(sources)
+
+    def _look(self, ways: List[Document], number: int) -> None:
+        """Dial all of them at once, and say who proved its token."""
+        reached: Dict[str, List[str]] = {each["node"]: [] for each in ways}
+
+        def knock(each: Document) -> None:
+            with contextlib.suppress(Failed):
+                receive.dial(
+                    receive.way(each["node"], each), self.identity, _LOOK_S, self.request.get("node", "")
+                ).close()
+                reached[each["node"]].append(each["address"])
+
+        threads = [threading.Thread(target=knock, args=(each,), daemon=True) for each in ways]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.said.update(reached=reached, round=number)
+
+    # what it has
+
+    def _settle(self) -> None:
+        """Rename what arrived, in a thread: it waits for the disk."""
+        try:
+            while not self.gate.over:
+                for number, sha256 in self.store.settle():
+                    self.receiver.again(number, sha256)
+                time.sleep(_TICK_S)
+        except Exception as error:
+            if not self.gate.over:
+                self.error = error
+
+    def _finish(self) -> None:
+        """Everything arrived."""
+        for number, sha256 in self.store.settle(last=True):
+            self.receiver.again(number, sha256)
+            return
+        seconds = max(0.0, time.monotonic() - self.receiver.first) if self.receiver.first else 0.0
+        self.said["whole"] = {"bytes": self.receiver.received, "seconds": round(seconds, 3), "peak_bytes": peak_bytes()}
+
+    def _say(self) -> None:
+        now, received = time.monotonic(), self.receiver.received
+        self.rates = [*self.rates, (now, received)][-21:]
+        then, before = self.rates[0]
+        self.said.update(
+            bytes=self.store.have(),
+            total=self.store.total,
+            rate=round((received - before) / max(now - then, _TICK_S)),
+            streams=self.receiver.streams,
+            served=dict(self.server.served),
+            left=self.receiver.sources.left,
+            wrong=self.receiver.wrong,
+            **{"from": self.receiver.sources.current},
+        )
+        found = self.store.hashes()
+        if found:
+            self.said["sha256"] = {str(number): sha256 for number, sha256 in found.items()}
+        self.job.say(**self.said)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had at once."""
+    with open("/proc/self/status") as status:
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read(), re.MULTILINE)
+    return int(found.group(1)) << 10 if found else 0

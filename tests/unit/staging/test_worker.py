@@ -1,0 +1,369 @@
+"""Workers as processes: chains, and what happens where one of them, its disk, a connection or the operator fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from sparkcluster.hosts import program
+from tests.unit.staging.workers import chain, content, eventually, flip, written
+
+MB = 1_000_000
+SIZES = {"one.bin": 9 * MB, "sub/two.bin": 5 * MB + 3, "config.json": 300, "empty": 0, "sub/small.txt": 70_000}
+LARGE = {"one.bin": 8 * MB, "two.bin": 8 * MB, "three.bin": 8 * MB, "four.bin": 8 * MB, "config.json": 300}
+
+
+def total(sizes):
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("receivers", [1, 2, 4, 7])
+def test_every_copy_is_the_same_and_each_node_sends_it_once(workers, receivers):
+    nodes = workers(*"abcdefgh"[: receivers + 1])
+    files = written(nodes[0].root, SIZES)
+    for each in nodes:
+        each.begin(files)
+    chain(nodes)
+    for each in nodes[1:]:
+        done = each.wait("done")
+        assert done["bytes"] == total(SIZES)
+        assert done["peak_bytes"] < 64 << 20
+        assert content(each.root) == content(nodes[0].root)
+        assert (each.root / "one.bin").stat().st_mtime_ns == 7_000_000_000
+    for near, far in itertools.pairwise(nodes):
+        eventually(lambda near=near, far=far: near.said["served"] == {far.name: total(SIZES)})
+    for each in nodes:
+        each.order(end=True)
+    for each in nodes:
+        each.wait("over")
+
+
+@pytest.fixture
+def slow_chain(workers):
+    """A chain of four of which the source is slow, and ``third`` of it is there."""
+    nodes = workers(*"abcd")
+    files = written(nodes[0].root, LARGE)
+    nodes[0].begin(files, limit_bytes_s=10 * MB)
+    for each in nodes[1:]:
+        each.begin(files)
+    chain(nodes)
+    eventually(lambda: nodes[3].said.get("bytes", 0) > total(LARGE) / 4)
+    return nodes
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain, number):
+    a, b, c, d = slow_chain
+    b.kill(number)
+    for each in (c, d):
+        assert each.wait("done")["bytes"] == total(LARGE), "no byte twice"
+        assert content(each.root) == content(a.root)
+    (left,) = c.said["left"]
+    assert left["node"] == "b"
+    assert (
+        left["why"]
+        in {
+            signal.SIGKILL: {
+                "the other node closed the connection too early",
+                "the connection broke: Connection reset by peer",
+            },
+            signal.SIGSTOP: {"received nothing for 5 s"},
+        }[number]
+    )
+    assert total(LARGE) / 8 < left["offset"] < total(LARGE)
+    assert d.said["left"] == [], "who is behind a node without data does not leave it"
+    assert a.said["served"]["c"] < total(LARGE) - left["offset"] + 8 * MB
+    if number == signal.SIGSTOP:
+        b.kill(signal.SIGCONT)
+        assert b.wait("done")
+
+
+def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_source):
+    real = program.source.__wrapped__
+    set_source(lambda module, engine: real(module, engine).replace("patience_s = 60.0", "patience_s = 2.0"))
+    a, b, c = workers(*"abc")
+    files = written(a.root, LARGE)
+    a.begin(files, limit_bytes_s=10 * MB)
+    b.begin(files)
+    c.begin(files)
+    chain((a, b, c))
+    eventually(lambda: c.said.get("bytes", 0) > total(LARGE) / 4)
+    a.kill()
+    for each in (b, c):
+        each.wait("over")
+        assert each.said["kind"] == "missing"
+        assert each.said["failed"].startswith("no node sends ")
+        assert not (each.root / "config.json").exists() or content(each.root)["config.json"] == files[-1]["sha256"]
+    had = {each: each.said["bytes"] for each in (b, c)}
+    assert had[c] > total(LARGE) / 4
+    for each in (a, b, c):
+        each.begin(files)
+    assert b.wait("lacks")["bytes"] == total(LARGE) - had[b]
+    chain((a, b, c))
+    for each in (b, c):
+        assert each.wait("done")["bytes"] == total(LARGE) - had[each]
+        assert content(each.root) == content(a.root)
+
+
+def test_a_receiver_that_was_killed_goes_on_where_it_was(slow_chain):
+    a, b, c, d = slow_chain
+    d.kill()
+    d.wait("over")
+    there = sum(path.stat().st_size for path in d.root.iterdir())
+    assert there > total(LARGE) / 4
+    d.begin()
+    assert d.wait("lacks")["bytes"] <= total(LARGE) - there + 300
+    d.order(**{"from": [c.source(), b.source(), a.source()]})
+    assert d.wait("done")["bytes"] <= total(LARGE) - there + 300
+    assert content(d.root) == content(a.root)
+
+
+def test_a_full_disk_ends_one_node_and_the_next_ones_go_on(workers, small_disk):
+    a, b, c = workers(*"abc")
+    files = written(a.root, LARGE)
+    b.root = small_disk(12 * MB)
+    for each in (a, b, c):
+        each.begin(files)
+    assert b.wait("room")["needed"] == total(LARGE)
+    assert b.said["room"]["free"] < b.said["room"]["needed"]
+    chain((a, b, c))
+    b.wait("over")
+    assert b.said["kind"] == "disk"
+    assert b.said["failed"].startswith("no space left on device")
+    assert c.wait("done")["bytes"] == total(LARGE)
+    assert content(c.root) == content(a.root)
+    assert [each["node"] for each in c.said["left"]] == ["b"]
+
+
+@pytest.mark.parametrize("size", [8 * MB, 900_000])
+def test_a_byte_that_changes_on_its_way_is_named_and_the_file_received_again(workers, size, proxy):
+    a, b, c = workers(*"abc")
+    (file,) = files = written(a.root, {"one.bin": size})
+    for each in (a, b, c):
+        each.begin(files)
+    between = proxy(a.way()["port"], flip(size // 2))
+    b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
+    c.order(**{"from": [b.source(), a.source()]})
+    for each in (b, c):
+        each.wait("done")
+        assert content(each.root) == content(a.root)
+    (wrong,) = b.said["wrong"]
+    assert (wrong["file"], wrong["from"]) == (0, "a")
+    assert wrong["sha256"] != file["sha256"]
+    assert b.said["left"] == []
+    assert all(each["from"] == "b" for each in c.said["wrong"])
+    assert c.said["left"] == []
+
+
+def test_a_node_whose_files_always_arrive_corrupt_is_left(workers, proxy):
+    a, b, c = workers(*"abc")
+    files = written(a.root, {"one.bin": 5 * MB})
+    written(b.root, {})
+    b.root.mkdir(parents=True, exist_ok=True)
+    (b.root / "one.bin").write_bytes((a.root / "one.bin").read_bytes())
+    for each in (a, b, c):
+        each.begin(files)
+    between = proxy(b.way()["port"], flip(2 * MB, times=99))
+    c.order(**{"from": [{"node": "b", "ways": [{**b.way(), "port": between.port}]}, a.source()]})
+    c.wait("done")
+    assert content(c.root) == content(a.root)
+    assert [each["from"] for each in c.said["wrong"]] == ["b", "b"]
+    assert [each["node"] for each in c.said["left"]] == ["b"]
+
+
+def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
+    a, b = workers(*"ab")
+    files = written(a.root, {"one.bin": 5 * MB, "two.bin": 3 * MB})
+    with (a.root / "one.bin").open("r+b") as file:
+        file.write(b"x")
+    a.begin(files)
+    b.begin(files)
+    chain((a, b))
+    b.wait("over")
+    assert b.said["kind"] == "hash"
+    assert not (b.root / "one.bin").exists()
+    assert [each["file"] for each in b.said["wrong"]] == [0, 0]
+
+
+def test_files_of_which_nobody_knows_the_hash_are_read_once_and_renamed_then(workers):
+    a, b, c = workers(*"abc")
+    known = written(a.root, LARGE)
+    files = [{**file, "sha256": None} for file in known]
+    for each in (a, b, c):
+        each.begin(files)
+    chain((a, b, c))
+    said = eventually(lambda: len(a.said.get("sha256") or ()) == 5 and a.said["sha256"])
+    assert said == {str(number): file["sha256"] for number, file in enumerate(known)}
+    eventually(lambda: c.said["bytes"] == total(LARGE))
+    assert not [name for name in content(c.root) if not name.endswith(".partial")]
+    for each in (b, c):
+        each.order(sha256=said)
+        each.wait("done")
+        assert content(each.root) == content(a.root)
+
+
+def test_what_turns_out_to_be_corrupt_later_is_received_again(workers, proxy):
+    a, b, c = workers(*"abc")
+    known = written(a.root, {"one.bin": 5 * MB})
+    files = [{**file, "sha256": None} for file in known]
+    for each in (a, b, c):
+        each.begin(files)
+    between = proxy(a.way()["port"], flip(2 * MB))
+    b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
+    c.order(**{"from": [b.source(), a.source()]})
+    eventually(lambda: c.said["bytes"] == 5 * MB)
+    for each in (b, c):
+        each.order(sha256={"0": known[0]["sha256"]})
+        each.wait("done")
+        assert content(each.root) == content(a.root)
+    assert [each["from"] for each in b.said["wrong"]] == ["a"]
+
+
+def test_files_lie_in_parts_on_several_nodes(workers):
+    nodes = workers(*"abcd")
+    files = written(nodes[0].root, SIZES)
+    for place, name in enumerate(("one.bin", "sub/two.bin", "config.json")):
+        target = nodes[place + 1].root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (nodes[0].root / name).rename(target)
+    for each in nodes:
+        each.begin(files)
+    sources = [each.source() for each in nodes]
+    for place, each in enumerate(nodes):
+        each.order(**{"from": (sources[place + 1 :] + sources[:place])[::-1]})
+    for each in nodes:
+        each.wait("done")
+        assert content(each.root) == {file["path"]: file["sha256"] for file in files}
+
+
+def test_a_rail_that_is_out_leaves_the_other(workers):
+    a, b = workers(*"ab")
+    files = written(a.root, LARGE)
+    a.begin(files, listen=[{"address": "127.0.0.1"}, {"address": "127.0.0.2"}], limit_bytes_s=20 * MB)
+    b.begin(files)
+    ways = [a.way(), a.way("127.0.0.2"), {**a.way(), "address": "127.0.0.3"}]
+    b.order(**{"from": [{"node": "a", "ways": ways}]})
+    assert b.wait("done")["bytes"] == total(LARGE)
+    assert b.said["left"] == []
+
+
+def test_a_look_says_which_address_is_which_node(workers):
+    a, b, c = workers(*"abc")
+    files = written(a.root, {"one": 1})
+    for each in (a, b, c):
+        each.begin(files)
+    look = [{"node": "a", **a.way()}, {"node": "b", **b.way(), "port": a.way()["port"]},
+            {"node": "b", **b.way(), "address": "127.0.0.9"}]  # fmt: skip
+    c.order(look=look, round=1)
+    assert c.wait("reached") == {"a": ["127.0.0.1"], "b": []}
+    b.order(look=look[:1], round=7)
+    b.wait("reached")
+    assert b.said["round"] == 7
+    c.order(look=[{"node": "b", **b.way()}], round=2)
+    eventually(lambda: c.said["reached"] == {"b": ["127.0.0.1"]} and c.said["round"] == 2)
+
+
+def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_chain):
+    a, *_, d = slow_chain
+    d.detach()
+    d.let_go()
+    eventually((d.root / "four.bin").exists)
+    d.take_lease(2)
+    d.begin(token="0" * 32)
+    assert d.wait("token") == d.token, "that of the worker which runs"
+    assert d.wait("done")["bytes"] == total(LARGE)
+    assert content(d.root) == content(a.root)
+
+
+def test_a_worker_stands_still_while_another_operator_has_the_lease_and_goes_on_for_him(slow_chain):
+    a, b, c, d = slow_chain
+    d.detach()
+    d.take_lease(granted=False)
+    eventually(lambda: c.said["served"].get("d", 0) and _still(d))
+    there = _size(d)
+    assert there < total(LARGE)
+    d.take_lease(2)
+    d.begin()
+    d.order(**{"from": [c.source(), b.source(), a.source()]})
+    assert d.wait("done")["bytes"] == total(LARGE)
+
+
+def _size(worker):
+    return sum(path.stat().st_size for path in worker.root.iterdir())
+
+
+def _still(worker):
+    before = _size(worker)
+    time.sleep(1)
+    return _size(worker) == before
+
+
+def test_a_lease_that_was_taken_ends_the_worker(slow_chain, set_source):
+    *_, d = slow_chain
+    d.detach()
+    real = program.source.__wrapped__
+    set_source(lambda module, engine: real(module, engine).replace("_ADOPTED_S = 60.0", "_ADOPTED_S = 1.0"))
+    d.kill()
+    d.begin()
+    d.wait("ports")
+    d.take_lease(granted=False)
+    d.wait("over")
+    state = eventually(lambda: json.loads((d.directory / "state.json").read_text()).get("refused"))
+    assert state == "epoch 1 is over: op1 is acquiring the lease"
+
+
+def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
+    *_, d = slow_chain
+    d.order(cancel=True)
+    d.wait("over")
+    assert d.said["kind"] == "cancelled"
+    assert _size(d) > total(LARGE) / 4
+
+
+def test_a_limit_is_kept(workers):
+    a, b = workers(*"ab")
+    files = written(a.root, {"one.bin": 6 * MB, "two.bin": 6 * MB})
+    a.begin(files, limit_bytes_s=6 * MB)
+    b.begin(files)
+    chain((a, b))
+    assert b.wait("done")["seconds"] > 1.6
+
+
+def test_what_is_staged_leaves_the_page_cache(workers):
+    a, b = workers(*"ab")
+    files = written(a.root, {"one.bin": 80 * MB, "two.bin": 5 * MB})
+    for path in a.root.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    a.begin(files)
+    b.begin(files)
+    chain((a, b))
+    b.wait("done")
+    for each in (a, b):
+        assert _cached(each.root) < 0.05 * 85 * MB, each.name
+
+
+def _cached(root):
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", *map(str, root.iterdir())]
+    return sum(map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))
+
+
+@pytest.mark.full
+def test_sixty_thousand_small_files_take_little_memory(workers):
+    a, b, c = workers(*"abc")
+    files = written(a.root, {f"directory-{number % 40:060}/{number:060}": 1500 for number in range(60_000)})
+    for each in (a, b, c):
+        each.begin(files)
+    chain((a, b, c))
+    for each in (a, b, c):
+        done = each.wait("done", 300)
+        print(each.name, done)
+        assert done["peak_bytes"] < 64 << 20
+    assert content(c.root) == content(a.root)
