@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Each, Seen, check
@@ -24,9 +24,9 @@ unread_check = Each(lambda context: context.hashes.unasked.items())
     "Every large file of the weights is intact",
     stage="deep",
     source=HUB,
-    remedy="remove the damaged file and stage the weights again",
+    remedy="stage weights --verify, which replaces it",
 )
-def damaged(context: Context, name: str, files: tuple[HashedFile, ...]) -> Iterator[Seen]:
+def damaged(_: Context, name: str, files: tuple[HashedFile, ...]) -> Iterator[Seen]:
     """The engine loads a damaged file as it is, and crashes while loading or answers garbage.
 
     The hub names each large file by its SHA-256, so a single node can be judged.
@@ -36,7 +36,7 @@ def damaged(context: Context, name: str, files: tuple[HashedFile, ...]) -> Itera
         yield Seen(
             f"{_counted(bad)} of the weights on {name} {'is' if len(bad) == 1 else 'are'} damaged",
             _seen({key: f"SHA-256 {file.sha256[:12]}…, expected {str(file.blob)[:12]}…" for key, file in bad.items()}),
-            _replace(context, name, bad),
+            (STAGE,),
         )
 
 
@@ -45,12 +45,13 @@ def damaged(context: Context, name: str, files: tuple[HashedFile, ...]) -> Itera
     "The weights are the same on every node",
     stage="deep",
     source="files of the same size may differ; owners' reports of garbage answers from one rank's weights",
-    remedy="remove the files that differ and stage the weights again",
+    remedy="stage weights --verify, which replaces what is wrong",
 )
 def same_weights(context: Context) -> Iterator[Seen]:
     """Ranks with different weights answer garbage without a message in any log.
 
-    If most nodes agree, the others are named; of two that differ it is unknown which is right.
+    If most nodes agree, the others are named; of two that differ it is unknown here which is right. Staging also
+    knows what the nodes recorded when they last read the files.
     """
     copies: dict[str, dict[str, HashedFile]] = {}
     for name, files in context.hashes.files.items():
@@ -74,7 +75,7 @@ def same_weights(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"{_counted(bad)} of the weights{on_node} {'differs' if len(bad) == 1 else 'differ'} {where}",
             _seen({file: ", ".join(seen) for file, seen in hashes.items()}),
-            (STAGE,) if node is None else _replace(context, node, bad),
+            (STAGE,),
             node=node,
         )
 
@@ -107,9 +108,3 @@ def _seen(details: Mapping[str, str]) -> str:
 def _path(context: Context, name: str) -> str:
     weights = context.facts[name].weights
     return weights.path or "" if isinstance(weights, Weights) else ""
-
-
-def _replace(context: Context, name: str, files: Iterable[str]) -> tuple[str, ...]:
-    """Commands that remove ``files`` with their blobs, then fetch them again."""
-    paths = [shlex.quote(f"{_path(context, name)}/{file}") for file in files]
-    return (*(f'rm -f "$(readlink -f {path})" {path}' for path in paths[:5]), STAGE)
