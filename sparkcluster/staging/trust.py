@@ -89,6 +89,28 @@ class Wanted:
         return found
 
 
+def wanted(lists: Lists, first: str) -> Wanted:
+    """The union of what nodes have of a model that none has whole.
+
+    ``lists`` have no file that a node's facts call truncated. Of a file that nodes have differently (another blob, size
+    or known SHA-256) the first node that has it decides, ``first`` before all others; only nodes with the same hold it.
+    """
+    order = [first, *(node for node in lists if node != first)]
+    files: list[ListedFile] = []
+    holders: dict[str, tuple[str, ...]] = {}
+    for name in dict.fromkeys(name for node in order for name in lists[node]):
+        copies = {node: lists[node][name] for node in order if name in lists[node]}
+        expected = next(iter(copies.values()))
+        files.append(expected)
+        holders[name] = tuple(node for node, copy in copies.items() if _is_same(copy, expected))
+    return Wanted(tuple(files), holders)
+
+
+def _is_same(copy: ListedFile, expected: ListedFile) -> bool:
+    hashes = {copy.sha256, expected.sha256} - {None}
+    return (copy.blob, copy.size) == (expected.blob, expected.size) and len(hashes) < 2
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Corrupt:
     """A node's copy of a file of ``model`` that is not what it should be; ``source`` is a node that has it right."""

@@ -13,7 +13,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.staging import copy as copying
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
-from sparkcluster.staging.trust import Verdict, examine, judge
+from sparkcluster.staging.trust import Verdict, examine, judge, wanted
 from tests.unit.staging.conftest import tree, write_model
 from tests.unit.staging.test_stage import World
 
@@ -264,3 +264,26 @@ def test_sixty_thousand_files_of_the_hubs_cache_are_not_refused():
     for number in range(60_000):
         manifest.add(ListedFile(name=f"{number % 40}/{number}", size=4, mtime=0, blob=f"{number:040x}"))
     assert len(manifest.files) == 60_000
+
+
+def part(*files):
+    """Files by name, each given as its name, size, blob, and SHA-256 if that is known."""
+    return {
+        name: ListedFile(name=name, size=size, mtime=0, blob=blob, sha256=sha256) for name, size, blob, sha256 in files
+    }
+
+
+def test_of_what_no_node_has_whole_each_gives_what_it_has():
+    lists = {
+        "a": part(("one", 1, "b1", None), ("three", 3, None, GOOD)),
+        "b": part(("one", 1, "b1", None), ("two", 2, "b2", None), ("three", 3, None, None)),
+        "c": part(("one", 1, "other", None), ("two", 9, "b2", None), ("three", 3, None, BAD), ("four", 4, None, None)),
+    }
+    found = wanted(lists, "b")
+    assert found.holders == {"one": ("b", "a"), "two": ("b",), "three": ("b", "a", "c"), "four": ("c",)}
+    assert [file.name for file in found.lacked("a")] == ["two", "four"]
+    assert {node: [file.name for file in files] for node, files in found.gathered("a").items()} == {
+        "b": ["two"],
+        "c": ["four"],
+    }
+    assert wanted(lists, "a").holders["three"] == ("a", "b")
