@@ -11,7 +11,7 @@ import select
 import subprocess
 import tempfile
 import time
-from typing import Any, BinaryIO, Dict, Iterator, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
 from sparkcluster.node import docker, image_layers, image_record, programs
 from sparkcluster.node.common import staged_as
@@ -22,7 +22,7 @@ from sparkcluster.node.wire import Check, Failed, Pace, Wire
 Request = Dict[str, Any]
 
 # docker save writes all layers to disk before its first byte of output; docker load unpacks after the last byte.
-_ENGINE_SILENT_S = 1200.0
+ENGINE_SILENT_S = 1200.0
 # An archive may hold an image for several platforms, of which the engine reports the size of one.
 _SIZES, _SPARE_BYTES = 4, 1 << 30
 _INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
@@ -33,39 +33,47 @@ def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
     if line.read_frame() == b"has":
         return {"bytes": 0}
     pace = Pace(0, check, quiet=True)
-    line.outlast(_ENGINE_SILENT_S)
-    engine = _engine()
-    names = image_layers.files(request["state_dir"], engine, request["layers"])
+    line.outlast(ENGINE_SILENT_S)
 
     def write(piece: Any) -> None:
         line.send_patiently(piece)
         pace.add(len(piece))
 
-    command = docker.save(request["image_id"], _platform())
-    with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
-        saved = Saved(_printed(process, errors, line, pace), write)
-        saved.send(image_record.dropped(request["have"], names))
+    save(request, write, lambda: write(b""))
     line.end_frames()
     while line.read_frame() != b"loaded":
         continue
-    if engine["containerd_store"]:
-        image_record.record(request, request["image_id"], saved.documents.files(request))
     return {"bytes": pace.done}
 
 
-def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, line: Wire, pace: Pace) -> Iterator[bytes]:
-    """What ``docker save`` prints. The receiver gets keep-alives while that is nothing, or nothing for it."""
+def save(request: Request, write: Callable[[Any], None], beat: Callable[[], None]) -> None:
+    """Write the archive of the image without the layers that receivers have; ``beat`` is called each second.
+
+    Raises:
+        Failed: Docker cannot save it, or prints no archive.
+    """
+    engine = _engine()
+    names = image_layers.files(request["state_dir"], engine, request["layers"])
+    command = docker.save(request["image_id"], _platform())
+    with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
+        saved = Saved(_printed(process, errors, beat), write)
+        saved.send(image_record.dropped(request["have"], names))
+    if engine["containerd_store"]:
+        image_record.record(request, request["image_id"], saved.documents.files(request))
+
+
+def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, beat: Callable[[], None]) -> Iterator[bytes]:
+    """What ``docker save`` prints: for long it may be nothing, or nothing for the receiver."""
     heard, told = time.monotonic(), time.monotonic()
     for chunk in programs.chunks(process, 1):
         now = time.monotonic()
         if chunk:
             heard = now
             yield chunk
-        _within(heard + _ENGINE_SILENT_S, "docker save printed nothing for %.0f s")
+        _within(heard + ENGINE_SILENT_S, "docker save printed nothing for %.0f s")
         if now - told >= 1:
             told = now
-            line.send_patiently(b"")
-            pace.add()
+            beat()
     if process.wait():
         text = _last(errors)
         raise Failed("blobs" if _INCOMPLETE in text else "docker", "docker save: %s" % text)
@@ -88,19 +96,33 @@ def _platform() -> str | None:
 
 
 def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Load the image, tag it, and verify that it is the requested one.
+    """Load the image, verify that it is the requested one, and tag it."""
+    pace, absent = Pace(request["bytes"], check), 0
 
-    Raises:
-        Failed: of kind ``partial`` where it may succeed if all layers come.
-    """
-    image_id, absent = request["image_id"], 0
-    pace = Pace(request["bytes"], check)
-    image = programs.inspect(docker.inspect_image(image_id))
-    image = image if image is None or docker.is_whole(image) else None
+    def beat() -> None:
+        line.send_frame(b"")
+        pace.add()
+
+    image = present(request)
     line.send_frame(b"lacks" if image is None else b"has")
     if image is None:
-        image, absent = _load(request, line, pace)
+        image, absent = load(request, limited(_chunks(line, pace), request["size"]), beat)
         line.send_frame(b"loaded")
+    return {"bytes": pace.done, "image_id": accept(request, image, absent, check)}
+
+
+def present(request: Request) -> Optional[Dict[str, Any]]:
+    """What Docker says of the image, if that is here and whole."""
+    image = programs.inspect(docker.inspect_image(request["image_id"]))
+    return image if image is not None and docker.is_whole(image) else None
+
+
+def accept(request: Request, image: Dict[str, Any], absent: int, check: Check) -> str:
+    """Tag the image if it is the requested one; its ID. ``absent`` is how many of its layers did not come.
+
+    Raises:
+        Failed: it is another one.
+    """
     found = ((image.get("RootFS") or {}).get("Layers") or [], docker.config_sum(image.get("Config") or {}))
     if found != (request["layers"], request["config_sum"]):
         what = image.get("Id") or "nothing"
@@ -110,27 +132,32 @@ def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
         programs.run(docker.tag(image["Id"], staged_as(request["reference"])))
     except programs.Failed as error:
         raise Failed("docker", "docker tag: %s" % error) from None
-    return {"bytes": pace.done, "image_id": image["Id"]}
+    return str(image["Id"])
 
 
-def _load(request: Request, line: Wire, pace: Pace) -> Tuple[Dict[str, Any], int]:
-    """Pipe the checked archive to ``docker load``; what Docker says of the image, and how many layers did not come."""
+def load(request: Request, chunks: Iterator[bytes], beat: Callable[[], None]) -> Tuple[Dict[str, Any], int]:
+    """Pipe the checked archive to ``docker load``; what Docker says of the image, and how many layers did not come.
+
+    ``beat`` is called twice a second while Docker reads nothing.
+
+    Raises:
+        Failed: of kind ``partial`` where it may succeed if all layers come.
+    """
     engine = _engine()
     prefix, blobs = _here(request, engine)
     with tempfile.TemporaryFile() as output:
         with programs.started(docker.load(), stdin=subprocess.PIPE, stdout=output, bufsize=0) as process:
             os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
-            archive = Archive(_chunks(line, pace, request["size"]), lambda data: _feed(process.stdin, data, line, pace))
+            archive = Archive(chunks, lambda data: _feed(process.stdin, data, beat))
             try:
                 archive.relay(request, prefix, blobs)
             except BrokenPipeError:
                 process.wait()  # it failed, and its output says why
             process.stdin.close()  # type: ignore[union-attr]
-            limit = time.monotonic() + _ENGINE_SILENT_S
+            limit = time.monotonic() + ENGINE_SILENT_S
             while process.poll() is None:
                 _within(limit, "docker load did not finish within %.0f s")
-                line.send_frame(b"")
-                pace.add()
+                beat()
                 time.sleep(0.2)
         text = _last(output)
         if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
@@ -162,36 +189,43 @@ def loaded(text: str) -> str | None:
     return found.group(1) if found else None
 
 
-def _chunks(line: Wire, pace: Pace, size: int) -> Iterator[bytes]:
-    """What arrives of an image of ``size`` bytes, without keep-alives."""
-    limit = time.monotonic() + _ENGINE_SILENT_S
+def limited(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """``chunks`` of the archive of an image of ``size`` bytes; Failed if they are more than that can be."""
+    done = 0
+    for chunk in chunks:
+        done += len(chunk)
+        if 0 < _SIZES * size < done - _SPARE_BYTES:
+            raise Failed("archive", "the image's archive is larger than the image")
+        yield chunk
+
+
+def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:
+    """What arrives, without keep-alives."""
+    limit = time.monotonic() + ENGINE_SILENT_S
     for chunk in iter(line.read_frame, None):
         pace.add(len(chunk))
         if chunk:
             yield chunk
-            limit = time.monotonic() + _ENGINE_SILENT_S
+            limit = time.monotonic() + ENGINE_SILENT_S
         _within(limit, "the other node sent nothing of the image for %.0f s")
-        if 0 < _SIZES * size < pace.done - _SPARE_BYTES:
-            raise Failed("archive", "the image's archive is larger than the image")
 
 
 def _within(limit: float, text: str) -> None:
     if time.monotonic() > limit:
-        raise Failed("docker", text % _ENGINE_SILENT_S)
+        raise Failed("docker", text % ENGINE_SILENT_S)
 
 
-def _feed(stdin: Any, chunk: Any, line: Wire, pace: Pace) -> None:
-    """Write to ``docker load``, which reads nothing while it syncs a large layer; the sender gets keep-alives then."""
+def _feed(stdin: Any, chunk: Any, beat: Callable[[], None]) -> None:
+    """Write to ``docker load``, which reads nothing while it syncs a large layer."""
     remaining = memoryview(chunk)
-    limit = time.monotonic() + _ENGINE_SILENT_S
+    limit = time.monotonic() + ENGINE_SILENT_S
     while remaining:
         if select.select([], [stdin], [], 0.5)[1]:
             remaining = remaining[stdin.write(remaining) or 0 :]
-            limit = time.monotonic() + _ENGINE_SILENT_S
+            limit = time.monotonic() + ENGINE_SILENT_S
         else:
             _within(limit, "docker load read nothing for %.0f s")
-            line.send_frame(b"")
-            pace.add()
+            beat()
 
 
 def _last(file: BinaryIO) -> str:

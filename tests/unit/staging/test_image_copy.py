@@ -150,8 +150,7 @@ def test_the_sender_gets_keep_alives_while_docker_load_reads_nothing():
     drain = threading.Timer(1.7, lambda: [os.read(read, 1 << 16) for _ in range(32)])
     drain.start()
     with os.fdopen(write, "wb", buffering=0) as stdin:
-        line = SimpleNamespace(send_frame=frames.append)
-        docker_copy._feed(stdin, rest, line, wire.Pace(0, lambda: None, quiet=True))
+        docker_copy._feed(stdin, rest, lambda: frames.append(b""))
     drain.join()
     os.close(read)
     assert len(frames) >= 3
@@ -390,7 +389,7 @@ def test_what_passes_is_not_kept_in_memory(what):
 
 
 def test_a_sender_that_only_keeps_the_connection_alive_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(docker_copy, "_ENGINE_SILENT_S", 0.1)
+    monkeypatch.setattr(docker_copy, "ENGINE_SILENT_S", 0.1)
     frames = iter([b""] * 40)
 
     def read_frame():
@@ -398,7 +397,7 @@ def test_a_sender_that_only_keeps_the_connection_alive_is_not_waited_for(monkeyp
         return next(frames, None)
 
     with pytest.raises(Failed, match="the other node sent nothing of the image"):
-        list(docker_copy._chunks(SimpleNamespace(read_frame=read_frame), wire.Pace(0, lambda: None, quiet=True), 0))
+        list(docker_copy._chunks(SimpleNamespace(read_frame=read_frame), wire.Pace(0, lambda: None, quiet=True)))
 
 
 def test_large_documents_of_other_kinds_hide_no_configuration():

@@ -1,0 +1,192 @@
+"""An image as what a worker moves: its archive is a stream, from one ``docker save`` to ``docker load`` on other nodes.
+
+Python 3.8, standard library only. What arrives passes through a ``Window`` to this node's own Docker and, as it came,
+to the nodes that pull from here: a node that takes another's place goes on in the same stream.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from sparkcluster.node import docker_copy
+from sparkcluster.node.growing import LEFT_S, Store, Window, Writing
+from sparkcluster.node.machine import Machine
+from sparkcluster.node.wire import CHUNK
+
+Request = Dict[str, Any]
+
+_OWN = "docker"  # reader of a window on this node
+_PAUSE_S = 0.5
+_ROOM = 2  # Docker keeps the archive beside the layers until the last one is unpacked
+
+
+class _Stream:
+    """A window that a thread fills or empties, and how that ended.
+
+    Attributes:
+        error: why it failed.
+        over: when it ended.
+    """
+
+    def __init__(self, work: Callable[[Window], None], gate: Callable[[], None]) -> None:
+        self.window = Window()
+        self.window.follow(_OWN, 0)  # before anybody else can
+        self.error: Optional[Exception] = None
+        self.over: Optional[float] = None
+        self._work = work
+        self._gate = gate
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work(self.window)
+        except Exception as error:
+            self.error = error
+        finally:
+            self.over = time.monotonic()
+            self.window.leave(_OWN, 0)
+
+    def is_left(self) -> bool:
+        """Whether it is over, and no node reads the rest of it, or may still come for that."""
+        if self.over is None or self.window.tail() < self.window.at:
+            return False
+        return time.monotonic() - self.over > LEFT_S
+
+    def add(self, data: Any) -> None:
+        """Write into the window as soon as its readers have made room."""
+        while not self.window.write(data, _PAUSE_S):
+            self.check()
+            self._gate()
+
+    def check(self) -> None:
+        """Raise why it failed."""
+        if self.error is not None:
+            raise self.error
+
+    def wait(self) -> None:
+        """Return at its end; raise why it failed."""
+        self._thread.join()
+        self.check()
+
+
+class _Receiving(Writing):
+    """What receives the archive and loads it."""
+
+    def __init__(self, request: Request, gate: Callable[[], None], arrived: Callable[[str], None]) -> None:
+        self.size: Optional[int] = None
+        self._request = request
+        self._gate = gate
+        self._arrived = arrived
+        self.stream = _Stream(self._load, gate)
+
+    @property
+    def at(self) -> int:  # type: ignore[override]
+        """The bytes that arrived."""
+        return self.stream.window.at
+
+    def write(self, data: memoryview) -> None:
+        """Take the next bytes."""
+        self.stream.check()
+        self.stream.add(data)
+
+    def finish(self) -> str:
+        """Wait until the image is loaded, compared and tagged; Failed if it cannot be."""
+        self.stream.window.end()
+        self.stream.wait()
+        return ""
+
+    def _load(self, window: Window) -> None:
+        chunks = docker_copy.limited(self._chunks(window), self._request["size"])
+        image, absent = docker_copy.load(self._request, chunks, self._gate)
+        self._arrived(docker_copy.accept(self._request, image, absent, self._gate))
+
+    def _chunks(self, window: Window) -> Iterator[bytes]:
+        offset = 0
+        while offset != window.size:
+            there = window.wait(offset, _PAUSE_S)
+            self._gate()
+            while offset < there:
+                data = window.read(offset, min(CHUNK, there - offset))
+                yield data
+                offset += len(data)
+                window.free(_OWN, offset)
+
+
+class Image(Store):
+    """The image of ``request``, which is file 0; ``gate`` is called before anything is changed."""
+
+    streams = 1
+    patience_s = docker_copy.ENGINE_SILENT_S
+
+    def __init__(self, request: Request, gate: Callable[[], None]) -> None:
+        self.total = request["bytes"]
+        self._request = request
+        self._gate = gate
+        self._receiving: Optional[_Receiving] = None
+        self._sending: Optional[_Stream] = None
+        self._lock = threading.Lock()
+        image = docker_copy.present(request)
+        self._has = image is not None
+        if image is not None:
+            docker_copy.accept(request, image, 0, gate)
+
+    def missing(self) -> Iterator[int]:
+        """The image, if this node lacks it."""
+        return iter([] if self._has else [0])
+
+    def needed(self) -> Dict[str, Any]:
+        """What is to come, and the room that Docker needs for it: the archive beside the layers."""
+        size = 0 if self._has else self._request["bytes"]
+        path = self._request["images_dir"]
+        free = Machine().space(path)[1] if os.path.exists(path) else 1 << 50
+        room = {"free": free, "needed": _ROOM * size, "path": path}
+        return {"lacks": {"files": int(not self._has), "bytes": size}, "room": room}
+
+    def size(self, number: int) -> Optional[int]:  # noqa: ARG002 - the name is the base class's
+        """None: only the end of a stream tells."""
+        return None
+
+    def known(self, number: int) -> bool:
+        """Whether it is the image."""
+        return number == 0
+
+    def have(self) -> int:
+        """Bytes that arrived, or all of them."""
+        return self.total if self._has or self._receiving is None else self._receiving.at
+
+    bytes = have
+
+    def served(self, number: int) -> Optional[Window]:  # noqa: ARG002 - likewise
+        """The stream that is received here; where the image is complete, one of ``docker save``."""
+        with self._lock:
+            if self._receiving is not None and not self._receiving.stream.is_left():
+                return self._receiving.stream.window
+            if not self._has:
+                return None
+            if self._sending is None or self._sending.is_left():
+                self._sending = _Stream(self._save, self._gate)
+            return self._sending.window
+
+    def _save(self, window: Window) -> None:
+        def write(data: Any) -> None:
+            while not window.write(data, _PAUSE_S):
+                window.leave(_OWN, 0)  # by now somebody follows: until then nothing is to be lost
+                self._gate()
+
+        docker_copy.save(self._request, write, self._gate)
+        window.end()
+
+    def write(self, number: int) -> Writing:  # noqa: ARG002 - likewise
+        """What receives the image, or goes on."""
+        with self._lock:
+            if self._receiving is None:
+                self._receiving = _Receiving(self._request, self._gate, self._arrived)
+            return self._receiving
+
+    def _arrived(self, image_id: str) -> None:
+        self._request = {**self._request, "image_id": image_id}
+        self._has = True

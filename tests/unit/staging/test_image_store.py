@@ -1,0 +1,113 @@
+"""An image that passes through workers' stores: from one engine to the next, and on from there while it is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.node import docker_copy
+from tests.unit.staging.archives import ImageMade, tar
+
+OLD = ImageMade([b"base" * 200_000, b"top" * 1000])
+NEW = ImageMade([OLD.layers[0], os.urandom(1 << 20) * 3])
+
+# Serves its image to standard output, which it receives from standard input before unless it has it.
+PROGRAM = f"""
+import json, sys, threading
+sys.path.insert(0, {str(Path(docker_copy.__file__).parents[2])!r})
+from sparkcluster.node import programs, wire
+from sparkcluster.node.image_store import Image
+request = json.loads(sys.argv[1])
+store = Image(request, lambda: None)
+print(json.dumps([list(store.missing()), store.needed()["lacks"]]), file=sys.stderr, flush=True)
+writing = store.write(0) if list(store.missing()) else None
+window = store.served(0)
+window.follow("next", 0)
+def serve():
+    offset = 0
+    while offset != window.size:
+        there = window.wait(offset, 1.0)
+        data = window.read(offset, min(there - offset, 65536))
+        sys.stdout.buffer.write(data)
+        offset += len(data)
+        window.free("next", offset)
+    sys.stdout.buffer.close()
+serving = threading.Thread(target=serve)
+serving.start()
+try:
+    if writing is not None:
+        for data in iter(lambda: sys.stdin.buffer.read1(100_000), b""):
+            writing.write(memoryview(data))
+        writing.size = writing.at
+        assert writing.finish() == ""
+except programs.Failed as error:
+    writing.stream.window.end()
+    print("failed", error.kind, error, file=sys.stderr)
+serving.join()
+print(json.dumps([store.have(), list(store.missing())]), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def worker(lease):
+    """Starts a store on a node, between these streams."""
+
+    def start(node, request, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE):
+        whole = {**request, **lease.document(), "state_dir": str(node.home / "state"), "images_dir": str(node.home)}
+        argv = [*node._before, sys.executable, "-IS", "-c", PROGRAM, json.dumps(whole)]
+        return running.enter_context(subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE))
+
+    with contextlib.ExitStack() as running:
+        yield start
+
+
+def test_an_image_passes_through_one_node_to_the_next_without_the_layers_that_both_have(node, worker):
+    a, b, c = (node(name) for name in "abc")
+    a.add_image(NEW, "vllm:v1")
+    for each in (b, c):
+        each.add_image(OLD, "vllm:v0")
+    request = NEW.request(have=["", None])
+    first = worker(a, request)
+    second = worker(b, request, stdin=first.stdout)
+    last = worker(c, request, stdin=second.stdout)
+    sent, errors = last.communicate(timeout=60)
+    assert [each.wait(60) for each in (first, second)] == [0, 0], errors
+    assert b"failed" not in errors
+    assert len(NEW.layers[1]) < len(sent) < len(NEW.layers[1]) + 20_000
+    assert {name: each.images()["vllm:v1"] for name, each in zip("abc", (a, b, c), strict=True)} == dict.fromkeys(
+        "abc", NEW.id
+    )
+    assert all(NEW.layers[0] not in (each.docker / "received").read_bytes() for each in (b, c))
+    assert [json.loads(line)[0] for line in errors.decode().splitlines()] == [[0], 2_500_000]
+
+
+def test_a_node_that_has_the_image_gives_it_the_name_and_a_stream_of_its_own(node, worker):
+    a = node("a")
+    a.add_image(NEW, "other:v9")
+    sent, errors = worker(a, NEW.request()).communicate(timeout=60)
+    assert sent == tar(NEW.oci())
+    assert a.images() == {"other:v9": NEW.id, "vllm:v1": NEW.id}
+    assert [json.loads(line) for line in errors.decode().splitlines()] == [
+        [[], {"files": 0, "bytes": 0}], [2_500_000, []]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("have", "kind"), [(["", None], "partial"), ([None, None], "blobs")])
+def test_what_another_node_cannot_load_is_an_error_with_its_kind(node, worker, have, kind):
+    """And no image; what arrived was passed on all the same."""
+    a, b = node("a"), node("b")
+    a.add_image(NEW, "vllm:v1")
+    lacking = tar([entry for entry in NEW.oci() if entry[0] != "blobs/sha256/" + NEW.diffs[0][7:]])
+    (a.docker / "sent").write_bytes(lacking)
+    first = worker(a, NEW.request(have=have))
+    sent, errors = worker(b, NEW.request(have=have), stdin=first.stdout).communicate(timeout=60)
+    assert first.wait(60) == 0
+    assert sent == lacking
+    assert f"failed {kind} the image's archive lacks" in errors.decode()
+    assert (b.images(), b.image_ids()) == ({}, set())
