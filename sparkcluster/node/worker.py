@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Optional, Tuple
 
-from sparkcluster.node import commit, common, job, receive
+from sparkcluster.node import commit, common, image_store, job, receive
 from sparkcluster.node.growing import Store
 from sparkcluster.node.serve import Gate, Server
 from sparkcluster.node.tls import Identity
@@ -45,8 +45,13 @@ def files(request: Request, directory: str, gate: Callable[[], None]) -> Store:
     return commit.Files(request, listed, tree, gate)
 
 
+def image(request: Request, _directory: str, gate: Callable[[], None]) -> Store:
+    """The image of a request."""
+    return image_store.Image(request, gate)
+
+
 # By ``what`` of the request: from it, the directory of the job, and what is called before anything is changed.
-STORES: Dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files": files}
+STORES: Dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files": files, "image": image}
 
 
 def begin(request: Request, lines: BinaryIO) -> Document:

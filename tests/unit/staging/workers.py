@@ -41,6 +41,7 @@ class Worker:
     Attributes:
         said: the last value of everything that it said.
         root: where the files are.
+        env: of its programs; None for that of the tests.
     """
 
     def __init__(self, name: str, place: Path) -> None:
@@ -50,6 +51,7 @@ class Worker:
         self.token = hashlib.sha256(name.encode()).hexdigest()[:32]
         self.said: dict[str, Any] = {}
         self.epoch = 0
+        self.env: dict[str, str] | None = None
         self.key = key("files", "model")
         self._lock: Any = None
         self._follower: subprocess.Popen[bytes] | None = None
@@ -92,7 +94,7 @@ class Worker:
         }  # fmt: skip
         argv, stdin = program.command("relay", request, python=python or sys.executable)
         self.said = {}
-        self._follower = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._follower = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.env)
         assert self._follower.stdin
         self._follower.stdin.write(stdin)
         self._follower.stdin.flush()
