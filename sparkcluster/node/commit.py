@@ -70,6 +70,8 @@ class Files(Store):
         self.record = Record(request["state_dir"], tree.root)
         self._request = request
         self._revision: Optional[str] = request.get("revision")
+        there = self._revision is None or tree.own_status("snapshots/%s" % self._revision) is not None
+        self._made = None if there else self._revision
         self._lock = threading.Lock()
         self._settling = threading.Lock()
         self._settled = time.monotonic()
@@ -81,8 +83,8 @@ class Files(Store):
         self._hasher = _Hasher(gate)
         self._dirty: queue.Queue[Tuple[Growing, int, int]] = queue.Queue(8)
         replace = set(request.get("replace") or ())
-        there = (number not in replace and tree.size(file.path) == file.size for number, file in enumerate(files))
-        self._state = bytearray(_HAS if each else _LACKS for each in there)
+        whole = (number not in replace and tree.size(file.path) == file.size for number, file in enumerate(files))
+        self._state = bytearray(_HAS if each else _LACKS for each in whole)
         self._bytes = sum(file.size for number, file in enumerate(files) if self._state[number] == _HAS)
         threading.Thread(target=self._evict, daemon=True).start()
 
@@ -264,7 +266,7 @@ class Files(Store):
 
     def _save(self, *, soon: bool = True) -> None:
         with self._lock:
-            self.record.save(self._request["cluster"], soon=soon)
+            self.record.save(self._request["cluster"], self._made, soon=soon)
 
     def prove(self, numbers: Iterable[int]) -> None:
         """Record files of this node whose SHA-256 was proved by who received them."""

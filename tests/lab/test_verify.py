@@ -1,0 +1,94 @@
+"""``stage --verify`` on three Sparks: a byte that changed at rest, behind size, time and inode. Stub engine."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+FOLDER = "/root/models/tiny"
+FILE = "model.safetensors"
+RECORDS = "/root/.local/state/sparkcluster/models"
+FLIP = """
+import os, sys
+path, at = sys.argv[1], int(sys.argv[2])
+before = os.stat(path)
+with open(path, "r+b") as file:
+    byte = file.seek(at) * 0 + file.read(1)[0]
+    file.seek(at)
+    file.write(bytes([byte ^ 1]))
+os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+after = os.stat(path)
+assert (before.st_size, before.st_mtime_ns, before.st_ino) == (after.st_size, after.st_mtime_ns, after.st_ino)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(3)
+
+
+@pytest.fixture
+def lab(lab):
+    """Every Spark has the model, and no record of it."""
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", f"rm -rf {RECORDS} /root/kept; cp -a {FOLDER} /root/kept"])
+    yield lab
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", f"rm -rf {FOLDER} {RECORDS}; mv /root/kept {FOLDER}"])
+
+
+def flip(lab, name, at=1000):
+    lab.spark(name).run(["python3", "-c", FLIP, f"{FOLDER}/{FILE}", str(at)])
+
+
+def sums(lab):
+    return {spark.name: spark.run(["sha256sum", f"{FOLDER}/{FILE}"]).stdout.split()[0] for spark in lab.sparks}
+
+
+@pytest.mark.parametrize("place", [0, 2], ids=["head", "worker"])
+def test_a_bit_that_flipped_in_a_directory_is_named_and_mended(lab, cli, place):
+    right = sums(lab)
+    names = list(right)
+    flip(lab, names[place])
+    assert cli("stage", lab.inventory, "weights").ok().out.count("nothing is missing") == 1
+    done = cli("stage", lab.inventory, "weights", "--verify").ok()
+    source = names[1] if place == 0 else names[0]
+    said = rf"weights  \S+: {names[place]} had a corrupt copy of {FILE} \(SHA-256 [0-9a-f]{{12}}… instead of "
+    assert re.search(
+        said + rf"{right[source][:12]}…\), which was replaced by that of {source}$", done.out, re.MULTILINE
+    )
+    assert sums(lab) == right
+    again = cli("stage", lab.inventory, "weights", "--verify", "--json").ok().json
+    assert again["corrupt"] == again["copied"] == []
+    assert list(again["verified"].values()) == [names]
+
+
+def two(lab, variant):
+    """The inventory of the first two Sparks."""
+    nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
+    return variant(lab, nodes=nodes[:2]), [spark.name for spark in lab.sparks[:2]]
+
+
+def test_of_two_copies_the_record_tells_which_is_right(lab, cli, variant):
+    inventory, (head, _) = two(lab, variant)
+    right = sums(lab)
+    cli("stage", inventory, "weights", "--verify").ok()
+    flip(lab, head)
+    done = cli("stage", inventory, "weights", "--verify", "--json").ok().json
+    assert [(each["node"], each["file"]) for each in done["corrupt"]] == [(head, FILE)]
+    assert sums(lab) == right
+
+
+def test_of_two_copies_without_a_record_neither_is_changed(lab, cli, variant):
+    inventory, (head, worker) = two(lab, variant)
+    flip(lab, head)
+    before = sums(lab)
+    done = cli("stage", inventory, "weights", "--verify")
+    assert done.code == 1
+    assert f"{FILE} differs between nodes, and which copy is right is unknown" in done.err
+    for name in (head, worker):
+        assert f"SHA-256 {before[name][:12]}… on {name}" in done.err
+    assert f"hint: rm {FOLDER}/{FILE}   on the node where it is wrong" in done.err
+    assert sums(lab) == before
