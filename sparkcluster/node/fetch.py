@@ -1,14 +1,19 @@
 """Downloads a model from Hugging Face's hub to this node.
 
-Python 3.8, standard library only. The request says ``id``, ``revision``, ``choice`` (``model_choice``), ``hf_home``,
-``image`` (ID of one that can do it, or None), ``token`` (or None), which the downloader gets by its environment and
-never by an argument, and the lease. What arrived is hashed and recorded.
+Python 3.8, standard library only. The request says ``do`` (download or cancel), ``id``, ``revision``, ``choice``
+(``model_choice``), ``hf_home``, ``image`` (ID of one that can do it, or None), ``endpoint`` (address of the hub; None
+for that of this node), ``offline`` (whether the operator wants no hub asked), ``token`` (or None), which the downloader
+gets by its environment and never by an argument, and the lease. What arrived is hashed and recorded.
+
+A download is a job (``job``), in ``state_dir/downloads/HASH``: it goes on while the operator is silent. It ends, with
+its container, a minute after another one asked for the lease, unless that one wants the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import http.client
 import json
 import os
@@ -19,16 +24,18 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from sparkcluster.node import common, docker, model_choice, programs, wire
+from sparkcluster.node import common, docker, job, model_choice, programs, wire
 from sparkcluster.node.listing import is_misnamed, listing
 from sparkcluster.node.record import Record
-from sparkcluster.node.shared import HUB, hub_folder
+from sparkcluster.node.shared import HUB, HUB_ADDRESS, hub_folder
 from sparkcluster.node.wire import Failed
 
 Request = Dict[str, Any]
 
+_TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its variables
+_ADOPTED_S = 60.0  # an operator who took the lease may want the same; a client that is ended drops what it began
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _LIST_BYTES = 64 << 20
 _FILE_BYTES = 1 << 40
@@ -36,7 +43,10 @@ _ARGUMENTS_BYTES = 100_000  # Linux takes 128 KiB in one
 # A status as huggingface_hub writes it, by requests or httpx; or its own errors, which it raises by the hub's headers.
 _DENIED = re.compile(
     r"\b40[13] (?:Client Error|Unauthorized|Forbidden)|GatedRepo|gated repo|RepositoryNotFound|Repository Not Found"
+    r"|Access denied\. |Error: (?:Model|Dataset|Space|Kernel|Repository)\b.* not found\.$",
+    re.MULTILINE,
 )
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _SNAPSHOT = (
     "import json, os; from huggingface_hub import snapshot_download; "
     "snapshot_download(os.environ['SPARKCLUSTER_ID'], revision=os.environ['SPARKCLUSTER_REVISION'], "
@@ -45,16 +55,31 @@ _SNAPSHOT = (
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Download; the answer is that of ``wire.answer``."""
-    return wire.answer(request, stdin, lambda check: download(request, check))
+    """Download, or end the download; the answer is that of ``wire.answer``."""
+    names = [request[name] for name in ("id", "revision", "choice", "hf_home", "endpoint")]
+    folder = hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:16]
+    directory = os.path.join(common.expand(request["state_dir"]), "downloads", folder)
+
+    def action(check: wire.Check) -> dict[str, Any]:
+        if request["do"] == "cancel":
+            job.cancel(directory)
+            return {}
+        return job.run(directory, {"lease": common.lease_of(request)}, lambda own: download(request, own), check)
+
+    return wire.answer(request, stdin, action)
 
 
-def download(request: Request, check: wire.Check) -> dict[str, Any]:
+def download(request: Request, own: job.Job) -> dict[str, Any]:
     """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image."""
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
     if request.get("token"):
         environment["HF_TOKEN"] = request["token"]
+    if request.get("endpoint"):
+        environment["HF_ENDPOINT"] = request["endpoint"]
+    if request.get("offline") or environment.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
+        where = "the operator's machine" if request.get("offline") else "this node"
+        raise Failed("no hub", "HF_HUB_OFFLINE is set on %s" % where)
     reach_hub(environment)
     sizes = _listed(request, environment)
     files = model_choice.chosen(sizes, (), request.get("choice"))
@@ -63,7 +88,8 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
             "hub", "model.files and model.exclude leave none of the %d files of %s" % (len(sizes), request["id"])
         )
     served = sum(sizes[name] for name in files)
-    argv = _downloader(request, hf_home, environment, files if len(files) < len(sizes) else [])
+    container = "sparkcluster-fetch-" + os.path.basename(own.directory)
+    argv = _downloader(request, hf_home, environment, files if len(files) < len(sizes) else [], container)
     if argv is None:
         why = "neither hf nor an image with huggingface_hub"
         if request.get("token"):
@@ -73,20 +99,64 @@ def download(request: Request, check: wire.Check) -> dict[str, Any]:
     folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")
     if not writable_xet(hf_home):  # a container of root's made it; the folder of this repository is the user's
         environment["HF_XET_CACHE"] = os.path.join(os.path.dirname(folder), ".xet")
+    forget_left(hf_home, os.path.basename(hub_folder(request["id"])))
     needed, free = served - _size(folder), shutil.disk_usage(hf_home).free
     if needed > free:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (hf_home, free / 1e9, needed / 1e9))
-    pace = wire.Pace(min(served, 1 << 50), check)
     root = os.path.join(hf_home, hub_folder(request["id"]))
-    before = _paths(root)
-    code, text = follow(argv, environment, pace, lambda: _size(folder))
+    before, total = _paths(root), min(served, 1 << 50)
+
+    def tell(done: int) -> None:
+        own.check(_ADOPTED_S)
+        own.say(bytes=done, total=total)
+
+    with _alone(container if argv[0] == "docker" else None):
+        done, code, text = follow(argv, environment, tell, lambda: _size(folder))
     if code:
-        last = (text.strip().splitlines() or ["no output"])[-1]
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
-        raise Failed(kind, last)
-    _verify(request, root, before, check)
+        raise Failed(kind, reason(text))
+    _verify(request, root, before, own.check)
     left_out = min(sum(sizes.values()) - served, 1 << 50)
-    return {"bytes": pace.done, "left_out_bytes": left_out, "whole": not sizes}
+    return {"bytes": done, "left_out_bytes": left_out, "whole": not sizes}
+
+
+def reason(text: str) -> str:
+    """Why a download failed, by its output: hf 2 says it in a line of its own, and ends with a hint, both coloured."""
+    lines = [line for line in _COLOURS.sub("", text).strip().splitlines() if not line.startswith("Hint: ")]
+    said = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
+    return (said or lines or ["no output"])[-1]
+
+
+def forget_left(hf_home: str, repository: str) -> None:
+    """Remove what a client that was killed had of its files: none reads it again since huggingface_hub#4228.
+
+    A client at work holds the lock of its file.
+    """
+    blobs = os.path.join(hf_home, "hub", repository, "blobs")
+    for path in glob.glob(os.path.join(glob.escape(blobs), "*.incomplete")):
+        name = re.match(r"^(.+)\.[0-9a-f]{8}\.incomplete$", os.path.basename(path))
+        lock = name and os.path.join(hf_home, "hub", ".locks", repository, name.group(1) + ".lock")
+        if lock and not common.is_locked(lock):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+@contextlib.contextmanager
+def _alone(container: Optional[str]) -> Iterator[None]:
+    """Remove the container of a job that was killed, and at an error ours: it outlives Docker's client."""
+
+    def remove() -> None:
+        with contextlib.suppress(programs.Failed):
+            programs.run(docker.remove(str(container)), 20)
+
+    try:
+        if container:
+            remove()
+        yield
+    except BaseException:
+        if container:
+            remove()
+        raise
 
 
 def writable_xet(hf_home: str) -> bool:
@@ -100,7 +170,7 @@ def writable_xet(hf_home: str) -> bool:
 
 def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
     """Size of each file of the repository; none where the hub does not say it without a token: then all are taken."""
-    endpoint = (environment.get("HF_ENDPOINT") or "https://" + HUB[0]).rstrip("/")
+    endpoint = (environment.get("HF_ENDPOINT") or HUB_ADDRESS).rstrip("/")
     revision = urllib.parse.quote(request["revision"], safe="")
     address = "%s/api/models/%s/revision/%s?blobs=true" % (endpoint, request["id"], revision)
     try:
@@ -115,7 +185,9 @@ def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
     return {} if odd else sizes
 
 
-def _downloader(request: Request, hf_home: str, environment: Dict[str, str], files: List[str]) -> Optional[List[str]]:
+def _downloader(
+    request: Request, hf_home: str, environment: Dict[str, str], files: List[str], container: str
+) -> Optional[List[str]]:
     """Command that downloads ``files`` of the repository, without any the whole of it; None if there is none."""
     path = os.pathsep.join([environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"])
     for name in ("hf", "huggingface-cli"):
@@ -127,7 +199,7 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str], fil
     environment["SPARKCLUSTER_ID"] = request["id"]
     environment["SPARKCLUSTER_REVISION"] = request["revision"]
     environment["SPARKCLUSTER_FILES"] = json.dumps(files or None)
-    options = ["--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
+    options = ["--name", container, "--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
     options += ["--security-opt", "no-new-privileges"]  # it stays that user
     # It sees this repository and its locks, not the rest of the cache, nor the token beside it.
     cache = os.path.join(hf_home, "hub")
@@ -146,33 +218,43 @@ def _downloader(request: Request, hf_home: str, environment: Dict[str, str], fil
 
 def reach_hub(environment: Dict[str, str]) -> None:
     """Check within 5 s that the hub can be reached, for which its client takes minutes."""
-    if any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT")):
+    if any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")):
         return
+    host, port = HUB
+    with contextlib.suppress(ValueError):  # the client says what is wrong with such an address
+        place = urllib.parse.urlsplit(environment.get("HF_ENDPOINT") or "")
+        host, port = place.hostname or host, place.port or (80 if place.scheme == "http" else port)
     try:
-        socket.create_connection(HUB, timeout=5).close()
+        socket.create_connection((host, port), timeout=5).close()
     except OSError as error:
-        raise Failed("no hub", "%s cannot be reached: %s" % (HUB[0], error.strerror or error)) from None
+        raise Failed("no hub", "%s cannot be reached: %s" % (host, error.strerror or error)) from None
 
 
-def follow(argv: List[str], environment: Dict[str, str], pace: wire.Pace, size: Callable[[], int]) -> Tuple[int, str]:
-    """Run ``argv`` and report ``size()`` meanwhile; its exit code and the end of its output.
+def follow(
+    argv: List[str], environment: Dict[str, str], tell: Callable[[int], None], size: Callable[[], int]
+) -> Tuple[int, int, str]:
+    """Run ``argv`` and ``tell`` its ``size()`` each second; that at the end, its exit code, the end of its output.
 
     Raises:
         Failed: neither output nor ``size()`` changed for ``_SILENT_S``.
     """
     tail = b""
-    changed = time.monotonic()
+    changed = told = time.monotonic()
+    done = size()
     with programs.started(argv, env=environment) as process:
         for chunk in programs.chunks(process, 1):
             tail = (tail + chunk)[-(1 << 16) :]
             total = size()
-            if chunk or total != pace.done:
-                changed = time.monotonic()
-            pace.done = total
-            pace.add()
-            if time.monotonic() - changed > _SILENT_S:
+            now = time.monotonic()
+            if chunk or total != done:
+                changed = now
+            done = total
+            if now - told >= 1:
+                told = now
+                tell(done)
+            if now - changed > _SILENT_S:
                 raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(argv[0]), _SILENT_S))
-    return process.returncode, tail.decode("utf-8", "replace")
+    return size(), process.returncode, tail.decode("utf-8", "replace")
 
 
 def _verify(request: Request, root: str, before: Set[str], check: wire.Check) -> None:

@@ -41,6 +41,7 @@ UNFINISHED = (".partial", ".incomplete", ".lock")
 
 
 HUB = ("huggingface.co", 443)
+HUB_ADDRESS = "https://" + HUB[0]
 
 
 def hub_folder(model_id: str) -> str:

@@ -55,13 +55,16 @@ class Failed(programs.Failed):
 
 
 def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], dict[str, Any]]) -> dict[str, Any]:
-    """The ``outcome`` of ``action``, which begins under the lease of ``request`` and gets a check of it."""
+    """The ``outcome`` of ``action``, which begins under the lease of ``request`` and gets a check of it.
+
+    The lease may lapse meanwhile: what runs ends when another operator asks for it, not when ours is silent.
+    """
     common.end_with(stdin)
     lease = common.lease_of(request)
 
     def begin() -> dict[str, Any]:
         common.check_epoch(**lease)
-        return action(lambda: common.check_epoch(**lease))
+        return action(lambda: common.not_taken(**lease))
 
     return outcome(begin)
 

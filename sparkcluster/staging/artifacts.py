@@ -7,6 +7,7 @@ staged apart (``staging.ray``), vocabularies too (``staging.vocabulary``).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.node.shared import hub_folder
+from sparkcluster.node.shared import HUB_ADDRESS, hub_folder
 from sparkcluster.spec import Spec
 
 Artifact = Literal["weights", "image", "vocabulary", "ray"]
@@ -34,7 +35,8 @@ def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
 def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None) -> dict[str, Any]:
     """Request on the node of ``facts``, for ``node.pull`` of an image, else for ``node.fetch``.
 
-    The image that downloads weights is the recipe's, so it gets no ``token``.
+    The image that downloads weights is the recipe's, so it gets no ``token``. That goes to the hub that this machine
+    asks, and to no other that the node may be configured for.
     """
     if what == "image":
         docker = read(facts.docker)
@@ -46,6 +48,8 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
         "hf_home": facts.hf_home,
         "image": facts.image.id if token is None and isinstance(facts.image, Image) else None,
         "token": token,
+        "endpoint": os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None),
+        "offline": os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"},
     }
 
 

@@ -33,6 +33,7 @@ from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.models import safetensors
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import Source
+from sparkcluster.node.shared import HUB_ADDRESS
 
 CONFIG_LIMIT = 16_000_000
 FIRST_BYTES = 1 << 20
@@ -165,7 +166,7 @@ class _Remote:
 
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
-        self.endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or HUB_ADDRESS).rstrip("/")
         if not _is_address(self.endpoint):
             raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is not an http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")

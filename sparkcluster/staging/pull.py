@@ -1,4 +1,4 @@
-"""Pulls an image on a node, where the pull outlives this connection."""
+"""Downloads on a node, an image or weights, which outlive this connection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from sparkcluster.staging.again import Alive, Step, is_silence, stage_errors, un
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import (
     SILENT_S,
+    Answer,
     Done,
     Failure,
     Pulling,
+    Report,
     answers,
     failure_of,
     unfinished,
@@ -31,42 +33,59 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
 
     Raises:
         StageError: the node stayed silent; the pull goes on.
-        LeaseLost: another operator has the lease; a pull under way goes on.
+        LeaseLost: another operator has the lease.
     """
     gaps = observed.Gaps()
 
-    def reported(found: Pulling) -> None:
-        gaps.seen(found.phase, (found.bytes, found.layers))
-        report(found)
+    def reported(last: Answer) -> None:
+        if last.pull is not None:
+            gaps.seen(last.pull.phase, (last.pull.bytes, last.pull.layers))
+            report(last.pull)
 
-    def attempt(alive: Alive) -> Done | Failure:
-        with stream(host, "pull", {**request, **step.lease(host.name), "do": "pull"}) as running:
-            return _follow(step, host.name, running, alive, reported)
-
-    try:
-        with stage_errors(step, host.name):
-            ended = until_done(step, [host], attempt, then=f"the pull continues on {host.name}")
-    except (StageError, KeyboardInterrupt) as error:
-        if step.stopped() or isinstance(error, KeyboardInterrupt):
-            whole = {**request, **step.lease(host.name), "do": "cancel"}
-            with contextlib.suppress(SparkclusterError), stream(host, "pull", whole) as running:
-                next(running.lines(_CANCEL_S), None)
-        elif is_silence(error.__cause__):
-            error.hint = f"the pull continues on {host.name}: run this again to follow it"
-        raise
+    ended = _job(step, host, "pull", request, reported)
     outcome = ended.text if isinstance(ended, Failure) else "pulled"
     cluster = str(step.lease(host.name)["cluster"])
     observed.note(cluster, "pull", node=host.name, outcome=outcome, longest_gap_s=gaps.longest_s)
     return ended
 
 
-def _follow(step: Step, node: str, running: Stream, alive: Alive, report: Callable[[Pulling], None]) -> Done | Failure:
+def fetch(step: Step, host: Host, request: Request, report: Report) -> Done | Failure:
+    """The end of a download of weights on ``host``, likewise."""
+
+    def reported(last: Answer) -> None:
+        if last.bytes is not None:
+            report(last.bytes, last.total)
+
+    return _job(step, host, "fetch", request, reported)
+
+
+def _job(step: Step, host: Host, program: str, request: Request, report: Callable[[Answer], None]) -> Done | Failure:
+    """The end of a job on ``host`` that ``program`` starts or follows."""
+    what = {"pull": "pull", "fetch": "download"}[program]
+
+    def attempt(alive: Alive) -> Done | Failure:
+        with stream(host, program, {**request, **step.lease(host.name), "do": what}) as running:
+            return _follow(step, host.name, running, alive, report)
+
+    try:
+        with stage_errors(step, host.name):
+            return until_done(step, [host], attempt, then=f"the {what} continues on {host.name}")
+    except (StageError, KeyboardInterrupt) as error:
+        if step.stopped() or isinstance(error, KeyboardInterrupt):
+            whole = {**request, **step.lease(host.name), "do": "cancel"}
+            with contextlib.suppress(SparkclusterError), stream(host, program, whole) as running:
+                next(running.lines(_CANCEL_S), None)
+        elif is_silence(error.__cause__):
+            error.hint = f"the {what} continues on {host.name}: run this again to follow it"
+        raise
+
+
+def _follow(step: Step, node: str, running: Stream, alive: Alive, report: Callable[[Answer], None]) -> Done | Failure:
     for last in answers(step, node, running, SILENT_S):
         alive()
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
-        if last.pull is not None:
-            report(last.pull)
+        report(last)
         if last.done is not None:
             return last.done
         if last.failed is not None or last.refused is not None:

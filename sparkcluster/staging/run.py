@@ -17,14 +17,13 @@ from sparkcluster.facts.engine import builds
 from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Calls, failures, values
-from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import registry_of
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
-from sparkcluster.staging.again import RESUME, Alive, is_silence, stage_errors, until_answered, until_done
+from sparkcluster.staging.again import RESUME, is_silence, until_answered
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
 from sparkcluster.staging.copy import (
     Copied,
@@ -33,14 +32,12 @@ from sparkcluster.staging.copy import (
     Progress,
     Pulling,
     Transfers,
-    follow,
-    heard,
     stage_error,
 )
 from sparkcluster.staging.images import announced
 from sparkcluster.staging.manifest import ListedFile, Manifest
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
-from sparkcluster.staging.pull import pull, text
+from sparkcluster.staging.pull import fetch, pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES, combined, fan_out
 from sparkcluster.topology.model import Topology
 
@@ -240,8 +237,8 @@ class _Run(Transfers):
                 errors.append(error)
                 if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
                     break
-                if staging.what == "image" and is_silence(error.__cause__):
-                    break  # that pull continues by itself, and the uplink is slow
+                if is_silence(error.__cause__):
+                    break  # that download continues by itself, and the uplink is slow
                 self.progress(node, error.message)
                 continue
             self.record(staging.what, node, "download", moved, begin)
@@ -275,12 +272,7 @@ class _Run(Transfers):
                 if digest is not None and digest != name:
                     request |= {"reference": digest, "tag": name}
                 return pull(step, self.fleet[node], request, partial(self._pulling, node))
-            with stage_errors(step, node):
-                return until_done(step, [self.fleet[node]], partial(fetch, request), then="the download resumes")
-
-        def fetch(request: dict[str, Any], alive: Alive) -> Done | Failure:
-            with stream(self.fleet[node], "fetch", {**request, **self.lease(node)}) as running:
-                return follow(step, node, running, heard(alive, self.report(what, node, "downloaded")))
+            return fetch(step, self.fleet[node], request, self.report(what, node, "downloaded"))
 
         done, token = download(None), os.environ.get("HF_TOKEN")
         # Whether the model is gated is the hub's word: by the node's alone, any node could ask for the token.

@@ -24,6 +24,13 @@ URL = "https://huggingface.co/a/b/resolve/main/model-00401-of-00403.safetensors"
         ("huggingface_hub.errors.GatedRepoError: Access to model a/b is restricted", True),
         (f"Cannot access gated repo for url {URL}.", True),
         ("huggingface_hub.errors.RepositoryNotFoundError: a/b", True),
+        (
+            "\x1b[31mError: Access denied. Model 'a/b' requires approval.\x1b[0m\n\x1b[90mHint: set HF_DEBUG=1\x1b[0m",
+            True,
+        ),
+        ("\x1b[31mError: Model 'a/b' not found.\nIf the repo is private, make sure you are authenticated", True),
+        ("\x1b[31mError: Revision not found in model 'a/b'.\x1b[0m", False),
+        ("\x1b[31mError: File not found in model 'a/b'.\x1b[0m", False),
         (f"504 Server Error: Gateway Time-out for url: {URL}", False),
         ("ConnectionError: (MaxRetryError('HTTPSConnectionPool(host=10.0.4.1, port=4403): timed out'))", False),
         ("OSError: consistency check failed: blob 401403e8 is truncated", False),

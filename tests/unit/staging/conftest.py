@@ -338,12 +338,20 @@ class HeldLease:
         self.state_dir = str(state_dir)
         place = state_dir / "clusters" / "atlas"
         place.mkdir(parents=True)
-        (place / "lease.json").write_text('{"epoch": 7, "operator": "test"}')
-        self._file = (place / "lease.lock").open("w")
+        self._record = place / "lease.json"
+        self.record()
+        self._lock = place / "lease.lock"
+        self.take()
+
+    def take(self) -> None:
+        self._file = self._lock.open("w")
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def document(self, epoch: int = 7) -> dict:
         return {"state_dir": self.state_dir, "cluster": "atlas", "epoch": epoch}
+
+    def record(self, **changes: Any) -> None:
+        self._record.write_text(json.dumps({"epoch": 7, "operator": "test", "granted": True, **changes}))
 
     def let_go(self) -> None:
         self._file.close()

@@ -581,8 +581,9 @@ def test_a_downloader_in_the_image_sees_one_repository_and_no_token(world, hub, 
     world.has_image("a")
     with pytest.raises(StageError, match=said):
         world.stage(what=["weights"])
-    (call,) = world.nodes["a"].docker_calls()
+    before, call = world.nodes["a"].docker_calls()
     assert call[:2] == ["run", "--rm"]
+    assert before[-1] == call[call.index("--name") + 1], "one that a killed download left is removed first"
     assert call[call.index("--security-opt") + 1] == "no-new-privileges", "it runs as the node's user"
     cache = f"{world.nodes['a'].hf_home}/hub"
     folders = [f"{cache}/models--Qwen--Qwen3-8B", f"{cache}/.locks/models--Qwen--Qwen3-8B"]
