@@ -35,8 +35,13 @@ def show(document: dict[str, Any]) -> None:
     unasked = all(node["why"] for node in nodes)
     state = "unknown, no node could be reached" if unasked else document["state"]
     say(f"{document['cluster']}: {state}{release}")
-    held = [document[kind] for kind in ("lease", "staging") if document[kind]]
-    for line in dict.fromkeys(LeaseFact(held=True, **each).describe(document["cluster"], time.time()) for each in held):
+    lines = []
+    for kind in ("lease", "staging"):
+        if document[kind]:
+            attached = document[kind].get("attached", True)
+            lease = LeaseFact.model_validate({**document[kind], "held": attached, "at_work": True})
+            lines.append(lease.describe(document["cluster"], time.time()))
+    for line in dict.fromkeys(lines):
         say(line)
     for group in document["groups"]:
         why = f" ({group['why']})" if group["why"] else ""

@@ -104,16 +104,20 @@ class LeaseFact(Fact):
         operation: the command that took the lease (``up``, ``down``, ``stage``, ``measure``); None where it is not
             recorded.
         since: when it was taken, in seconds since 1970 by the node's clock.
+        at_work: whether what was begun under it goes on on this node, held or not.
     """
 
     epoch: Number
     held: bool
+    at_work: bool = False
     operator: str | None = None
     operation: str | None = None
     since: Time | None = None
 
     def describe(self, cluster: str, now_s: float | None = None) -> str:
         """Who is doing what to ``cluster``, and with ``now_s`` (seconds since 1970) since when."""
+        if not self.held and self.at_work:
+            return f"what {self.operator or 'an operator'} stages for {cluster} goes on without them"
         doing = f"is running {self.operation} on" if self.operation else "is changing"
         ago = "" if self.since is None or now_s is None else f", started {max(0, round(now_s - self.since))} s ago"
         return f"{self.operator or 'another operator'} {doing} {cluster}{ago}"

@@ -39,6 +39,7 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     latest = recorded_release(spec.inventory, collected.facts)
     recorded: Record = latest.record if latest and present.of_release(latest) else {}
     lease = current_lease(collected.facts)
+    staging = current_staging(collected.facts)
     starting = lease is not None and lease.operation == "up"
     groups = group_documents(fleet, recorded, present, starting=starting)
     blind = bool(collected.errors or unreadable(collected.facts))
@@ -52,15 +53,15 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
         "image": recorded.get("plan", {}).get("image"),
         "digest": recorded.get("image_digest"),
         "release": recorded.get("number"),
-        "lease": _lease_document(lease),
-        "staging": _lease_document(current_staging(collected.facts)),
+        "lease": _lease_document(lease) if lease else None,
+        "staging": None if staging is None else {**_lease_document(staging), "attached": staging.held},
         "groups": groups,
         "nodes": node_documents(spec, collected, present, recorded, groups),
     }
 
 
-def _lease_document(lease: LeaseFact | None) -> dict[str, Any] | None:
-    return lease.model_dump(include={"operator", "operation", "since", "epoch"}) if lease else None
+def _lease_document(lease: LeaseFact) -> dict[str, Any]:
+    return lease.model_dump(include={"operator", "operation", "since", "epoch"})
 
 
 def group_documents(fleet: Fleet, recorded: Record, present: ClusterRanks, *, starting: bool) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "memory": lambda: system.meminfo(machine.text("/proc/meminfo")),
         "release": lambda: storage.release(machine, state_dir, cluster),
         "lease": lambda: storage.lease(machine, state_dir, cluster),
-        "staging": lambda: storage.lease(machine, state_dir, cluster, "staging"),
+        "staging": lambda: storage.staging(machine, state_dir, cluster),
         "rays": lambda: storage.rays(machine, state_dir),
         "vocabularies": lambda: storage.vocabularies(machine, state_dir),
         "driver_module": lambda: gpu.module(machine, facts["kernel"]),

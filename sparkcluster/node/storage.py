@@ -260,6 +260,24 @@ def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster")
     return found
 
 
+def staging(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+    """The lease of staging likewise, and whether a job of this cluster is at work, which needs nobody to follow it.
+
+    Raises:
+        Unreadable: the record is invalid.
+    """
+    found = lease(machine, state_dir, cluster, "staging")
+    folders = [state_dir + "/downloads", state_dir + "/pulls", common.cluster_dir(state_dir, cluster) + "/staging"]
+    jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
+    for job in jobs if found else ():
+        order = common.read_json(machine.at(job + "/job.json"))
+        ordered = order.get("lease") if isinstance(order, dict) else None
+        ours = isinstance(ordered, dict) and ordered.get("cluster") == cluster
+        if found and ours and common.is_locked(machine.at(job + "/lock")):
+            found["at_work"] = True
+    return found
+
+
 def rays(machine: Machine, state_dir: str) -> List[str]:
     """Names of the complete copies of Ray on this node that have their archive for other nodes."""
     folder = state_dir + "/ray"

@@ -320,8 +320,10 @@ def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:
 
 
 def current_staging(facts: Mapping[str, Facts]) -> LeaseFact | None:
-    """The lease of staging that is held right now on any node, or None."""
-    return _held(node_facts.staging for node_facts in facts.values())
+    """The lease of staging that is held right now on any node, else one under which a job is at work, or None."""
+    held = _held(node_facts.staging for node_facts in facts.values())
+    leases = (read(node_facts.staging) for node_facts in facts.values())
+    return held or next((lease for lease in leases if lease is not None and lease.at_work), None)
 
 
 def _held(leases: Iterable[LeaseFact | Unread | None]) -> LeaseFact | None:

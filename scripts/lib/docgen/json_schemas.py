@@ -211,6 +211,7 @@ DOCUMENTS: dict[str, Schema] = {
             operation=text("stage, up or measure", null=True),
             since=number("seconds since 1970", null=True),
             epoch=integer(),
+            attached=boolean("whether that operator is there; what was begun goes on without them"),
         ),
         groups=many(
             record(

@@ -131,13 +131,24 @@ def test_a_staging_beside_what_serves_is_shown_and_changes_no_state(told, world,
     monkeypatch.setattr(cli_status.time, "time", lambda: 1763690012.3)
     document = told(served(world().change("beta", staging=lease("stage"))))
     assert (document["state"], document["lease"]) == ("serving", None)
-    assert document["staging"] == {"operator": "ann@desk", "operation": "stage", "since": 1763690000.0, "epoch": 4}
+    assert document["staging"] == {
+        "operator": "ann@desk", "operation": "stage", "since": 1763690000.0, "epoch": 4, "attached": True,
+    }  # fmt: skip
     cli_status.show(document)
     assert "ann@desk is running stage on atlas, started 12 s ago" in capsys.readouterr().out.splitlines()
     both = told(world().change("alpha", lease=lease("up"), staging=lease("up")))
     assert (both["state"], both["staging"]["operation"]) == ("starting", "up")
     cli_status.show(both)
     assert capsys.readouterr().out.count("ann@desk is running up on atlas") == 1, "one command with two leases"
+
+
+def test_a_staging_that_goes_on_without_its_operator_is_shown(told, world, capsys):
+    document = told(world().change("beta", staging={**lease("stage"), "held": False, "at_work": True}))
+    assert (document["lease"], document["staging"]["attached"]) == (None, False)
+    cli_status.show(document)
+    assert "what ann@desk stages for atlas goes on without them" in capsys.readouterr().out.splitlines()
+    over = told(world().change("beta", staging={**lease("stage"), "held": False}))
+    assert over["staging"] is None
 
 
 def test_people_read_who_does_what_since_when(told, world, capsys, monkeypatch):

@@ -154,6 +154,27 @@ def test_the_lease_of_staging_is_read_beside_the_other(make_machine: Any) -> Non
     assert storage.lease(machine, "/state", "pair", "staging") == {"epoch": 2, "held": False, "operator": "ann"}
 
 
+def test_a_job_of_a_staging_that_nobody_holds_is_reported(make_machine: Any) -> None:
+    lease = {"epoch": 2, "operator": "ann"}
+    machine = make_machine({
+        "files": {
+            "state/clusters/pair/staging.json": lease,
+            "state/downloads/a1/job.json": {"lease": {"cluster": "pair", "epoch": 2}},
+            "state/downloads/a1/lock": "",
+            "state/pulls/b2/job.json": {"lease": {"cluster": "other", "epoch": 9}},
+            "state/pulls/b2/lock": "",
+        }
+    })  # fmt: skip
+    idle = {"epoch": 2, "held": False, "operator": "ann"}
+    assert storage.staging(machine, "/state", "pair") == idle
+    with Path(machine.at("/state/pulls/b2/lock")).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert storage.staging(machine, "/state", "pair") == idle
+    with Path(machine.at("/state/downloads/a1/lock")).open("rb") as ours:
+        fcntl.flock(ours, fcntl.LOCK_EX)
+        assert storage.staging(machine, "/state", "pair") == {**idle, "at_work": True}
+
+
 def test_a_damaged_field_of_a_lease_is_no_reason_to_lose_the_others(make_machine: Any) -> None:
     lease = {"epoch": 7, "operator": ["ann"], "operation": None, "since": "noon"}
     machine = make_machine({"files": {"state/clusters/pair/lease.json": lease}})
