@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from sparkcluster.node import docker_copy
 from sparkcluster.node.growing import LEFT_S, Store, Window, Writing
@@ -179,6 +179,12 @@ class Image(Store):
 
         docker_copy.save(self._request, write, self._gate)
         window.end()
+
+    def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:  # noqa: ARG002 - likewise
+        """Nothing: it is there when it was loaded. Raises why it could not be saved for the others."""
+        if self._sending is not None:
+            self._sending.check()
+        return []
 
     def write(self, number: int) -> Writing:  # noqa: ARG002 - likewise
         """What receives the image, or goes on."""

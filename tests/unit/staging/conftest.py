@@ -95,6 +95,8 @@ with open(path("calls"), "a") as calls:
 verb = sys.argv[1]
 if verb == "save":
     data = open(path("sent" if os.path.exists(path("sent")) else "images/" + known(sys.argv[2])), "rb").read()
+    if os.path.exists(path("headless")):
+        fail("image does not provide the specified platform")
     if os.path.exists(path("broken")):
         sys.stdout.buffer.write(data[:100000]); sys.stdout.flush(); fail("no space left on device")
     sys.stdout.buffer.write(data)

@@ -169,3 +169,20 @@ def test_the_next_node_goes_on_in_the_same_stream_without_the_one_before_it(engi
     assert made[3].said["left"] == []
     assert nodes[1].images() == {"vllm:v0": OLD.id}
     assert nodes[0].docker_calls().count(["save", LARGE.id]) == 1
+
+
+@pytest.mark.parametrize(("mark", "kind"), [("broken", "docker"), ("headless", "blobs")])
+def test_a_node_that_cannot_save_its_image_says_why(node, workers, mark, kind):
+    """Its worker ends, so that the others go on with another one."""
+    a, b = workers("a", "b")
+    nodes = [node(each.name) for each in (a, b)]
+    nodes[0].add_image(LARGE, "vllm:v1")
+    (nodes[0].docker / mark).touch()
+    for each, engine in zip((a, b), nodes, strict=True):
+        each.env = {**os.environ, **dict(word.split("=", 1) for word in engine._before[1:] if "=" in word)}
+        each.begin(**LARGE.request(images_dir=str(engine.home)))
+    chain((a, b))
+    a.wait("failed")
+    assert a.said["kind"] == kind
+    assert a.said["failed"].startswith("docker save: ")
+    assert nodes[1].image_ids() == set()
