@@ -12,7 +12,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds, image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import repository_of
 from sparkcluster.spec import Spec
@@ -142,6 +142,8 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
     if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
         return
     source = facts[staging.sources[0]] if staging.sources else None
+    if staging.what == "image" and staging.missing:
+        _check_senders(facts, staging, staging.size_bytes)
     for name, _ in staging.missing:
         whole = staging.size_bytes
         if staging.what == "image" and source is not None and isinstance(source.image, Image):
@@ -149,8 +151,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         weights = facts[name].weights
         present = weights.size_bytes if staging.what == "weights" and isinstance(weights, Weights) else 0
         needed = max(0, whole - present)
-        purpose = "docker" if staging.what == "image" else "hf_home"
-        disk = next((disk for disk in read(facts[name].disks) or () if disk.purpose == purpose), None)
+        disk = _disk(facts[name], "docker" if staging.what == "image" else "hf_home")
         if disk is not None and disk.free_bytes < needed:
             raise StageError(
                 f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and {staging.what} "
@@ -159,6 +160,31 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
                 step=f"stage {staging.what}",
                 hint="docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*",
             )
+
+
+def _check_senders(facts: Mapping[str, Facts], staging: Staging, size: int) -> None:
+    """Raise StageError if no node has space to send an image of ``size`` bytes.
+
+    ``docker save`` writes the whole archive to disk before its first byte, but for containerd's store.
+    """
+    full = []
+    for name in staging.sources:
+        disk, engine = _disk(facts[name], "docker"), read(facts[name].docker)
+        if disk is None or engine is None or engine.containerd_store or disk.free_bytes >= size:
+            return
+        full.append((name, disk))
+    for name, disk in full[:1]:
+        raise StageError(
+            f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and docker save writes the "
+            f"{size / 1e9:.1f} GB of {staging.name} there before it sends them",
+            node=name,
+            step="stage image",
+            hint="docker image prune",
+        )
+
+
+def _disk(facts: Facts, purpose: str) -> Disk | None:
+    return next((disk for disk in read(facts.disks) or () if disk.purpose == purpose), None)
 
 
 def digest_to_pull(image: str, digest: str | None) -> str | None:

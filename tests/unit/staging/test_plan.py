@@ -159,6 +159,32 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
         check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
 
 
+@pytest.mark.parametrize(
+    ("free", "containerd", "enough"), [([19, 19], False, False), ([19, 21], False, True), ([19, 19], True, True)]
+)
+def test_a_sender_needs_room_for_the_archive(three, free, containerd, enough):
+    """docker save of an engine's own store writes all of it first."""
+    whole = {**IMAGE, "size_bytes": 20 * 10**9}
+    facts, topology, spec = three({
+        name: {
+            "image": whole,
+            "disks": [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": each * 10**9}],
+            **({"docker": CONTAINERD} if containerd else {}),
+        }
+        for name, each in zip("ab", free, strict=True)
+    })  # fmt: skip
+    staging = find_missing(facts, topology, spec, "image")
+    assert [name for name, _ in staging.missing] == ["c"]
+    if enough:
+        check_disk_space(facts, staging, spec)
+    else:
+        with pytest.raises(
+            StageError, match=r"a has 19\.0 GB free at /d, and docker save writes the 20\.0 GB"
+        ) as caught:
+            check_disk_space(facts, staging, spec)
+        assert caught.value.node == "a"
+
+
 @pytest.mark.parametrize(("free", "enough"), [(9, False), (11, True)])
 def test_layers_that_are_there_need_no_room(three, free, enough):
     """Of 20 GB 15 are in another image: the other 5, twice."""
