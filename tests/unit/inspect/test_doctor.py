@@ -72,7 +72,6 @@ def test_a_healthy_cluster_is_told_in_one_line(told, world):
     assert document["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
     # What is asked of nodes changes nothing on them.
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe", "observe", "ask"}
-    assert all(not host.files for host in hosts.values())
 
 
 def test_the_kernels_log_is_asked_for_and_ranks_by_their_state_directory(told, world):
