@@ -154,13 +154,13 @@ class Receiver:
         self._identity = identity
         self._name = name
         self._lock = threading.Lock()
-        numbers = list(store.missing())
-        self._state = bytearray(max(numbers, default=-1) + 1)
-        for number in numbers:
-            self._state[number] = _LACKS
-        self._lacking = len(numbers)
+        self._state = bytearray()
+        for number in store.missing():
+            self._state += bytes(number - len(self._state)) + bytes([_LACKS])
+        self._lacking = self._state.count(_LACKS)
         self._later: Dict[int, float] = {}
-        self._from: Dict[int, str] = {}
+        self._nodes: List[str] = []
+        self._from = bytearray(len(self._state))  # who sent each file, as a place in _nodes
 
     def start(self) -> None:
         """Begin; nothing moves before ``sources`` are set."""
@@ -175,7 +175,7 @@ class Receiver:
         """A file that arrived is wrong, as is known by now."""
         with self._lock:
             self._lacking += 1
-        self._is_wrong(number, self._from.get(number, ""), sha256)
+        self._is_wrong(number, self._nodes[self._from[number]], sha256)
 
     def _run(self, stream: int) -> None:
         try:
@@ -262,7 +262,9 @@ class Receiver:
             return
         self.sources.right(node)
         with self._lock:
-            self._from[number] = node
+            if node not in self._nodes:
+                self._nodes.append(node)
+            self._from[number] = self._nodes.index(node) & 0xFF
             self._state[number] = _HAS
             self._lacking -= 1
 

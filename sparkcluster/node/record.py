@@ -6,7 +6,8 @@ Python 3.8, standard library only. One file for each directory of a model::
                                     hub's cache staging made; then a line for each file:
                                     [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
 
-ROOT16 is the beginning of the SHA-256 of the directory's path with links resolved; paths are relative to it. A file
+ROOT16 is the beginning of the SHA-256 of the directory's path with links resolved; paths are relative to it. Lines are
+added at the end; the last one of a path counts. A file
 with another size, time or inode than in the record is another file. A record that cannot be read is as if it were not
 there: then files are read again, and none of them is removed as staged.
 """
@@ -42,7 +43,10 @@ class Entry(NamedTuple):
 
 
 class Record:
-    """The record of the directory ``root``, as it is when this is made, with what is added until ``save``."""
+    """The record of the directory ``root``, with what is added until ``save``.
+
+    What is added is not kept in memory once it is saved, unless ``files`` were asked for: there may be many.
+    """
 
     def __init__(self, state_dir: str, root: str) -> None:
         self.root = os.path.realpath(common.expand(root))
@@ -52,10 +56,18 @@ class Record:
         self.path = os.path.join(folder(state_dir), mark + ".jsonl")
         self.clusters: Set[str] = set()
         self.revisions: Set[str] = set()
-        self.files: Dict[str, Entry] = {}
+        self._files: Optional[Dict[str, Entry]] = None
         self._added: Dict[str, Entry] = {}
         self._saved = time.monotonic()
-        self._read()
+        self._take_head(next(read_lines(self.path), None))
+
+    @property
+    def files(self) -> Dict[str, Entry]:
+        """All of it by path; read when it is asked for first."""
+        if self._files is None:
+            self._files = self._read()
+            self._files.update(self._added)
+        return self._files
 
     def known(self, path: str, status: os.stat_result) -> Optional[str]:
         """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
@@ -72,13 +84,17 @@ class Record:
         if ours is None:
             ours = self.is_ours(path, status)
         entry = Entry(status.st_size, status.st_mtime_ns, status.st_ino, bytes.fromhex(sha256), ours)
-        if self.files.get(path) != entry:
-            self.files[path] = self._added[path] = entry
+        if self._files is None:
+            self._added[path] = entry
+        elif self._files.get(path) != entry:
+            self._files[path] = self._added[path] = entry
 
     def own(self, before: Set[str]) -> None:
         """Note that staging wrote what was added, but for the paths that were there ``before``."""
         for path in self._added.keys() - before:
-            self.files[path] = self._added[path] = self._added[path]._replace(ours=True)
+            self._added[path] = self._added[path]._replace(ours=True)
+        if self._files is not None:
+            self._files.update(self._added)
 
     def save(self, cluster: str = "", revision: Optional[str] = None, *, soon: bool = False) -> None:
         """Write what was added; with ``soon`` not more than every 5 s.
@@ -99,11 +115,13 @@ class Record:
         lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._read()
-            self.files.update(self._added)
-            self.clusters |= clusters
-            self.revisions |= revisions
-            self._write()
+            is_there = self._take_head(next(read_lines(self.path), None))
+            if is_there and clusters <= self.clusters and revisions <= self.revisions:
+                self._append()
+            else:
+                self.clusters |= clusters
+                self.revisions |= revisions
+                self._write({**self._read(), **self._added})
             self._added = {}
         finally:
             os.close(lock)
@@ -114,34 +132,51 @@ class Record:
             lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                self._read()
-                self.files = {path: entry for path, entry in self.files.items() if path not in paths}
-                if any(entry.ours for entry in self.files.values()):
-                    self._write()
+                self._files = {path: entry for path, entry in self._read().items() if path not in paths}
+                if any(entry.ours for entry in self._files.values()):
+                    self._write(self._files)
                 else:
                     os.unlink(self.path)
                     os.unlink(self.path + ".lock")
             finally:
                 os.close(lock)
 
-    def _read(self) -> None:
-        lines = read_lines(self.path)
-        head = next(lines, None)
+    def _take_head(self, head: Any) -> bool:
+        """Whether that is the first line of this record, whose clusters and revisions are known then."""
         if not isinstance(head, dict) or head.get("root") != self.root:
-            return
+            return False
         self.clusters.update(str(each) for each in head.get("clusters") or ())
         self.revisions.update(str(each) for each in head.get("revisions") or ())
-        for line in lines:
-            with contextlib.suppress(TypeError, ValueError, AttributeError):
-                path, size, mtime, inode, sha256, ours = line
-                self.files[str(path)] = Entry(int(size), int(mtime), int(inode), bytes.fromhex(sha256), ours is True)
+        return True
 
-    def _write(self) -> None:
+    def _read(self) -> Dict[str, Entry]:
+        found: Dict[str, Entry] = {}
+        lines = read_lines(self.path)
+        if self._take_head(next(lines, None)):
+            for line in lines:
+                with contextlib.suppress(TypeError, ValueError, AttributeError):
+                    path, size, mtime, inode, sha256, ours = line
+                    found[str(path)] = Entry(int(size), int(mtime), int(inode), bytes.fromhex(sha256), ours is True)
+        return found
+
+    def _append(self) -> None:
+        with os.fdopen(common.open_own(self.path, os.O_WRONLY | os.O_APPEND), "wb") as file:
+            file.write(b"\n")  # a program that was killed may have left half a line
+            for path, entry in self._added.items():
+                file.write(_line(path, entry))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write(self, files: Dict[str, Entry]) -> None:
         head = {"root": self.root, "clusters": sorted(self.clusters), "revisions": sorted(self.revisions)}
         text = bytearray(json.dumps(head).encode() + b"\n")
-        for path, entry in self.files.items():
-            text += json.dumps([path, *entry[:3], entry.sha256.hex(), entry.ours]).encode() + b"\n"
+        for path, entry in files.items():
+            text += _line(path, entry)
         common.write_atomically(self.path, text)
+
+
+def _line(path: str, entry: Entry) -> bytes:
+    return json.dumps([path, *entry[:3], entry.sha256.hex(), entry.ours]).encode() + b"\n"
 
 
 def folder(state_dir: str) -> str:
@@ -162,10 +197,13 @@ def roots(state_dir: str) -> List[str]:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """The documents in the lines of a file of this user; none where it cannot be read, and no more after a bad one."""
+    """The documents in the lines of a file of this user, None for one that is damaged; none if it cannot be read."""
     try:
-        with os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8") as file:
+        with os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
             for line in iter(lambda: file.readline(_LINE_BYTES), ""):
-                yield json.loads(line)
-    except (OSError, ValueError, RecursionError):
+                found = None
+                with contextlib.suppress(ValueError, RecursionError):
+                    found = json.loads(line)
+                yield found
+    except OSError:
         return

@@ -145,7 +145,7 @@ class Wire:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.stall_s * 1000))
         self.sock = sock
-        self.reader = sock.makefile("rb", buffering=CHUNK)
+        self.reader = sock.makefile("rb", buffering=1 << 16)
 
     def close(self) -> None:
         """Close the connection."""

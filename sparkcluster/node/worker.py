@@ -41,7 +41,7 @@ def files(request: Request, directory: str, gate: Callable[[], None]) -> Store:
             raise Failed("other", "another copy to %s is in progress" % tree.root)
         gate()
         time.sleep(0.1)
-    listed = list(commit.entries(os.path.join(directory, FILES_NAME), request.get("files_sha256")))
+    listed = commit.Listed(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
     return commit.Files(request, listed, tree, gate)
 
 

@@ -185,3 +185,22 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 64 << 10  # KiB
+
+
+def test_what_is_added_later_is_appended_and_counts(model, state):
+    status = (model / "config.json").stat()
+    record = Record(state, str(model))
+    record.add("config.json", status, "ab" * 32, ours=True)
+    record.save("atlas")
+    inode = Path(record.path).stat().st_ino
+    record.add("config.json", status, "cd" * 32, ours=True)
+    record.add("x", status, "ef" * 32, ours=False)
+    record.save("atlas")
+    assert Path(record.path).stat().st_ino == inode, "the same file"
+    found = Record(state, str(model))
+    assert (found.known("config.json", status), found.known("x", status)) == ("cd" * 32, "ef" * 32)
+    with Path(record.path).open("ab") as file:
+        file.write(b'["y", 1, 2')  # as one leaves it that was killed
+    record.add("z", status, "01" * 32, ours=True)
+    record.save("atlas")
+    assert set(Record(state, str(model)).files) == {"config.json", "x", "z"}

@@ -37,7 +37,7 @@ def test_every_copy_is_the_same_and_each_node_sends_it_once(workers, receivers):
         assert content(each.root) == content(nodes[0].root)
         assert (each.root / "one.bin").stat().st_mtime_ns == 7_000_000_000
     for near, far in itertools.pairwise(nodes):
-        eventually(lambda near=near, far=far: near.said["served"] == {far.name: total(SIZES)})
+        eventually(lambda near=near, far=far: near.said.get("served") == {far.name: total(SIZES)})
     for each in nodes:
         each.order(end=True)
     for each in nodes:
@@ -200,7 +200,7 @@ def test_files_of_which_nobody_knows_the_hash_are_read_once_and_renamed_then(wor
     chain((a, b, c))
     said = eventually(lambda: len(a.said.get("sha256") or ()) == 5 and a.said["sha256"])
     assert said == {str(number): file["sha256"] for number, file in enumerate(known)}
-    eventually(lambda: c.said["bytes"] == total(LARGE))
+    eventually(lambda: c.said.get("bytes") == total(LARGE))
     assert not [name for name in content(c.root) if not name.endswith(".partial")]
     for each in (b, c):
         each.order(sha256=said)
@@ -217,7 +217,7 @@ def test_what_turns_out_to_be_corrupt_later_is_received_again(workers, proxy):
     between = proxy(a.way()["port"], flip(2 * MB))
     b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
     c.order(**{"from": [b.source(), a.source()]})
-    eventually(lambda: c.said["bytes"] == 5 * MB)
+    eventually(lambda: c.said.get("bytes") == 5 * MB)
     for each in (b, c):
         each.order(sha256={"0": known[0]["sha256"]})
         each.wait("done")
@@ -266,7 +266,7 @@ def test_a_look_says_which_address_is_which_node(workers):
     b.wait("reached")
     assert b.said["round"] == 7
     c.order(look=[{"node": "b", **b.way()}], round=2)
-    eventually(lambda: c.said["reached"] == {"b": ["127.0.0.1"]} and c.said["round"] == 2)
+    eventually(lambda: c.said.get("reached") == {"b": ["127.0.0.1"]} and c.said["round"] == 2)
 
 
 def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_chain):
@@ -356,14 +356,14 @@ def _cached(root):
 
 
 @pytest.mark.full
-def test_sixty_thousand_small_files_take_little_memory(workers):
-    a, b, c = workers(*"abc")
+def test_sixty_thousand_small_files_take_little_memory(workers, small_disk):
+    a, b = workers(*"ab")
+    disk = small_disk(1 << 30)
+    a.root, b.root = disk / "a", disk / "b"
     files = written(a.root, {f"directory-{number % 40:060}/{number:060}": 1500 for number in range(60_000)})
-    for each in (a, b, c):
+    for each in (a, b):
         each.begin(files)
-    chain((a, b, c))
-    for each in (a, b, c):
-        done = each.wait("done", 300)
-        print(each.name, done)
-        assert done["peak_bytes"] < 64 << 20
-    assert content(c.root) == content(a.root)
+    chain((a, b))
+    for each in (a, b):
+        assert each.wait("done", 300)["peak_bytes"] < 64 << 20
+    assert content(b.root) == content(a.root)
