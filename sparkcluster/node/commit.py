@@ -304,7 +304,7 @@ class Files(Store):
                 with self._lock:
                     if status is not None and status.st_size == self.files[number].size:
                         self.record.add(self.files[number].path, status, right)
-        self._save()
+                self._save()
 
     def arrived(self, file: _File, sha256: str) -> None:
         """A large file is whole, and right if that can be said."""

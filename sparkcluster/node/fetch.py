@@ -27,7 +27,7 @@ import urllib.request
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from sparkcluster.node import common, docker, job, model_choice, programs, wire
-from sparkcluster.node.listing import is_misnamed, listing
+from sparkcluster.node.listing import listing
 from sparkcluster.node.record import Record
 from sparkcluster.node.shared import HUB, HUB_ADDRESS, hub_folder
 from sparkcluster.node.wire import Failed
@@ -274,12 +274,12 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
     was_there = any(path.startswith("snapshots/%s/" % revision) for path in before)
     record.save(request["cluster"], None if was_there else revision)
     for each in files:
-        if is_misnamed(each):
-            path = os.path.join(root, "blobs", each["blob"])
-            if "blobs/" + each["blob"] in before:
+        if each.is_misnamed:
+            path = os.path.join(root, "blobs", each.blob or "")
+            if "blobs/%s" % each.blob in before:
                 raise Failed("source", "%s is corrupt and was there before; remove it" % path)
             os.unlink(path)
-            raise Failed("hub", "%s arrived with another content than the hub names it by" % each["name"])
+            raise Failed("hub", "%s arrived with another content than the hub names it by" % each.name)
 
 
 def _paths(root: str) -> Set[str]:

@@ -12,10 +12,10 @@ import hashlib
 import os
 import re
 import shlex
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 from sparkcluster.node import common
-from sparkcluster.node.model_files import hash_file, model_files
+from sparkcluster.node.model_files import Status, hash_file, model_files
 from sparkcluster.node.record import Record
 from sparkcluster.node.wire import Failed
 
@@ -24,8 +24,42 @@ _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _SHA256 = re.compile("[0-9a-f]{64}")
 _GIT = re.compile("[0-9a-f]{40}")  # the hub names small files as Git does: sha1("blob SIZE\0" and the content)
 
-File = Dict[str, Any]
 Reads = str  # small, unknown or all
+
+
+class File:
+    """A file of a model. Tens of thousands take little memory.
+
+    ``size`` is in bytes, ``mtime`` in ns; ``blob`` is what it links to in the hub's cache, ``sha256`` None if unknown.
+    Where all files are read, ``recorded`` is the SHA-256 of the record, and ``git`` how Git names the content.
+    """
+
+    __slots__ = ("blob", "git", "name", "real", "recorded", "sha256", "status")
+
+    def __init__(self, name: str, real: str, status: Status, blob: Optional[str]) -> None:
+        self.name, self.real, self.status, self.blob = name, real, status, blob
+        self.sha256: Optional[str] = None
+        self.git: Optional[str] = None
+        self.recorded: Optional[str] = None
+
+    @property
+    def is_misnamed(self) -> bool:
+        """Whether a blob has another content than its name says, as far as it was read."""
+        blob = self.blob or ""
+        if _SHA256.fullmatch(blob):
+            return self.sha256 not in (None, blob)
+        return self.git not in (None, blob)
+
+    def as_json(self) -> Dict[str, Any]:
+        """What the controller is told of it."""
+        found: Dict[str, Any] = {
+            "name": self.name,
+            "size": self.status.st_size,
+            "mtime": max(0, self.status.st_mtime_ns),
+        }
+        more = {"blob": self.blob, "sha256": self.sha256, "git": self.git, "recorded": self.recorded}
+        found.update({key: value for key, value in more.items() if value is not None})
+        return found
 
 
 def listing(
@@ -39,9 +73,7 @@ def listing(
 ) -> List[File]:
     """The files of ``root``, or with ``revision`` of that snapshot in the hub's cache, that ``choice`` leaves in.
 
-    Each has ``name``, ``size``, ``mtime`` (ns), ``blob`` that it links to, and ``sha256`` if that is known. Where all
-    are read, also how ``git`` names the content of a blob with such a name, and the ``recorded`` SHA-256. ``check`` is
-    called every second.
+    ``check`` is called every second while files are read.
 
     Raises:
         Failed: there is no such directory, it has no files, or one is a link out of the hub's cache.
@@ -55,34 +87,37 @@ def listing(
         for place in (os.path.dirname(top), top, blobs):
             stay_inside(place, os.path.realpath(place), place)
     files: List[File] = []
-    unread: List[Tuple[File, str, os.stat_result, str]] = []
-    for path, real, status in model_files(top, choice):
+    unread: List[File] = []
+    for name, real, status in model_files(top, choice):
+        path = os.path.join(top, name)
         if revision:
             stay_inside(path, real, os.path.join(home, ""))
-        folder, name = os.path.split(real)
-        blob = name if revision and os.path.islink(path) and folder == blobs else None
-        place = "blobs/" + name if blob else os.path.relpath(path, home)
-        file: File = {"name": os.path.relpath(path, top), "size": status.st_size, "mtime": max(0, status.st_mtime_ns)}
-        file.update(blob=blob, sha256=None)
-        known = record.known(place, status) if record is not None else None
+        folder, last = os.path.split(real)
+        file = File(name, real, status, last if revision and os.path.islink(path) and folder == blobs else None)
+        known = record.known(_place(home, top, file), status) if record is not None else None
         if reads == "all":
-            file["recorded"] = known
+            file.recorded = known
         else:
-            named = blob if blob and reads == "small" and _SHA256.fullmatch(blob) else None
-            file["sha256"] = known or named
-        if file["sha256"] is None and (reads != "small" or status.st_size <= _SMALL_BYTES):
-            unread.append((file, real, status, place))
+            named = file.blob if reads == "small" and _SHA256.fullmatch(file.blob or "") else None
+            file.sha256 = known or named
+        if file.sha256 is None and (reads != "small" or status.st_size <= _SMALL_BYTES):
+            unread.append(file)
         files.append(file)
     if not files:
         raise Failed("source", "%s contains no files" % top)
     _read(unread, check)
-    for file, real, status, place in unread:
-        after = os.stat(real)
-        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise Failed("source", "%s changed while it was read" % real)
-        if record is not None and file.get("recorded") in (None, file["sha256"]) and not is_misnamed(file):
-            record.add(place, after, file["sha256"])
+    for file in unread:
+        after = os.stat(file.real)
+        if (after.st_size, after.st_mtime_ns) != file.status[:2]:
+            raise Failed("source", "%s changed while it was read" % file.real)
+        if record is not None and file.recorded in (None, file.sha256) and not file.is_misnamed:
+            record.add(_place(home, top, file), after, str(file.sha256))
     return files
+
+
+def _place(home: str, top: str, file: File) -> str:
+    """The path by which the record knows ``file``."""
+    return "blobs/" + file.blob if file.blob else os.path.relpath(os.path.join(top, file.name), home)
 
 
 def stay_inside(path: str, real: str, inside: str) -> None:
@@ -92,32 +127,27 @@ def stay_inside(path: str, real: str, inside: str) -> None:
         raise Failed("source", text)
 
 
-def is_misnamed(file: File) -> bool:
-    """Whether a blob has another content than its name says, as far as it was read."""
-    blob = file["blob"] or ""
-    if _SHA256.fullmatch(blob):
-        return file["sha256"] not in (None, blob)
-    return file.get("git") not in (None, blob)
-
-
-def _read(unread: List[Tuple[File, str, os.stat_result, str]], check: Callable[[], None]) -> None:
+def _read(unread: List[File], check: Callable[[], None]) -> None:
     """Hash files, and emit every second how far that is; hashing releases the GIL, so threads run in parallel."""
-    total = sum(status.st_size for _, _, status, _ in unread)
-    done = [0] * len(unread)
+    total = sum(file.status.st_size for file in unread)
+    done = [0] * THREADS
+    left = sorted(unread, key=lambda file: file.status.st_size)  # the largest is taken first
 
-    def read(place: int) -> None:
+    def read(thread: int) -> None:
         def progress(size: int) -> None:
-            done[place] += size
+            done[thread] += size
 
-        file, real, status, _ = unread[place]
-        both = _Both(status.st_size, git=bool(_GIT.fullmatch(file["blob"] or "")))
-        file["sha256"] = hash_file(both, real, progress)
-        if both.git is not None:
-            file["git"] = both.git.hexdigest()
+        while True:
+            try:
+                file = left.pop()
+            except IndexError:
+                return
+            both = _Both(file.status.st_size, git=bool(_GIT.fullmatch(file.blob or "")))
+            file.sha256 = hash_file(both, file.real, progress)
+            file.git = both.git.hexdigest() if both.git is not None else None
 
-    order = sorted(range(len(unread)), key=lambda place: -unread[place][2].st_size)
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-        reading = [pool.submit(read, place) for place in order]
+        reading = [pool.submit(read, thread) for thread in range(THREADS)]
         while concurrent.futures.wait(reading, timeout=1).not_done:
             check()
             common.emit({"bytes": sum(done), "total": total})

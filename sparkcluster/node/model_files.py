@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 from sparkcluster.node import model_choice
 from sparkcluster.node.shared import UNFINISHED
@@ -14,18 +14,26 @@ _INDEX_LIMIT_BYTES = 100_000_000
 _DROP_BYTES = 64 << 20  # of a file that is read, what stays in the page cache behind the cursor
 
 
-def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Iterator[Tuple[str, str, os.stat_result]]:
-    """Path, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
-    found = {os.path.relpath(path, top): (path, real, status) for path, real, status in _finished(top)}
+class Status(NamedTuple):
+    """What is kept of the status of a file."""
+
+    st_size: int
+    st_mtime_ns: int
+    st_ino: int
+
+
+def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Iterator[Tuple[str, str, Status]]:
+    """Name, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
+    found = {os.path.relpath(path, top): (real, status) for path, real, status in _finished(top)}
     index = model_choice.index_of(found, choice)
-    for name in model_choice.chosen(found, _shards(*found[index][1:]) if index else (), choice):
-        yield found[name]
+    shards = _shards(found[index][0]) if index and found[index][1].st_size <= _INDEX_LIMIT_BYTES else []
+    for name in model_choice.chosen(found, shards, choice):
+        real, status = found.pop(name)
+        yield name, real, status
 
 
-def _shards(path: str, status: os.stat_result) -> List[str]:
+def _shards(path: str) -> List[str]:
     """The files that an index lists; none if it is invalid."""
-    if status.st_size > _INDEX_LIMIT_BYTES:
-        return []
     try:
         with open(path, encoding="utf-8") as file:
             return [str(name) for name in json.load(file)["weight_map"].values()]
@@ -33,7 +41,7 @@ def _shards(path: str, status: os.stat_result) -> List[str]:
         return []
 
 
-def _finished(top: str) -> Iterator[Tuple[str, str, os.stat_result]]:
+def _finished(top: str) -> Iterator[Tuple[str, str, Status]]:
     for here, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -43,14 +51,14 @@ def _finished(top: str) -> Iterator[Tuple[str, str, os.stat_result]]:
             real = os.path.realpath(path)
             status = os.stat(real)
             if stat.S_ISREG(status.st_mode):
-                yield path, real, status
+                yield path, real, Status(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _size: None) -> str:
     """Add a file to ``digest`` and return that in hexadecimal; ``progress`` gets the bytes of each step."""
-    buffer = bytearray(4 << 20)
-    view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:
+        buffer = bytearray(max(1, min(4 << 20, os.fstat(file.fileno()).st_size)))
+        view = memoryview(buffer)
         dropped = offset = 0
         for size in iter(lambda: file.readinto(buffer), 0):
             digest.update(view[:size])

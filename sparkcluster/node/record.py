@@ -1,15 +1,15 @@
 """The record of files of which this node knows the SHA-256, and of those that staging put here.
 
-Python 3.8, standard library only. One file for each directory of a model::
+Python 3.8, standard library only. One file for each directory of a model, to which lines are appended::
 
-    STATE_DIR/models/ROOT16.jsonl   {"root", "clusters", "revisions"}: which staged it, and which snapshots in the
-                                    hub's cache staging made; then a line for each file:
-                                    [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
+    STATE_DIR/models/ROOT16.jsonl   {"root": PATH}; {"cluster": NAME} that staged it; {"revision": NAME} of a
+                                    snapshot in the hub's cache that staging made; and of each file, the last
+                                    counting, [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
 
-ROOT16 is the beginning of the SHA-256 of the directory's path with links resolved; paths are relative to it. Lines are
-added at the end; the last one of a path counts. A file
-with another size, time or inode than in the record is another file. A record that cannot be read is as if it were not
-there: then files are read again, and none of them is removed as staged.
+Whether staging wrote a file may be null: as before, if it is still the same. ROOT16 is the beginning of the SHA-256 of
+the directory's path with links resolved; paths are relative to it. A file with another size, time or inode than in the
+record is another file. A record that cannot be read is as if it were not there: then files are read again, and none of
+them is removed as staged.
 """
 
 from __future__ import annotations
@@ -19,34 +19,41 @@ import fcntl
 import hashlib
 import json
 import os
+import struct
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
 from sparkcluster.node import common
+from sparkcluster.node.model_files import Status
 
 _SAVE_EVERY_S = 5.0
+_MOST_ADDED = 1000
 _LINE_BYTES = 8192
+_STAMP = struct.Struct("!QqQ")  # size, time, inode
+
+
+AnyStatus = Union[os.stat_result, Status]
 
 
 class Entry(NamedTuple):
     """A file as it was when its content was known; ``ours`` if staging wrote it where there was none."""
 
-    size: int
-    mtime: int
-    inode: int
+    stamp: bytes
     sha256: bytes
     ours: bool
 
-    def describes(self, status: os.stat_result) -> bool:
+    def describes(self, status: AnyStatus) -> bool:
         """Whether a file with ``status`` is still that one."""
-        return (self.size, self.mtime, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
+        return self.stamp == _stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return int(_STAMP.unpack(self.stamp)[0])
 
 
 class Record:
-    """The record of the directory ``root``, with what is added until ``save``.
-
-    What is added is not kept in memory once it is saved, unless ``files`` were asked for: there may be many.
-    """
+    """The record of the directory ``root``. It is read when something of it is asked, and not by what only adds."""
 
     def __init__(self, state_dir: str, root: str) -> None:
         self.root = os.path.realpath(common.expand(root))
@@ -54,129 +61,140 @@ class Record:
         self._kept = not self.root.startswith(os.path.join(os.path.realpath(common.expand(state_dir)), ""))
         mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         self.path = os.path.join(folder(state_dir), mark + ".jsonl")
-        self.clusters: Set[str] = set()
-        self.revisions: Set[str] = set()
+        self._clusters: Set[str] = set()
+        self._revisions: Set[str] = set()
         self._files: Optional[Dict[str, Entry]] = None
-        self._added: Dict[str, Entry] = {}
+        self._added: Dict[str, List[Any]] = {}
         self._saved = time.monotonic()
-        self._take_head(next(read_lines(self.path), None))
 
     @property
     def files(self) -> Dict[str, Entry]:
-        """All of it by path; read when it is asked for first."""
+        """The files by path, with those that were added."""
+        return self._load()
+
+    def _load(self) -> Dict[str, Entry]:
         if self._files is None:
-            self._files = self._read()
-            self._files.update(self._added)
+            self._files = {}
+            lines = read_lines(self.path)
+            if next(lines, None) == {"root": self.root}:
+                for line in lines:
+                    self._take(line)
+            for each in self._added.values():
+                self._take(each)
         return self._files
 
-    def known(self, path: str, status: os.stat_result) -> Optional[str]:
+    @property
+    def clusters(self) -> Set[str]:
+        """Clusters that staged it."""
+        self._load()
+        return self._clusters
+
+    @property
+    def revisions(self) -> Set[str]:
+        """Snapshots that staging made."""
+        self._load()
+        return self._revisions
+
+    def known(self, path: str, status: AnyStatus) -> Optional[str]:
         """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
         entry = self.files.get(path)
         return entry.sha256.hex() if entry is not None and entry.describes(status) else None
 
-    def is_ours(self, path: str, status: os.stat_result) -> bool:
+    def is_ours(self, path: str, status: AnyStatus) -> bool:
         """Whether staging wrote ``path``, and it has not been changed since."""
         entry = self.files.get(path)
         return entry is not None and entry.ours and entry.describes(status)
 
-    def add(self, path: str, status: os.stat_result, sha256: str, *, ours: Optional[bool] = None) -> None:
+    def add(self, path: str, status: AnyStatus, sha256: str, *, ours: Optional[bool] = None) -> None:
         """Note that ``path`` was read; ``ours`` where staging wrote it, else it is whose it was."""
-        if ours is None:
-            ours = self.is_ours(path, status)
-        entry = Entry(status.st_size, status.st_mtime_ns, status.st_ino, bytes.fromhex(sha256), ours)
-        if self._files is None:
-            self._added[path] = entry
-        elif self._files.get(path) != entry:
-            self._files[path] = self._added[path] = entry
+        if self._files is not None and ours is None and self.known(path, status) == sha256:
+            return
+        self._added[path] = [path, status.st_size, status.st_mtime_ns, status.st_ino, sha256, ours]
+        if self._files is not None:
+            self._take(self._added[path])
 
     def own(self, before: Set[str]) -> None:
-        """Note that staging wrote what was added, but for the paths that were there ``before``."""
+        """Note that staging wrote what was added since ``save``, but for the paths that were there ``before``."""
         for path in self._added.keys() - before:
-            self._added[path] = self._added[path]._replace(ours=True)
-        if self._files is not None:
-            self._files.update(self._added)
+            self._added[path][-1] = True
+            if self._files is not None:
+                self._take(self._added[path])
 
     def save(self, cluster: str = "", revision: Optional[str] = None, *, soon: bool = False) -> None:
-        """Write what was added; with ``soon`` not more than every 5 s.
+        """Write what was added; with ``soon`` not more than every 5 s, or every thousand files.
 
         ``cluster`` is one that staged it, ``revision`` a snapshot that staging made.
         """
-        if soon and time.monotonic() - self._saved < _SAVE_EVERY_S:
+        early = time.monotonic() - self._saved < _SAVE_EVERY_S and len(self._added) < _MOST_ADDED
+        if not self._kept or (soon and early):
             return
         self._saved = time.monotonic()
-        known = cluster in self.clusters | {""} and (revision or "") in self.revisions | {""}
-        if not self._kept or (not self._added and (known or not self.files)):
+        if not self._added and not self._files:
             return
-        with contextlib.suppress(OSError):  # nothing fails for want of a record
-            self._merge({cluster} - {""}, {revision or ""} - {""})
-
-    def _merge(self, clusters: Set[str], revisions: Set[str]) -> None:
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            is_there = self._take_head(next(read_lines(self.path), None))
-            if is_there and clusters <= self.clusters and revisions <= self.revisions:
-                self._append()
-            else:
-                self.clusters |= clusters
-                self.revisions |= revisions
-                self._write({**self._read(), **self._added})
-            self._added = {}
-        finally:
-            os.close(lock)
+        lines: List[Any] = []
+        if cluster and cluster not in self._clusters:
+            lines.append({"cluster": cluster})
+        if revision and revision not in self._revisions:
+            lines.append({"revision": revision})
+        lines += self._added.values()
+        if lines:
+            with contextlib.suppress(OSError):  # nothing fails for want of a record
+                self._append(lines)
+        self._clusters.update({cluster} - {""})
+        self._revisions.update({revision or ""} - {""})
+        self._added = {}
 
     def drop(self, paths: Set[str]) -> None:
         """Forget ``paths``, which were removed; without any file that staging wrote the record goes."""
+        kept = {path: entry for path, entry in self.files.items() if path not in paths}
+        self._files = kept
         with contextlib.suppress(OSError):
-            lock = common.open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                self._files = {path: entry for path, entry in self._read().items() if path not in paths}
-                if any(entry.ours for entry in self._files.values()):
-                    self._write(self._files)
-                else:
-                    os.unlink(self.path)
-                    os.unlink(self.path + ".lock")
-            finally:
-                os.close(lock)
+            if not any(entry.ours for entry in kept.values()):
+                os.unlink(self.path)
+                return
+            lines: List[Any] = [{"root": self.root}]
+            lines += [{"cluster": each} for each in sorted(self._clusters)]
+            lines += [{"revision": each} for each in sorted(self._revisions)]
+            for path, entry in kept.items():
+                lines.append([path, *_STAMP.unpack(entry.stamp), entry.sha256.hex(), entry.ours])
+            common.write_atomically(self.path, b"".join(map(_line, lines)))
 
-    def _take_head(self, head: Any) -> bool:
-        """Whether that is the first line of this record, whose clusters and revisions are known then."""
-        if not isinstance(head, dict) or head.get("root") != self.root:
-            return False
-        self.clusters.update(str(each) for each in head.get("clusters") or ())
-        self.revisions.update(str(each) for each in head.get("revisions") or ())
-        return True
+    def _take(self, line: Any) -> None:
+        """Take in one document."""
+        files = self._files if self._files is not None else {}
+        if isinstance(line, dict):
+            for key, found in (("cluster", self._clusters), ("revision", self._revisions)):
+                if isinstance(line.get(key), str):
+                    found.add(line[key])
+            return
+        with contextlib.suppress(TypeError, ValueError, struct.error):
+            path, size, mtime, inode, sha256, ours = line
+            stamp, before = _stamp(size, mtime, inode), files.get(path)
+            if ours is None:
+                ours = before is not None and before.stamp == stamp and before.ours
+            files[str(path)] = Entry(stamp, bytes.fromhex(sha256), ours is True)
 
-    def _read(self) -> Dict[str, Entry]:
-        found: Dict[str, Entry] = {}
-        lines = read_lines(self.path)
-        if self._take_head(next(lines, None)):
-            for line in lines:
-                with contextlib.suppress(TypeError, ValueError, AttributeError):
-                    path, size, mtime, inode, sha256, ours = line
-                    found[str(path)] = Entry(int(size), int(mtime), int(inode), bytes.fromhex(sha256), ours is True)
-        return found
-
-    def _append(self) -> None:
-        with os.fdopen(common.open_own(self.path, os.O_WRONLY | os.O_APPEND), "wb") as file:
-            file.write(b"\n")  # a program that was killed may have left half a line
-            for path, entry in self._added.items():
-                file.write(_line(path, entry))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _write(self, files: Dict[str, Entry]) -> None:
-        head = {"root": self.root, "clusters": sorted(self.clusters), "revisions": sorted(self.revisions)}
-        text = bytearray(json.dumps(head).encode() + b"\n")
-        for path, entry in files.items():
-            text += _line(path, entry)
-        common.write_atomically(self.path, text)
+    def _append(self, lines: List[Any]) -> None:
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        handle = common.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(handle, "ab", buffering=1 << 16) as file:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # a line of another program is not torn
+            head, end = _line({"root": self.root}), os.fstat(handle).st_size
+            if os.pread(handle, len(head), 0) != head:
+                os.ftruncate(handle, 0)
+                file.write(head)
+            elif os.pread(handle, 1, end - 1) != b"\n":  # this node lost its power
+                file.write(b"\n")
+            for each in lines:
+                file.write(_line(each))
 
 
-def _line(path: str, entry: Entry) -> bytes:
-    return json.dumps([path, *entry[:3], entry.sha256.hex(), entry.ours]).encode() + b"\n"
+def _stamp(size: int, mtime: int, inode: int) -> bytes:
+    return _STAMP.pack(size, mtime, inode)
+
+
+def _line(document: Any) -> bytes:
+    return json.dumps(document).encode() + b"\n"
 
 
 def folder(state_dir: str) -> str:
@@ -197,13 +215,12 @@ def roots(state_dir: str) -> List[str]:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """The documents in the lines of a file of this user, None for one that is damaged; none if it cannot be read."""
+    """The documents in the lines of a file of this user, without damaged ones; none where it cannot be read."""
     try:
-        with os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
-            for line in iter(lambda: file.readline(_LINE_BYTES), ""):
-                found = None
-                with contextlib.suppress(ValueError, RecursionError):
-                    found = json.loads(line)
-                yield found
+        file = os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8", errors="replace")
     except OSError:
         return
+    with file, contextlib.suppress(OSError):
+        for line in iter(lambda: file.readline(_LINE_BYTES), ""):
+            with contextlib.suppress(ValueError, RecursionError):
+                yield json.loads(line)

@@ -78,7 +78,7 @@ def list_files(request: Request) -> dict[str, Any]:
         if record is not None:
             record.save(request["cluster"])
     for each in found:
-        common.emit({"file": each})
+        common.emit({"file": each.as_json()})
     return {}
 
 

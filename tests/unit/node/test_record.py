@@ -32,7 +32,7 @@ def state(tmp_path):
 def look(model, state, **more):
     record = Record(state, str(model))
     try:
-        return {file["name"]: file["sha256"] for file in listing.listing(str(model), None, None, record, **more)}
+        return {file.name: file.sha256 for file in listing.listing(str(model), None, None, record, **more)}
     finally:
         record.save("atlas")
 
@@ -93,8 +93,8 @@ def test_a_content_that_contradicts_the_record_does_not_replace_it(model, state)
         record = Record(state, str(model))
         found = listing.listing(str(model), None, None, record, reads="all")
         record.save("atlas")
-        (config,) = [each for each in found if each["name"] == "config.json"]
-        assert (config["sha256"], config["recorded"]) == (hashlib.sha256(b"[]").hexdigest(), right)
+        (config,) = [each for each in found if each.name == "config.json"]
+        assert (config.sha256, config.recorded) == (hashlib.sha256(b"[]").hexdigest(), right)
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(model, state, monkeypatch):
@@ -131,6 +131,36 @@ def test_a_damaged_record_is_as_none(model, state, content):
     assert Record(state, str(model)).files == {}
     assert set(look(model, state)) == {"config.json", "sub/model.safetensors"}
     assert len(Record(state, str(model)).files) == 2
+
+
+def test_a_line_that_was_torn_costs_no_other(model, state):
+    """The node lost its power."""
+    look(model, state)
+    path = Path(Record(state, str(model)).path)
+    path.write_bytes(path.read_bytes()[:-10])
+    assert len(Record(state, str(model)).files) == 1
+    look(model, state)
+    assert len(Record(state, str(model)).files) == 2
+
+
+def test_what_only_adds_does_not_read_the_record(model, state):
+    """A worker that receives sixty thousand files needs no memory for those that are there; whose they are stays."""
+    name, status = "config.json", (model / "config.json").stat()
+    first = Record(state, str(model))
+    first.add(name, status, "ab" * 32, ours=True)
+    first.save("atlas", "r1")
+    again = Record(state, str(model))
+    again.add(name, status, "cd" * 32)
+    again.save("atlas", "r2")
+    assert again._files is None
+    found = Record(state, str(model))
+    assert found.known(name, status) == "cd" * 32
+    assert found.is_ours(name, status)
+    assert (found.clusters, found.revisions) == ({"atlas"}, {"r1", "r2"})
+    (model / name).write_bytes(b"[]")
+    again.add(name, (model / name).stat(), "ef" * 32)
+    again.save("atlas")
+    assert not Record(state, str(model)).is_ours(name, (model / name).stat())
 
 
 def test_a_damaged_line_is_passed_over(model, state):
@@ -180,7 +210,7 @@ for number in range(60000):
     record.add("blobs/%064x" % number, status, "%064x" % number, ours=True)
 record.save("atlas")
 record = Record(sys.argv[1], "/model")
-assert len(record.files) == 60000
+assert len(record.files) == 60000 and record.clusters == {"atlas"}
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
