@@ -229,6 +229,7 @@ def test_json_is_the_same_document_with_hidden_characters_escaped(monkeypatch) -
 @pytest.mark.parametrize("kind", ["step", "progress", "note"])
 def test_progress_cannot_control_the_terminal(monkeypatch, kind: str) -> None:
     from sparkcluster.cli import progress
+    from sparkcluster.report import Transfer
 
     with terminal(monkeypatch) as shown:
         assert isinstance(progress.reporter(as_json=False, json_lines=False), progress.Screen)
@@ -237,6 +238,8 @@ def test_progress_cannot_control_the_terminal(monkeypatch, kind: str) -> None:
                 report.step("launch", f"[bold]{ATTACK}")
                 report.progress(f"node{ATTACK}", ATTACK)
                 report.note(f"warning: [red]{ATTACK}")
+                report.transfer(Transfer(f"node{ATTACK}", "weights", 1, 2, f"other{ATTACK}"))
+                report.transfer(Transfer(f"third{ATTACK}", f"image{ATTACK}", 1, 2, state="left out"))
                 if kind == "progress" and isinstance(report, progress.Screen):
                     report._live.refresh()
                 getattr(report, kind)(*[ATTACK] * (2 if kind == "progress" else 1))
