@@ -217,7 +217,7 @@ def _flip_byte(spark: Spark, which: str) -> Steps:
         ]
         for flag in ("-I", "-D")
     )
-    away.append(f"pkill -KILL -f {name} || true")
+    away.append(f"pkill -KILL -f '{name} [0-9]' || true")
     return command(spark, ["sh", "-ec", "\n".join(put)], ["sh", "-c", "\n".join(away)])
 
 

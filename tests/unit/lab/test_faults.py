@@ -118,4 +118,4 @@ def test_flips_are_of_what_others_fetch_over_the_rails(spark, monkeypatch):
     assert [line.split()[7] for line in rules[2].splitlines()] == ["enp1s0f1np1", "enP2p1s0f1np1"]
     assert all(line.endswith("--to-ports 40123") for line in rules[2].splitlines())
     [steps] = [fault["undo"] for fault in spark.state.faults["spark-0001"]]
-    assert steps[0]["run"][2].splitlines()[-1] == f"pkill -KILL -f {proxy[3]} || true"
+    assert steps[0]["run"][2].splitlines()[-1] == f"pkill -KILL -f '{proxy[3]} [0-9]' || true"
