@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.again import Alive, Step, stage_errors, until_done
 from sparkcluster.staging.copy import Done, Failure, stage_error, unfinished
 from sparkcluster.staging.manifest import Size
+from sparkcluster.staging.order import files_path
 
 # Hashing what is there, or what arrived, takes a node less than this.
 _SILENT_S = 300
@@ -40,11 +43,11 @@ class Taken(Fact):
 def send(
     step: Step,
     host: Host,
-    source: Path,
+    source: Path | bytes,
     request: dict[str, Any],
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> int:
-    """Send the file ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, ``private``).
+    """Send the file or content ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, ``private``).
 
     ``report`` gets the bytes that are there, and all. After a silence of the node it goes on where it stopped.
 
@@ -56,13 +59,14 @@ def send(
         LeaseLost: another operator has the lease; nothing of the file is under its name.
         OSError: ``source`` cannot be read.
     """
-    size = source.stat().st_size
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
     sent = 0
 
     def attempt(alive: Alive) -> Done | Failure:
         nonlocal sent
         whole = {**request, "size": size, **step.lease(host.name)}
-        with source.open("rb") as file, stream(host, "take", whole) as running:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+        with opened as file, stream(host, "take", whole) as running:
             said = _said(step, host.name, running)
             first = next(said, None)
             if first is not None and not first.ended:
@@ -88,6 +92,18 @@ def send(
     if isinstance(done, Failure):
         raise stage_error(step, done, source="this machine", target=host.name)
     return sent
+
+
+def bring(step: Step, host: Host, key: str, content: bytes) -> None:
+    """Send the list of files of the job ``key`` to where the worker of ``host`` reads it.
+
+    Raises:
+        StageError, LeaseLost: as ``send``.
+    """
+    lease = step.lease(host.name)
+    root, _, name = files_path(lease["state_dir"], lease["cluster"], key).rpartition("/")
+    digest = hashlib.sha256(content).hexdigest()
+    send(step, host, content, {"root": root, "path": name, "sha256": digest, "private": True})
 
 
 def _said(step: Step, node: str, running: Stream) -> Iterator[Taken]:

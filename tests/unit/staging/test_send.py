@@ -19,7 +19,7 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.send import send
+from sparkcluster.staging.send import bring, send
 
 CONTENT = os.urandom(1 << 20) * 24
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -128,6 +128,16 @@ def test_what_only_this_user_may_read_is_for_nobody_else(world):
     with world.lease().acquire(["a"]) as lease:
         send(world.step(lease), world.fleet["a"], world.source, {**world.request, "private": True})
     assert [each.stat().st_mode & 0o777 for each in (world.root, world.whole())] == [0o700, 0o600]
+
+
+def test_the_list_of_files_of_a_job_is_where_its_worker_reads_it_and_for_this_user_alone(world):
+    with world.lease().acquire(["a"]) as lease:
+        for content in (b'{"path": "a"}\n', b'{"path": "b"}\n'):
+            bring(world.step(lease), world.fleet["a"], "0123456789abcdef", content)
+            file = world.state / "clusters/atlas/staging/0123456789abcdef/files.jsonl"
+            assert file.read_bytes() == content
+    assert [each.stat().st_mode & 0o777 for each in (file.parent, file)] == [0o700, 0o600]
+    assert common.distrusted(str(file.parent)) is None
 
 
 def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothing_more(world):
