@@ -19,7 +19,7 @@ from sparkcluster.node.tls import Identity
 from sparkcluster.node.wire import CHUNK, INVALID, Failed
 
 STALL_S = 5.0
-_DIAL_S = 2.0
+_DIAL_S = 4.0
 _BATCH_BYTES = 4 << 20
 _PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before the list is wanted again of a node that has nothing of it
 _AGAIN_S = 5.0  # before nodes that failed are dialled again, where none is left

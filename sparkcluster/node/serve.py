@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -27,6 +28,9 @@ class Gate:
     """Whether a worker may go on: closed while another operator has the lease, over when the job is.
 
     ``limit_bytes_s`` is the most that passes, over all connections.
+
+    Attributes:
+        most: bytes that are to pass at once.
     """
 
     def __init__(self, limit_bytes_s: Optional[int] = None) -> None:
@@ -34,6 +38,8 @@ class Gate:
         self.open.set()
         self.over = False
         self._limit = limit_bytes_s
+        # a reader hears of us several times a second, also where four connections share a low limit
+        self.most = CHUNK if not limit_bytes_s else max(4096, min(CHUNK, limit_bytes_s // 16))
         self._free = time.monotonic()
         self._lock = threading.Lock()
 
@@ -202,7 +208,7 @@ class _Line:
             there = self._news(grows, offset)
             if there <= offset:
                 break
-            size = min(there - offset, CHUNK)
+            size = min(there - offset, self._gate.most)
             self._head(number, offset, size)
             self._body(grows, offset, size)
             self._sent(size)
@@ -235,6 +241,8 @@ class _Line:
 
     def _sent(self, size: int) -> None:
         self._count(self._asked.name, size)
+        if self._gate.most < CHUNK:
+            self._flush()
         self._gate.take(size)
 
     def _flush(self, flags: int = 0) -> None:
@@ -262,6 +270,10 @@ class _Line:
                     if not self._writable.poll(_READS_S * 1000):
                         raise socket.timeout from None
                     continue
+                except OSError as error:
+                    if error.errno == errno.EIO:  # of the disk: no socket says that
+                        raise Failed("source", "a file cannot be read: %s" % wire.because(error)) from None
+                    raise
             if not sent:
                 raise Failed("source", "a file was truncated while it was sent")
             offset, size = offset + sent, size - sent

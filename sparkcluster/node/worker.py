@@ -216,8 +216,10 @@ class Worker:
 
     def _finish(self) -> None:
         """Everything arrived."""
-        for number, sha256 in self.store.settle(last=True):
+        wrong = self.store.settle(last=True)
+        for number, sha256 in wrong:
             self.receiver.again(number, sha256)
+        if wrong:
             return
         seconds = max(0.0, time.monotonic() - self.receiver.first) if self.receiver.first else 0.0
         self.said["whole"] = {"bytes": self.receiver.received, "seconds": round(seconds, 3), "peak_bytes": peak_bytes()}
