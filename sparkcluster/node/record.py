@@ -129,7 +129,7 @@ class Record:
         if not self._kept or (soon and early):
             return
         self._saved = time.monotonic()
-        if not self._added and not self._files:
+        if not self._added and not (self._files or self._is_there()):
             return
         lines: List[Any] = []
         if cluster and cluster not in self._clusters:
@@ -143,6 +143,16 @@ class Record:
         self._clusters.update({cluster} - {""})
         self._revisions.update({revision or ""} - {""})
         self._added = {}
+
+    def _is_there(self) -> bool:
+        """Whether there is a record; who staged it is known then. Its files are not kept in memory."""
+        lines = read_lines(self.path)
+        if next(lines, None) != {"root": self.root}:
+            return False
+        for line in lines:
+            if isinstance(line, dict):
+                self._take(line)
+        return True
 
     def drop(self, paths: Set[str]) -> None:
         """Forget ``paths``, which were removed; without any file that staging wrote the record goes."""

@@ -163,6 +163,19 @@ def test_what_only_adds_does_not_read_the_record(model, state):
     assert not Record(state, str(model)).is_ours(name, (model / name).stat())
 
 
+def test_a_cluster_that_found_all_there_is_recorded_as_well(model, state):
+    """What it uses now is not another cluster's to remove."""
+    Record(state, str(model)).save("nobody")
+    assert roots(state) == []
+    look(model, state)
+    for _ in range(2):
+        other = Record(state, str(model))
+        other.save("borea")
+        assert other._files is None
+    assert Record(state, str(model)).clusters == {"atlas", "borea"}
+    assert Path(Record(state, str(model)).path).read_text().count("borea") == 1
+
+
 def test_a_damaged_line_is_passed_over(model, state):
     look(model, state)
     path = Record(state, str(model)).path

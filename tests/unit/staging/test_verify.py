@@ -14,7 +14,7 @@ from sparkcluster.staging import copy as copying
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.trust import Verdict, examine, judge, wanted
-from tests.unit.staging.conftest import tree, write_model
+from tests.unit.staging.conftest import on_loopback, tree, write_model
 from tests.unit.staging.test_stage import World
 
 GOOD, BAD, WORSE = "5a" * 32, "e0" * 32, "0e" * 32
@@ -44,7 +44,7 @@ def names():
 @pytest.fixture
 def world(names, node, spark, cluster, lease, monkeypatch):
     """Nodes a, b and, unless the test wants two, c."""
-    monkeypatch.setattr(copying, "address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr(copying, "routes", on_loopback)
     return World([node(name) for name in names], spark, cluster, lease)
 
 
