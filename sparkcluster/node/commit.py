@@ -133,6 +133,10 @@ class Files(Store):
         """Bytes of a file."""
         return self.files[number].size
 
+    def name(self, number: int) -> str:
+        """Its path."""
+        return self.files[number].path
+
     def known(self, number: int) -> bool:
         """Whether the list has it."""
         return number < len(self.files)

@@ -215,6 +215,10 @@ class Store:
         """Bytes of a file; None of a stream."""
         raise NotImplementedError
 
+    def name(self, number: int) -> str:
+        """What people call a file."""
+        return "file %d" % number
+
     def known(self, number: int) -> bool:
         """Whether there is such a file."""
         raise NotImplementedError

@@ -171,6 +171,11 @@ class Receiver:
         """How many files have not arrived."""
         return self._lacking
 
+    def waiting(self) -> str:
+        """The first file that has not arrived."""
+        number = max(self._state.find(_LACKS), self._state.find(_TAKEN))
+        return self._store.name(number) if number >= 0 else "the SHA-256 of what arrived"
+
     def again(self, number: int, sha256: str) -> None:
         """A file that arrived is wrong, as is known by now."""
         with self._lock:
@@ -275,7 +280,8 @@ class Receiver:
             self._state[number] = _LACKS
         self.sources.corrupt(node, self._store.have())
         if self.sources.all_corrupt():
-            raise Failed("hash", "file %d arrived with another SHA-256 than it should have, from every node" % number)
+            text = "%s arrived with another SHA-256 than it should have, from every node"
+            raise Failed("hash", text % self._store.name(number))
 
     def _count(self, size: int) -> None:
         with self._lock:

@@ -147,7 +147,9 @@ class Worker:
         if not waits or not self.receiver.sources.order or not self.gate.open.is_set():
             self.busy = now
         elif now - max(self.busy, self.receiver.last) > self.store.patience_s:
-            raise Failed("missing", "no node sends %d of the files" % max(1, self.receiver.lacking()))
+            more = self.receiver.lacking() - 1
+            rest = " and %d more" % more if more > 0 else ""
+            raise Failed("missing", "no node sends %s%s" % (self.receiver.waiting(), rest))
 
     def _is_over(self) -> bool:
         """Whether nobody follows, and there is nothing to do and nobody to serve."""
