@@ -60,10 +60,10 @@ def send(
         OSError: ``source`` cannot be read.
     """
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    sent = 0
+    sent, furthest = 0, -1
 
     def attempt(alive: Alive) -> Done | Failure:
-        nonlocal sent
+        nonlocal sent, furthest
         whole = {**request, "size": size, **step.lease(host.name)}
         opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
         with opened as file, stream(host, "take", whole) as running:
@@ -76,8 +76,10 @@ def send(
                         if step.stopped():
                             raise StageError(f"{step.name} was stopped", node=host.name, step=step.name)
                         running.send(chunk)
-                        alive()
                         at, sent = at + len(chunk), sent + len(chunk)
+                        if at > furthest:  # a node that loses it again and again makes no progress
+                            furthest = at
+                            alive()
                         report(at, size)
                 except HostLost as error:
                     first = _last_word(said)

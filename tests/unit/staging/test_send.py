@@ -14,6 +14,8 @@ import pytest
 
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
+from sparkcluster.hosts.again import Patience
+from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
@@ -204,6 +206,31 @@ def test_an_operator_without_a_lease_sends_nothing(world):
     with pytest.raises(LeaseLost, match="epoch 0 is over"):
         send(step, world.fleet["a"], world.source, world.request)
     assert not world.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ([{"offset": 0}, {"failed": "lost", "kind": "lost"}], "stage ray on a: a: lost"),
+        ([{"offset": 10**30}], "malformed"),
+        ([{"offset": -1}], "malformed"),
+        ([{"done": {"bytes": -1}}], "malformed"),
+        ([], "no output"),
+        ([{"offset": 1 << 40}, {"failed": "\x1b[2J", "kind": "hash"}], "stage ray on a"),
+    ],
+)
+def test_what_a_node_says_of_it_ends_in_an_error_of_that_node(tmp_path, monkeypatch, said, error):
+    """Also where it loses what came each time, and asks for it once more."""
+    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.02)
+    source = tmp_path / "file"
+    source.write_bytes(b"x" * 1000)
+    host = FakeHost("a").program("take", said)
+    step = Step(
+        "stage ray", lambda _: {"state_dir": "/s", "cluster": "atlas", "epoch": 1}, lambda: False, patience_s=0.3
+    )
+    with pytest.raises(StageError, match=error) as caught:
+        send(step, host, source, {"root": "/s/x", "path": "file", "sha256": SHA256})
+    assert caught.value.node == "a"
 
 
 def test_an_operator_who_stops_sending_makes_room_for_the_next(world, set_source):
