@@ -8,6 +8,7 @@ import os
 import pytest
 
 from sparkcluster.cli import models as command
+from sparkcluster.cli.main import main
 from sparkcluster.errors import CommandFailed, HostError, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.models import Found, Model, models
@@ -239,3 +240,18 @@ def test_a_node_says_of_itself_alone_what_may_go():
     assert {node: [each.name for each in models] for node, models in prunable(found, "atlas").nodes.items()} == {
         "b": [OLD]
     }
+
+
+def test_yes_is_for_prune_alone(tmp_path):
+    with pytest.raises(UsageError, match="--yes is for --prune"):
+        main(["models", str(tmp_path / "inventory.yaml"), "--yes"])
+
+
+def test_what_is_listed_fits_into_80_columns(capsys):
+    nodes = {f"spark-{number}": (model(bytes=63_400_000_000, staged_bytes=63_400_000_000),) for number in range(8)}
+    found = Found(nodes, {}, {OLD: "gpt-oss-120b"})
+    command.table(("MODEL", "SIZE", "STAGED", "NODES", "NAMED BY"), command.rows(found), width=80)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[:4] == [OLD, "63.40", "GB", "all"]
+    assert "playbook" in lines[1]
