@@ -1,0 +1,102 @@
+"""Killed at ten points of a copy, by each of the programs that take part in it: the next run moves only the rest."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from sparkcluster.node import common
+from sparkcluster.staging.send import send
+from tests.unit.staging.test_send import CONTENT, World
+from tests.unit.staging.workers import chain, content, eventually, written
+
+MB = 1_000_000
+SIZES = {"one.bin": 10 * MB, "two.bin": 10 * MB, "three.bin": 10 * MB, "config.json": 300}
+TOTAL = sum(SIZES.values())
+RATE = 10 * MB
+
+POINTS = range(5, 100, 10)
+"""Percent of the bytes that are on the receiver when a program is killed."""
+
+
+def cases(*victims):
+    """Every victim at every point; in the middle in the plain run."""
+    return [
+        pytest.param(point, victim, marks=() if point == 45 else pytest.mark.full)
+        for point in POINTS
+        for victim in victims
+    ]
+
+
+def there(worker):
+    """Bytes that are on a node, whole or in part."""
+    return sum(path.stat().st_size for path in worker.root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(("point", "victim"), cases("receiver", "source"))
+def test_files_of_a_worker_that_was_killed(workers, point, victim):
+    a, b = workers("a", "b")
+    files = written(a.root, SIZES)
+    a.begin(files, limit_bytes_s=RATE)
+    b.begin(files)
+    chain((a, b))
+    eventually(lambda: b.root.exists() and there(b) >= TOTAL * point / 100)
+    (b if victim == "receiver" else a).kill()
+    if victim == "source":
+        eventually(lambda: b.said.get("left"))  # it took all that was sent
+        b.order(cancel=True)
+    b.wait("over")
+    assert "done" not in b.said
+    had = there(b)
+    assert TOTAL * point / 100 <= had < TOTAL
+    a.begin(files)
+    b.begin(files)
+    assert b.wait("lacks")["bytes"] <= TOTAL - had + SIZES["config.json"]
+    chain((a, b))
+    assert b.wait("done")["bytes"] <= TOTAL - had + SIZES["config.json"]
+    assert content(b.root) == content(a.root)
+
+
+@pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])
+def test_files_of_an_operator_that_was_killed(workers, point):
+    a, b = workers("a", "b")
+    files = written(a.root, SIZES)
+    a.begin(files, limit_bytes_s=RATE)
+    b.begin(files)
+    chain((a, b))
+    eventually(lambda: b.root.exists() and there(b) >= TOTAL * point / 100)
+    before = b.pid
+    for each in (a, b):
+        each._follower.send_signal(signal.SIGKILL)
+        each._follower.wait()
+        each.begin(files)
+    chain((a, b))
+    assert b.wait("done")["bytes"] == TOTAL, "no byte twice"
+    assert b.pid == before
+    eventually(lambda: a.said.get("served") == {"b": TOTAL})
+    assert content(b.root) == content(a.root)
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    for each in made.operators:
+        each.kill()
+        each.wait()
+        each.stdout.close()
+
+
+@pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])
+def test_a_file_of_this_machine_whose_operator_was_killed(world, point):
+    first = world.operator()
+    world.until(lambda: world.written() >= len(CONTENT) * point / 100)
+    first.kill()
+    first.wait()
+    world.until(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
+    with world.lease().acquire(["a"]) as lease:
+        had = world.written()
+        assert len(CONTENT) * point / 100 <= had < len(CONTENT)
+        assert send(world.step(lease), world.fleet["a"], world.source, world.request) <= len(CONTENT) - had
+    assert world.whole().read_bytes() == CONTENT
