@@ -17,47 +17,17 @@ from typing import Any
 
 import yaml
 from bench import ENVIRONMENT, PROGRAM, Turns, show
-from lab_meters import Memory, Rails
+from staging_lab import HUB, MB, Memory, Rails, write_repository
 
-from sparkcluster.lab import Lab, images
-from sparkcluster.lab.engine.model import tiny_model_files
+from sparkcluster.lab import Lab, LabError, images
 from sparkcluster.lab.sparks import Spark
 from sparkcluster.lab.spec import LabSpec, SparkSpec, plain
 
-MB = 10**6
 RATE_MBIT = 200  # of each of the two rails
-HUB = "/root/.cache/huggingface/hub"
 RECORDS = "/root/.local/state/sparkcluster/staged"
 SHAPED, PEERS, LARGE, CACHED = (30, 20 * MB), (5, 20 * MB), (5, 600 * MB), (10, 30 * MB)
 """Files of a payload, and bytes of each. Many where a rate is shared, as shards of a model are."""
 LAYER_BYTES = 60 * MB
-
-# A repository as the hub's client leaves it: content in blobs named by their SHA-256, links in a snapshot.
-WRITE = """
-import hashlib, json, os, sys
-top, count, size, config = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-names = ["model-%05d-of-%05d.safetensors" % (at + 1, count) for at in range(count)]
-os.makedirs(top + "/blobs"), os.makedirs(top + "/snapshots/" + "1" * 40), os.makedirs(top + "/refs")
-def put(name, blocks):
-    digest = hashlib.sha256()
-    with open(top + "/fresh", "wb") as file:
-        for block in blocks:
-            file.write(block), digest.update(block)
-    os.rename(top + "/fresh", top + "/blobs/" + digest.hexdigest())
-    os.symlink("../../blobs/" + digest.hexdigest(), top + "/snapshots/" + "1" * 40 + "/" + name)
-def tensors(at):
-    head = json.dumps({"w%d" % at: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    yield len(head).to_bytes(8, "little") + head
-    for begin in range(0, size, 1 << 20):
-        yield os.urandom(min(1 << 20, size - begin))
-for at, name in enumerate(names):
-    put(name, tensors(at))
-index = {"metadata": {"total_size": count * size}, "weight_map": {"w%d" % at: name for at, name in enumerate(names)}}
-put("model.safetensors.index.json", [json.dumps(index).encode()])
-put("config.json", [config.encode()])
-with open(top + "/refs/main", "w") as file:
-    file.write("1" * 40)
-"""
 
 
 class Missing(Exception):
@@ -111,9 +81,7 @@ class Bench:
 
     def payload(self, name: str, shape: tuple[int, int], directory: str = HUB) -> str:
         """Write a repository of random tensors on the first Spark; its directory."""
-        top, config = f"{directory}/models--bench--{name}", tiny_model_files()["config.json"].decode()
-        self.first.run(["python3", "-c", WRITE, top, *map(str, shape), config], timeout_s=300)
-        return top
+        return write_repository(self.first, f"bench/{name}", *shape, directory=directory)
 
     def hub(self, receivers: int, name: str) -> Path:
         """The inventory of a payload in the hub's cache."""
@@ -277,7 +245,7 @@ def update(bench: Bench, store: str) -> Iterator[bool]:
     """An image of which the other node has all layers but the top one."""
     first, second = bench.lab.sparks
     with bench.lab.registry() as registry:
-        old = registry.add("old", images.archive("stub"))
+        old = registry.add("old", images.archive("stub"), level=0)
         new = registry.add("new", images.archive("stub"), level=0, more=secrets.token_hex(LAYER_BYTES // 2))
         for spark, references in ((first, (old, new)), (second, (old,))):
             for reference in references:
@@ -300,7 +268,7 @@ def measured(name: str, bench: Bench, rows: Callable[[Bench], Iterator[bool]]) -
     """Whether all rows are within their bounds; one that cannot be measured is not."""
     try:
         return all([*rows(bench)])
-    except Missing as error:
+    except (Missing, LabError) as error:
         return failed(name, error)
 
 
