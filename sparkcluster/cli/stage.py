@@ -22,14 +22,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read all weights, and replace wrong copies by right ones"
     )
+    parser.add_argument("--encrypt", action="store_true", help="encrypt copies of weights on cables too")
+    parser.add_argument(
+        "--limit-rate", type=_limit, metavar="MB/S", help="the most that each node sends, in 10^6 bytes per second"
+    )
+
+
+def _limit(text: str) -> int:
+    """Bytes per second."""
+    try:
+        limit = int(float(text) * 1e6)
+    except (ValueError, OverflowError):
+        limit = 0
+    if limit < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MB/s")
+    return limit
 
 
 def run(args: argparse.Namespace) -> int:
     """Bring weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
+    from sparkcluster.staging.begin import Settings
 
     options = Options(
-        what=(args.what,) if args.what else ("weights", "image"), dry_run=args.dry_run, verify=args.verify
+        what=(args.what,) if args.what else ("weights", "image"),
+        dry_run=args.dry_run,
+        verify=args.verify,
+        settings=Settings(encrypt=args.encrypt, limit_bytes_s=args.limit_rate),
     )
     with reporting(args) as (fleet, spec, report):
         if not args.dry_run:
@@ -52,7 +71,9 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
             right = f"every byte was read, and is right on {', '.join(verified or ())}"
             out.append(f"{head}: {right if verified else 'nothing is missing'}")
         elif dry_run:
-            out += [f"{head}: {node} {lacks}, would come {_origin(staging)}" for node, lacks in staging.missing]
+            out += [
+                f"{head}: {node} {lacks}, would come {_origin(done, staging, node)}" for node, lacks in staging.missing
+            ]
         if verified:
             out += [f"{head}: {each.mended}" for each in done.corrupt if each.model == staging.name]
         for copy in copied:
@@ -62,10 +83,14 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
         if not dry_run:
             reached = {copy.node for copy in copied}
             out += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
+    out += [f"warning: {warning}" for warning in done.warnings]
     return out or ["this runtime needs no staging"]
 
 
-def _origin(staging: Staging) -> str:
+def _origin(done: StageReport, staging: Staging, node: str) -> str:
+    expected = next((each for each in done.expected.get(staging.name, ()) if each.node == node), None)
+    if expected is not None and staging.what == "weights":
+        return str(expected)
     if staging.sources:
         return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
     return "from this machine" if staging.what == "ray" else "by download"

@@ -105,7 +105,7 @@ class Worker:
         self.server = Server(self.store, self.gate, self.identity)
         self._obey(self.job.order())
         for listen in self.request["listen"]:
-            self.server.listen(listen["address"], self.request["token"], tls=listen.get("tls", False))
+            self._listen(listen)
         self.said.update(ports=self.server.ports, token=self.request["token"], cert=self.request.get("cert"))
         self.said.update(self.store.needed())
         threading.Thread(target=self._settle, daemon=True).start()
@@ -123,6 +123,14 @@ class Worker:
             if order.get("end") or self._is_over():
                 return dict(self.said.get("whole") or {"bytes": self.receiver.received})
             time.sleep(_TICK_S)
+
+    def _listen(self, listen: Document) -> None:
+        """Listen on an address; one that the node no longer has is left out, unless it is the last."""
+        try:
+            self.server.listen(listen["address"], self.request["token"], tls=listen.get("tls", False))
+        except Failed:
+            if listen is self.request["listen"][-1] and not self.server.ports:
+                raise
 
     # lease and end
 

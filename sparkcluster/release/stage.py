@@ -17,6 +17,7 @@ from sparkcluster.spec import Spec
 from sparkcluster.staging import ray, vocabulary
 from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact
+from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 
@@ -29,11 +30,13 @@ class Options:
         what: weights, image or both; Ray for an image without one comes with the image.
         dry_run: only report what would be done.
         verify: compare the content of weights on all nodes, also where nothing is missing.
+        settings: encryption and rate of copies.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
     dry_run: bool = False
     verify: bool = False
+    settings: Settings = dataclasses.field(default_factory=Settings)
 
 
 def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageReport:
@@ -115,7 +118,8 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         dry_run=options.dry_run,
         verify=options.verify,
         progress=report.progress,
-        warn=report.note,
+        report=report,
+        settings=options.settings,
     )
     if done.changed:
         view = _complete_view(changer, view.spec, report)

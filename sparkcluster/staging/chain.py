@@ -8,6 +8,7 @@ that look alike belongs to which node is known only once it proved its token: ``
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -103,6 +104,18 @@ def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str]) -
                     sides = [interface]
                 found.append(_way(source, target, address, sides, rail=address in rails[source]))
     return tuple(found)
+
+
+def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str]) -> tuple[Way, ...]:
+    """The ways that probably work, where nobody looks: no rails between groups that have an address in common."""
+    found = ways(facts, topology, nodes)
+    owners = Counter(address for node in nodes for address in _rails(facts, topology, node))
+    same = {way for way in found if topology.group_of(way.source) == topology.group_of(way.target)}
+    doubtful = {way.address for way in found if way.medium == "rail" and owners[way.address] > 1}
+    pairs = {frozenset({way.source, way.target}) for way in found if way.address in doubtful and way not in same}
+    return tuple(
+        way for way in found if way.medium != "rail" or way in same or frozenset({way.source, way.target}) not in pairs
+    )
 
 
 def verified(tried: Iterable[Way], reached: Mapping[str, Mapping[str, Collection[str]]]) -> tuple[Way, ...]:

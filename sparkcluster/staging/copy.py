@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import secrets
 import shlex
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -25,18 +24,11 @@ from sparkcluster.errors import (
     StageError,
 )
 from sparkcluster.facts.base import Fact, Port
-from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.base import Host, Stream
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.staging import notes
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
-from sparkcluster.staging.artifacts import Artifact, Request
-from sparkcluster.staging.chain import Way, routes
+from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
-from sparkcluster.staging.plan import Staging
-from sparkcluster.topology.model import Topology
 
 # The relays report every second and give up after 15 s without progress.
 SILENT_S = 60
@@ -90,86 +82,6 @@ class Answer(Fact):
     failed: str | None = None
     kind: str = "other"
     refused: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Copied:
-    """One artifact that reached one node; ``source`` is a node's name, ``download`` or ``controller``."""
-
-    what: Artifact
-    node: str
-    source: str
-    bytes: int
-    seconds: float
-
-
-@dataclasses.dataclass
-class Transfers:
-    """Brings artifacts to nodes under one lease, and records what it moved."""
-
-    fleet: Fleet
-    facts: dict[str, Facts]
-    topology: Topology
-    lease: Callable[[str], dict[str, Any]]
-    progress: Progress
-    hold: Callable[[str], None] | None = None
-    patience_s: float = LIMIT_S
-    warn: Callable[[str], None] = lambda _text: None
-    copied: list[Copied] = dataclasses.field(default_factory=list)
-    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
-
-    def step(self, what: Artifact) -> Step:
-        """The step that stages ``what``."""
-        return Step(
-            f"stage {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
-        )
-
-    def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
-        """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
-        self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
-
-    def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Done:
-        """Copy by each node's ``request`` over the rails, else over another network, which is said before.
-
-        Who answers at an address is known only once it has proved its token: two pairs may have the same addresses.
-        """
-        begin, (*others, last) = time.monotonic(), routes(self.facts, self.topology, source, target)
-        for way in others:
-            try:
-                done = self._relay(staging, way, request)
-                break
-            except NotReached as error:
-                self.progress(target, f"{error.message}: trying another address")
-        else:
-            done = self._relay(staging, last, request)
-        self.record(staging.what, target, source, done.bytes, begin)
-        return done
-
-    def _relay(self, staging: Staging, way: Way, request: Callable[[str], Request]) -> Done:
-        if way.medium != "rail":
-            self.warn(f"warning: {notes.in_clear(staging.what, way, staging.size_bytes)}")
-        return copy(
-            self.step(staging.what),
-            self.fleet[way.source],
-            self.fleet[way.target],
-            address=way.address,
-            requests=(request(way.source), request(way.target)),
-            report=self.report(staging.what, way.target, f"from {way.source}"),
-        )
-
-    def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
-        """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""
-        report = self.report(staging.what, source, "read")
-        return list_files(self.step(staging.what), self.fleet[source], request, report, judged=judged)
-
-    def report(self, what: Artifact, node: str, how: str) -> Report:
-        """A function that reports bytes."""
-
-        def report(done: int, total: int) -> None:
-            of = f" of {max(total, done) / 1e9:.2f}" if total else ""
-            self.progress(node, f"{what} {done / 1e9:.2f}{of} GB {how}")
-
-        return report
 
 
 def heard(alive: Alive, report: Report) -> Report:

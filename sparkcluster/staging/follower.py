@@ -54,7 +54,7 @@ class Follower:
         """Prepare the node, then follow its worker to the end, which is reported as well."""
         try:
             with stage_errors(self._step, self.name):
-                until_done(self._step, [self._host], lambda _: prepare(), then="the list of files is sent again")
+                prepare()
                 until_done(self._step, [self._host], self._attempt, then="the copy goes on meanwhile")
         except SparkclusterError as error:
             self._heard(self.name, Ended(error, "silent" if is_silence(error.__cause__) else self._kind))

@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import queue
-import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,12 +20,12 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.report import Report, Transfer
-from sparkcluster.staging import notes
+from sparkcluster.staging import notes, send
 from sparkcluster.staging.again import RESUME, Step
+from sparkcluster.staging.begin import Bring, Files, Settings, begin_request
 from sparkcluster.staging.chain import Chain, Way, between, chain, listening, turned, verified, ways
 from sparkcluster.staging.follower import Ended, Follower
-from sparkcluster.staging.keys import new_key
-from sparkcluster.staging.order import Begin, Dial, Listen, Look, Request, Said, Source, files_lines, key
+from sparkcluster.staging.order import Dial, Look, Said, Source, files_lines, key
 from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
 
@@ -34,32 +33,9 @@ _LOOK_S = 8.0  # a worker tries for 1.5 s, and reads its orders twice a second
 _AGAIN_S = 5.0  # between two looks
 _STUCK_S = 10.0  # without a byte, before a node is asked whether it is there, and then before it asks elsewhere
 _GONE_S = 30.0  # without an answer to that
+_HEARD_S = 5.0  # in which a node says something as long as it is reached, whatever its worker does
+_ALONE_S = 60.0  # without anybody to pull from: a cable may come back
 _END_S = 5.0
-
-Bring = Callable[[Host, str, bytes], None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user allows: plain bytes on cables unless ``encrypt``, and how fast each node may send."""
-
-    encrypt: bool = False
-    limit_bytes_s: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-    """What is copied.
-
-    Attributes:
-        what: as people know it, such as ``weights``.
-        requests: for ``node.relay`` by node, of those that have all of it, some or nothing.
-        files: as ``Manifest.files`` has them.
-    """
-
-    what: str
-    requests: Mapping[str, Request]
-    files: Sequence[dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +57,7 @@ class Job:
 
     def __init__(
         self, step: Step, fleet: Fleet, facts: Mapping[str, Facts], topology: Topology, files: Files,
-        *, bring: Bring, settings: Settings | None = None, report: Report | None = None,
+        *, settings: Settings | None = None, report: Report | None = None, bring: Bring = send.bring,
     ) -> None:  # fmt: skip
         self.arrived: dict[str, Arrived] = {}
         self.loud: list[str] = []
@@ -97,38 +73,29 @@ class Job:
             for node in files.requests
             for found in [listening(facts, topology, node)]
         }
-        content = files_lines(files.files)
-        self._followers = {node: self._follower(fleet[node], content) for node in files.requests}
-        self._prepare = {
-            node: partial(bring, fleet[node], key(request["what"], request["root"]), content)
-            for node, request in files.requests.items()
-        }
+        self._content = files_lines(files.files)
+        self._sha256 = hashlib.sha256(self._content).hexdigest()
+        self._followers = {node: self._follower(fleet[node]) for node in files.requests}
+        self._fleet, self._bring = fleet, bring
         self._known = dict.fromkeys(files.requests, Said())
         self._unfollowed: set[str] = set()
         self._living = set(files.requests)
         self._errors: dict[str, SparkclusterError] = {}
         self._round, self._looked, self._trouble = 0, 0.0, False
         self._unanswered: dict[str, float] = {}
+        self._alone: dict[str, float] = {}
+        self._last: dict[str, float] = {}
         self._moved: dict[str, float] = {}
         self._noted: set[tuple[Any, ...]] = set()
         self._found: tuple[Way, ...] = ()
         self._chain, self._turns, self._looking = Chain((), {}, (), ()), 0, False
         self._hashes: dict[str, str] = {}
 
-    def _follower(self, host: Host, content: bytes) -> Follower:
-        request, own = self._files.requests[host.name], new_key()
-        begin = Begin(
-            node=host.name,
-            key=key(request["what"], request["root"]),
-            listen=tuple(Listen(address=address, tls=not plain) for address, plain in self._plain[host.name].items()),
-            token=secrets.token_hex(16),
-            cert=own.certificate,
-            private_key=own.private,
-            limit_bytes_s=self._settings.limit_bytes_s,
-            files_sha256=hashlib.sha256(content).hexdigest(),
+    def _follower(self, host: Host) -> Follower:
+        request = begin_request(
+            self._files.requests[host.name], host.name, self._plain[host.name], self._sha256, self._settings
         )
-        whole = {**request, **begin.model_dump(exclude_none=True)}
-        return Follower(self._step, host, whole, lambda node, event: self._events.put((node, event)))
+        return Follower(self._step, host, request, lambda node, event: self._events.put((node, event)))
 
     def run(self) -> dict[str, Arrived]:
         """Copy, and return what ``arrived``.
@@ -137,9 +104,14 @@ class Job:
             StageError: of a node that failed, with those of the others. All that are not in it have the files.
             LeaseLost: another operator has the lease.
         """
-        calls = Calls(
-            lambda node: self._followers[node].run(self._prepare[node]), {node: node for node in self._living}
-        )
+
+        def follow(node: str) -> None:
+            request = self._files.requests[node]
+            name = key(request["what"], request["root"])
+            prepare = partial(self._bring, self._step, self._fleet[node], name, self._content)
+            self._followers[node].run(prepare)
+
+        calls = Calls(follow, {node: node for node in self._living})
         how = "cancel"
         try:
             self._begin()
@@ -153,8 +125,8 @@ class Job:
             calls.ended(_END_S)
             for follower in self._followers.values():
                 follower.close()
-        if self._errors:
-            raise combined(list(self._errors.values()))
+        if not all(self._complete(node) for node in self._errors):  # all others have it from another node
+            raise combined([self._errors[node] for node in self._files.requests if node in self._errors])
         return self.arrived
 
     # events
@@ -181,16 +153,19 @@ class Job:
             return
         self._living.discard(node)
         if not isinstance(ended.error, StageError):
-            raise ended.error
+            raise combined([ended.error, *self._errors.values()])
         if self._round:
             self._report.note(notes.left_out(node, ended.kind))
+        self._errors.setdefault(node, ended.error)
         if not self._complete(node):
-            self._errors.setdefault(node, ended.error)
             self._transfer(node, state="left out")
         self._trouble = True
 
     def _heard(self, node: str, said: Said) -> None:
-        self._known[node] = said
+        now = time.monotonic()
+        if now - self._last.get(node, now) > _HEARD_S and node in self._unanswered:
+            self._unanswered[node] = now  # it may not have heard what it was asked
+        self._known[node], self._last[node] = said, now
         if said.round == self._round and node in self._unanswered:
             del self._unanswered[node]
             self._trouble = self._trouble or not self._looking  # it is back
@@ -247,7 +222,7 @@ class Job:
         self._report.transfer(
             Transfer(
                 node, self._files.what, self._has(node), self._total, source,
-                medium="wire" if medium == "tunnel" else medium,
+                medium=medium,
                 encrypted=self._settings.encrypt or medium != "rail", **state,
             )
         )  # fmt: skip
@@ -315,12 +290,26 @@ class Job:
                 text = notes.bridge(self._files.what, way, self._total - has[way.target])
                 self.loud.append(text)
                 self._report.note(f"warning: {text}")
-        if self._round == 1:
-            sources = [node for node in living if has[node] >= self._total] or living
-            for error in notes.unreached(self._step.name, self._files.what, self._chain.unreached, sources):
-                self._ended(str(error.node), Ended(error, "link"))
-                self._followers[str(error.node)].order(cancel=True)
+        for node in self._chain.unreached if self._round == 1 else self._left_alone():
+            self._give_up(node)
         self._order_sources(self._chain.upstreams)
+
+    def _give_up(self, node: str) -> None:
+        """End the worker of a node that reaches nobody who has it."""
+        sources = [other for other in self._files.requests if other != node and self._complete(other)] or [node]
+        error = notes.unreached(self._step.name, self._files.what, node, sources[0])
+        self._ended(node, Ended(error, "link"))
+        self._followers[node].order(cancel=True)
+
+    def _left_alone(self) -> list[str]:
+        """The nodes that have nobody to pull from, and of which nobody who is left has more."""
+        return [
+            node
+            for node in self._waiting()
+            if node not in self._unanswered
+            and not self._chain.upstreams[node]
+            and all(self._has(other) <= self._has(node) for other in self._living)
+        ]
 
     def _order_sources(self, upstreams: Mapping[str, Sequence[str]]) -> None:
         for node in self._waiting():
@@ -331,6 +320,10 @@ class Job:
                 dials = tuple(dial for way in between(self._found, source, node) if (dial := self._dial(way)))
                 sources += [Source(node=source, ways=dials)] if dials else []
             self._followers[node].order(sources=tuple(sources))
+            if sources:
+                self._alone.pop(node, None)
+            else:
+                self._alone.setdefault(node, time.monotonic())
 
     def _dial(self, way: Way) -> Dial | None:
         """How the source of ``way`` is dialed; None if it does not listen there."""
@@ -355,13 +348,17 @@ class Job:
         while waiting := self._waiting():
             self._next()
             now = time.monotonic()
+            # what cannot be heard goes on: the connection is made again meanwhile
+            waiting = [node for node in waiting if now - self._last.get(node, 0.0) < _HEARD_S]
             stuck = [node for node in waiting if now - self._moved[node] > _STUCK_S]
             if now - self._looked > (_AGAIN_S if self._trouble else _STUCK_S) and (self._trouble or stuck):
                 self._look()
-                if len(stuck) == len(waiting):
+                if len(stuck) == len(self._waiting()):
                     self._turn(stuck)
             for node in waiting:
                 if now - self._unanswered.get(node, now) > _GONE_S:
                     text = f"{self._step.name} on {node}: its worker answers nothing for {_GONE_S:.0f} s"
                     error = StageError(text, node=node, step=self._step.name, hint=RESUME)
                     self._ended(node, Ended(error, "stuck"))
+                elif now - self._alone.get(node, now) > _ALONE_S:
+                    self._give_up(node)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.errors import StageError
-from sparkcluster.staging.chain import Chain, Way, expected_s
+from sparkcluster.staging.chain import Way, between, chain, expected_s
 from sparkcluster.staging.order import Left, Room, Wrong
 
 _NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
@@ -84,32 +85,44 @@ def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]
     ]
 
 
-def unreached(step: str, what: str, nodes: Sequence[str], sources: Sequence[str]) -> list[StageError]:
-    """One error for each node that reaches nobody who has it."""
-    return [
-        StageError(
-            f"{node} reaches no node that has the {what}, over no network",
-            node=node,
-            step=step,
-            hint=f"ping from {node} to {sources[0]} and sudo ufw status on both; or rsync -a   from {sources[0]}",
-        )
-        for node in nodes
-    ]
+def unreached(step: str, what: str, node: str, source: str) -> StageError:
+    """The error of a node that reaches nobody who has it; ``source`` has it, or had."""
+    return StageError(
+        f"{node} reaches no node that has the {what}, over no network",
+        node=node,
+        step=step,
+        hint=f"ping from {node} to {source}, and sudo ufw status on both; or rsync -a   from {source}",
+    )
 
 
-def forecast(what: str, made: Chain, found: Sequence[Way], lacks: Mapping[str, int], *, encrypt: bool) -> list[str]:
-    """For a dry run: for each node what moves, from where, over what and how long that takes."""
-    lines = []
+@dataclasses.dataclass(frozen=True, slots=True)
+class Expected:
+    """What a node would get: from whom, over what, and in about how many seconds."""
+
+    node: str
+    source: str
+    bytes: int
+    over: str
+    encrypted: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        over = f"{self.over}, encrypted" if self.encrypted else self.over
+        return f"from {self.source} over {over}, {gigabytes(self.bytes)}, about {duration(self.seconds)}"
+
+
+def forecast(
+    found: Sequence[Way], nodes: Sequence[str], lacks: Mapping[str, int], total: int, *, encrypt: bool
+) -> tuple[Expected, ...]:
+    """What moves to each of ``nodes`` that lacks bytes of ``total``, if all ways that are ``found`` work."""
+    made = chain(nodes, found, {node: total - lacks.get(node, 0) for node in nodes}, total)
+    expected = []
     for node in made.order:
         source = next(iter(made.upstreams[node]), None)
-        if not lacks.get(node) or source is None:
+        way = next(iter(between(found, source, node)), None) if source is not None else None
+        if way is None or not lacks.get(node):
             continue
-        way = max(
-            (way for way in found if (way.source, way.target) == (source, node)),
-            key=lambda way: way.quality,
-        )
         encrypted = encrypt or way.medium != "rail"
-        took = duration(expected_s(lacks[node], way, encrypted=encrypted))
-        over = f"{link(way)}, encrypted" if encrypted else link(way)
-        lines.append(f"{node} would get {gigabytes(lacks[node])} of {what} from {source} over {over}, about {took}")
-    return lines
+        seconds = expected_s(lacks[node], way, encrypted=encrypted)
+        expected.append(Expected(node, way.source, lacks[node], link(way), encrypted, round(seconds, 1)))
+    return tuple(expected)

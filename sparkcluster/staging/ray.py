@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.docker import EngineFacts
@@ -18,11 +16,11 @@ from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
 from sparkcluster.staging.again import stage_errors
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Copied, Progress, Transfers
+from sparkcluster.staging.copy import Progress
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
-from sparkcluster.staging.retries import fan_out
 from sparkcluster.staging.send import send
+from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
 UNPACK_S = 300  # 200 MB in 9000 files, with a sync, on a disk that is busy
@@ -104,7 +102,8 @@ class _RayCopies:
             archive = get_archive(self.engine, lambda text: progress(targets[0], text))
             size = self._send(archive, targets[0])
             files = [{"path": FILE, "size": size, "mtime": 0, "links": [], "sha256": archive.sha256}]
-        fan_out(sources[:1], lacking, partial(self._relay, files), self.transfers.stopped, relay=False)
+        if lacking:
+            self.transfers.move(what, self._request, [*sources[:1], *lacking], files)
         for target in targets:
             progress(target, f"unpacking {name}")
         steps = {
@@ -144,6 +143,3 @@ class _RayCopies:
 
     def _request(self, node: str) -> Request:
         return {"what": "files", "verify": True, "root": self._folder(node)}
-
-    def _relay(self, files: list[dict[str, Any]], source: str, target: str) -> None:
-        self.transfers.relay(self.staging, source, target, lambda node: {**self._request(node), "files": files})

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +19,29 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Calls, failures, values
 from sparkcluster.node.shared import registry_of
 from sparkcluster.probing.collect import collect_facts
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
 from sparkcluster.staging.again import RESUME, is_silence, until_answered
 from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
+from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.chain import probable
 from sparkcluster.staging.copy import (
-    Copied,
     Done,
     Failure,
     Progress,
     Pulling,
-    Transfers,
     stage_error,
 )
 from sparkcluster.staging.images import announced
 from sparkcluster.staging.manifest import ListedFile, Manifest
+from sparkcluster.staging.notes import Expected, forecast
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import fetch, pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES, combined, fan_out
+from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ class StageReport:
             run of those that no node lacks.
         verified: nodes of which every byte of a model was read, by the model.
         corrupt: copies that were found to be wrong, and were replaced.
+        warnings: of copies that left the interconnect.
+        expected: in a dry run, what would move of weights, by their name.
     """
 
     stagings: tuple[Staging, ...]
@@ -61,6 +66,8 @@ class StageReport:
     commits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     verified: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     corrupt: tuple[Corrupt, ...] = ()
+    warnings: tuple[str, ...] = ()
+    expected: Mapping[str, tuple[Expected, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -74,6 +81,8 @@ class StageReport:
             "copied": [dataclasses.asdict(copied) for copied in self.copied],
             "verified": {model: list(nodes) for model, nodes in self.verified.items()},
             "corrupt": [dataclasses.asdict(corrupt) for corrupt in self.corrupt],
+            "warnings": list(self.warnings),
+            "expected": {name: [dataclasses.asdict(each) for each in moves] for name, moves in self.expected.items()},
         }
 
 
@@ -87,12 +96,13 @@ def stage(
     dry_run: bool = False,
     verify: bool = False,
     progress: Progress = lambda _node, _text: None,
-    warn: Callable[[str], None] = lambda _text: None,
+    report: Report | None = None,
+    settings: Settings | None = None,
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
-    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``warn`` is told of
-    copies that leave the interconnect.
+    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
+    gets notes, as of copies that leave the interconnect, and how far transfers are.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
@@ -108,7 +118,8 @@ def stage(
         progress,
         changer.hold,
         changer.patience_s,
-        warn,
+        report or Report(),
+        settings or Settings(),
         spec=spec,
         verify=verify,
         changer=changer,
@@ -116,6 +127,7 @@ def stage(
     head = topology.groups[0].head.name
     stagings: list[Staging] = []
     commits: dict[str, str] = {}
+    expected: dict[str, tuple[Expected, ...]] = {}
     for model in (spec.playbook.model, *(spec.playbook.companions if "weights" in what else ())):
         if isinstance(model, Companion):
             # Staged as the weights of a playbook that serves nothing else.
@@ -128,11 +140,15 @@ def stage(
                 run.bring(staging)
             else:
                 check_disk_space(run.facts, staging, run.spec)
+                if moves := run.expect(staging):
+                    expected[staging.name] = moves
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
             now = run.collected([head], "weights") if stagings[-1].missing else run.facts
             if (weights := read(now[head].weights)) is not None and weights.revision:
                 commits[f"{model.revision} of {model.id}"] = weights.revision
-    return StageReport(tuple(stagings), tuple(run.copied), commits, run.verified, tuple(run.corrupt))
+    return StageReport(
+        tuple(stagings), tuple(run.copied), commits, run.verified, tuple(run.corrupt), tuple(run.loud), expected
+    )
 
 
 @dataclasses.dataclass
@@ -141,7 +157,6 @@ class _Run(Transfers):
     verify: bool = dataclasses.field(kw_only=True)
     changer: Changer = dataclasses.field(kw_only=True)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
-    weights: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     verified: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     corrupt: list[Corrupt] = dataclasses.field(default_factory=list)
 
@@ -149,6 +164,19 @@ class _Run(Transfers):
         """The facts of ``nodes``, once all of them have answered."""
         look = partial(collect_facts, self.fleet, self.spec, nodes)
         return until_answered(self.step(what), self.fleet, nodes, look, lambda found: found.errors).facts
+
+    def expect(self, staging: Staging) -> tuple[Expected, ...]:
+        """What would move of weights that a node has."""
+        if staging.what != "weights" or not staging.sources or staging.size_bytes is None:
+            return ()
+        missing = {node: read(self.facts[node].weights) for node, _ in staging.missing}
+        lacks = {
+            node: max(0, staging.size_bytes - (weights.size_bytes if weights else 0))
+            for node, weights in missing.items()
+        }
+        nodes = [*staging.sources, *missing]
+        found = probable(self.facts, self.topology, nodes)
+        return forecast(found, nodes, lacks, staging.size_bytes, encrypt=self.settings.encrypt)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -168,9 +196,10 @@ class _Run(Transfers):
             self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
             for node in targets:
                 self.progress(node, announced(self.images[sources[0]], sources[0], node, self.facts))
+            fan_out(sources, targets, partial(self._copy_image, staging), self.stopped)
         elif targets:
-            self.weights = self.files(staging, sources[0], self._request(staging, sources[0])).files
-        fan_out(sources, targets, partial(self._copy, staging), self.stopped)
+            files = self.files(staging, sources[0], self._request(staging, sources[0])).files
+            self.move(staging.what, partial(self._request, staging), [*sources, *targets], files)
 
     def _verify(self, staging: Staging) -> None:
         """Read every copy, then replace what is wrong or missing by what another node has right."""
@@ -208,24 +237,16 @@ class _Run(Transfers):
     def _mend(self, staging: Staging, wanted: Wanted, nodes: Sequence[str]) -> None:
         """Copy to each of ``nodes`` what it lacks of the files that are ``wanted``."""
         revision = self._request(staging, staging.sources[0]).get("revision")
-        lacked = {node: wanted.lacked(node) for node in nodes}
-
-        def copy(files: Sequence[ListedFile], source: str, target: str) -> None:
-            documents = Manifest.of(files, revision).files
-            self.relay(staging, source, target, lambda node: {**self._request(staging, node), "files": documents})
-
-        whole = [node for node in nodes if not lacked[node]]
-        if not whole:  # none has all of it right
-            whole = [min(lacked, key=lambda node: sum(file.size for file in lacked[node]))]
-            for source, files in wanted.gathered(whole[0]).items():
-                copy(files, source, whole[0])
-            lacked[whole[0]] = ()
-
-        def bring(source: str, target: str) -> None:
-            copy(lacked[target], source, target)
-            self.progress(target, f"{staging.what} complete")
-
-        fan_out(whole, [node for node in nodes if lacked[node]], bring, self.stopped)
+        files = Manifest.of(wanted.files, revision).files
+        numbers = {name: number for number, file in enumerate(files) for name in (file["path"], *file["links"])}
+        prefix = f"snapshots/{revision}/" if revision else ""
+        replace = {
+            node: sorted({numbers[f"{prefix}{file.name}"] for file in lacked})
+            for node in nodes
+            if (lacked := wanted.lacked(node))
+        }
+        if replace:
+            self.move(staging.what, partial(self._request, staging), nodes, files, replace)
 
     def _download(self, staging: Staging) -> Staging:
         errors: list[SparkclusterError] = []
@@ -325,15 +346,6 @@ class _Run(Transfers):
     def _request(self, staging: Staging, node: str) -> dict[str, Any]:
         return weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
 
-    def _copy(self, staging: Staging, source: str, target: str) -> None:
-        """Copy from a complete node to another one, which is a source for the others then."""
-        if staging.what == "image":
-            self._copy_image(staging, source, target)
-        else:
-            files = {"files": self.weights}
-            self.relay(staging, source, target, lambda node: {**self._request(staging, node), **files})
-        self.progress(target, f"{staging.what} complete")
-
     def _copy_image(self, staging: Staging, source: str, target: str) -> None:
         """Copy it from ``source``, or from another node if that has it without its layers; else pull it."""
         image = self.images[staging.sources[0]]  # what the first one has is expected of every sender
@@ -346,6 +358,7 @@ class _Run(Transfers):
                 incomplete.append(error)
             else:
                 self.images[target] = image.model_copy(update={"id": done.image_id or image.id})
+                self.progress(target, "image complete")
                 return
         self._pull_instead(staging, target, incomplete)
 
@@ -380,3 +393,4 @@ class _Run(Transfers):
         if found.get(target) != found[first] or not isinstance(image, Image):
             raise combined(incomplete)
         self.images[target] = image
+        self.progress(target, "image complete")

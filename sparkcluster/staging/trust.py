@@ -81,13 +81,6 @@ class Wanted:
         """The files that ``node`` has not, or has with another content."""
         return tuple(file for file in self.files if node not in self.holders[file.name])
 
-    def gathered(self, node: str) -> dict[str, list[ListedFile]]:
-        """What ``node`` lacks, by the node that it may come from."""
-        found: dict[str, list[ListedFile]] = {}
-        for file in self.lacked(node):
-            found.setdefault(self.holders[file.name][0], []).append(file)
-        return found
-
 
 def wanted(lists: Lists, first: str) -> Wanted:
     """The union of what nodes have of a model that none has whole.

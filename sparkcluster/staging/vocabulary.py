@@ -15,10 +15,11 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import Copied, Progress
+from sparkcluster.staging.copy import Progress
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
 from sparkcluster.staging.send import send
+from sparkcluster.staging.transfers import Copied
 from sparkcluster.topology import vocabularies
 
 _TIMEOUT_S = 30

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.hosts.base import Stream
-from sparkcluster.node import common, relay, wire
+from sparkcluster.node import common, wire
 from sparkcluster.node.tree import Tree
 from sparkcluster.staging.copy import Failure, Step, follow
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
@@ -156,56 +156,6 @@ def test_any_message_is_a_frame_or_a_failure(data: bytes) -> None:
         with limited(), contextlib.suppress(wire.Failed):
             while True:
                 assert len(line.read_frame(20) or b"") <= 20
-
-
-def entry(path: str, size: int, **more: Any) -> dict[str, Any]:
-    return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
-
-
-@cases(120, 1500)
-@given(data=frames)
-def test_a_sender_sends_listed_files_alone_whatever_it_is_asked(room: Path, data: bytes) -> None:
-    (room / "template" / "one").write_bytes(b"1" * 10)
-    with untouched(room) as root:
-        request = {"root": root, "files": [entry("one", 10), entry("b", 1), entry("gone", 5)]}
-        for line in against(data):
-            with limited(), contextlib.suppress(wire.Failed, FileNotFoundError):
-                assert relay.send_files(request, line, lambda: None)["bytes"] <= 100
-
-
-@cases(60, 1000)
-@given(
-    data=st.binary(max_size=40) | frames,
-    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=4),
-    digest=st.sampled_from([None, "0" * 64]),
-    verify=st.booleans(),
-)
-def test_a_receiver_writes_listed_files_alone_whatever_it_gets(
-    room: Path, data: bytes, sizes: list[int], digest: str | None, verify: bool
-) -> None:
-    with untouched(room) as root:
-        files = [entry(f"new/{place}", size, sha256=digest, links=[f"l/{place}"]) for place, size in enumerate(sizes)]
-        request = {
-            "root": root,
-            "state_dir": str(room),  # of what lies below it there is no record
-            "cluster": "atlas",
-            "files": files,
-            "verify": verify and digest is not None,
-            "ref": "main",
-            "revision": "r",
-        }
-        before = {str(path) for path in Path(root).rglob("*")}
-        for line in against(data):
-            with limited(), contextlib.suppress(wire.Failed):
-                done = relay.receive_files(request, line, lambda: None)
-                assert done["bytes"] <= len(data)
-        made = {str(path)[len(root) + 1 :] for path in Path(root).rglob("*")} - {
-            path[len(root) + 1 :] for path in before
-        }
-        allowed = {"new", "l", "refs", "refs/main"} | {
-            f"{folder}/{place}" for folder in ("new", "l") for place in range(4)
-        }
-        assert {path for path in made if not path.endswith(".partial")} <= allowed
 
 
 @cases(60, 1500)

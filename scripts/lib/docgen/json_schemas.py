@@ -19,7 +19,7 @@ from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.findings import Finding
 from sparkcluster.inspect.preflight import Unasked
 from sparkcluster.spec.playbook import Figure
-from sparkcluster.staging.copy import Copied
+from sparkcluster.staging.transfers import Copied
 from sparkcluster.topology.model import Topology
 
 Schema = dict[str, Any]
@@ -338,6 +338,20 @@ DOCUMENTS: dict[str, Schema] = {
                 source=text("the node whose copy replaced it"),
             ),
             "copies that were wrong (--verify)",
+        ),
+        warnings=many(text(), "of copies that left the interconnect"),
+        expected=by_name(
+            many(
+                record(
+                    node=text(),
+                    source=text(),
+                    bytes=integer(),
+                    over=text("network and interface"),
+                    encrypted=boolean(),
+                    seconds=number("about how long it takes"),
+                )
+            ),
+            "what would move of weights, by their name (--dry-run)",
         ),
     ),
     "models": record(

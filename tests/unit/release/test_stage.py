@@ -19,9 +19,9 @@ from sparkcluster.release.stage import Options, copy_missing, stage
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.staging.copy import Copied
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
+from sparkcluster.staging.transfers import Copied
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}
@@ -48,7 +48,7 @@ def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
     done = run(hosts, cluster)
     assert lines(done, dry_run=True) == [
         "image  vllm/vllm-openai:v0.18.0: nothing is missing",
-        "weights  Qwen/Qwen3-8B: beta missing, would come from alpha, 16.00 GB",
+        "weights  Qwen/Qwen3-8B: beta missing, would come from alpha over its cable (enp1s0f0np0, 200 Gb/s), 16.0 GB, about 8 s",
         "ray  Ray 2.60.0: alpha not in the image, would come from this machine",
         "ray  Ray 2.60.0: beta not in the image, would come from this machine",
     ]

@@ -21,9 +21,7 @@ from sparkcluster.errors import HostLost
 from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.program import stream
-from sparkcluster.node import common, wire
-from sparkcluster.staging.chain import Way
+from sparkcluster.report import Report, Transfer
 from tests.unit.docker_engine import Engine, end_pullers
 from tests.unit.staging.archives import ImageMade, tar
 from tests.unit.staging.workers import Proxy, Worker
@@ -246,9 +244,24 @@ class Breaking:
         raise HostLost(f"connection to {self.node} broke", node=self.node)
 
 
-def on_loopback(_facts, _topology, source, target):
-    """The ways from one node of this machine to another."""
-    return (Way(source, target, "127.0.0.1", "lo", 200_000, "rail"),)
+def on_this_machine(facts):
+    """``facts`` without the interfaces whose addresses no node of this machine has."""
+    interfaces = [each for each in facts.interfaces if all(one.ip.is_loopback for one in each.ipv4())]
+    return facts.model_copy(update={"interfaces": tuple(interfaces)})
+
+
+class Shown(Report):
+    """What was reported."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.transfers: list[Transfer] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def transfer(self, transfer: Transfer) -> None:
+        self.transfers.append(transfer)
 
 
 class Hub:
@@ -375,50 +388,6 @@ def impatient(set_source):
         return real(module, engine).replace("STALL_S = 15.0", "STALL_S = 1.0")
 
     set_source(source)
-
-
-class Peer:
-    """The test as the sender: it listens, and speaks the protocol only as far as it wants."""
-
-    def __init__(self, monkeypatch, node, request) -> None:
-        self.port = 0
-        listening = threading.Event()
-
-        def emit(document) -> None:
-            self.port = document["port"]
-            listening.set()
-
-        monkeypatch.setattr(common, "emit", emit)
-        self.wires: list[wire.Wire] = []
-        thread = threading.Thread(target=lambda: self.wires.append(wire.Wire(wire.accept("127.0.0.1", "secret")[0])))
-        thread.start()
-        assert listening.wait(5)
-        self.running = stream(node, "relay", {**request, "do": "receive", "address": "127.0.0.1", "token": "secret",
-                                              "port": self.port})  # fmt: skip
-        thread.join(30)
-        self.wire = self.wires[0]
-
-    def outcome(self):
-        return json.loads(list(self.running.lines(10))[-1])
-
-    def close(self) -> None:
-        self.wire.close()
-        self.running.close()
-
-
-@pytest.fixture
-def peer(node, lease, impatient, monkeypatch, tmp_path):
-    """A relay that is to receive ``files``, and its other end."""
-    made = []
-
-    def make(*files, **request):
-        whole = {**lease.document(), "what": "files", "root": str(tmp_path / "to"), "files": files, **request}
-        made.append(Peer(monkeypatch, node("b"), whole))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

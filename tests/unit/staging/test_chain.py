@@ -17,11 +17,13 @@ from sparkcluster.staging.chain import (
     expected_s,
     islands,
     listening,
+    probable,
     routes,
     turned,
     verified,
     ways,
 )
+from sparkcluster.staging.notes import forecast
 from sparkcluster.topology.build import build
 
 RAIL = {"medium": "rail", "speed_mbps": 200_000, "interface": "enp1s0f0np0"}
@@ -102,6 +104,9 @@ def test_streams_go_over_all_rails_and_over_one_other_way_only_without_any():
 # which addresses are tried
 
 
+GROUPS = [{"name": "one", "nodes": ["a", "b"]}, {"name": "two", "nodes": ["c", "d"]}]
+
+
 def pairs(spark, cluster):
     """Two pairs, each with a cable of its own, whose owners followed the same guide: .11 and .12 on both."""
     hosts = {"a": ("10.1.0.11", 11), "b": ("10.1.0.12", 12), "c": ("10.1.0.11", 13), "d": ("10.1.0.12", 14)}
@@ -109,8 +114,7 @@ def pairs(spark, cluster):
         name: spark({"enp1s0f0np0": f"{address}/24"}, management=f"192.168.86.{place}/24")
         for name, (address, place) in hosts.items()
     }
-    groups = [{"name": "one", "nodes": ["a", "b"]}, {"name": "two", "nodes": ["c", "d"]}]
-    spec = cluster({name: name for name in hosts}, groups=groups)
+    spec = cluster({name: name for name in hosts}, groups=GROUPS)
     return facts, build(spec, facts)
 
 
@@ -131,6 +135,24 @@ def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, clus
     assert made.upstreams["b"] == ("a",)
     assert [(way.source, way.medium) for way in made.bridges] == [("a", "wire")]
     assert made.bridges[0].target in "cd"
+
+
+def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
+    facts, topology = pairs(spark, cluster)
+    lacks = dict.fromkeys("bcd", 60 * 10**9)
+    moves = forecast(probable(facts, topology, "abcd"), "abcd", lacks, 60 * 10**9, encrypt=False)
+    assert [(each.node, str(each)) for each in moves] == [
+        ("b", "from a over its cable (enp1s0f0np0, 200 Gb/s), 60.0 GB, about 30 s"),
+        ("c", "from a over the management network (enP7s7, 10 Gb/s), encrypted, 60.0 GB, about 2 min"),
+        ("d", "from c over its cable (enp1s0f0np0, 200 Gb/s), 60.0 GB, about 30 s"),
+    ]
+
+
+def test_a_dry_run_counts_on_one_switch_where_all_addresses_differ(spark, cluster):
+    facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("abcd", 11)}
+    spec = cluster({name: name for name in "abcd"}, groups=GROUPS)
+    found = probable(facts, build(spec, facts), "abcd")
+    assert {way.medium for way in found if {way.source, way.target} == {"a", "d"}} == {"rail"}
 
 
 def test_only_what_the_target_itself_reached_counts(spark, cluster):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import struct
 import sys
 import time
 from pathlib import Path
@@ -16,12 +13,12 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.base import Stream
-from sparkcluster.hosts.program import stream
 from sparkcluster.node import wire
 from sparkcluster.node.tree import Tree
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, copy, list_files, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
+from tests.unit.staging.workers import chain, eventually, written
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 DIGEST = "ab" * 32
@@ -203,33 +200,6 @@ def file(path, size=4, **more):
     return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
 
 
-HOSTILE_SENDER = """
-sock = wire.accept(request["address"], request["token"])[0]
-sock.recv(1000)
-sock.sendall(b"good" + wire._FRAME.pack(9) + b'{"p":"x"}' + b"x" * 100000)
-time.sleep(1)
-"""
-
-
-def test_a_sender_adds_nothing_to_what_the_controller_listed(hostile, node, step, tmp_path):
-    target = tmp_path / "to"
-    request = {"what": "files", "root": str(target), "files": [file("m.bin")]}
-    copy(step, hostile("a", HOSTILE_SENDER), node("b"), address="127.0.0.1", requests=(request, request), report=ignore)
-    assert {str(path.relative_to(target)) for path in target.rglob("*")} == {"m.bin"}
-    assert (target / "m.bin").read_bytes() == b"good"
-
-
-def test_another_content_than_was_listed_is_refused(hostile, node, step, tmp_path):
-    """A node that became a source does not pass on other code than the first one has."""
-    target = tmp_path / "to"
-    request = {"what": "files", "root": str(target), "files": [file("m.py", sha256=DIGEST)]}
-    with pytest.raises(StageError, match=r"m\.py arrived with another SHA-256"):
-        copy(
-            step, hostile("a", HOSTILE_SENDER), node("b"), address="127.0.0.1", requests=(request, request), report=ignore
-        )  # fmt: skip
-    assert not (target / "m.py").exists()
-
-
 @pytest.mark.parametrize("port", ["'x'", "0.5", "-1", "70000", "True", "None", "[1]", "10**400"])
 def test_a_port_is_a_port(hostile, node, step, port):
     request = {"what": "files", "root": "/x", "files": [file("m.bin")]}
@@ -276,63 +246,84 @@ def check_untouched(outside):
     assert (outside / "authorized_keys").read_text() == "ours"
 
 
-def test_a_directory_that_becomes_a_link_during_the_copy_is_not_followed(peer, tmp_path, outside):
-    made = peer(file("sub/a"), file("sub/authorized_keys", 50_000_000))
-    made.wire.read_frame()
-    made.wire.send(b"good")
-    sub = tmp_path / "to" / "sub"
-    until = time.monotonic() + 20
-    while not (sub / "a").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    sub.rename(tmp_path / "to" / "before")
+@pytest.fixture
+def bring(workers):
+    """Has one worker bring files to another one; how that ended."""
+
+    def run(sizes, prepare=lambda _root: None, **more):
+        a, b = workers(*"ab")
+        files = written(a.root, sizes)
+        b.root.parent.mkdir(parents=True, exist_ok=True)
+        prepare(b.root)
+        a.begin(files)
+        b.begin([{**file, **more} for file in files])
+        eventually(lambda: "lacks" in b.said or "over" in b.said)
+        if "over" not in b.said:
+            chain((a, b))
+        eventually(lambda: "done" in b.said or "over" in b.said)
+        return b
+
+    return run
+
+
+def test_a_directory_that_becomes_a_link_during_the_copy_is_not_followed(workers, tmp_path, outside):
+    a, b = workers(*"ab")
+    files = written(a.root, {"sub/a": 10_000_000, "sub/authorized_keys": 70_000})
+    a.begin(files, limit_bytes_s=10_000_000)
+    b.begin(files)
+    chain((a, b))
+    sub = b.root / "sub"
+    eventually(lambda: sub.is_dir() and any(sub.iterdir()))
+    sub.rename(b.root / "before")
     sub.symlink_to(outside)
-    with contextlib.suppress(wire.Failed):  # it may have found the link before it read
-        made.wire.send(b"evil" * 12_500_000)
-    failed = made.outcome()
-    assert failed == {"failed": f"expected a directory, found a link or a file: {sub}", "kind": "tree"}
+    eventually(lambda: "done" in b.said or "over" in b.said)
+    assert b.said["failed"] == f"expected a directory, found a link or a file: {sub}"
+    assert b.said["kind"] == "tree"
     check_untouched(outside)
 
 
-@pytest.mark.parametrize(
-    "path", ["sub/authorized_keys", "sub/deep/x", "ok/../sub/x", "../outside/authorized_keys", "/etc/x"]
-)
-def test_a_link_below_the_directory_is_not_followed(peer, tmp_path, outside, path):
-    (tmp_path / "to").mkdir()
-    (tmp_path / "to" / "sub").symlink_to(outside)
-    assert peer(file(path)).outcome()["kind"] in {"tree", "other"}
+@pytest.mark.parametrize("size", [4, 3_000_000])
+@pytest.mark.parametrize("path", ["sub/authorized_keys", "sub/deep/x"])
+def test_a_link_below_the_directory_is_not_followed(bring, outside, path, size):
+    def prepare(root):
+        root.mkdir()
+        (root / "sub").symlink_to(outside)
+
+    assert bring({path: size}, prepare).said["kind"] == "tree"
     check_untouched(outside)
 
 
 @pytest.mark.parametrize("links", [["sub/x"], ["sub"], ["../x"]])
-def test_neither_are_links_made_through_one_nor_in_the_place_of_a_directory(peer, tmp_path, outside, links):
-    (tmp_path / "to" / "m").mkdir(parents=True)
-    (tmp_path / "to" / "m" / "x").write_bytes(b"good")
-    (tmp_path / "to" / "sub").symlink_to(outside)
-    found = peer(file("m/x", links=links)).outcome()
-    assert ("done" in found) == (links == ["sub"])  # a link is replaced, its target left alone
+def test_neither_are_links_made_through_one_nor_in_the_place_of_a_directory(bring, outside, links):
+    def prepare(root):
+        root.mkdir()
+        (root / "sub").symlink_to(outside)
+
+    said = bring({"m/x": 4}, prepare, links=links).said
+    assert ("done" in said) == (links == ["sub"])  # a link is replaced, its target left alone
     check_untouched(outside)
 
 
-def test_links_in_the_place_of_files_are_replaced_and_not_written_through(peer, tmp_path, outside):
-    to = tmp_path / "to"
-    to.mkdir()
-    (to / "m.bin").symlink_to(outside / "authorized_keys")
-    made = peer(file("m.bin", 5))
-    made.wire.read_frame()
-    made.wire.send(b"other")
-    assert made.outcome()["done"]["bytes"] == 5
-    assert not (to / "m.bin").is_symlink()
-    assert (to / "m.bin").read_bytes() == b"other"
+@pytest.mark.parametrize("size", [5, 3_000_000])
+def test_links_in_the_place_of_files_are_replaced_and_not_written_through(bring, outside, size):
+    def prepare(root):
+        root.mkdir()
+        (root / "m.bin").symlink_to(outside / "authorized_keys")
+
+    b = bring({"m.bin": size}, prepare)
+    assert b.said["done"]["bytes"] == size
+    assert not (b.root / "m.bin").is_symlink()
     check_untouched(outside)
 
 
-def test_a_partial_file_that_is_a_link_is_not_written_through(peer, tmp_path, outside):
-    to = tmp_path / "to"
-    to.mkdir()
-    mark = hashlib.sha256(b"4000000-0").hexdigest()[:8]
-    (to / f".m.bin.{mark}.partial").symlink_to(outside / "authorized_keys")
-    made = peer(file("m.bin", 4_000_000))
-    assert made.outcome()["kind"] == "tree"
+@pytest.mark.parametrize("size", [5, 4_000_000])
+def test_a_partial_file_that_is_a_link_is_not_written_through(bring, outside, size):
+    def prepare(root):
+        root.mkdir()
+        mark = hashlib.sha256(f"{size}-7000000000".encode()).hexdigest()[:8]
+        (root / f".m.bin.{mark}.partial").symlink_to(outside / "authorized_keys")
+
+    bring({"m.bin": size}, prepare)
     check_untouched(outside)
 
 
@@ -352,59 +343,11 @@ def test_a_directory_that_becomes_a_link_while_a_file_is_opened_is_not_followed(
     check_untouched(outside)
 
 
-def test_the_root_itself_may_be_a_link_of_the_user(peer, tmp_path):
+def test_the_root_itself_may_be_a_link_of_the_user(bring, tmp_path):
     (tmp_path / "disk2").mkdir()
-    (tmp_path / "to").symlink_to(tmp_path / "disk2")
-    made = peer(file("sub/m.bin"))
-    made.wire.read_frame()
-    made.wire.send(b"good")
-    assert "done" in made.outcome()
-    assert (tmp_path / "disk2" / "sub" / "m.bin").read_bytes() == b"good"
-
-
-# the sender
-
-
-@pytest.fixture
-def sender(node, lease, impatient, tmp_path):
-    """A relay that is to send two small files, and a connection to it that knows the token."""
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from" / "one").write_bytes(b"1" * 10)
-    (tmp_path / "from" / "two").write_bytes(b"2" * 20)
-    request = {**lease.document(), "what": "files", "do": "send", "root": str(tmp_path / "from"), "token": "right",
-               "address": "127.0.0.1", "files": [file("one", 10), file("two", 20)]}  # fmt: skip
-    with stream(node("a"), "relay", request) as running:
-        lines = running.lines(30)
-        line = wire.Wire(wire.dial("127.0.0.1", json.loads(next(lines))["port"], "right"))
-        yield line, lines
-        line.close()
-
-
-def test_a_receiver_gets_what_it_asks_for(sender):
-    line, lines = sender
-    line.send_frame(b"")
-    line.send_frame(struct.pack("!IQIQ", 1, 5, 0, 0))
-    assert line.read(25) == b"2" * 15 + b"1" * 10
-    assert json.loads(next(lines)) == {"done": {"bytes": 25}}
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        struct.pack("!IIQ", 12, 2, 0),
-        struct.pack("!IIQ", 12, 0, 11),
-        struct.pack("!IIQ", 12, 0, 1 << 63),
-        struct.pack("!I", 11) + b"x" * 11,
-        struct.pack("!I", 25) + b"x" * 25,
-        struct.pack("!I", 0xFFFFFFFF),
-        struct.pack("!I", 1 << 30) + b"x",
-        b"[[[[",
-    ],
-)
-def test_a_receiver_that_asks_for_anything_else_gets_nothing(sender, message):
-    line, lines = sender
-    line.sock.sendall(message)
-    assert json.loads(next(lines)) == {"failed": "invalid message from the other node", "kind": "link"}
+    b = bring({"sub/m.bin": 4}, lambda root: root.symlink_to(tmp_path / "disk2"))
+    assert "done" in b.said
+    assert (tmp_path / "disk2" / "sub" / "m.bin").stat().st_size == 4
 
 
 def test_a_path_that_a_node_names_is_in_no_command_of_roots() -> None:

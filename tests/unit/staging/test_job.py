@@ -14,11 +14,12 @@ import pytest
 
 from sparkcluster.errors import CommandFailed, HostLost, LeaseLost, StageError
 from sparkcluster.hosts.base import Result
-from sparkcluster.report import Report
 from sparkcluster.staging import job as jobs
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.job import Files, Job, Settings
+from sparkcluster.staging.begin import Files, Settings
+from sparkcluster.staging.job import Job
 from sparkcluster.topology.build import build
+from tests.unit.staging.conftest import Shown
 
 UNIT = 10**9
 FILE = {"path": "m.safetensors", "size": 60 * UNIT, "mtime": 7, "sha256": "0" * 64, "links": []}
@@ -66,6 +67,7 @@ class Worker:
         self.state = "new"  # alive, dead, stopped, done, ended
         self.stream: Stream | None = None
         self.begins = 0
+        self.silent = False
         self.files: dict[str, bytes] = {}
         self.room = {"free": 900 * UNIT, "needed": (60 - has) * UNIT, "path": "/home"}
 
@@ -90,7 +92,7 @@ class Worker:
         return self.stream
 
     def say(self, **said):
-        if self.stream is not None:
+        if self.stream is not None and not self.silent:
             self.stream.queue.put(said)
 
     def ordered(self, order):
@@ -117,6 +119,8 @@ class Worker:
         self.stream.queue.put(None)
 
     def tick(self):
+        if self.state == "stopped":
+            self.say(bytes=self.has * UNIT, total=60 * UNIT)  # what follows it goes on
         if self.state != "alive":
             return
         if self.has == 60:
@@ -177,17 +181,6 @@ class Network:
             self.over.wait(0.001)
 
 
-class Said(Report):
-    def __init__(self):
-        self.notes, self.transfers = [], []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def transfer(self, transfer):
-        self.transfers.append(transfer)
-
-
 @pytest.fixture
 def copy(spark, cluster, monkeypatch):
     """Runs a copy of 60 GB among nodes; a function of the network sets what happens."""
@@ -212,11 +205,11 @@ def copy(spark, cluster, monkeypatch):
         network = Network(facts, has or {"a": 60})
         set_up(network)
         spec = cluster({name: name for name in names}, **({"groups": groups} if groups else {}))
-        network.said = Said()
+        network.said = Shown()
         step = Step("stage weights", lambda _: {"state_dir": "/s", "cluster": "atlas", "epoch": 7}, lambda: False,
                     patience_s=1.0)  # fmt: skip
 
-        def bring(host, key, content):
+        def bring(step, host, key, content):
             host.files[key] = content
 
         requests = {name: {"what": "files", "root": f"/home/{name}/m"} for name in names}
@@ -323,6 +316,21 @@ def test_nothing_ever_goes_in_clear_beside_the_interconnect(copy):
     assert not any(plain(worker) for worker in network.workers.values())
 
 
+def test_a_node_whose_only_cable_goes_out_is_waited_for_and_then_given_up(copy, monkeypatch):
+    monkeypatch.setattr(jobs, "_ALONE_S", 0.5)
+
+    def set_up(network):
+        network.managed = False
+        network.at.append((lambda: network["b"].has > 20, lambda: network.cut.add("b")))
+
+    network = copy("abc", set_up=set_up)
+    with pytest.raises(StageError, match="b reaches no node that has the weights") as caught:
+        network.job.run()
+    assert not caught.value.others
+    assert set(network.job.arrived) == {"c"}
+    assert "b was left out: no answer over its cables" in network.said.notes
+
+
 def test_a_node_that_reaches_nobody_is_an_error_and_the_others_get_it(copy):
     def set_up(network):
         network.cables, network.managed = [{"a", "b"}], False
@@ -405,6 +413,16 @@ def test_a_source_that_fails_where_another_node_has_it_fails_nobody(copy):
     assert "a was left out: killed" in network.said.notes
 
 
+def test_a_source_that_fails_where_nobody_else_has_it_is_the_cause(copy):
+    def set_up(network):
+        network.at.append((lambda: network["b"].has > 20, lambda: network["a"].fail("it is gone", "source")))
+
+    network = copy("ab", set_up=set_up)
+    with pytest.raises(StageError, match="stage weights on a: it is gone") as caught:
+        network.job.run()
+    assert [each.node for each in caught.value.others] == ["b"]
+
+
 def test_a_source_that_cannot_begin_is_the_error(copy):
     def set_up(network):
         network["a"].stream_of = lambda request: contextlib.nullcontext(Failing("/w does not exist", "source"))
@@ -460,6 +478,38 @@ def test_a_silent_connection_stops_nothing_and_the_orders_come_again(copy):
     assert "from" in network["c"].orders[-2]  # before the end
 
 
+def test_a_node_that_is_silent_for_longer_than_a_dead_one_gets_goes_on(copy, monkeypatch):
+    """Its worker answers nothing either, since nothing reaches it, and all others have ended."""
+    monkeypatch.setattr(jobs, "_GONE_S", 0.4)
+    monkeypatch.setattr(jobs, "_HEARD_S", 0.2)
+
+    def set_up(network):
+        c = network["c"]
+        asked, real = [], c.ordered
+
+        def ordered(order):
+            if c.silent:
+                asked.append(order)
+            else:
+                real(order)
+
+        def fall_silent():
+            c.silent = True
+            c.state = "stopped"  # its bytes come late, too
+            threading.Timer(1.5, wake).start()
+
+        def wake():
+            c.silent, c.state = False, "alive"
+            for order in asked:
+                real(order)
+
+        c.ordered = ordered
+        network.at.append((lambda: c.has > 20, fall_silent))
+
+    network = copy("abc", set_up=set_up)
+    assert set(network.job.run()) == {"b", "c"}
+
+
 def test_a_lease_that_another_operator_took_ends_it(copy):
     def set_up(network):
         c = network["c"]
@@ -470,16 +520,30 @@ def test_a_lease_that_another_operator_took_ends_it(copy):
         network.job.run()
 
 
+def test_a_lost_lease_among_other_failures_is_what_is_raised(copy):
+    """Callers treat a lost lease apart; the other node's failure is reported with it."""
+
+    def set_up(network):
+        b, c = network["b"], network["c"]
+        network.at.append((lambda: b.has > 10, lambda: b.fail("no space left", "disk")))
+        network.at.append((lambda: c.has > 30, lambda: c.say(refused="epoch 7 is over")))
+
+    network = copy(set_up=set_up)
+    with pytest.raises(LeaseLost) as caught:
+        network.job.run()
+    assert [(each.node, type(each)) for each in caught.value.others] == [("b", StageError)]
+
+
 def test_an_interrupt_cancels_the_workers(copy, monkeypatch):
     network = copy()
-    real = Said.transfer
+    real = Shown.transfer
 
     def transfer(self, found):
         real(self, found)
         if found.bytes > 10 * UNIT:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Said, "transfer", transfer)
+    monkeypatch.setattr(Shown, "transfer", transfer)
     with pytest.raises(KeyboardInterrupt):
         network.job.run()
     assert all("cancel" in worker.orders[-1] for worker in network.workers.values())

@@ -1,179 +1,286 @@
-"""One copy between two real relays, and between one relay and a peer that misbehaves."""
+"""A copy between real workers on this machine, as the controller runs it: real processes, sockets and files."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
-import struct
+import signal
 import threading
-import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
-from sparkcluster.node import relay, wire
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.node import commit
 from sparkcluster.node.tree import Tree
-from sparkcluster.staging import copy as copying
+from sparkcluster.staging import follower
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import Failure, copy, list_files
-from tests.unit.staging.conftest import Breaking
+from sparkcluster.staging.begin import Files, Settings
+from sparkcluster.staging.copy import list_files
+from sparkcluster.staging.job import Job
+from sparkcluster.staging.order import key
+from sparkcluster.topology.build import build
+from tests.unit.staging.conftest import Breaking, Shown, on_this_machine
+from tests.unit.staging.workers import eventually
+
+
+class World:
+    """Nodes on this machine: their rails are 127.1.0.*, their management network is 127.2.0.*."""
+
+    def __init__(self, node, spark, cluster, lease, names) -> None:
+        self.nodes = {name: node(name) for name in names}
+        self.lease, self.cluster, self._spark = lease, cluster, spark
+        self.rails = {name: f"127.1.0.{place}/24" for place, name in enumerate(names, 11)}
+        self.shown = Shown()
+        self.step = Step("stage weights", lambda _: lease.document(), lambda: False, tell=self.tell)
+        self.told: list[tuple[str, str]] = []
+        self.job: Job | None = None
+
+    def tell(self, node, text):
+        self.told.append((node, text))
+
+    def facts(self):
+        return {
+            name: on_this_machine(
+                self._spark({"enp1s0f0np0": self.rails[name]}, management=f"127.2.0.{place}/24")
+            )
+            for place, name in enumerate(self.nodes, 11)
+        }  # fmt: skip
+
+    def listed(self, request):
+        return list_files(self.step, self.nodes["a"], request, lambda _done, _total: None).files
+
+    def move(self, requests, files=None, **settings):
+        """Copy what ``requests`` say by node; a's is the source."""
+        spec, facts = self.cluster({name: name for name in self.nodes}), self.facts()
+        what = Files("weights", requests, files or self.listed(requests["a"]))
+        self.job = Job(
+            self.step, Fleet(self.nodes), facts, build(spec, facts), what,
+            report=self.shown, settings=Settings(**settings),
+        )  # fmt: skip
+        return self.job.run()
+
+    def pid(self, request):
+        """Of the worker."""
+        name = key(request["what"], request["root"])
+        state = Path(self.lease.state_dir) / "clusters" / "atlas" / "staging" / name / "state.json"
+        return int(json.loads(state.read_text())["pid"])
 
 
 @pytest.fixture
-def pair(node, lease, impatient):
-    return node("a"), node("b")
+def world(node, spark, cluster, lease, quick):
+    made = []
+
+    def make(names="ab"):
+        made.append(World(node, spark, cluster, lease, names))
+        return made[-1]
+
+    return make
 
 
 @pytest.fixture
-def step(lease):
-    return Step("stage weights", lambda _: lease.document(), lambda: False)
+def quick(set_source):
+    """Workers that take a node for dead after a second without a word of it."""
+    real = program.source.__wrapped__
+
+    def source(module, engine):
+        return real(module, engine).replace("STALL_S = 5.0", "STALL_S = 1.0")
+
+    set_source(source)
 
 
-def move(step, source, target, sending, receiving, reports=None):
-    def report(done, total):
-        if reports is not None:
-            reports.append((done, total))
-
-    if sending["what"] == "files":
-        files = list_files(step, source, sending, report).files
-        sending, receiving = {**sending, "files": files}, {**receiving, "files": files}
-    return copy(step, source, target, address="127.0.0.1", requests=(sending, receiving), report=report)
+def snapshots(world, **more):
+    return {
+        name: {"what": "files", "root": f"{host.hf_home}/hub/models--Qwen--Qwen3-8B", **more}
+        for name, host in world.nodes.items()
+    }
 
 
-def roots(pair, **more):
-    shared = {"what": "files", "verify": False, **more}
-    folder = "hub/models--Qwen--Qwen3-8B"
-    return tuple({**shared, "root": f"{host.hf_home}/{folder}"} for host in pair)
+def directories(tmp_path, names="ab"):
+    return {name: {"what": "files", "root": str(tmp_path / f"of-{name}")} for name in names}
 
 
-def test_a_snapshot_is_copied_with_its_links_and_ref_and_a_second_run_copies_nothing(pair, step, model):
+def test_a_snapshot_is_copied_with_its_links_and_ref_and_a_second_run_copies_nothing(world, model):
+    world = world("abc")
     write, tree, revision = model
-    sizes = write(pair[0].hf_home)
-    requests = roots(pair, revision=revision, ref="main")
-    (pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs/other").write_bytes(b"of another revision")
-    reports = []
-    done = move(step, *pair, *requests, reports)
-    assert done.bytes == sum(sizes.values())
-    assert reports
-    want = tree(pair[0].hf_home)
+    sizes = write(world.nodes["a"].hf_home)
+    requests = snapshots(world, revision=revision, ref="main")
+    (world.nodes["a"].hf_home / "hub/models--Qwen--Qwen3-8B/blobs/other").write_bytes(b"of another revision")
+    arrived = world.move(requests)
+    assert {name: (each.source, each.bytes) for name, each in arrived.items()} == {
+        "b": ("a", sum(sizes.values())),
+        "c": ("b", sum(sizes.values())),
+    }
+    want = tree(world.nodes["a"].hf_home)
     del want["hub/models--Qwen--Qwen3-8B/blobs/other"]
-    assert tree(pair[1].hf_home) == want
-    assert move(step, *pair, *requests).bytes == 0
+    assert tree(world.nodes["b"].hf_home) == tree(world.nodes["c"].hf_home) == want
+    assert world.move(requests) == {}
+    assert world.shown.notes == []
+    assert {each.medium for each in world.shown.transfers} == {"rail"}
 
 
-def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(pair, step, tmp_path):
-    source, target = tmp_path / "from", tmp_path / "to"
+def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(world, tmp_path):
+    world, requests = world(), directories(tmp_path)
+    source, target = tmp_path / "of-a", tmp_path / "of-b"
     (source / "sub").mkdir(parents=True)
     (source / "one.bin").write_bytes(b"1" * 100_000)
     (source / "sub" / "two.bin").write_bytes(b"2" * 100)
     os.utime(source / "one.bin", ns=(5, 7_000_000_000))
-    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
-    assert move(step, *pair, *requests).bytes == 100_100
+    assert world.move(requests)["b"].bytes == 100_100
     assert (target / "one.bin").stat().st_mtime_ns == 7_000_000_000
     (source / "sub" / "two.bin").write_bytes(b"3" * 101)
-    assert move(step, *pair, *requests).bytes == 101
+    assert world.move(requests)["b"].bytes == 101
     assert (target / "sub" / "two.bin").read_bytes() == b"3" * 101
 
 
-def test_a_copy_resumes_where_an_earlier_run_stopped(pair, step, model):
-    write, tree, revision = model
-    write(pair[0].hf_home)
-    requests = roots(pair, revision=revision, ref="main")
-    move(step, *pair, *requests)
-    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda path: path.stat().st_size)
-    partial = blob.with_name(f".{blob.name}.{_mark('3000000')}.partial")
-    partial.write_bytes(blob.read_bytes()[:2_000_000])
-    blob.unlink()
-    assert move(step, *pair, *requests).bytes == 1_000_000
-    assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
+def test_a_large_file_of_which_nobody_knows_the_hash_arrives(world, tmp_path):
+    world, requests = world("abc"), directories(tmp_path, "abc")
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(1 << 20) * 40)
+    files = world.listed(requests["a"])
+    assert files[0]["sha256"] is None
+    assert set(world.move(requests, files)) == {"b", "c"}
+    content = (tmp_path / "of-a" / "one.bin").read_bytes()
+    assert (tmp_path / "of-b" / "one.bin").read_bytes() == (tmp_path / "of-c" / "one.bin").read_bytes() == content
 
 
-def test_a_receiver_waits_for_another_one_of_the_same_directory(pair, step, tmp_path):
-    """One that lost its operator may not have ended yet: two would write the same file."""
-    source, target = tmp_path / "from", tmp_path / "to"
-    source.mkdir()
-    (source / "one.bin").write_bytes(b"1" * 100_000)
-    other = Tree(str(target))
-    assert other.lock()
-    begin = time.monotonic()
-    threading.Timer(0.7, os.close, [other.handle]).start()
-    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
-    assert move(step, *pair, *requests).bytes == 100_000
-    assert time.monotonic() - begin > 0.7
+def test_what_one_node_has_wrong_is_replaced(world, tmp_path):
+    world, requests = world("abc"), directories(tmp_path, "abc")
+    for name in "abc":
+        (tmp_path / f"of-{name}").mkdir()
+        (tmp_path / f"of-{name}" / "one.bin").write_bytes(b"1" * 100_000)
+    files = world.listed(requests["a"])
+    (tmp_path / "of-b" / "one.bin").write_bytes(b"X" * 100_000)
+    requests["b"]["replace"] = [0]
+    assert set(world.move(requests, files)) == {"b"}
+    assert (tmp_path / "of-b" / "one.bin").read_bytes() == b"1" * 100_000
 
 
-@pytest.mark.parametrize("silent", ["a", "b"])
-def test_a_copy_goes_on_where_it_stopped_after_the_connection_to_a_node_broke(
-    pair, step, tmp_path, monkeypatch, silent
-):
-    source, target = tmp_path / "from", tmp_path / "to"
-    source.mkdir()
-    (source / "one.bin").write_bytes(os.urandom(300_000))
-    made, said = [], []
+def test_a_copy_goes_on_where_it_was_after_the_connection_to_a_node_broke(world, tmp_path, monkeypatch):
+    world, requests = world(), directories(tmp_path)
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(300_000))
+    made = []
 
     def start(host, module, request):
         running = program.stream(host, module, request)
-        if host.name != silent or request["do"] == "list":
-            return running
-        made.append(running)
-        return Breaking(running, silent) if len(made) < 2 else running
+        if host.name == "b":
+            made.append(request)
+            return SendingBreaks(running, "b") if len(made) == 1 else running
+        return running
 
-    monkeypatch.setattr(copying, "stream", start)
-    real = copying.follow
-
-    def follow(step, node, *more):
-        if (silent, node, len(made)) == ("a", "b", 1):  # the sender is asked only where the receiver failed
-            return Failure("b", "link", "the connection broke")
-        return real(step, node, *more)
-
-    monkeypatch.setattr(copying, "follow", follow)
-    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
-    step = dataclasses.replace(step, tell=lambda node, text: said.append((node, text)))
-    move(step, *pair, *requests)
+    monkeypatch.setattr(follower, "stream", start)
+    world.move(requests)
     assert len(made) == 2
-    assert (target / "one.bin").read_bytes() == (source / "one.bin").read_bytes()
-    assert said[0] == (
-        silent,
-        f"connection to {silent} broke: connecting again; files resume where they stopped",
+    assert (tmp_path / "of-b" / "one.bin").read_bytes() == (tmp_path / "of-a" / "one.bin").read_bytes()
+    assert world.told == [("b", "connection to b broke: connecting again; the copy goes on meanwhile")]
+
+
+class SendingBreaks(Breaking):
+    def send(self, data):
+        with contextlib.suppress(OSError):
+            self.running.send(data)
+
+    def close(self):
+        self.running.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_stands_still_is_gone_past_and_named(world, tmp_path, number, monkeypatch):
+    monkeypatch.setattr("sparkcluster.staging.job._GONE_S", 3.0)
+    monkeypatch.setattr("sparkcluster.staging.job._STUCK_S", 2.0)
+    world, requests = world("abcd"), directories(tmp_path, "abcd")
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(1 << 20) * 30)
+    partial_file = tmp_path / "of-b"
+
+    def strike():
+        eventually(lambda: any(each.stat().st_size > 5_000_000 for each in partial_file.glob(".one*")), "of b")
+        os.kill(world.pid(requests["b"]), number)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        with pytest.raises(StageError) as caught:
+            world.move(requests, limit_bytes_s=6_000_000)
+    finally:
+        thread.join()
+        with contextlib.suppress(OSError):
+            os.kill(world.pid(requests["b"]), signal.SIGKILL)
+    assert caught.value.node == "b"
+    assert not caught.value.others
+    content = (tmp_path / "of-a" / "one.bin").read_bytes()
+    assert (tmp_path / "of-c" / "one.bin").read_bytes() == (tmp_path / "of-d" / "one.bin").read_bytes() == content
+    reason = "killed" if number == signal.SIGKILL else "no answer"
+    assert f"b was left out: {reason}" in world.shown.notes
+    assert any(note.startswith("c: ") and "goes on with a at " in note for note in world.shown.notes)
+
+
+def test_nodes_without_a_common_rail_copy_under_tls_and_that_is_said(world, tmp_path):
+    world, requests = world("abc"), directories(tmp_path, "abc")
+    world.rails |= {"c": "127.3.0.13/24"}
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(300_000))
+    assert set(world.move(requests)) == {"b", "c"}
+    assert (tmp_path / "of-c" / "one.bin").read_bytes() == (tmp_path / "of-a" / "one.bin").read_bytes()
+    (loud,) = world.job.loud
+    assert loud == (
+        "a and c share no cable: c gets weights from a over the management network (enP7s7, 10 Gb/s), encrypted; "
+        "0.3 MB, about 1 s"
     )
+    assert f"warning: {loud}" in world.shown.notes
+    last = {each.node: (each.source, each.medium, each.encrypted) for each in world.shown.transfers}
+    assert last["c"] == ("a", "wire", True)
 
 
-def _mark(text: str) -> str:
-    import hashlib
+def test_an_address_that_a_node_has_no_longer_stops_nothing(world, tmp_path, monkeypatch):
+    world, requests = world(), directories(tmp_path)
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(b"1" * 1000)
+    real = world.facts
 
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    def facts():
+        gone = world._spark({"enp1s0f0np0": "192.0.2.11/24"}).interface("enp1s0f0np0")
+        gone = gone.model_copy(update={"name": "enp1s0f1np1"})
+        return {
+            name: its.model_copy(update={"interfaces": (gone, *its.interfaces)}) if name == "a" else its
+            for name, its in real().items()
+        }
 
-
-def test_verify_finds_and_replaces_files_that_only_have_the_right_size(pair, step, model):
-    write, tree, revision = model
-    sizes = write(pair[0].hf_home)
-    requests = roots(pair, revision=revision, ref="main", verify=True)
-    assert move(step, *pair, *requests).bytes == sum(sizes.values())
-    blob = max((pair[1].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda path: path.stat().st_size)
-    blob.write_bytes(b"X" * 3_000_000)
-    assert move(step, *pair, *roots(pair, revision=revision, ref="main")).bytes == 0
-    assert move(step, *pair, *requests).bytes == 3_000_000
-    assert tree(pair[1].hf_home) == tree(pair[0].hf_home)
-
-
-def test_verify_names_a_corrupt_source(pair, step, model):
-    write, _, revision = model
-    write(pair[0].hf_home)
-    blob = max((pair[0].hf_home / "hub/models--Qwen--Qwen3-8B/blobs").iterdir(), key=lambda path: path.stat().st_size)
-    blob.write_bytes(b"X" * 3_000_000)
-    with pytest.raises(
-        StageError, match=f"stage weights on a: blobs/{blob.name} is corrupt: its SHA-256 is "
-    ) as caught:
-        move(step, *pair, *roots(pair, revision=revision, ref="main", verify=True))
-    assert caught.value.node == "a"
+    monkeypatch.setattr(world, "facts", facts)
+    assert world.move(requests)["b"].bytes == 1000
 
 
-def test_a_missing_source_is_named(pair, step, model):
+def test_everything_is_encrypted_on_demand(world, tmp_path):
+    world, requests = world(), directories(tmp_path)
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(300_000))
+    world.move(requests, encrypt=True)
+    assert (tmp_path / "of-b" / "one.bin").read_bytes() == (tmp_path / "of-a" / "one.bin").read_bytes()
+    assert {each.encrypted for each in world.shown.transfers} == {True}
+
+
+def test_a_missing_source_is_named(world, model):
+    world = world()
     with pytest.raises(StageError, match=r"stage weights on a: .* does not exist") as caught:
-        move(step, *pair, *roots(pair, revision="abc"))
+        world.move(snapshots(world, revision="abc"))
     assert caught.value.node == "a"
+
+
+def test_a_corrupt_source_is_named_where_all_is_read(world, model):
+    world = world()
+    write, _, revision = model
+    write(world.nodes["a"].hf_home)
+    blobs = world.nodes["a"].hf_home / "hub/models--Qwen--Qwen3-8B/blobs"
+    blob = max(blobs.iterdir(), key=lambda path: path.stat().st_size)
+    blob.write_bytes(b"X" * 3_000_000)
+    with pytest.raises(StageError, match=f"stage weights on a: blobs/{blob.name} is corrupt: its SHA-256 is "):
+        world.listed(snapshots(world, revision=revision, ref="main", verify=True)["a"])
 
 
 def plant(cache, revision, what, secret):
@@ -189,20 +296,35 @@ def plant(cache, revision, what, secret):
 
 
 @pytest.mark.parametrize("what", ["file", "relative", "blobs", "snapshot", "snapshots"])
-def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(pair, step, model, what):
+def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(world, model, what):
+    world = world()
     write, _, revision = model
-    write(pair[0].hf_home)
-    secret = pair[0].hf_home / ".ssh" / "id_ed25519"
+    source = world.nodes["a"]
+    write(source.hf_home)
+    secret = source.hf_home / ".ssh" / "id_ed25519"
     secret.parent.mkdir()
     secret.write_text("of the node's user")
-    plant(pair[0].hf_home / "hub/models--Qwen--Qwen3-8B", revision, what, secret)
-    sending, receiving = roots(pair, revision=revision, ref="main")
-    listing = partial(list_files, step, pair[0], sending, lambda _done, _total: None)
-    for attack in (listing, partial(move, step, *pair, sending, receiving)):
-        with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; check it: ls -l /") as caught:
-            attack()
-        assert caught.value.node == "a"
-    assert not list(pair[1].home.rglob("tokenizer.json"))
+    plant(source.hf_home / "hub/models--Qwen--Qwen3-8B", revision, what, secret)
+    with pytest.raises(StageError, match=r"leads out of the model's cache, to .*; check it: ls -l /") as caught:
+        world.move(snapshots(world, revision=revision, ref="main"))
+    assert caught.value.node == "a"
+    assert not list(world.nodes["b"].home.rglob("tokenizer.json"))
+
+
+def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(world, model):
+    world = world()
+    write, _, revision = model
+    write(world.nodes["a"].hf_home)
+    requests = snapshots(world, revision=revision, ref="main")
+    files = world.listed(requests["a"])
+    blob = world.nodes["a"].hf_home / "hub/models--Qwen--Qwen3-8B" / files[0]["path"]
+    secret = world.nodes["a"].home / "id_ed25519"
+    secret.write_bytes(b"s" * blob.stat().st_size)
+    blob.unlink()
+    blob.symlink_to(secret)
+    with pytest.raises(StageError, match="leads out of the model's cache"):
+        world.move(requests, files)
+    assert not [each for each in world.nodes["b"].home.rglob("*") if each.is_file() and b"sss" in each.read_bytes()]
 
 
 def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_sent(tmp_path, monkeypatch):
@@ -215,147 +337,50 @@ def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_sent(tmp_path, mon
         blob.unlink()
         blob.symlink_to(secret)
 
-    monkeypatch.setattr(relay, "stay_inside", swap)
+    monkeypatch.setattr(commit, "stay_inside", swap)
     with pytest.raises(OSError, match="expected a directory, found a link or a file"):
-        relay._opened(str(tmp_path / "cache"), "blobs/c0", "0" * 40)
+        commit.opened(Tree(str(tmp_path / "cache")), "blobs/c0", "0" * 40)
 
 
-def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(pair, step, model):
+def test_a_cache_on_another_disk_is_copied(world, model, tmp_path):
+    world = world()
     write, _, revision = model
-    write(pair[0].hf_home)
-    sending, receiving = roots(pair, revision=revision, ref="main")
-    files = list_files(step, pair[0], sending, lambda _done, _total: None).files
-    blob = pair[0].hf_home / "hub/models--Qwen--Qwen3-8B" / files[0]["path"]
-    secret = pair[0].home / "id_ed25519"
-    secret.write_bytes(b"s" * blob.stat().st_size)
-    blob.unlink()
-    blob.symlink_to(secret)
-    with pytest.raises(StageError, match="leads out of the model's cache"):
-        copy(step, *pair, address="127.0.0.1", requests=({**sending, "files": files}, {**receiving, "files": files}),
-             report=lambda _done, _total: None)  # fmt: skip
-
-
-def test_a_cache_on_another_disk_is_copied(pair, step, model, tmp_path):
-    write, _, revision = model
-    sizes = write(pair[0].hf_home)
-    root = pair[0].hf_home / "hub/models--Qwen--Qwen3-8B"
+    sizes = write(world.nodes["a"].hf_home)
+    root = world.nodes["a"].hf_home / "hub/models--Qwen--Qwen3-8B"
     root.rename(tmp_path / "disk2")
     root.symlink_to(tmp_path / "disk2")
-    assert move(step, *pair, *roots(pair, revision=revision, ref="main")).bytes == sum(sizes.values())
+    assert world.move(snapshots(world, revision=revision, ref="main"))["b"].bytes == sum(sizes.values())
 
 
-def test_links_in_a_directory_of_the_users_are_followed(pair, step, tmp_path):
+def test_links_in_a_directory_of_the_users_are_followed(world, tmp_path):
     (tmp_path / "disk2").mkdir()
     (tmp_path / "disk2" / "one.bin").write_bytes(b"1" * 100)
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from" / "one.bin").symlink_to(tmp_path / "disk2" / "one.bin")
-    requests = [{"what": "files", "root": str(tmp_path / name)} for name in ("from", "to")]
-    assert move(step, *pair, *requests).bytes == 100
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").symlink_to(tmp_path / "disk2" / "one.bin")
+    assert world().move(directories(tmp_path))["b"].bytes == 100
 
 
-def test_an_unwritable_target_is_named(pair, step, model):
-    write, _, revision = model
-    write(pair[0].hf_home)
-    sending, receiving = roots(pair, revision=revision, ref="main")
+def test_an_unwritable_target_is_named_and_the_others_get_it(world, model):
+    world = world("abc")
+    write, tree, revision = model
+    write(world.nodes["a"].hf_home)
+    requests = snapshots(world, revision=revision, ref="main")
+    requests["b"]["root"] = "/proc/nothing"
     with pytest.raises(StageError, match="stage weights on b: ") as caught:
-        move(step, *pair, sending, {**receiving, "root": "/proc/nothing"})
+        world.move(requests)
     assert caught.value.node == "b"
+    assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
 
 
 @pytest.mark.parametrize("epoch", [6, 8])
-def test_another_epoch_is_refused(pair, lease, model, epoch):
+def test_another_epoch_is_refused(world, lease, model, epoch):
+    world = world()
     write, tree, revision = model
-    write(pair[0].hf_home)
-    step = Step("stage weights", lambda _: lease.document(epoch), lambda: False)
-    with pytest.raises(LeaseLost, match="a refuses the change: epoch"):
-        move(step, *pair, *roots(pair, revision=revision, ref="main"))
-    assert tree(pair[1].home) == {}
-
-
-@pytest.mark.full
-def test_a_model_of_twenty_thousand_files_is_listed_and_requested(pair, step, tmp_path):
-    source, target = tmp_path / "from", tmp_path / "to"
-    for folder in (source, target):
-        for number in range(20_000):
-            place = folder / f"directory-{number % 40:060}"
-            if number < 40:
-                place.mkdir(parents=True)
-            (place / f"{number:060}").touch()
-    (target / f"directory-{7:060}" / f"{7:060}").unlink()
-    requests = {"what": "files", "root": str(source)}, {"what": "files", "root": str(target)}
-    move(step, *pair, *requests)
-    assert (target / f"directory-{7:060}" / f"{7:060}").exists()
-
-
-def file(path="m.bin", size=10_000_000, **more):
-    return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
-
-
-def wanted(*files):
-    return b"".join(struct.pack("!IQ", *each) for each in files)
-
-
-def test_a_sender_that_dies_is_reported_and_received_data_is_kept(peer, tmp_path):
-    peer = peer(file())
-    assert peer.wire.read_frame() == wanted((0, 0))
-    peer.wire.send(b"x" * 4_000_000)
-    peer.wire.close()
-    assert peer.outcome() == {"failed": "the other node closed the connection too early", "kind": "link"}
-    partials = [path.name for path in (tmp_path / "to").iterdir()]
-    assert len(partials) == 1
-    assert partials[0].endswith(".partial")
-
-
-def test_a_broken_link_ends_the_copy_within_the_limit(peer):
-    peer = peer(file())
-    begin = time.monotonic()
-    peer.wire.send(b"x" * 1000)
-    assert peer.outcome() == {"failed": "received nothing for 1 s", "kind": "link"}
-    assert time.monotonic() - begin < 5
-
-
-def test_a_lost_lease_stops_the_copy(peer, lease, tmp_path):
-    peer = peer(file())
-    peer.wire.send(b"x" * 1000)
-    lease.let_go()
-    lease.record(granted=False)
-
-    def trickle() -> None:
-        try:
-            for _ in range(100):
-                peer.wire.send(b"x" * 1000)
-                time.sleep(0.05)
-        except wire.Failed:
-            return
-
-    thread = threading.Thread(target=trickle)
-    thread.start()
-    outcome = peer.outcome()
-    thread.join(10)
-    assert outcome["refused"] == "epoch 7 is over: test is acquiring the lease"
-    assert not (tmp_path / "to" / "m.bin").exists()
-
-
-def test_a_copy_goes_on_when_the_lease_lapses(peer, lease, tmp_path):
-    """The operator is silent, and no other one has asked for the lease."""
-    peer = peer(file())
-    peer.wire.send(b"x" * 1000)
-    lease.let_go()
-    for _ in range(30):  # it looks each second
-        peer.wire.send(b"x" * 1000)
-        time.sleep(0.05)
-    peer.wire.send(b"x" * (file()["size"] - 31_000))
-    assert peer.outcome() == {"done": {"bytes": file()["size"]}}
-    assert (tmp_path / "to" / "m.bin").exists()
-
-
-def test_a_copy_that_does_not_fit_fails_before_the_first_byte(peer):
-    outcome = peer(file(size=10**15)).outcome()
-    assert outcome["kind"] == "disk"
-    assert "1000000.0 GB needed" in outcome["failed"]
-
-
-def test_the_relay_exits_with_its_controller(peer):
-    peer = peer(file())
-    peer.running._process.stdin.close()
-    assert peer.running._process.wait(5) == 1
+    write(world.nodes["a"].hf_home)
+    requests = snapshots(world, revision=revision, ref="main")
+    files = world.listed(requests["a"])
+    world.step = dataclasses.replace(world.step, lease=lambda _: lease.document(epoch))
+    for attempt in (partial(world.move, requests), partial(world.move, requests, files)):
+        with pytest.raises(LeaseLost, match=r"[ab] refuses the change: epoch"):
+            attempt()
+    assert tree(world.nodes["b"].home) == {}

@@ -13,16 +13,17 @@ from sparkcluster.cli.output import render_error
 from sparkcluster.errors import HostTimeout, LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.staging import copy as copying
-from sparkcluster.staging import retries, run
+from sparkcluster.staging import retries, run, transfers
 from sparkcluster.staging.chain import Way
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
-from tests.unit.staging.conftest import on_loopback
+from tests.unit.staging.conftest import Shown, on_this_machine
 
 REFERENCE = "vllm/vllm-openai:v0.18.0"
 IMAGE = ImageMade([b"layer" * 500_000])
@@ -47,11 +48,30 @@ class World:
         """The node reports it; what its engine has is another matter."""
         self.changes[name]["image"] = {"reference": REFERENCE, **image.facts()}
 
-    def stage(self, *, epoch=7, **more):
-        facts = {
-            name: self._spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, **self.changes[name], hf_home=str(host.hf_home))
+    def facts(self):
+        return {
+            name: on_this_machine(
+                self._spark(
+                    {"enp1s0f0np0": f"127.1.0.{place}/24"},
+                    management=f"127.2.0.{place}/24",
+                    **self.changes[name],
+                    hf_home=str(host.hf_home),
+                )
+            )
             for place, (name, host) in enumerate(self.nodes.items(), 11)
         }
+
+    def collected(self, fleet, spec, names):
+        """What the nodes report, with the networks that they have to each other."""
+        found, networks = collect_facts(fleet, spec, names), self.facts()
+        facts = {
+            name: its.model_copy(update={"interfaces": networks[name].interfaces, "hcas": networks[name].hcas})
+            for name, its in found.facts.items()
+        }
+        return dataclasses.replace(found, facts=facts)
+
+    def stage(self, *, epoch=7, **more):
+        facts = self.facts()
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
         changer = Changer(
@@ -65,8 +85,9 @@ class World:
 
 @pytest.fixture
 def world(node, spark, cluster, lease, impatient, monkeypatch):
-    monkeypatch.setattr(copying, "routes", on_loopback)
-    return World([node(name) for name in "abc"], spark, cluster, lease)
+    made = World([node(name) for name in "abc"], spark, cluster, lease)
+    monkeypatch.setattr(run, "collect_facts", made.collected)
+    return made
 
 
 def test_all_nodes_end_with_what_one_had(world, model):
@@ -103,19 +124,19 @@ def test_an_address_that_is_another_nodes_on_the_targets_cable_is_not_the_end(wo
         return real(host, module, request)
 
     monkeypatch.setattr(copying, "stream", start)
-    monkeypatch.setattr(copying, "routes", lambda *_: WAYS)
+    monkeypatch.setattr(transfers, "routes", lambda *_: WAYS)
     del world.nodes["c"]
     image_id = world.nodes["a"].add_image(IMAGE, REFERENCE)
     world.has_image("a")
-    warnings = []
-    world.stage(what=["image"], warn=warnings.append)
+    shown = Shown()
+    report = world.stage(what=["image"], report=shown)
     assert world.nodes["b"].images() == {REFERENCE: image_id}
-    assert warnings == [
-        (
-            "warning: a and b share no cable that works: b gets image from a over the management network "
-            f"(enP7s7, 1 Gb/s), without encryption; {IMAGE.facts()['size_bytes'] / 1e6:.1f} MB, about 1 s"
-        )
-    ]
+    assert shown.notes == [f"warning: {report.warnings[0]}"]
+    (warning,) = report.warnings
+    assert warning == (
+        "a and b share no cable that works: b gets image from a over the management network "
+        f"(enP7s7, 1 Gb/s), without encryption; {IMAGE.facts()['size_bytes'] / 1e6:.1f} MB, about 1 s"
+    )
     refused = [text for node, text in world.reports if "trying another address" in text]
     assert len(refused) == 1
     assert refused[0].startswith("stage image on b from a at 127.0.0.1: cannot connect to 127.0.0.9")
@@ -124,29 +145,9 @@ def test_an_address_that_is_another_nodes_on_the_targets_cable_is_not_the_end(wo
 def test_over_a_cable_nothing_is_warned_of(world, model):
     write, _, revision = model
     world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    warnings = []
-    world.stage(what=["weights"], warn=warnings.append)
-    assert warnings == []
-
-
-def test_a_node_that_became_a_source_passes_on_no_other_code(world, model):
-    """The second node has the model from the first, changes a file without changing its size, and is to send it on."""
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    config = {name: host.hf_home / f"hub/models--Qwen--Qwen3-8B/snapshots/{revision}/config.json"
-              for name, host in world.nodes.items()}  # fmt: skip
-    complete = []
-
-    def progress(node, text):
-        if text == "weights complete":
-            complete.append(node)
-            if len(complete) == 1:
-                config[node].write_bytes(b"x" * config[node].stat().st_size)
-
-    with pytest.raises(StageError, match="arrived with another SHA-256 than it has at the source"):
-        world.stage(what=["weights"], progress=progress)
-    assert len(complete) == 1
-    assert [name for name in config if config[name].exists()] == ["a", *complete]
+    shown = Shown()
+    assert world.stage(what=["weights"], report=shown).warnings == ()
+    assert shown.notes == []
 
 
 def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world, monkeypatch):
@@ -176,6 +177,11 @@ def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
     write, tree, revision = model
     world.has_weights("a", write(world.nodes["a"].hf_home), revision)
     report = world.stage(what=["weights"], dry_run=True)
+    moves = report.as_json()["expected"]["Qwen/Qwen3-8B"]
+    assert [(each["node"], each["source"], each["bytes"]) for each in moves] == [
+        ("b", "a", 3_000_005),
+        ("c", "b", 3_000_005),
+    ]
     assert report.as_json()["staging"] == [
         {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "size_bytes": 3_000_005,
          "missing": {"b": "missing", "c": "missing"}}
@@ -214,24 +220,6 @@ def test_each_node_that_fails_is_reported(world, model, capsys):
     assert [line[:26] for line in lines if line.startswith("error:")] == [
         "error: stage weights on b:", "error: stage weights on c:",
     ]  # fmt: skip
-
-
-def test_a_lost_lease_among_other_failures_is_what_is_raised(world, model, monkeypatch):
-    """Callers treat a lost lease apart; the other node's failure is reported with it."""
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    failures = {
-        "b": StageError("stage weights on b: the disk is full", node="b"),
-        "c": LeaseLost("c refuses", node="c"),
-    }
-
-    def copy(self, staging, source, target):
-        raise failures[target]
-
-    monkeypatch.setattr(run._Run, "_copy", copy)
-    with pytest.raises(LeaseLost) as caught:
-        world.stage(what=["weights"])
-    assert caught.value.others == (failures["b"],)
 
 
 def test_each_failed_download_is_reported(world):
@@ -303,7 +291,7 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
         assert names == ["a"]
         from sparkcluster.probing.collect import Collected
 
-        return Collected({"a": world._spark({"enp1s0f0np0": "10.1.0.11/24"}, **world.changes["a"])}, {})
+        return Collected({"a": world.facts()["a"]}, {})
 
     monkeypatch.setattr(run._Run, "_fetch", fetch)
     monkeypatch.setattr(run, "collect_facts", collected)
@@ -397,7 +385,7 @@ def broken(world, monkeypatch):
         from sparkcluster.probing.collect import Collected
 
         (name,) = names
-        return Collected({name: world._spark({"enp1s0f0np0": "10.1.0.13/24"}, **world.changes[name])}, {})
+        return Collected({name: world.facts()[name]}, {})
 
     monkeypatch.setattr(run, "collect_facts", collected)
     return world
@@ -432,7 +420,9 @@ def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_its_digest(broke
 def test_an_image_without_its_layers_that_cannot_be_pulled_either_is_an_error_with_both_causes(broken):
     for name in "bc":
         broken.nodes[name].engine.refusal = 500, "dial tcp: no route to host"
-    with pytest.raises(StageError, match=r"from a at 127\.0\.0\.1: the image's archive lacks 2 of the files") as caught:
+    with pytest.raises(
+        StageError, match=r"from a at 127\.1\.0\.11: the image's archive lacks 2 of the files"
+    ) as caught:
         broken.stage(what=["image"])
     assert caught.value.hint.startswith("docker image rm IMAGE and the images that share its layers")
     assert [each.node for each in caught.value.others] == ["b", "c", "c"]

@@ -1,0 +1,154 @@
+"""What is moved to nodes under one lease, and what was."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sparkcluster.errors import NotReached, StageError
+from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.again import LIMIT_S
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.report import Report
+from sparkcluster.staging import notes
+from sparkcluster.staging.again import Step
+from sparkcluster.staging.artifacts import Artifact, Request
+from sparkcluster.staging.begin import Files, Settings
+from sparkcluster.staging.chain import Way, routes
+from sparkcluster.staging.copy import Done, Progress, copy, list_files
+from sparkcluster.staging.copy import Report as Bytes
+from sparkcluster.staging.job import Job
+from sparkcluster.staging.manifest import Manifest
+from sparkcluster.staging.plan import Staging
+from sparkcluster.topology.model import Topology
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copied:
+    """One artifact that reached one node; ``source`` is a node's name, ``download`` or ``controller``."""
+
+    what: Artifact
+    node: str
+    source: str
+    bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass
+class Transfers:
+    """Brings artifacts to nodes under one lease, and records what it moved."""
+
+    fleet: Fleet
+    facts: dict[str, Facts]
+    topology: Topology
+    lease: Callable[[str], dict[str, Any]]
+    progress: Progress
+    hold: Callable[[str], None] | None = None
+    patience_s: float = LIMIT_S
+    shown: Report = dataclasses.field(default_factory=Report)
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    loud: list[str] = dataclasses.field(default_factory=list)
+    copied: list[Copied] = dataclasses.field(default_factory=list)
+    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def step(self, what: Artifact) -> Step:
+        """The step that stages ``what``."""
+        return Step(
+            f"stage {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
+        )
+
+    def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
+        """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
+        self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
+
+    def move(
+        self,
+        what: Artifact,
+        request: Callable[[str], Request],
+        nodes: Iterable[str],
+        files: Sequence[dict[str, Any]],
+        replace: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Copy to each of ``nodes`` what it lacks of ``files``, by each node's ``request``.
+
+        ``replace`` has by node the numbers of the files that it has, and wrong.
+
+        Raises:
+            StageError: of a node that failed, with those of the others; all others have them.
+            LeaseLost: another operator has the lease.
+        """
+        requests = {node: {**request(node), "replace": list((replace or {}).get(node, ()))} for node in nodes}
+        job = Job(
+            self.step(what),
+            self.fleet,
+            self.facts,
+            self.topology,
+            Files(what, requests, files),
+            settings=self.settings,
+            report=self.shown,
+        )
+        try:
+            job.run()
+        except BaseException:
+            self.stopped.set()
+            raise
+        finally:
+            self.loud += job.loud
+            for node, arrived in job.arrived.items():
+                self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
+                self.progress(node, f"{what} complete")
+
+    def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Done:
+        """Copy by each node's ``request`` over the rails, else over another network, which is said before.
+
+        Who answers at an address is known only once it has proved its token: two pairs may have the same addresses.
+        """
+        if self.settings.encrypt:
+            raise StageError(
+                f"{staging.what} {staging.name} cannot be copied encrypted to {target}",
+                node=target,
+                step=f"stage {staging.what}",
+                hint=f"docker pull {shlex.quote(staging.name)}   on {target}; weights are copied encrypted",
+            )
+        begin, (*others, last) = time.monotonic(), routes(self.facts, self.topology, source, target)
+        for way in others:
+            try:
+                done = self._relay(staging, way, request)
+                break
+            except NotReached as error:
+                self.progress(target, f"{error.message}: trying another address")
+        else:
+            done = self._relay(staging, last, request)
+        self.record(staging.what, target, source, done.bytes, begin)
+        return done
+
+    def _relay(self, staging: Staging, way: Way, request: Callable[[str], Request]) -> Done:
+        if way.medium != "rail":
+            self.loud.append(notes.in_clear(staging.what, way, staging.size_bytes))
+            self.shown.note(f"warning: {self.loud[-1]}")
+        return copy(
+            self.step(staging.what),
+            self.fleet[way.source],
+            self.fleet[way.target],
+            address=way.address,
+            requests=(request(way.source), request(way.target)),
+            report=self.report(staging.what, way.target, f"from {way.source}"),
+        )
+
+    def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
+        """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""
+        report = self.report(staging.what, source, "read")
+        return list_files(self.step(staging.what), self.fleet[source], request, report, judged=judged)
+
+    def report(self, what: Artifact, node: str, how: str) -> Bytes:
+        """A function that reports bytes."""
+
+        def report(done: int, total: int) -> None:
+            of = f" of {max(total, done) / 1e9:.2f}" if total else ""
+            self.progress(node, f"{what} {done / 1e9:.2f}{of} GB {how}")
+
+        return report
