@@ -39,7 +39,7 @@ BATCH_LINES = 2000
 # Ends of the names of files that are being written; none belongs to a model.
 UNFINISHED = (".partial", ".incomplete", ".lock")
 
-
+# The Hugging Face hub, unless HF_ENDPOINT names a mirror.
 HUB = ("huggingface.co", 443)
 HUB_ADDRESS = "https://" + HUB[0]
 

@@ -268,17 +268,7 @@ def test_an_operator_that_was_stopped_goes_on_where_nobody_took_the_lease(fleet,
 
 def test_a_lease_that_lapsed_on_the_first_node_is_taken_again_there_before_the_others(fleet, homes, monkeypatch):
     with lease(fleet).acquire(list(NODES)) as taken:
-        asked = []
-        stream = Elsewhere.stream
-
-        def watched(host, argv, *, stdin=b""):
-            asked.append(host.name)
-            return stream(host, argv, stdin=stdin)
-
-        for holder in list(taken._holders):
-            holder.close()
-            holder.lost = True
-        monkeypatch.setattr(Elsewhere, "stream", watched)
+        asked = lapse(taken, monkeypatch)
         assert change_by(taken.changer, ["beta"]) == ["beta"]
         assert asked == ["alpha", "beta"]
         assert change_by(taken.changer, list(NODES)) == list(NODES)
@@ -287,12 +277,8 @@ def test_a_lease_that_lapsed_on_the_first_node_is_taken_again_there_before_the_o
 
 def test_a_lease_that_two_changes_need_at_once_is_taken_again_once(fleet, homes, monkeypatch):
     """The second finds the first node's holder while it is being replaced; ending that would refuse the first change."""
-    asked, waiting, both = [], threading.Event(), threading.Event()
-    stream, answer = Elsewhere.stream, module._Holder.answer
-
-    def watched(host, argv, *, stdin=b""):
-        asked.append(host.name)
-        return stream(host, argv, stdin=stdin)
+    waiting, both = threading.Event(), threading.Event()
+    answer = module._Holder.answer
 
     def slow(holder, kind):
         if holder.host.name == "alpha":
@@ -301,10 +287,7 @@ def test_a_lease_that_two_changes_need_at_once_is_taken_again_once(fleet, homes,
         return answer(holder, kind)
 
     with lease(fleet).acquire(list(NODES)) as taken:
-        for holder in list(taken._holders):
-            holder.close()
-            holder.lost = True
-        monkeypatch.setattr(Elsewhere, "stream", watched)
+        asked = lapse(taken, monkeypatch)
         monkeypatch.setattr(module._Holder, "answer", slow)
         first = threading.Thread(target=taken.hold, args=("alpha",))
         first.start()
@@ -316,6 +299,21 @@ def test_a_lease_that_two_changes_need_at_once_is_taken_again_once(fleet, homes,
         first.join()
         second.join()
         assert asked == ["alpha", "beta"]
+
+
+def lapse(taken, monkeypatch):
+    """End the holders of ``taken``; the nodes that are asked for the lease from then on."""
+    asked, stream = [], Elsewhere.stream
+
+    def watched(host, argv, *, stdin=b""):
+        asked.append(host.name)
+        return stream(host, argv, stdin=stdin)
+
+    for holder in list(taken._holders):
+        holder.close()
+        holder.lost = True
+    monkeypatch.setattr(Elsewhere, "stream", watched)
+    return asked
 
 
 def change_by(changer, names):
