@@ -18,8 +18,11 @@ from sparkcluster.release.prune import prunable, prune
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import copy, list_files
-from tests.unit.staging.conftest import REVISION, tree, write_model
+from sparkcluster.staging.begin import Files
+from sparkcluster.staging.copy import list_files
+from sparkcluster.staging.job import Job
+from sparkcluster.topology.build import build
+from tests.unit.staging.conftest import REVISION, on_this_machine, tree, write_model
 
 STATE = "~/.local/state/sparkcluster"
 OLD, OWN = "Qwen/Old", "Qwen/Own"
@@ -39,8 +42,14 @@ class Asked(Report):
 class Place:
     """Nodes a and b of cluster ``atlas``, which serves Qwen/Qwen3-8B."""
 
-    def __init__(self, nodes, cluster):
+    def __init__(self, nodes, cluster, spark):
         self.nodes = {host.name: host for host in nodes}
+        self.facts = {
+            name: on_this_machine(
+                spark({"enp1s0f0np0": f"127.1.0.{place}/24"}, management=f"127.2.0.{place}/24")
+            )
+            for place, name in enumerate(self.nodes, 11)
+        }  # fmt: skip
         self.fleet = Fleet(self.nodes)
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         self.spec = cluster(hosts, state_dir=STATE)
@@ -57,14 +66,13 @@ class Place:
             list(self.nodes)
         ) as lease:
             step = Step("stage weights", lease.changer.lease, lambda: False)
-            requests = [
-                {"what": "files", "verify": False, "root": str(self.root(name, model)), "revision": REVISION,
-                 "ref": "main"}
+            requests = {
+                name: {"what": "files", "root": str(self.root(name, model)), "revision": REVISION, "ref": "main"}
                 for name in self.nodes
-            ]  # fmt: skip
-            files = list_files(step, self.nodes["a"], requests[0], lambda *_: None).files
-            copy(step, self.nodes["a"], self.nodes["b"], address="127.0.0.1", report=lambda *_: None,
-                 requests=tuple({**each, "files": files} for each in requests))  # fmt: skip
+            }
+            files = list_files(step, self.nodes["a"], {**requests["a"], "verify": False}, lambda *_: None).files
+            topology = build(self.spec, self.facts)
+            Job(step, self.fleet, self.facts, topology, Files("weights", requests, files)).run()
 
     def found(self):
         return models(self.fleet, self.spec)
@@ -74,8 +82,8 @@ class Place:
 
 
 @pytest.fixture
-def place(node, cluster):
-    made = Place([node(name) for name in "ab"], cluster)
+def place(node, cluster, spark):
+    made = Place([node(name) for name in "ab"], cluster, spark)
     for model in (OLD, OWN):
         write_model(made.nodes["a"].hf_home, model)
     write_model(made.nodes["b"].hf_home, OWN)
