@@ -26,7 +26,7 @@ import time
 import urllib.parse
 from typing import Any, BinaryIO, Callable, Iterator
 
-from sparkcluster.node import common
+from sparkcluster.node import common, engine_metrics
 
 COUNTERS_S = 2.0
 WAITING_S = 5.0
@@ -302,7 +302,7 @@ def read_counters(request: dict[str, Any]) -> dict[str, float]:
         text = Endpoint(request, METRICS_S).get("/metrics").decode(errors="replace")
     except Failed:
         return {}
-    found = common.metrics(text, request["counters"])
+    found = engine_metrics.metrics(text, request["counters"])
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from sparkcluster.node import common, docker
+from sparkcluster.node import docker, engine_metrics
 from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
@@ -106,7 +106,7 @@ def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
         name, equals, value = word.partition("=")
         if name in found:
             found[name] = value if equals else engine[at + 1] if at + 1 < len(engine) else found[name]
-    return common.connectable(found[flags["host"]]), int(found[flags["port"]])
+    return engine_metrics.connectable(found[flags["host"]]), int(found[flags["port"]])
 
 
 def get(where: tuple[str, int], path: str) -> tuple[int, str]:
@@ -121,11 +121,11 @@ def get(where: tuple[str, int], path: str) -> tuple[int, str]:
 
 
 def counters(where: tuple[str, int], names: dict[str, list[str]]) -> dict[str, float | None]:
-    """Token counters and queues of the engine, by ``common.metrics``; Unreadable if the endpoint has none."""
+    """Token counters and queues of the engine, by ``engine_metrics.metrics``; Unreadable if the endpoint has none."""
     status, text = get(where, "/metrics")
     if status != 200:
         raise Unreadable("/metrics answers %d" % status)
-    return common.metrics(text, names)
+    return engine_metrics.metrics(text, names)
 
 
 def traffic(machine: Machine) -> dict[str, Any]:

@@ -28,7 +28,7 @@ import time
 from functools import partial
 from typing import Any, BinaryIO, Iterator
 
-from sparkcluster.node import common, ranks
+from sparkcluster.node import common, engine_metrics, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.shared import BATCH_LINES
 
@@ -52,7 +52,7 @@ class Watch:
         self.follow = bool(request.get("follow", True))
         self.interval_s = float(request.get("interval_s") or 2)
         self.port = request.get("engine_port")
-        self.host = common.connectable(request.get("engine_host"))
+        self.host = engine_metrics.connectable(request.get("engine_host"))
         self.interfaces: list[str] = request.get("interfaces") or []
         self.start_at: dict[str, str] = request.get("from") or {}
         self.peers: dict[str, str] = request.get("peers") or {}

@@ -16,7 +16,7 @@ from hypothesis.strategies import text
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import common, gpu, observe, vitals
+from sparkcluster.node import engine_metrics, gpu, observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.readings import Readings
 
@@ -58,9 +58,9 @@ class Node(Machine):
 
 
 def test_counters_are_summed_over_engines_and_old_names_are_supported():
-    read = common.metrics(METRICS, ENGINE.counters)
+    read = engine_metrics.metrics(METRICS, ENGINE.counters)
     assert read == {"generated": 123.0, "prompted": 1700.0, "running": 2.0, "waiting": 0.0, "kv_cache": 0.25}
-    assert common.metrics("", ENGINE.counters) == dict.fromkeys(read)
+    assert engine_metrics.metrics("", ENGINE.counters) == dict.fromkeys(read)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,14 @@ def test_a_container_without_nvidia_smi_has_no_gpu_output(monkeypatch):
 @settings(max_examples=200, deadline=None)
 @given(text())
 def test_no_output_of_an_engine_raises(output):
-    assert set(common.metrics(output, ENGINE.counters)) == {"generated", "prompted", "running", "waiting", "kv_cache"}
-    assert common.metrics(f"vllm:generation_tokens_total{{{output}}} 3", ENGINE.counters) is not None
+    assert set(engine_metrics.metrics(output, ENGINE.counters)) == {
+        "generated",
+        "prompted",
+        "running",
+        "waiting",
+        "kv_cache",
+    }
+    assert engine_metrics.metrics(f"vllm:generation_tokens_total{{{output}}} 3", ENGINE.counters) is not None
     assert vitals.api(["vllm", "serve", "m", "--host", output], ENGINE.api_flags)[1] == 8000
     with contextlib.suppress(Unreadable):
         gpu.query(Node(smi=(0, output)), vitals.SAMPLED)[0]
