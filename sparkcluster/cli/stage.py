@@ -93,4 +93,6 @@ def _origin(done: StageReport, staging: Staging, node: str) -> str:
         return str(expected)
     if staging.sources:
         return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
+    if len(staging.parts) > 1:
+        return f"from what {' and '.join(staging.parts)} have{', the rest by download' if staging.download else ''}"
     return "from this machine" if staging.what == "ray" else "by download"

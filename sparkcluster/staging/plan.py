@@ -28,8 +28,9 @@ class Staging:
     Attributes:
         sources: nodes that have it whole, the one to copy from first.
         missing: nodes that lack it, with what they lack in words.
-        download: nodes that may download it, in order, where no node has it.
+        download: nodes that may download it, in order, where no node has it; the one with most bytes first.
         size_bytes: of one copy; None if unknown.
+        parts: nodes that have some of its files where none has it whole, the one with most bytes first.
     """
 
     what: Artifact
@@ -38,6 +39,7 @@ class Staging:
     missing: tuple[tuple[str, str], ...]
     download: tuple[str, ...]
     size_bytes: int | None
+    parts: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The staging as JSON."""
@@ -45,6 +47,7 @@ class Staging:
             "what": self.what,
             "name": self.name,
             "from": list(self.sources) or "download",
+            "parts": list(self.parts),
             "missing": dict(self.missing),
             "size_bytes": self.size_bytes,
         }
@@ -68,17 +71,27 @@ def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, wha
     model = spec.playbook.model
     first = facts[sources[0]] if sources else None
     artifact = read(first.weights if what == "weights" else first.image) if first is not None else None
+    parts = _parts(facts, names) if what == "weights" and not sources else ()
+    others = tuple(name for name, _ in missing if name not in parts)
     found = Staging(
         what=what,
         name=model.label if what == "weights" else spec.playbook.image or "",
         sources=sources,
         missing=missing,
-        download=() if sources or (what == "weights" and not model.id) else tuple(name for name, _ in missing),
+        download=() if sources or (what == "weights" and not model.id) else (*parts, *others),
         size_bytes=artifact.size_bytes if artifact is not None else None,
+        parts=parts,
     )
-    if found.missing and not found.sources and not found.download:
+    if found.missing and not found.sources and not found.download and len(parts) < 2:
         raise no_weights(facts, found.missing[0][0], spec)
     return found
+
+
+def _parts(facts: Mapping[str, Facts], names: Sequence[str]) -> tuple[str, ...]:
+    """The nodes that have files of the model, those of the revision of which one node has most bytes."""
+    found = {name: weights for name in names if (weights := read(facts[name].weights)) and weights.files}
+    order = sorted(found, key=lambda name: -found[name].size_bytes)
+    return tuple(name for name in order if found[name].revision == found[order[0]].revision)
 
 
 def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:

@@ -186,6 +186,8 @@ class _Run(Transfers):
         if staging.what == "weights":
             nodes = {node: self.facts[node] for node, _ in staging.missing}
             ownership.take(self.changer, self.spec.playbook.model.id, nodes, self.images, self.progress)
+        if not staging.sources and len(staging.parts) > 1:
+            staging = self._unite(staging)
         if staging.missing and not staging.sources:
             staging = self._download(staging)
         sources, targets = list(staging.sources), [name for name, _ in staging.missing]
@@ -248,7 +250,20 @@ class _Run(Transfers):
         if replace:
             self.move(staging.what, partial(self._request, staging), nodes, files, replace)
 
+    def _unite(self, staging: Staging) -> Staging:
+        """What is left to stage once nodes have what others of them had."""
+        from sparkcluster.staging.parts import unite  # noqa: PLC0415 - few runs need it
+
+        everybody = [name for name, _ in staging.missing]
+        nodes = unite(self, staging, partial(self._request, dataclasses.replace(staging, sources=staging.parts)))
+        self.facts.update(self.collected([name for name in everybody if name in nodes], staging.what))
+        fresh = find_missing(self.facts, self.topology, self.spec, staging.what)
+        check_disk_space(self.facts, fresh, self.spec)
+        return fresh
+
     def _download(self, staging: Staging) -> Staging:
+        if not staging.download:
+            raise no_weights(self.facts, staging.missing[0][0], self.spec)
         errors: list[SparkclusterError] = []
         for node in staging.download[:DOWNLOAD_NODES]:
             begin = time.monotonic()

@@ -322,6 +322,7 @@ DOCUMENTS: dict[str, Schema] = {
                 what=text(enum=["weights", "image", "ray"]),
                 name=text(),
                 **FROM,
+                parts=many(text(), "nodes that have some of its files, where none has all"),
                 missing=by_name(text(), "what each node lacks"),
                 size_bytes=integer(null=True),
             )

@@ -183,7 +183,7 @@ def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
         ("c", "b", 3_000_005),
     ]
     assert report.as_json()["staging"] == [
-        {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "size_bytes": 3_000_005,
+        {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "parts": [], "size_bytes": 3_000_005,
          "missing": {"b": "missing", "c": "missing"}}
     ]  # fmt: skip
     assert not report.changed

@@ -1,0 +1,160 @@
+"""Weights that no node has whole, and several in part: only what none has is downloaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.cli.stage import lines
+from sparkcluster.errors import StageError
+from sparkcluster.facts.weights import Weights
+from sparkcluster.staging import run
+from sparkcluster.staging.manifest import ListedFile
+from sparkcluster.staging.parts import union
+from tests.unit.staging.conftest import REVISION, tree, write_model
+from tests.unit.staging.test_stage import World
+
+QWEN = "Qwen/Qwen3-8B"
+ROOT = "hub/models--Qwen--Qwen3-8B"
+
+
+@pytest.fixture
+def world(node, spark, cluster, lease, monkeypatch):
+    made = World([node(name) for name in "abc"], spark, cluster, lease)
+    monkeypatch.setattr(run, "collect_facts", made.collected)
+    return made
+
+
+def part(world, name, *gone, truncated=()):
+    """A node has the model without some files; ``truncated`` ones are cut, as its facts say."""
+    host = world.nodes[name]
+    sizes = write_model(host.hf_home)
+    snapshot = host.hf_home / ROOT / "snapshots" / REVISION
+    for file in gone:
+        (snapshot / file).resolve().unlink()
+        (snapshot / file).unlink()
+        sizes.pop(file)
+    for file in truncated:
+        with (snapshot / file).open("r+b") as opened:
+            opened.truncate(1000)
+        sizes[file] = 1000
+    world.has_weights(name, sizes, REVISION)
+    world.changes[name]["weights"] |= {"path": str(snapshot), "missing": list(gone), "truncated": list(truncated)}
+
+
+@pytest.fixture
+def really(world, monkeypatch):
+    """What nodes report after a copy is what they have: by the real probe, of weights whose header is right."""
+
+    def has(name):
+        snapshot = world.nodes[name].hf_home / ROOT / "snapshots" / REVISION
+        names = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
+        sizes = {file: (snapshot / file).stat().st_size for file in names if (snapshot / file).exists()}
+        if sizes:
+            world.has_weights(name, sizes, REVISION)
+            world.changes[name]["weights"]["missing"] = sorted(names - sizes.keys())
+
+    def collected(fleet, spec, names):
+        from sparkcluster.probing.collect import Collected
+
+        for name in names:
+            has(name)
+        return Collected({name: world.facts()[name] for name in names}, {})
+
+    monkeypatch.setattr(run, "collect_facts", collected)
+
+
+def test_what_two_nodes_have_in_part_reaches_all_without_a_download(world, really, hub):
+    part(world, "b", "model.safetensors")
+    part(world, "c", "config.json", "sub/empty.txt")
+    report = world.stage(what=["weights"])
+    whole = tree(world.nodes["b"].hf_home / ROOT)
+    assert len(whole) == 9  # four blobs, four links, and the ref
+    assert {name: tree(host.hf_home / ROOT) == whole for name, host in world.nodes.items()} == dict.fromkeys(
+        "abc", True
+    )
+    assert {each.node: each.bytes for each in report.copied} == {"a": 3_000_005, "b": 3_000_000, "c": 2}
+    assert hub.requests == []
+
+
+def test_only_what_no_node_has_is_downloaded_by_a_node_that_has_the_rest(world, really, monkeypatch):
+    part(world, "b", "model.safetensors", "config.json")
+    part(world, "c", "config.json", "sub/empty.txt")
+    downloads = []
+
+    def fetch(self, staging, node):
+        snapshot = world.nodes[node].hf_home / ROOT / "snapshots" / REVISION
+        downloads.append((node, sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*.*"))))
+        (snapshot / "config.json").write_bytes(b"{}")
+        return 2
+
+    monkeypatch.setattr(run._Run, "_fetch", fetch)
+    report = world.stage(what=["weights"])
+    assert downloads == [("b", ["model.safetensors", "sub/empty.txt", "tokenizer.json"])]
+    moved = [(each.node, each.source, each.bytes) for each in report.copied]
+    assert ("b", "download", 2) in moved
+    assert sum(size for node, _, size in moved if node == "c") == 2
+    assert sum(size for node, _, size in moved if node == "a") == 3_000_005
+    files = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]
+    assert files[0] == files[1] == files[2]
+
+
+def test_a_copy_that_is_cut_is_not_one(world, really, hub):
+    """It has another node's whole file in its place."""
+    part(world, "a", truncated=["model.safetensors"])
+    part(world, "b", "config.json")
+    world.stage(what=["weights"])
+    snapshots = [host.hf_home / ROOT / "snapshots" / REVISION for host in world.nodes.values()]
+    assert [(path / "model.safetensors").stat().st_size for path in snapshots] == [3_000_000] * 3
+    assert hub.requests == []
+
+
+def test_one_node_that_has_a_part_downloads_the_rest(world):
+    part(world, "b", "model.safetensors")
+    report = world.stage(what=["weights"], dry_run=True)
+    assert report.stagings[0].download == ("b", "a", "c")
+    assert not [line for line in lines(report, dry_run=True) if "would come by download" not in line]
+
+
+def test_a_dry_run_says_what_comes_from_nodes(world):
+    part(world, "b", "model.safetensors")
+    part(world, "c", "config.json")
+    report = world.stage(what=["weights"], dry_run=True)
+    assert report.stagings[0].parts == ("c", "b")
+    assert lines(report, dry_run=True)[0].endswith("a missing, would come from what c and b have, the rest by download")
+
+
+def test_nodes_with_another_revision_have_no_part(world):
+    part(world, "b", "model.safetensors")
+    part(world, "c", "config.json")
+    world.changes["b"]["weights"]["revision"] = "f" * 40
+    assert world.stage(what=["weights"], dry_run=True).stagings[0].parts == ("c",)
+
+
+def listed(name, content, **more):
+    return ListedFile(name=name, size=3, mtime=1, sha256=content * 32, **more)
+
+
+FACTS = {"a": Weights(path="/w"), "b": Weights(path="/w", truncated=("y",))}
+
+
+def test_in_a_directory_a_file_that_differs_stops_it():
+    """Of a user's own directory nothing tells which file is right."""
+    lists = {"a": {"x": listed("x", "0a")}, "b": {"x": listed("x", "0b"), "z": listed("z", "0c")}}
+    with pytest.raises(StageError, match="x differs between a and b") as caught:
+        union(lists, FACTS, "a", in_cache=False)
+    assert caught.value.hint.startswith("rm x ")
+    lists["b"]["x"] = listed("x", "0a")
+    assert [file.name for file in union(lists, FACTS, "a", in_cache=False)] == ["x", "z"]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        listed("y", "0a"),  # cut, as the node's facts say
+        listed("x", "0a", blob="0b" * 32),  # its content is not what its name says
+        listed("x", "0a", blob="0b" * 20, git="0c" * 20),
+        ListedFile(name="x", size=3, mtime=1, blob="0b" * 20),  # too large to be read for its hash
+    ],
+)
+def test_a_copy_counts_only_if_it_is_whole_and_what_its_name_says(copy):
+    assert union({"a": {}, "b": {copy.name: copy}}, FACTS, "a", in_cache=True) == ()
