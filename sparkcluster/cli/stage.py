@@ -22,9 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read all weights, and replace wrong copies by right ones"
     )
-    parser.add_argument("--encrypt", action="store_true", help="encrypt copies of weights on cables too")
     parser.add_argument(
-        "--limit-rate", type=_limit, metavar="MB/S", help="the most that each node sends, in 10^6 bytes per second"
+        "--encrypt",
+        action=argparse.BooleanOptionalAction,
+        help="encrypt copies of weights on cables too, or not; default: staging.encrypt of the inventory",
+    )
+    parser.add_argument(
+        "--limit-rate",
+        type=_limit,
+        metavar="MB/S",
+        help="the most that each node sends, in 10^6 bytes per second; default: staging.limit_mb_s",
     )
 
 
@@ -42,13 +49,13 @@ def _limit(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Bring weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
-    from sparkcluster.staging.begin import Settings
 
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"),
         dry_run=args.dry_run,
         verify=args.verify,
-        settings=Settings(encrypt=args.encrypt, limit_bytes_s=args.limit_rate),
+        encrypt=args.encrypt,
+        limit_bytes_s=args.limit_rate,
     )
     with reporting(args) as (fleet, spec, report):
         if not args.dry_run:

@@ -30,13 +30,24 @@ class Options:
         what: weights, image or both; Ray for an image without one comes with the image.
         dry_run: only report what would be done.
         verify: compare the content of weights on all nodes, also where nothing is missing.
-        settings: encryption and rate of copies.
+        encrypt: whether copies are encrypted on cables too; None as the inventory says.
+        limit_bytes_s: the most that each node sends, likewise.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
     dry_run: bool = False
     verify: bool = False
-    settings: Settings = dataclasses.field(default_factory=Settings)
+    encrypt: bool | None = None
+    limit_bytes_s: int | None = None
+
+    def settings(self, spec: Spec) -> Settings:
+        """How files are copied: as the flags say, else the inventory."""
+        staging = spec.inventory.staging
+        limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
+        return Settings(
+            encrypt=staging.encrypt if self.encrypt is None else self.encrypt,
+            limit_bytes_s=self.limit_bytes_s or limit,
+        )
 
 
 def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageReport:
@@ -119,7 +130,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         verify=options.verify,
         progress=report.progress,
         report=report,
-        settings=options.settings,
+        settings=options.settings(view.spec),
     )
     if done.changed:
         view = _complete_view(changer, view.spec, report)

@@ -113,6 +113,15 @@ class Runtime(Section):
     python: NodePath | None = Field(None, description="process only: the engine's Python; default: the node's")
 
 
+class Staging(Section):
+    """How weights go from node to node, in ``stage`` and ``up``; flags of ``stage`` come first."""
+
+    encrypt: bool = Field(False, description="encrypt them on the cables too, for who shares the switch with others")
+    limit_mb_s: float | None = Field(
+        None, ge=0.001, le=1_000_000, description="the most that each node sends, in 10^6 bytes per second"
+    )
+
+
 class Permit(Section):
     """What a playbook may have beyond what serving needs; nothing else permits it."""
 
@@ -144,6 +153,7 @@ class Inventory(Section):
     state_dir: NodePath = Field(
         "~/.local/state/sparkcluster", description="directory for records and caches on every node"
     )
+    staging: Staging = Field(default_factory=Staging, description="how weights go from node to node")
     permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
     ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings to ignore")
 

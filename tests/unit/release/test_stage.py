@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from functools import partial
 
 import pytest
 
+from sparkcluster.cli import stage as cli
 from sparkcluster.cli.main import main
 from sparkcluster.cli.stage import lines
 from sparkcluster.errors import FoundErrors, HostLost, HostRefused, StageError, UsageError
@@ -145,3 +147,27 @@ def test_it_tells_what_a_change_waits_for(hosts, cluster, monkeypatch):
     report = Report()
     stage(Fleet(hosts), cluster(TWO), Options(), report)
     assert tells == [(report.note, "staging")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "inventory", "used"),
+    [
+        ([], {}, (False, None)),
+        ([], {"encrypt": True, "limit_mb_s": 0.5}, (True, 500_000)),
+        (["--no-encrypt", "--limit-rate", "2"], {"encrypt": True, "limit_mb_s": 0.5}, (False, 2_000_000)),
+        (["--encrypt"], {"limit_mb_s": 0.5}, (True, 500_000)),
+    ],
+)
+def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
+    hosts, cluster, monkeypatch, flags, inventory, used
+):
+    settings = []
+    monkeypatch.setattr(module, "stage_all", lambda *_, **more: settings.append(more["settings"]) or StageReport(()))
+    spec = cluster(TWO, staging=inventory)
+    monkeypatch.setattr(cli, "reporting", lambda _args: contextlib.nullcontext((Fleet(hosts), spec, Report())))
+    assert main(["stage", "x.yaml", "--dry-run", "--json", *flags]) == 0
+    if not flags:  # as up does
+        view = view_cluster(Fleet(hosts), spec, bring_ray=False)
+        monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
+        module.copy_for_start(Fleet(hosts), view, Report())
+    assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}
