@@ -193,28 +193,29 @@ def lease_files(state_dir: str, cluster: str, kind: str) -> Tuple[str, str, str]
     return os.path.join(directory, names[0]), os.path.join(directory, names[1]), os.path.join(directory, names[2])
 
 
-def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
-    """Raise Refused if another operator has asked for the lease since it was granted as ``epoch``.
+def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster", mark: str | None = None) -> None:
+    """Raise Refused if another operator has asked for the lease since it was granted as ``epoch``, with ``mark``.
 
     It may have lapsed meanwhile: for what goes on in a silence, and what it began under the lease.
     """
     lease = read_json(lease_files(state_dir, cluster, kind)[1]) or {}
-    if lease.get("epoch") != epoch:
-        raise Refused(
-            "epoch %s is over: the lease went to %s with epoch %s"
-            % (epoch, lease.get("operator") or "nobody", lease.get("epoch", 0))
-        )
+    over, operator = "epoch %s is over: " % epoch, lease.get("operator")
+    if lease.get("epoch") != epoch or mark not in (None, lease.get("mark")):
+        what = (_named(kind), operator or "nobody", lease.get("epoch", 0))
+        raise Refused(over + "%s went to %s with epoch %s" % what)
     if lease.get("granted") is False:
-        raise Refused(
-            "epoch %s is over: %s is acquiring the lease" % (epoch, lease.get("operator") or "another operator")
-        )
+        raise Refused(over + "%s is acquiring %s" % (operator or "another operator", _named(kind)))
 
 
 def check_epoch(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
     """Raise Refused unless the lease is held now, under ``epoch``."""
     not_taken(state_dir, cluster, epoch, kind)
     if not is_locked(lease_files(state_dir, cluster, kind)[0]):
-        raise Refused("epoch %s is over: the lease expired and has no holder" % epoch)
+        raise Refused("epoch %s is over: %s expired and has no holder" % (epoch, _named(kind)))
+
+
+def _named(kind: str) -> str:
+    return "the lease" if kind == "cluster" else "the lease for " + kind
 
 
 def change_lock(state_dir: str, cluster: str, wait_s: float, kind: str = "cluster") -> BinaryIO:

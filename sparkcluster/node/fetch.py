@@ -6,7 +6,7 @@ for that of this node), ``offline`` (whether the operator wants no hub asked), `
 gets by its environment and never by an argument, and the lease. What arrived is hashed and recorded.
 
 A download is a job (``job``), in ``state_dir/downloads/HASH``: it goes on while the operator is silent. It ends, with
-its container, a minute after another one asked for the lease, unless that one wants the same.
+its container, when another one has held the lease for 3 minutes and does not want the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sparkcluster.node.wire import Failed
 Request = Dict[str, Any]
 
 _TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its variables
-_ADOPTED_S = 60.0  # an operator who took the lease may want the same; a client that is ended drops what it began
+_ADOPTED_S = 180.0  # who holds the lease may want the same; a client that is ended drops what it began
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _LIST_BYTES = 64 << 20
 _FILE_BYTES = 1 << 40
@@ -56,15 +56,16 @@ _SNAPSHOT = (
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Download, or end the download; the answer is that of ``wire.answer``."""
+    lease = common.lease_of(request)
     names = [request[name] for name in ("id", "revision", "choice", "hf_home", "endpoint")]
     folder = hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:16]
     directory = os.path.join(common.expand(request["state_dir"]), "downloads", folder)
 
     def action(check: wire.Check) -> dict[str, Any]:
         if request["do"] == "cancel":
-            job.cancel(directory)
+            job.cancel(directory, lease)
             return {}
-        return job.run(directory, {"lease": common.lease_of(request)}, lambda own: download(request, own), check)
+        return job.run(directory, lease, lambda own: download(request, own), check)
 
     return wire.answer(request, stdin, action)
 
@@ -106,8 +107,11 @@ def download(request: Request, own: job.Job) -> dict[str, Any]:
     root = os.path.join(hf_home, hub_folder(request["id"]))
     before, total = _paths(root), min(served, 1 << 50)
 
+    def check() -> None:
+        own.check(_ADOPTED_S, held=True)
+
     def tell(done: int) -> None:
-        own.check(_ADOPTED_S)
+        check()
         own.say(bytes=done, total=total)
 
     with _alone(container if argv[0] == "docker" else None):
@@ -115,7 +119,7 @@ def download(request: Request, own: job.Job) -> dict[str, Any]:
     if code:
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, reason(text))
-    _verify(request, root, before, own.check)
+    _verify(request, root, before, check)
     left_out = min(sum(sizes.values()) - served, 1 << 50)
     return {"bytes": done, "left_out_bytes": left_out, "whole": not sizes}
 

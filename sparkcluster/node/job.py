@@ -4,10 +4,13 @@ A program starts it, or finds it at work, and follows it: the next operator's pr
 has a directory::
 
     lock          flock held by the process that works
-    job.json      what operators ordered; ``lease`` is that of the last one
-    state.json    its ``pid`` and what it says of itself, at its end with ``done``, ``failed`` or ``refused``
+    job.json      what operators ordered; ``leases`` has, by cluster and kind, the last lease of each that wants it
+    state.json    its ``pid`` and what it says of itself
+    end.json      how it ended: ``done``, ``failed`` or ``refused``; its space is taken before the work begins, since a
+                  full disk is one of the ends
 
-The lease may lapse: work goes on while no other operator has asked for it, whether or not anybody follows.
+A lease may lapse: work goes on while no other operator has asked for it, whether or not anybody follows. It ends when
+all its leases were taken, or the last one was cancelled.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.wire import Check, Failed
@@ -28,11 +31,12 @@ Document = Dict[str, Any]
 _PAUSE_S = 0.5  # between two looks at a file
 _ORDER_S = 10.0  # for another program to write its order
 _MESSAGE = 500
-_ENDS = ("done", "failed", "refused")
+_END_BYTES = 4096  # written at once over what was there, so that readers see one or the other
+_LOST = "its process on this node was ended"
 
 
 class Over(Exception):
-    """The job ended, since the lease of its last operator was taken."""
+    """The job ended, since all its leases were taken or cancelled."""
 
 
 class Ended(BaseException):
@@ -45,12 +49,12 @@ class Job:
     def __init__(self, directory: str, before: Document) -> None:
         self.directory = directory
         self.before = before
-        self._said: Document = {}
         self._order: Document = {}
         self._seen: Optional[Tuple[int, int]] = None
         self._looked = -_PAUSE_S
         self._why: Optional[str] = None
-        self._since: Optional[float] = None
+        self._taken_at: Optional[float] = None
+        self._held_at: Optional[float] = None
 
     def order(self) -> Document:
         """What operators ordered so far; Ended if the directory of the job is gone."""
@@ -65,91 +69,135 @@ class Job:
         return self._order
 
     def say(self, **state: Any) -> None:
-        """Say how the work stands, in place of what was said before."""
-        self._said = state
-        _write(self.directory, "state.json", {"pid": os.getpid(), **state})
-
-    def end(self, **how: Any) -> None:
-        """Say how it ended, beside what was said last."""
+        """Say how the work stands, in place of what was said before; nobody hears it while the disk is full."""
         with contextlib.suppress(OSError):
-            self.say(**{**self._said, **how})
+            _write(self.directory, "state.json", {"pid": os.getpid(), **state})
 
     def taken(self) -> Optional[str]:
-        """Why the lease is not ours any longer; None while it is, or lapsed. Looks twice a second at most."""
+        """Why no lease is its operator's any longer; None while one is, or lapsed. Looks twice a second at most."""
         now = time.monotonic()
         if now - self._looked >= _PAUSE_S:
+            leases = list(self.order().get("leases", {}).values())
+            reasons = [_taken(lease) for lease in leases]
             self._looked, self._why = now, None
-            try:
-                common.not_taken(**common.lease_of(self.order()["lease"]))
-            except common.Refused as error:
-                self._why = str(error)
-            self._since = (self._since or now) if self._why else None
+            if all(reasons):
+                self._why = str(reasons[-1]) if reasons else "it was cancelled"
+            held = any(common.is_locked(_files(lease)[0]) for lease in leases)
+            self._taken_at = (self._taken_at or now) if self._why else None
+            self._held_at = (self._held_at or now) if self._why and held else None
         return self._why
 
-    def check(self, adopted_s: float = 0.0) -> None:
-        """Refused if the lease was taken ``adopted_s`` ago, and its operator has not come to follow this job."""
+    def check(self, adopted_s: float = 0.0, *, held: bool = False) -> None:
+        """Refused if the last lease was taken ``adopted_s`` ago, and its operator has not come to follow this job.
+
+        With ``held`` only if it was held for so long: an operation that is over soon ends nothing.
+        """
         why = self.taken()
-        if why is not None and time.monotonic() - (self._since or 0.0) >= adopted_s:
+        at = self._held_at if held else self._taken_at
+        cancelled = why is not None and not self._order.get("leases")
+        if why is not None and (cancelled or (at is not None and time.monotonic() - at >= adopted_s)):
             raise common.Refused(why)
+
+
+def _files(lease: Document) -> Tuple[str, str, str]:
+    return common.lease_files(lease["state_dir"], lease["cluster"], lease.get("kind", "cluster"))
+
+
+def _taken(lease: Document) -> Optional[str]:
+    try:
+        common.not_taken(**common.lease_of(lease), mark=lease.get("mark"))
+    except common.Refused as error:
+        return str(error)
+    return None
+
+
+def _name(lease: Document) -> str:
+    return "%s %s" % (lease["cluster"], lease.get("kind", "cluster"))
 
 
 def run(
     directory: str,
-    order: Document,
+    lease: Document,
     work: Callable[[Job], Document],
     check: Check,
     lines: Optional[BinaryIO] = None,
     *,
     report: Callable[[Document], None] = common.emit,
 ) -> Document:
-    """Start the job unless it is at work, follow it, and return what ``work`` returns; ``order`` has the ``lease``.
+    """Start the job unless it is at work, follow it, and return what ``work`` returns; ``lease`` is the operator's.
 
-    Each of ``lines`` is an order as well; ``report`` gets what the job says. This program ends with the lines, and the
-    job does not; who gives them has to end this program by ``os._exit``, as a thread still reads.
+    Each of ``lines`` is an order; ``report`` gets what the job says. This program ends with the lines, and the job
+    does not; who gives them has to end this program by ``os._exit``, as a thread still reads.
 
     Raises:
-        Failed: ``work`` failed, or its process was ended.
+        Failed: ``work`` failed, or its process was ended, or it was cancelled.
         Refused: the lease went to another operator.
+        Busy: another program writes its order all the time.
+        OSError: an order cannot be written, as on a full disk.
     """
-    check()
-    start(directory, order, work)
+    errors: List[Exception] = []
+
+    def checked() -> None:
+        if errors:
+            raise errors[0]
+        check()
+
+    lease = {**lease, "mark": (common.read_json(_files(lease)[1]) or {}).get("mark")}
+    order = {"leases": {_name(lease): lease}}
+    start(directory, order, work, checked)
     if lines is not None:
-        _listen(directory, lines, check)
+        _listen(directory, lines, check, errors)
     while True:
         try:
-            return follow(directory, check, report)
+            return follow(directory, checked, report)
         except Over:
-            check()  # it did not hear of our lease in time: once more
-            start(directory, order, work, again=True)
+            checked()
+            if _read(directory, "job.json").get("leases", {}).get(_name(lease)) != lease:
+                raise Failed("cancelled", "it was cancelled") from None
+            start(directory, order, work, checked, again=True)  # it did not hear of our lease in time
 
 
-def start(directory: str, order: Document, work: Callable[[Job], Document], *, again: bool = False) -> None:
+def start(
+    directory: str, order: Document, work: Callable[[Job], Document], check: Check, *, again: bool = False
+) -> None:
     """Give the job its ``order``, and start a process that does ``work`` unless one is at work.
 
     What was ordered of the last process is forgotten, unless this is the same job ``again``.
     """
-    lock = common.try_lock(os.path.join(directory, "lock"))
-    if lock is None:
-        merge(directory, order)
-        return
-    with lock:
-        before = _said(directory)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, "state.json"))
-        merge(directory, order, keep=again)
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
+    with _ordering(directory):
+        check()  # it may have waited for long
+        lock = common.try_lock(os.path.join(directory, "lock"))
+        if lock is None:
+            _merge(directory, order)
             return
-        try:
-            os.setsid()
-            if not os.fork():
-                null = os.open(os.devnull, os.O_RDWR)
-                for stream in (0, 1, 2):
-                    os.dup2(null, stream)
-                _work(Job(directory, {} if "done" in before else before), work)
-        finally:
-            os._exit(0)
+        with lock:
+            before = {} if "done" in _read(directory, "end.json") else _read(directory, "state.json")
+            _end(directory)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, "state.json"))
+            _merge(directory, order, keep=again)
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                return
+            try:
+                os.setsid()
+                if not os.fork():
+                    _let_go(lock.fileno())
+                    _work(Job(directory, before), work)
+            finally:
+                os._exit(0)
+
+
+def _let_go(lock: int) -> None:
+    """Keep nothing but the ``lock`` of what this program had open, other locks among it."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    for each in map(int, os.listdir("/proc/self/fd")):
+        if each not in (0, 1, 2, lock):
+            with contextlib.suppress(OSError):
+                os.close(each)
 
 
 def _work(job: Job, work: Callable[[Job], Document]) -> None:
@@ -159,11 +207,15 @@ def _work(job: Job, work: Callable[[Job], Document]) -> None:
     try:
         signal.signal(signal.SIGTERM, end)
         job.say()
-        job.end(**wire.outcome(lambda: work(job)))
+        how = wire.outcome(lambda: work(job))
     except Ended as error:
-        job.end(failed=str(error), kind="cancelled")
+        how = {"failed": str(error), "kind": "cancelled"}
     except Exception as error:
-        job.end(failed=("%s: %s" % (type(error).__name__, error))[:_MESSAGE], kind="other")
+        how = {"failed": "%s: %s" % (type(error).__name__, error), "kind": "other"}
+    for name in how.keys() - {"done"}:
+        how[name] = how[name][:_MESSAGE]
+    with contextlib.suppress(OSError):
+        _end(job.directory, how)
 
 
 def follow(directory: str, check: Check, report: Callable[[Document], None] = common.emit) -> Document:
@@ -171,68 +223,107 @@ def follow(directory: str, check: Check, report: Callable[[Document], None] = co
 
     Raises:
         Failed: it failed, or its process was ended.
-        Over: it ended, since the lease of its last operator was taken.
+        Over: it ended, since its leases were taken.
     """
     while True:
-        running, said = common.is_locked(os.path.join(directory, "lock")), _said(directory)
+        running, ended = common.is_locked(os.path.join(directory, "lock")), _read(directory, "end.json")
+        said = _read(directory, "state.json")
         said.pop("pid", None)
-        if "done" in said:
-            return dict(said["done"])
-        if "failed" in said:
-            raise Failed(said["kind"], str(said["failed"])[:_MESSAGE])
-        if "refused" in said:
-            raise Over(said["refused"])
-        if not running:
-            raise Failed("lost", "its process on this node was ended")
-        check()
         if said:
             report(said)
+        if "done" in ended:
+            return dict(ended["done"])
+        if "failed" in ended:
+            raise Failed(ended["kind"], ended["failed"])
+        if "refused" in ended:
+            raise Over
+        if not running:
+            raise Failed("lost", _LOST)
+        check()
         time.sleep(_PAUSE_S)
 
 
-def _listen(directory: str, lines: BinaryIO, check: Check) -> None:
+def _listen(directory: str, lines: BinaryIO, check: Check, errors: List[Exception]) -> None:
+    """Merge the orders in ``lines``, in a thread; one that fails is the last, and its error is put into ``errors``."""
+
     def read() -> None:
         for line in iter(lines.readline, b""):
-            with contextlib.suppress(ValueError, OSError):
-                order = json.loads(line)
-                check()
-                merge(directory, order)
+            try:
+                if not errors:
+                    order(directory, json.loads(line), check)
+            except Exception as error:
+                errors.append(error)
         os._exit(1)
 
     threading.Thread(target=read, daemon=True).start()
 
 
-def merge(directory: str, order: Document, *, keep: bool = True) -> None:
-    """Add ``order`` to what was ordered, if that is to be kept: what an object has is added to the object's."""
+def order(directory: str, order: Document, check: Check) -> None:
+    """Add ``order`` to what was ordered: what an object has is added to the object's.
+
+    Raises:
+        Refused: ``check`` says that the operator's lease is over.
+        Busy: another program still writes its order.
+    """
+    with _ordering(directory):
+        check()
+        _merge(directory, order)
+
+
+def cancel(directory: str, lease: Document) -> None:
+    """Take back the ``lease`` under which the job goes on; it ends, and stops what it started, if that was the last."""
+    if not common.is_locked(os.path.join(directory, "lock")):
+        return
+    with _ordering(directory):
+        found = _read(directory, "job.json")
+        leases = found.get("leases", {})
+        if leases.get(_name(lease), {}).get("epoch") == lease["epoch"]:
+            del leases[_name(lease)]
+            _write(directory, "job.json", found)
+
+
+def _ordering(directory: str) -> BinaryIO:
     lock = common.try_lock(os.path.join(directory, "order.lock"), _ORDER_S)
     if lock is None:
         raise common.Busy("another program still writes its order after %.0f s" % _ORDER_S)
-    with lock:
-        found = (common.read_json(os.path.join(directory, "job.json")) or {}) if keep else {}
-        for name, value in order.items():
-            both = isinstance(value, dict) and isinstance(found.get(name), dict)
-            found[name] = {**found[name], **value} if both else value
-        _write(directory, "job.json", found)
+    return lock
 
 
-def cancel(directory: str) -> None:
-    """Have the process end, if one is at work; it stops what it started."""
-    pid = _said(directory).get("pid")
-    if isinstance(pid, int) and pid > 1 and common.is_locked(os.path.join(directory, "lock")):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+def _merge(directory: str, order: Document, *, keep: bool = True) -> None:
+    found = _read(directory, "job.json") if keep else {}
+    for name, value in order.items():
+        both = isinstance(value, dict) and isinstance(found.get(name), dict)
+        found[name] = {**found[name], **value} if both else value
+    _write(directory, "job.json", found)
 
 
-def _said(directory: str) -> Document:
-    found = common.read_json(os.path.join(directory, "state.json"))
+def _read(directory: str, name: str) -> Document:
+    found = common.read_json(os.path.join(directory, name))
     return found if isinstance(found, dict) else {}
 
 
 def _write(directory: str, name: str, document: Document) -> None:
-    """Replace a file of the job. It is not synced: no job outlives a power failure, and a full disk would stall it."""
+    """Replace a file of the job. It is not synced: no job outlives a power failure."""
     path = os.path.join(directory, name)
     partial = "%s.%d" % (path, threading.get_ident())
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(document, file)
-    os.replace(partial, path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(document, file)
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def _end(directory: str, how: Optional[Document] = None) -> None:
+    """Write how it ended over the space that was taken for that; without ``how`` take it."""
+    create = os.O_CREAT if how is None else 0
+    path = os.path.join(directory, "end.json")
+    handle = os.open(path, os.O_WRONLY | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        text = json.dumps(how) if how else ""
+        os.pwrite(handle, text.encode().ljust(_END_BYTES), 0)
+    finally:
+        os.close(handle)

@@ -55,6 +55,12 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     if epoch is not None and (lock is None or not own):
         common.emit({"over": {key: last.get(key) for key in ("operator", "epoch")}})
         return
+    if lock is not None and kind == "staging":
+        # An older version stages under the lease of the cluster.
+        cluster_lock, cluster_record, _ = common.lease_files(*place, "cluster")
+        found = common.read_json(cluster_record) or {}
+        if found.get("operation") == "stage" and common.is_locked(cluster_lock):
+            lock, last = None, found
     if lock is None:
         holder = {key: last.get(key) for key in ("operator", "operation", "since")}
         common.emit({"held": {**holder, "epoch": last.get("epoch", 0)}})

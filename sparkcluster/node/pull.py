@@ -8,6 +8,7 @@ reference has a job, in ``state_dir/pulls/HASH``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -27,7 +28,7 @@ Request = Dict[str, Any]
 _PAUSE_S = 0.5  # between two words about it
 _AGAIN_S = (2, 5, 10, 20, 30)  # before another attempt, where the registry or the engine broke off
 _BROKEN = ("docker", "registry")
-_ADOPTED_S = 60.0  # an operator who took the lease may want the same image; without it Docker drops what came
+_ADOPTED_S = 180.0  # who holds the lease may want the same image; Docker drops what came of a pull that is ended
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
@@ -38,8 +39,14 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 def pull(request: Request, check: wire.Check) -> dict[str, Any]:
     """Follow the pull of the reference, which is started unless it is under way, to its end."""
-    order = {"lease": common.lease_of(request)}
-    done = job.run(_directory(request), order, lambda own: _Puller(request, own).pull(), check)
+    directory = _directory(request)
+    earlier = os.path.join(directory, "pull.json")  # the lock and the words of a version before jobs
+    if common.is_locked(earlier):
+        raise Failed("other", "an earlier version of sparkcluster pulls this image here; its process has %s" % earlier)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(earlier)
+    done = job.run(directory, common.lease_of(request), lambda own: _Puller(request, own).pull(), check)
+    check()
     _name(request)
     return done
 
@@ -54,8 +61,8 @@ def _name(request: Request) -> None:
 
 
 def cancel(request: Request, check: wire.Check) -> dict[str, Any]:
-    """End the pull of the reference, if one is under way."""
-    job.cancel(_directory(request))
+    """End the pull of the reference, if one is under way and nobody else wants it."""
+    job.cancel(_directory(request), common.lease_of(request))
     return {}
 
 
@@ -102,7 +109,7 @@ class _Puller:
                 document = documents.get(timeout=_PAUSE_S)
             except queue.Empty:
                 document = {}
-            self.job.check(_ADOPTED_S)
+            self.job.check(_ADOPTED_S, held=True)
             now = time.monotonic()
             if document is None:
                 break

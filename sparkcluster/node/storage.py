@@ -271,8 +271,8 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
     for job in jobs if found else ():
         order = common.read_json(machine.at(job + "/job.json"))
-        ordered = order.get("lease") if isinstance(order, dict) else None
-        ours = isinstance(ordered, dict) and ordered.get("cluster") == cluster
+        leases = order.get("leases") if isinstance(order, dict) else None
+        ours = isinstance(leases, dict) and any(name.partition(" ")[0] == cluster for name in leases)
         if found and ours and common.is_locked(machine.at(job + "/lock")):
             found["at_work"] = True
     return found

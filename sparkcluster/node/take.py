@@ -69,11 +69,7 @@ def take(request: Request, source: int) -> Dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
         forget(file.fileno())
-    try:
-        lock = common.change_lock(lease["state_dir"], lease["cluster"], _CHANGE_S, lease.get("kind", "cluster"))
-    except common.Busy as busy:
-        raise Failed("other", str(busy)) from None
-    with lock:
+    with common.change_lock(lease["state_dir"], lease["cluster"], _CHANGE_S, lease.get("kind", "cluster")):
         common.not_taken(**lease)
         tree.move(partial, path)
     return {"bytes": size - offset}

@@ -73,7 +73,7 @@ def begin(request: Request, lines: BinaryIO) -> Document:
     def check() -> None:
         common.check_epoch(**lease)
 
-    return job.run(directory, {"lease": lease}, lambda own: Worker(request, own).run(), check, lines, report=report)
+    return job.run(directory, lease, lambda own: Worker(request, own).run(), check, lines, report=report)
 
 
 class Worker:

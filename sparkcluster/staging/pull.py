@@ -29,10 +29,11 @@ _CANCEL_S = 5
 def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], None]) -> Done | Failure:
     """The end of a pull on ``host``, by a ``request`` of its reference and images_dir.
 
-    A connection that breaks is made again, and the pull is followed again. Ctrl-C ends the pull.
+    A connection that breaks is made again, and the pull is followed again. Ctrl-C ends the pull
+    unless another cluster wants it.
 
     Raises:
-        StageError: the node stayed silent; the pull goes on.
+        StageError: the node stayed silent; the pull goes on, unless another operator holds the lease for 3 minutes.
         LeaseLost: another operator has the lease.
     """
     gaps = observed.Gaps()
@@ -76,7 +77,7 @@ def _job(step: Step, host: Host, program: str, request: Request, report: Callabl
             with contextlib.suppress(SparkclusterError), stream(host, program, whole) as running:
                 next(running.lines(_CANCEL_S), None)
         elif is_silence(error.__cause__):
-            error.hint = f"the {what} continues on {host.name}: run this again to follow it"
+            error.hint = f"the {what} continues on {host.name} unless others stage there: run this again to follow it"
         raise
 
 

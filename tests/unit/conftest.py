@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 import re
+import subprocess
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +280,21 @@ def set_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str]
         monkeypatch.setattr(program, "_packed", uncached)
 
     return replace
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int | str], Path]]:
+    """Makes a file system of so many bytes, or KiB with ``k``; this needs root."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    made: list[Path] = []
+
+    def make(size: int | str) -> Path:
+        made.append(tmp_path / f"disk{len(made)}")
+        made[-1].mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", made[-1]], check=True)
+        return made[-1]
+
+    yield make
+    for each in made:
+        subprocess.run(["umount", "-l", each], check=True)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from sparkcluster.node import common
+
 Script = Iterable[dict[str, Any] | float | threading.Event | Callable[[], object]]
 
 
@@ -123,6 +125,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def end_pullers(state_dir: Path) -> None:
     """End the processes that pull, which outlive everything else."""
     for file in state_dir.glob("*/*/state.json"):
-        said = json.loads(file.read_text() or "{}")
-        if "done" not in said and "failed" not in said and Path(f"/proc/{said.get('pid')}").exists():
-            os.kill(said["pid"], signal.SIGTERM)
+        if common.is_locked(str(file.with_name("lock"))):
+            os.kill(json.loads(file.read_text())["pid"], signal.SIGTERM)

@@ -241,6 +241,17 @@ def test_clusters_do_not_share_a_lease(hold, state):
 VICTIM = "another program's file\n"
 
 
+def test_a_staging_of_an_older_version_which_has_the_lease_of_the_cluster_excludes_another(hold):
+    first = hold("ann@desk", operation="stage")
+    first.grant(1)
+    assert hold("bob@desk", kind="staging").first["held"]["operator"] == "ann@desk"
+    first.stream.close()
+    assert first.ended()
+    up = hold("cleo@desk", operation="up")
+    up.grant(2)
+    assert "epoch" in hold("bob@desk", kind="staging").first
+
+
 @pytest.mark.parametrize("lock", ["lease.lock", "change.lock"])
 @pytest.mark.parametrize(
     "kind",

@@ -159,9 +159,9 @@ def test_a_job_of_a_staging_that_nobody_holds_is_reported(make_machine: Any) -> 
     machine = make_machine({
         "files": {
             "state/clusters/pair/staging.json": lease,
-            "state/downloads/a1/job.json": {"lease": {"cluster": "pair", "epoch": 2}},
+            "state/downloads/a1/job.json": {"leases": {"pair staging": {"epoch": 2}}},
             "state/downloads/a1/lock": "",
-            "state/pulls/b2/job.json": {"lease": {"cluster": "other", "epoch": 9}},
+            "state/pulls/b2/job.json": {"leases": {"other staging": {"epoch": 9}}},
             "state/pulls/b2/lock": "",
         }
     })  # fmt: skip

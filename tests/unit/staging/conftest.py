@@ -7,7 +7,6 @@ import hashlib
 import http.server
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -451,21 +450,3 @@ def proxy():
     yield make
     for each in made:
         each.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Makes a file system of so many bytes; this needs root."""
-    if os.geteuid():
-        pytest.skip("needs root")
-    made = []
-
-    def make(size):
-        made.append(tmp_path / f"disk{len(made)}")
-        made[-1].mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", made[-1]], check=True)
-        return made[-1]
-
-    yield make
-    for each in made:
-        subprocess.run(["umount", "-l", each], check=True)

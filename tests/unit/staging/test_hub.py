@@ -105,7 +105,7 @@ def world(node, lease, spark, cluster, tmp_path, hub, monkeypatch):
 def quickly(set_source):
     """Downloads that end at once when the lease is taken."""
     real = program.source.__wrapped__
-    set_source(lambda module, engine: real(module, engine).replace("_ADOPTED_S = 60.0", "_ADOPTED_S = 0.0"))
+    set_source(lambda module, engine: real(module, engine).replace("_ADOPTED_S = 180.0", "_ADOPTED_S = 0.0"))
 
 
 def test_a_download_asks_the_hub_of_the_operator_and_is_whole(world, hub):
@@ -225,7 +225,7 @@ def test_ctrl_c_ends_the_download_on_the_node(world, hub):
     with pytest.raises(KeyboardInterrupt):
         fetch(world.step, world.host, world.request(), interrupt)
     until(lambda: not world.clients() and not common.is_locked(str(world.job() / "lock")))
-    assert common.read_json(str(world.job() / "state.json"))["kind"] == "cancelled"
+    assert common.read_json(str(world.job() / "end.json")) == {"refused": "it was cancelled"}
 
 
 def test_a_download_whose_processes_are_killed_begins_one_file_again_and_leaves_nothing(world, hub):

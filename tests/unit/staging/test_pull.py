@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import signal
@@ -211,7 +212,7 @@ def test_a_node_that_does_not_come_back_is_an_error_that_says_that_the_pull_goes
     monkeypatch.setattr(pulling, "stream", start)
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
-    assert caught.value.hint == "the pull continues on a: run this again to follow it"
+    assert caught.value.hint == "the pull continues on a unless others stage there: run this again to follow it"
     assert len(attempts) >= 2
 
 
@@ -266,6 +267,19 @@ def test_the_users_login_is_sent_to_the_registry_and_written_nowhere(pulled):
     }  # fmt: skip
     (file,) = pulled.files()
     assert "secret" not in file.read_text()
+
+
+def test_a_pull_of_an_older_version_is_not_pulled_beside(pulled):
+    with pulled.begin():
+        until(pulled.files)
+    (file,) = pulled.files()
+    earlier = file.with_name("pull.json")
+    earlier.write_text("{}")
+    with earlier.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "an earlier version of sparkcluster pulls this image here" in pulled().text
+    assert pulled() == Done(bytes=0)
+    assert not earlier.exists()
 
 
 def test_an_epoch_that_is_over_starts_no_pull(pulled):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import time
 import pytest
 
 from sparkcluster.hosts import program
+from sparkcluster.node import common
 from tests.unit.staging.workers import chain, content, eventually, flip, written
 
 MB = 1_000_000
@@ -314,8 +314,8 @@ def test_a_lease_that_was_taken_ends_the_worker(slow_chain, set_source):
     d.wait("ports")
     d.take_lease(granted=False)
     d.wait("over")
-    state = eventually(lambda: json.loads((d.directory / "state.json").read_text()).get("refused"))
-    assert state == "epoch 1 is over: op1 is acquiring the lease"
+    state = eventually(lambda: (common.read_json(str(d.directory / "end.json")) or {}).get("refused"))
+    assert state == "epoch 1 is over: op1 is acquiring the lease for staging"
 
 
 def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
