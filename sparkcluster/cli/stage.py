@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say
+from sparkcluster.errors import UsageError
 
 if TYPE_CHECKING:
     from sparkcluster.staging.plan import Staging
     from sparkcluster.staging.run import StageReport
+
+_ORIGINS = {"download": "downloaded", "controller": "from this machine"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
     inventory_argument(parser, "--json-lines", "--yes")
     parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
+    parser.add_argument(
+        "--from",
+        dest="given",
+        metavar="DIR",
+        type=Path,
+        help="directory of this machine with the weights, sent where no node has them: plain, or a Hugging Face cache",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
     parser.add_argument(
         "--verify", action="store_true", help="read all weights, and replace wrong copies by right ones"
@@ -50,24 +61,29 @@ def run(args: argparse.Namespace) -> int:
     """Bring weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
 
+    if args.given is not None and args.what != "weights":
+        raise UsageError("--from needs weights", hint="sparkcluster stage INVENTORY weights --from DIR")
+    if args.given is not None and not args.given.is_dir():
+        raise UsageError(f"{args.given} is no directory", hint="ls the path after --from")
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"),
         dry_run=args.dry_run,
         verify=args.verify,
         encrypt=args.encrypt,
         limit_bytes_s=args.limit_rate,
+        given=args.given,
     )
     with reporting(args) as (fleet, spec, report):
         if not args.dry_run:
             consent.ask(spec, report, yes=args.yes)
         done = stage(fleet, spec, options, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}):
-        for line in lines(done, dry_run=args.dry_run):
+        for line in lines(done, dry_run=args.dry_run, given=args.given):
             say(line)
     return 0
 
 
-def lines(done: StageReport, *, dry_run: bool) -> list[str]:
+def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> list[str]:
     """The report as text: a line for each copy, or for what is complete. GB = 10^9 bytes."""
     out = []
     for staging in done.stagings:
@@ -79,12 +95,13 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
             out.append(f"{head}: {right if verified else 'nothing is missing'}")
         elif dry_run:
             out += [
-                f"{head}: {node} {lacks}, would come {_origin(done, staging, node)}" for node, lacks in staging.missing
+                f"{head}: {node} {lacks}, would come {_origin(done, staging, node, given)}"
+                for node, lacks in staging.missing
             ]
         if verified:
             out += [f"{head}: {each.mended}" for each in done.corrupt if each.model == staging.name]
         for copy in copied:
-            origin = "downloaded" if copy.source == "download" else f"from {copy.source}"
+            origin = _ORIGINS.get(copy.source, f"from {copy.source}")
             rate = f", {copy.bytes / 1e9 / copy.seconds:.2f} GB/s" if copy.seconds > 0 else ""
             out.append(f"{head}: {copy.node} {origin}, {copy.bytes / 1e9:.2f} GB in {copy.seconds:.1f} s{rate}")
         if not dry_run:
@@ -94,12 +111,14 @@ def lines(done: StageReport, *, dry_run: bool) -> list[str]:
     return out or ["this runtime needs no staging"]
 
 
-def _origin(done: StageReport, staging: Staging, node: str) -> str:
+def _origin(done: StageReport, staging: Staging, node: str, given: Path | None) -> str:
     expected = next((each for each in done.expected.get(staging.name, ()) if each.node == node), None)
     if expected is not None and staging.what == "weights":
         return str(expected)
     if staging.sources:
         return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
+    rest = f"from {given} on this machine" if given and staging.what == "weights" else "by download"
     if len(staging.parts) > 1:
-        return f"from what {' and '.join(staging.parts)} have{', the rest by download' if staging.download else ''}"
-    return "from this machine" if staging.what == "ray" else "by download"
+        there = f"from what {' and '.join(staging.parts)} have"
+        return f"{there}, the rest {rest}" if given or staging.download else there
+    return "from this machine" if staging.what == "ray" else rest

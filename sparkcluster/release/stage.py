@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
@@ -32,6 +33,7 @@ class Options:
         verify: compare the content of weights on all nodes, also where nothing is missing.
         encrypt: whether copies are encrypted on cables too; None as the inventory says.
         limit_bytes_s: the most that each node sends, likewise.
+        given: where on this machine the one artifact of ``what`` is, for the case that no node has it.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
@@ -39,6 +41,7 @@ class Options:
     verify: bool = False
     encrypt: bool | None = None
     limit_bytes_s: int | None = None
+    given: Path | None = None
 
     def settings(self, spec: Spec) -> Settings:
         """How files are copied: as the flags say, else the inventory."""
@@ -131,6 +134,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         progress=report.progress,
         report=report,
         settings=options.settings(view.spec),
+        given=options.given,
     )
     if done.changed:
         view = _complete_view(changer, view.spec, report)

@@ -53,8 +53,10 @@ class Staging:
         }
 
 
-def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Artifact) -> Staging:
-    """Which nodes of the topology lack ``what``, and which have it.
+def find_missing(
+    facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Artifact, *, given: bool = False
+) -> Staging:
+    """Which nodes of the topology lack ``what``, and which have it; it may be ``given`` on this machine.
 
     The head decides: a node with another revision or image lacks it. Heads of groups come first, since they are
     what users prepare by hand.
@@ -82,7 +84,7 @@ def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, wha
         size_bytes=artifact.size_bytes if artifact is not None else None,
         parts=parts,
     )
-    if found.missing and not found.sources and not found.download and len(parts) < 2:
+    if found.missing and not found.sources and not found.download and len(parts) < 2 and not given:
         raise no_weights(facts, found.missing[0][0], spec)
     return found
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import ImageIncomplete, LayersAbsent, RegistryAuth, SparkclusterError, StageError
@@ -98,11 +99,13 @@ def stage(
     progress: Progress = lambda _node, _text: None,
     report: Report | None = None,
     settings: Settings | None = None,
+    given: Path | None = None,
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
     ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
-    gets notes, as of copies that leave the interconnect, and how far transfers are.
+    gets notes, as of copies that leave the interconnect, and how far transfers are. ``given`` is where on this machine
+    the one artifact of ``what`` is, for the case that no node has it.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
@@ -123,6 +126,7 @@ def stage(
         spec=spec,
         verify=verify,
         changer=changer,
+        given=given,
     )
     head = topology.groups[0].head.name
     stagings: list[Staging] = []
@@ -134,12 +138,13 @@ def stage(
             run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
             run.facts, what = run.collected(list(facts), "weights"), ["weights"]
         for each in artifacts(run.spec, what):
-            staging = find_missing(run.facts, topology, run.spec, each)
+            staging = find_missing(run.facts, topology, run.spec, each, given=given is not None)
             stagings.append(staging)
             if not dry_run:
                 run.bring(staging)
             else:
                 check_disk_space(run.facts, staging, run.spec)
+                run.given_to(staging, dry_run=True)
                 if moves := run.expect(staging):
                     expected[staging.name] = moves
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
@@ -156,6 +161,7 @@ class _Run(Transfers):
     spec: Spec = dataclasses.field(kw_only=True)
     verify: bool = dataclasses.field(kw_only=True)
     changer: Changer = dataclasses.field(kw_only=True)
+    given: Path | None = None
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     verified: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     corrupt: list[Corrupt] = dataclasses.field(default_factory=list)
@@ -189,7 +195,7 @@ class _Run(Transfers):
         if not staging.sources and len(staging.parts) > 1:
             staging = self._unite(staging)
         if staging.missing and not staging.sources:
-            staging = self._download(staging)
+            staging = self.given_to(staging) or self._download(staging)
         sources, targets = list(staging.sources), [name for name, _ in staging.missing]
         if self.verify and staging.what == "weights":
             self._verify(staging)
@@ -261,6 +267,21 @@ class _Run(Transfers):
         check_disk_space(self.facts, fresh, self.spec)
         return fresh
 
+    def given_to(self, staging: Staging, *, dry_run: bool = False) -> Staging | None:
+        """What is left to stage once nodes have what is on this machine; None if none of it is, or in a dry run."""
+        if self.given is None or staging.sources or staging.what == "image":
+            return None
+        from sparkcluster.staging import given  # noqa: PLC0415 - few runs need it
+
+        place = given.locate(self.given, self.spec)
+        if place is None or dry_run:
+            return None
+        found = given.read(place, self.spec, self.stopped.is_set, self.report(staging.what, given.HERE, "read"))
+        check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=found.size_bytes), self.spec)
+        nodes = [name for name, _ in staging.missing]
+        given.bring(self, staging, found, partial(self._request, dataclasses.replace(staging, sources=tuple(nodes))))
+        return self._fresh(staging, nodes, f"{self.given} has not all of it")
+
     def _download(self, staging: Staging) -> Staging:
         if not staging.download:
             raise no_weights(self.facts, staging.missing[0][0], self.spec)
@@ -278,17 +299,18 @@ class _Run(Transfers):
                 self.progress(node, error.message)
                 continue
             self.record(staging.what, node, "download", moved, begin)
-            return self._downloaded(staging, node)
+            return self._fresh(staging, [node], "the download left it out")
         raise combined(errors)
 
-    def _downloaded(self, staging: Staging, node: str) -> Staging:
-        """What is left to stage once ``node`` has it."""
-        self.facts.update(self.collected([node], staging.what))
-        fresh = find_missing(self.facts, self.topology, self.spec, staging.what)
+    def _fresh(self, staging: Staging, nodes: Sequence[str], otherwise: str) -> Staging:
+        """What is left to stage once ``nodes`` have it; StageError with ``otherwise`` if they do not."""
+        self.facts.update(self.collected(nodes, staging.what))
+        fresh = find_missing(self.facts, self.topology, self.spec, staging.what, given=True)
         if not fresh.sources:
+            lacks = dict(fresh.missing)[nodes[0]]
             raise StageError(
-                f"{staging.what} {staging.name}: incomplete on {node} after the download",
-                node=node,
+                f"{staging.what} {staging.name}: incomplete on {nodes[0]}: {lacks}; {otherwise}",
+                node=nodes[0],
                 step=f"stage {staging.what}",
                 hint=RESUME,
             )

@@ -45,22 +45,7 @@ def part(world, name, *gone, truncated=()):
 def really(world, monkeypatch):
     """What nodes report after a copy is what they have: by the real probe, of weights whose header is right."""
 
-    def has(name):
-        snapshot = world.nodes[name].hf_home / ROOT / "snapshots" / REVISION
-        names = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
-        sizes = {file: (snapshot / file).stat().st_size for file in names if (snapshot / file).exists()}
-        if sizes:
-            world.has_weights(name, sizes, REVISION)
-            world.changes[name]["weights"]["missing"] = sorted(names - sizes.keys())
-
-    def collected(fleet, spec, names):
-        from sparkcluster.probing.collect import Collected
-
-        for name in names:
-            has(name)
-        return Collected({name: world.facts()[name] for name in names}, {})
-
-    monkeypatch.setattr(run, "collect_facts", collected)
+    monkeypatch.setattr(run, "collect_facts", world.really)
 
 
 def test_what_two_nodes_have_in_part_reaches_all_without_a_download(world, really, hub):

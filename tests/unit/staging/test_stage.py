@@ -13,7 +13,7 @@ from sparkcluster.cli.output import render_error
 from sparkcluster.errors import HostTimeout, LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.probing.collect import collect_facts
+from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.staging import copy as copying
 from sparkcluster.staging import retries, run, transfers
@@ -23,7 +23,7 @@ from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
-from tests.unit.staging.conftest import Shown, on_this_machine
+from tests.unit.staging.conftest import REVISION, Shown, on_this_machine
 
 REFERENCE = "vllm/vllm-openai:v0.18.0"
 IMAGE = ImageMade([b"layer" * 500_000])
@@ -39,6 +39,8 @@ class World:
         self._spark, self._cluster = spark, cluster
         self.reports: list[tuple[str, str]] = []
         self.playbook: dict = {}
+        self.served = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
+        self.place = lambda host: host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
 
     def has_weights(self, name, sizes, revision) -> None:
         files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
@@ -69,6 +71,16 @@ class World:
             for name, its in found.facts.items()
         }
         return dataclasses.replace(found, facts=facts)
+
+    def really(self, fleet, spec, names):
+        """What the nodes report is what of the ``served`` files they have at their ``place``."""
+        for name in names:
+            place = self.place(self.nodes[name])
+            sizes = {file: (place / file).stat().st_size for file in self.served if (place / file).exists()}
+            if sizes:
+                self.has_weights(name, sizes, REVISION)
+                self.changes[name]["weights"]["missing"] = sorted(self.served - sizes.keys())
+        return Collected({name: self.facts()[name] for name in names}, {})
 
     def stage(self, *, epoch=7, **more):
         facts = self.facts()
@@ -289,8 +301,6 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
 
     def collected(fleet, spec, names):
         assert names == ["a"]
-        from sparkcluster.probing.collect import Collected
-
         return Collected({"a": world.facts()["a"]}, {})
 
     monkeypatch.setattr(run._Run, "_fetch", fetch)
@@ -382,8 +392,6 @@ def broken(world, monkeypatch):
     world.changes["a"]["image"]["digest"] = DIGEST
 
     def collected(fleet, spec, names):
-        from sparkcluster.probing.collect import Collected
-
         (name,) = names
         return Collected({name: world.facts()[name]}, {})
 

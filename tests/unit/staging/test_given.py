@@ -1,0 +1,176 @@
+"""``stage weights --from DIR``: what is on this machine goes to one node, and from there to the others."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from sparkcluster.cli.main import main
+from sparkcluster.errors import StageError, UsageError
+from sparkcluster.node.shared import hub_folder
+from sparkcluster.staging import given, run
+from tests.unit.staging.conftest import REVISION, Shown, tree, write_model
+from tests.unit.staging.test_parts import ROOT, part
+from tests.unit.staging.test_stage import World
+
+QWEN = "Qwen/Qwen3-8B"
+
+
+@pytest.fixture
+def world(node, spark, cluster, lease, monkeypatch):
+    made = World([node(name) for name in "abc"], spark, cluster, lease)
+    monkeypatch.setattr(run, "collect_facts", made.really)
+    return made
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A Hugging Face cache on this machine with the model, and a file in it that the playbook does not serve."""
+    write_model(tmp_path / "here")
+    snapshot = tmp_path / "here" / ROOT / "snapshots" / REVISION
+    (snapshot / "onnx").mkdir()
+    (snapshot / "onnx/model.onnx").write_bytes(b"o" * 1000)
+    return tmp_path / "here"
+
+
+def roots(world):
+    return [tree(host.hf_home / ROOT) for host in world.nodes.values()]
+
+
+@pytest.mark.parametrize("inside", [".", "hub", ROOT, f"{ROOT}/snapshots/{REVISION}"])
+def test_a_cache_on_this_machine_goes_to_one_node_and_from_there_to_all(world, here, inside):
+    shown = Shown()
+    report = world.stage(what=["weights"], given=here / inside, report=shown)
+    found = roots(world)
+    expected = {name: content for name, content in tree(here / ROOT).items() if "onnx" not in name}
+    if inside.endswith(REVISION):  # a snapshot alone does not say by which name it was asked for; the playbook does
+        assert expected["refs/main"] == REVISION.encode()
+    assert found == [expected] * 3
+    moved = {(each.node, each.source): each.bytes for each in report.copied}
+    assert moved["a", "controller"] == 3_000_005
+    assert sum(moved.values()) == 3 * 3_000_005
+    assert {each.source for each in shown.transfers if each.node == "a"} >= {"controller"}
+
+
+def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, tmp_path):
+    """Each blob is named by its SHA-256, and the links are those of a cache."""
+    plain = tmp_path / "plain"
+    (plain / "sub").mkdir(parents=True)
+    for name, content in {"config.json": b"{}", "sub/x.txt": b"x", "model.safetensors": b"w" * 2_000_000}.items():
+        (plain / name).write_bytes(content)
+    with pytest.raises(StageError, match="nothing says which commit"):
+        world.stage(what=["weights"], given=plain)
+    world.playbook = {"model": {"id": QWEN, "revision": REVISION}}
+    world.served = {"config.json", "sub/x.txt", "model.safetensors"}
+    world.stage(what=["weights"], given=plain)
+    found = roots(world)
+    assert found[0] == found[1] == found[2]
+    assert found[0][f"snapshots/{REVISION}/sub/x.txt"] == f"../../../blobs/{hashlib.sha256(b'x').hexdigest()}"
+
+
+def test_only_what_is_missing_is_sent(world, here):
+    part(world, "b", "model.safetensors")
+    report = world.stage(what=["weights"], given=here)
+    moved = {(each.node, each.source): each.bytes for each in report.copied}
+    assert moved["b", "controller"] == 3_000_000
+    part_of = roots(world)
+    assert part_of[0] == part_of[1] == part_of[2]
+
+
+def test_nothing_is_sent_where_a_node_has_it(world, here):
+    world.has_weights("c", write_model(world.nodes["c"].hf_home), REVISION)
+    report = world.stage(what=["weights"], given=here)
+    assert {(each.node, each.source) for each in report.copied} <= {("a", "c"), ("b", "c"), ("a", "b"), ("b", "a")}
+
+
+def test_a_file_that_was_cut_off_goes_on_where_it_stopped(world, here, monkeypatch):
+    """The first run is stopped in the middle of the large file, as by Ctrl-C."""
+
+    class StopError(Exception):
+        pass
+
+    class Stopping(Shown):
+        def transfer(self, transfer):
+            if transfer.source == "controller" and transfer.bytes > 1_500_000:
+                raise StopError
+
+    monkeypatch.setattr(given, "_SHOWN_S", 0)
+    with pytest.raises(StopError):
+        world.stage(what=["weights"], given=here, report=Stopping())
+    blobs = [path for path in (world.nodes["a"].hf_home / ROOT / "blobs").iterdir() if path.stat().st_size > 1000]
+    assert [path.name.endswith(".partial") for path in blobs] == [True]
+    there = blobs[0].stat().st_size
+    report = world.stage(what=["weights"], given=here)
+    moved = {(each.node, each.source): each.bytes for each in report.copied}
+    assert moved["a", "controller"] <= 3_000_005 - there
+    assert len({str(found) for found in roots(world)}) == 1
+
+
+def test_a_blob_that_is_not_what_its_name_says_reaches_no_node(world, here):
+    blob = max((here / ROOT / "blobs").iterdir(), key=lambda path: path.stat().st_size)
+    blob.write_bytes(b"X" * 3_000_000)
+    with pytest.raises(StageError, match="another SHA-256"):
+        world.stage(what=["weights"], given=here)
+    assert not (world.nodes["a"].hf_home / ROOT / "blobs" / blob.name).exists()
+
+
+def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    link = here / ROOT / "snapshots" / REVISION / "tokenizer.json"
+    link.unlink()
+    link.symlink_to(secret)
+    with pytest.raises(StageError, match="leads out of the model's cache"):
+        world.stage(what=["weights"], given=here)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "config.json").write_text("{}")
+    (plain / "tokenizer.json").symlink_to(secret)
+    world.playbook = {"model": {"id": QWEN, "revision": REVISION}}
+    with pytest.raises(StageError, match=f"tokenizer.json leads out of the directory, to {re.escape(str(secret))}"):
+        world.stage(what=["weights"], given=plain)
+    assert [tree(host.hf_home) for host in world.nodes.values()] == [{}, {}, {}]
+
+
+def test_what_is_not_there_is_named(world, here, tmp_path):
+    (tmp_path / "other" / hub_folder("x/y") / "snapshots").mkdir(parents=True)
+    with pytest.raises(StageError, match=f"other has no {QWEN}"):
+        world.stage(what=["weights"], given=tmp_path / "other")
+    world.playbook = {"model": {"id": QWEN, "revision": "v2"}}
+    with pytest.raises(StageError, match="has no revision v2") as caught:
+        world.stage(what=["weights"], given=here, dry_run=True)
+    assert caught.value.hint == f"model.revision can be: {REVISION}"
+
+
+def test_what_it_lacks_is_named_and_what_came_stays(world, here):
+    snapshot = here / ROOT / "snapshots" / REVISION
+    (snapshot / "config.json").unlink()
+    with pytest.raises(StageError, match=r"incomplete on a: config\.json missing; .*here has not all of it"):
+        world.stage(what=["weights"], given=here)
+    assert (world.nodes["a"].hf_home / ROOT / "snapshots" / REVISION / "model.safetensors").exists()
+
+
+def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
+    places = {name: host.home / "model" for name, host in world.nodes.items()}
+    real = run.weights_request
+
+    def request(spec, facts, first, node, *, verify):
+        return {**real(spec, facts, first, node, verify=verify), "root": str(places[node])}
+
+    monkeypatch.setattr(run, "weights_request", request)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (plain / name).write_bytes(name.encode() * 100)
+    world.playbook = {"model": {"path": "/models/tiny"}}
+    world.served, world.place = set(tree(plain)), lambda host: host.home / "model"
+    world.stage(what=["weights"], given=plain)
+    assert [tree(place) for place in places.values()] == [tree(plain)] * 3
+
+
+@pytest.mark.parametrize("arguments", [["--from", "/"], ["image", "--from", "/"], ["weights", "--from", "/nowhere"]])
+def test_what_cannot_be_given_is_a_mistake(tmp_path, arguments):
+    with pytest.raises(UsageError):
+        main(["stage", str(tmp_path / "x.yaml"), *arguments])
