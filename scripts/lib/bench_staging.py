@@ -24,7 +24,7 @@ from sparkcluster.lab.sparks import Spark
 from sparkcluster.lab.spec import LabSpec, SparkSpec, plain
 
 RATE_MBIT = 200  # of each of the two rails
-RECORDS = "/root/.local/state/sparkcluster/staged"
+RECORDS = "/root/.local/state/sparkcluster/models"
 SHAPED, PEERS, LARGE, CACHED = (30, 20 * MB), (5, 20 * MB), (5, 600 * MB), (10, 30 * MB)
 """Files of a payload, and bytes of each. Many where a rate is shared, as shards of a model are."""
 LAYER_BYTES = 60 * MB

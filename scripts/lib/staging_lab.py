@@ -23,7 +23,7 @@ FEW_BYTES = 250_000
 # A repository as the hub's client leaves it: content in blobs named by their SHA-256, links in a snapshot.
 WRITE = """
 import hashlib, json, os, sys
-top, count, size, config = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+top, count, size, config, tokenizer = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 names = ["model-%05d-of-%05d.safetensors" % (at + 1, count) for at in range(count)]
 os.makedirs(top + "/blobs"), os.makedirs(top + "/snapshots/" + "1" * 40), os.makedirs(top + "/refs")
 def put(name, blocks):
@@ -43,6 +43,7 @@ for at, name in enumerate(names):
 index = {"metadata": {"total_size": count * size}, "weight_map": {"w%d" % at: name for at, name in enumerate(names)}}
 put("model.safetensors.index.json", [json.dumps(index).encode()])
 put("config.json", [config.encode()])
+put("tokenizer.json", [tokenizer.encode()])
 with open(top + "/refs/main", "w") as file:
     file.write("1" * 40)
 """
@@ -72,8 +73,9 @@ print(json.dumps({"samples": samples, "moved": moved()}))
 
 def write_repository(spark: Spark, repository: str, files: int, size: int, *, directory: str = HUB) -> str:
     """Write a repository of so many files of random tensors, each of ``size`` bytes; its directory on the Spark."""
-    top, config = f"{directory}/models--{repository.replace('/', '--')}", tiny_model_files()["config.json"].decode()
-    spark.run(["python3", "-c", WRITE, top, str(files), str(size), config], timeout_s=300)
+    top = f"{directory}/models--{repository.replace('/', '--')}"
+    texts = [tiny_model_files()[name].decode() for name in ("config.json", "tokenizer.json")]
+    spark.run(["python3", "-c", WRITE, top, str(files), str(size), *texts], timeout_s=300)
     return top
 
 

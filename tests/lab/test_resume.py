@@ -88,7 +88,7 @@ def repository(lab):
     top = write_repository(source, "lab/large", FILES, FILE_BYTES)
     yield top
     for spark in (source, target):
-        spark.run(["rm", "-rf", top, f"{STATE}/staged"])
+        spark.run(["rm", "-rf", top, f"{STATE}/models"])
 
 
 @pytest.mark.parametrize(("point", "victim"), cases(VICTIMS))
@@ -104,7 +104,7 @@ def test_weights(slow, cli, variant, repository, point, victim):
         for spark in slow.sparks
     ]
     assert hashes[0] == hashes[1]
-    assert hashes[0].count("\n") == FILES + 3
+    assert hashes[0].count("\n") == FILES + 4
     assert all(line.rpartition("/")[2] == line[:64] for line in hashes[1].splitlines() if "/blobs/" in line)
     assert target.run(["readlink", "-e", f"{HUB}/models--lab--large/snapshots/{'1' * 40}/config.json"]).stdout
     assert rails.bytes(source, sent=True) <= most(PAYLOAD)
@@ -218,7 +218,7 @@ def test_a_download(downloading, make_cli, variant, point, victim):
     """By the hub's client, in a container."""
     lab, hub = downloading
     one, cli, environment = lab.spark("one"), make_cli(), {"HF_ENDPOINT": hub.address}
-    one.run(["rm", "-rf", HUB, f"{STATE}/staged"])
+    one.run(["rm", "-rf", HUB, f"{STATE}/models"])
     one.run(["sh", "-c", f"echo export HF_ENDPOINT={hub.address} > /root/.bashrc"])
     files = ["*.json", "*.safetensors"]
     inventory = variant(lab, playbook={"model": {"path": None, "id": "lab/large", "files": files}})
