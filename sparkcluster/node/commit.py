@@ -1,7 +1,8 @@
 """Files that a worker has, receives and makes whole below one directory. Python 3.8, standard library only.
 
-Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and renamed; links
-follow, then the ref, so that an incomplete copy never looks complete. What was written is dropped from the page cache.
+Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and renamed. What
+makes a copy complete comes last: the links and the ref of the hub's cache, in another directory ``config.json``. What
+was written is dropped from the page cache.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import queue
+import stat
 import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
@@ -20,7 +22,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 from sparkcluster.node.growing import Growing, Store, Writing
 from sparkcluster.node.listing import stay_inside
 from sparkcluster.node.model_files import forget, hash_file
-from sparkcluster.node.record import Record
+from sparkcluster.node.record import Record, stamp_of
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import CHUNK, Failed
 
@@ -105,13 +107,26 @@ class Files(Store):
         self._growing: Dict[int, Growing] = {}
         self._begun: Dict[int, _File] = {}
         self._again: Set[int] = set()  # arrived with another SHA-256: nothing of it is kept
-        self._hasher = _Hasher(gate)
+        self._hasher = _Hasher(gate, self._note)
         self._dirty: queue.Queue[Tuple[Growing, int, int]] = queue.Queue(8)
         replace = set(request.get("replace") or ())
+        self._refuse_links(replace)
         whole = (number not in replace and tree.size(file.path) == file.size for number, file in enumerate(files))
         self._state = bytearray(_HAS if each else _LACKS for each in whole)
         self._bytes = sum(file.size for number, file in enumerate(files) if self._state[number] == _HAS)
+        last = (number for number, file in enumerate(files) if file.path == "config.json")
+        self._last = next(last, -1) if self._revision is None else -1  # without it no directory looks like a model
         threading.Thread(target=self._evict, daemon=True).start()
+
+    def _refuse_links(self, numbers: Iterable[int]) -> None:
+        """Failed if one of the files is the user's link: what it leads to is not in this directory."""
+        for number in numbers if self._revision is None else ():
+            path = self.files[number].path
+            found = self.tree.own_status(path)
+            if found is not None and stat.S_ISLNK(found.st_mode):
+                whole = os.path.join(self.tree.root, path)
+                text = "%s is corrupt, and a link, which is not replaced; it leads to %s"
+                raise Failed("linked", text % (whole, os.path.realpath(whole)))
 
     # what there is
 
@@ -245,7 +260,7 @@ class Files(Store):
                 wrong = [(number, found) for number, found, right in arrived if right not in (None, found)]
                 for number, _ in wrong:
                     self._reject(number)
-            ready = [number for number, found, right in arrived if right == found]
+            ready = [number for number, found, right in arrived if right == found and (last or number != self._last)]
             if ready and (last or len(ready) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
                 self._rename(ready)
                 self._settled = time.monotonic()
@@ -255,7 +270,7 @@ class Files(Store):
 
     def waits(self) -> bool:
         """Whether something arrived that is not visible yet."""
-        return bool(self._arrived)
+        return any(number != self._last or not self.expected(number) for number in list(self._arrived))
 
     def _reject(self, number: int) -> None:
         self._state[number] = _LACKS
@@ -299,16 +314,11 @@ class Files(Store):
         with self._lock:
             self.record.save(self._request["cluster"], self._made, soon=soon)
 
-    def prove(self, numbers: Iterable[int]) -> None:
-        """Record files of this node whose SHA-256 was proved by who received them."""
-        for number in numbers:
-            right = self.expected(number) if self.known(number) and self._state[number] == _HAS else None
-            if right:
-                status = self.tree.status(self.files[number].path)
-                with self._lock:
-                    if status is not None and status.st_size == self.files[number].size:
-                        self.record.add(self.files[number].path, status, right)
-                self._save()
+    def _note(self, number: int, status: os.stat_result, sha256: str) -> None:
+        """Record a file of this node that was read while it was served."""
+        with self._lock:
+            self.record.add(self.files[number].path, status, sha256)
+        self._save(soon=False)
 
     def arrived(self, file: _File, sha256: str) -> None:
         """A large file is whole, and right if that can be said."""
@@ -451,12 +461,13 @@ class _File(Writing):
 
 
 class _Hasher:
-    """Reads files of which nobody knows the SHA-256, beside their serving."""
+    """Reads files of which nobody knows the SHA-256, beside their serving; ``note`` gets each that was not changed."""
 
-    def __init__(self, gate: Callable[[], None]) -> None:
+    def __init__(self, gate: Callable[[], None], note: Callable[[int, os.stat_result, str], None]) -> None:
         self.found: Dict[int, str] = {}
         self.failed: Optional[OSError] = None
         self._gate = gate
+        self._note = note
         self._seen: Set[int] = set()
         self._queue: queue.Queue[Tuple[int, str]] = queue.Queue()
 
@@ -473,11 +484,15 @@ class _Hasher:
             while True:
                 number, path = self._queue.get()
                 try:
+                    before = os.stat(path)
                     sha256 = hash_file(hashlib.sha256(), path, lambda _size: self._gate())
+                    after = os.stat(path)
                 except OSError as error:
                     self.failed = error
                     return
                 self.found = {**self.found, number: sha256}
+                if stamp_of(before) == stamp_of(after):
+                    self._note(number, after, sha256)
 
 
 def opened(tree: Tree, path: str, revision: Optional[str]) -> int:

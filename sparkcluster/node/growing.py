@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from sparkcluster.node.wire import Failed
 
@@ -249,9 +249,6 @@ class Store:
 
     def learn(self, hashes: Dict[int, str]) -> None:
         """The SHA-256 of files, as another node read them."""
-
-    def prove(self, numbers: Iterable[int]) -> None:
-        """Files of this node whose SHA-256 was proved by who received them."""
 
     def have(self) -> int:
         """Bytes of it that are there or arrived."""

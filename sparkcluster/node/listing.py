@@ -10,8 +10,10 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import os
+import queue
 import re
 import shlex
+import threading
 from typing import Any, Callable, Dict, List, Optional
 
 from sparkcluster.node import common
@@ -22,7 +24,7 @@ from sparkcluster.node.wire import Failed
 THREADS = 4
 _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _SHA256 = re.compile("[0-9a-f]{64}")
-_GIT = re.compile("[0-9a-f]{40}")  # the hub names small files as Git does: sha1("blob SIZE\0" and the content)
+_SHA1 = re.compile("[0-9a-f]{40}")  # the hub names small files as Git does: sha1("blob SIZE\0" and the content)
 
 Reads = str  # small, unknown or all
 
@@ -31,7 +33,8 @@ class File:
     """A file of a model. Tens of thousands take little memory.
 
     ``size`` is in bytes, ``mtime`` in ns; ``blob`` is what it links to in the hub's cache, ``sha256`` None if unknown.
-    Where all files are read, ``recorded`` is the SHA-256 of the record, and ``git`` how Git names the content.
+    Where all files are read, ``recorded`` is the SHA-256 of the record, and ``git`` how Git names the content, or a
+    mirror of the hub that names it by its SHA-1 alone.
     """
 
     __slots__ = ("blob", "git", "name", "real", "recorded", "sha256", "status")
@@ -105,13 +108,15 @@ def listing(
         files.append(file)
     if not files:
         raise Failed("source", "%s contains no files" % top)
-    _read(unread, check)
-    for file in unread:
+
+    def note(file: File) -> None:
         after = os.stat(file.real)
-        if (after.st_size, after.st_mtime_ns) != file.status[:2]:
+        if Status(after.st_size, after.st_mtime_ns, after.st_ino) != file.status:
             raise Failed("source", "%s changed while it was read" % file.real)
         if record is not None and file.recorded in (None, file.sha256) and not file.is_misnamed:
             record.add(_place(home, top, file), after, str(file.sha256))
+
+    _read(unread, check, note)
     return files
 
 
@@ -127,44 +132,65 @@ def stay_inside(path: str, real: str, inside: str) -> None:
         raise Failed("source", text)
 
 
-def _read(unread: List[File], check: Callable[[], None]) -> None:
-    """Hash files, and emit every second how far that is; hashing releases the GIL, so threads run in parallel."""
+def _read(unread: List[File], check: Callable[[], None], note: Callable[[File], None]) -> None:
+    """Hash files, each of which ``note`` gets then, and emit every second how far that is.
+
+    Hashing releases the GIL, so threads run in parallel; they stop where ``check`` or ``note`` fails.
+    """
     total = sum(file.status.st_size for file in unread)
     done = [0] * THREADS
     left = sorted(unread, key=lambda file: file.status.st_size)  # the largest is taken first
+    over = threading.Event()
 
     def read(thread: int) -> None:
         def progress(size: int) -> None:
             done[thread] += size
+            if over.is_set():
+                raise Failed("over", "the reading of files was stopped")
 
         while True:
             try:
                 file = left.pop()
             except IndexError:
                 return
-            both = _Both(file.status.st_size, git=bool(_GIT.fullmatch(file.blob or "")))
-            file.sha256 = hash_file(both, file.real, progress)
-            file.git = both.git.hexdigest() if both.git is not None else None
+            sha1 = bool(_SHA1.fullmatch(file.blob or ""))
+            digests = _Digests(file.status.st_size, sha1=sha1)
+            file.sha256 = hash_file(digests, file.real, progress)
+            if sha1:
+                file.git = digests.name(str(file.blob))
+            ready.put(file)
 
+    ready: queue.SimpleQueue[File] = queue.SimpleQueue()
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         reading = [pool.submit(read, thread) for thread in range(THREADS)]
-        while concurrent.futures.wait(reading, timeout=1).not_done:
-            check()
-            common.emit({"bytes": sum(done), "total": total})
-    for each in reading:
-        each.result()
+        try:
+            at_work = set(reading)
+            while at_work:
+                ended, at_work = concurrent.futures.wait(at_work, 1, concurrent.futures.FIRST_COMPLETED)
+                for each in ended:
+                    each.result()
+                while not ready.empty():
+                    note(ready.get())
+                check()
+                common.emit({"bytes": sum(done), "total": total})
+        finally:
+            over.set()
 
 
-class _Both:
-    """SHA-256, and the hash by which Git names a file of ``size`` bytes."""
+class _Digests:
+    """SHA-256 of a file of ``size`` bytes, and with ``sha1`` the names that it may have in the hub's cache."""
 
-    def __init__(self, size: int, *, git: bool) -> None:
+    def __init__(self, size: int, *, sha1: bool) -> None:
         self._sha256 = hashlib.sha256()
-        self.git = hashlib.sha1(b"blob %d\0" % size) if git else None
+        self._sha1 = [hashlib.sha1(b"blob %d\0" % size), hashlib.sha1()] if sha1 else []
         self.hexdigest: Callable[[], str] = self._sha256.hexdigest
 
     def update(self, data: Any) -> None:
-        """Add data to both."""
-        self._sha256.update(data)
-        if self.git is not None:
-            self.git.update(data)
+        """Add data to all."""
+        for each in (self._sha256, *self._sha1):
+            each.update(data)
+
+    def name(self, blob: str) -> str:
+        """``blob`` if the content has that name, else how Git names it."""
+        names = [each.hexdigest() for each in self._sha1]
+        return blob if blob in names else names[0]

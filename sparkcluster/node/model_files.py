@@ -42,14 +42,20 @@ def _shards(path: str) -> List[str]:
 
 
 def _finished(top: str) -> Iterator[Tuple[str, str, Status]]:
-    for here, folders, names in os.walk(top):
+    def fail(error: OSError) -> None:
+        raise error  # a folder that cannot be read would be left out
+
+    for here, folders, names in os.walk(top, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = os.path.join(here, name)
             if name.endswith(UNFINISHED):
                 continue
             real = os.path.realpath(path)
-            status = os.stat(real)
+            try:
+                status = os.stat(real)
+            except FileNotFoundError:  # a link to a blob that was removed
+                continue
             if stat.S_ISREG(status.st_mode):
                 yield path, real, Status(status.st_size, status.st_mtime_ns, status.st_ino)
 

@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     def describes(self, status: AnyStatus) -> bool:
         """Whether a file with ``status`` is still that one."""
-        return self.stamp == _stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+        return self.stamp == stamp_of(status)
 
     @property
     def size(self) -> int:
@@ -179,10 +179,12 @@ class Record:
             return
         with contextlib.suppress(TypeError, ValueError, struct.error):
             path, size, mtime, inode, sha256, ours = line
-            stamp, before = _stamp(size, mtime, inode), files.get(path)
+            stamp, before = _STAMP.pack(size, mtime, inode), files.get(path)
             if ours is None:
                 ours = before is not None and before.stamp == stamp and before.ours
-            files[str(path)] = Entry(stamp, bytes.fromhex(sha256), ours is True)
+            content = bytes.fromhex(sha256)
+            if len(content) == hashlib.sha256().digest_size:
+                files[str(path)] = Entry(stamp, content, ours is True)
 
     def _append(self, lines: List[Any]) -> None:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
@@ -199,8 +201,9 @@ class Record:
                 file.write(_line(each))
 
 
-def _stamp(size: int, mtime: int, inode: int) -> bytes:
-    return _STAMP.pack(size, mtime, inode)
+def stamp_of(status: AnyStatus) -> bytes:
+    """What tells a file from another one at its place."""
+    return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def _line(document: Any) -> bytes:

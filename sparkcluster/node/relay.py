@@ -36,7 +36,7 @@ def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
 
     def work(check: Check) -> dict[str, Any]:
         if request["do"] == "list":
-            return list_files(request)
+            return list_files(request, check)
         if request["do"] == "send":
             line = Wire(wire.accept(request["address"], request["token"])[0])
         else:
@@ -49,7 +49,7 @@ def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
     return wire.answer(request, stdin, work)
 
 
-def list_files(request: Request) -> dict[str, Any]:
+def list_files(request: Request, check: Check = lambda: None) -> dict[str, Any]:
     """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
 
     What was read is recorded under a lease alone: without one nothing is changed here.
@@ -57,7 +57,8 @@ def list_files(request: Request) -> dict[str, Any]:
     record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
     reads: Reads = "all" if request.get("verify") else "small"
     try:
-        found = listing(request["root"], request.get("revision"), request.get("choice"), record, reads=reads)
+        choice = request.get("choice")
+        found = listing(request["root"], request.get("revision"), choice, record, reads=reads, check=check)
     finally:
         if record is not None:
             record.save(request["cluster"])

@@ -41,6 +41,7 @@ _KINDS = {
     errno.EPERM: "permission",
     errno.EROFS: "permission",
     errno.ENOTDIR: "tree",
+    errno.EISDIR: "tree",
 }
 
 Check = Callable[[], None]

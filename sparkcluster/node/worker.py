@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import commit, common, image_store, job, receive
 from sparkcluster.node.growing import Store
@@ -176,7 +176,7 @@ class Worker:
         """Do what is new in the order."""
         if self.identity and order.get("certs") is not None:
             self.identity.certs = order["certs"]
-        for name, act in (("sha256", self._learn), ("verified", self._verified), ("from", self._pull)):
+        for name, act in (("sha256", self._learn), ("from", self._pull)):
             if name in order and order[name] != self.before.get(name):
                 act(order[name])
         if "look" in order and any(order[name] != self.before.get(name) for name in ("look", "round") if name in order):
@@ -186,9 +186,6 @@ class Worker:
 
     def _learn(self, hashes: Dict[str, str]) -> None:
         self.store.learn({int(number): sha256 for number, sha256 in hashes.items()})
-
-    def _verified(self, numbers: Iterable[int]) -> None:
-        self.store.prove(numbers)
 
     def _pull(self, sources: List[Document]) -> None:
         self.receiver.sources.set(sources)

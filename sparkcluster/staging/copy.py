@@ -283,6 +283,7 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "disk": f"df -h   on {failure.node}",
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
         "tree": f"mv {path} {path}.old   on {failure.node}",
+        "linked": f"cp the file from a node that has it right to {path}   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
         "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
         "unreached": f"ping {address}   on {target}, and sudo ufw status   on both",

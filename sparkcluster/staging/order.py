@@ -107,7 +107,6 @@ class Order(Fact):
         sources: ``from`` in the document; nearest first, the rest are for when it fails.
         certs: those of all workers of the job, which may dial a listener under TLS.
         sha256: content of files whose hash was unknown; they are renamed only then.
-        verified: files of this node whose hash a receiver has proved: it is to be recorded.
         end: stop serving.
         cancel: end now; what arrived stays.
     """
@@ -119,7 +118,6 @@ class Order(Fact):
     sources: Annotated[tuple[Source, ...] | None, Field(alias="from")] = None
     certs: tuple[Certificate, ...] | None = None
     sha256: dict[str, Sha256] | None = None
-    verified: tuple[int, ...] | None = None
     end: Literal[True] | None = None
     cancel: Literal[True] | None = None
 

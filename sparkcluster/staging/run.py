@@ -37,7 +37,7 @@ from sparkcluster.staging.copy import (
     stage_error,
 )
 from sparkcluster.staging.images import announced
-from sparkcluster.staging.manifest import ListedFile, Manifest
+from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.notes import Expected, forecast
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import fetch, pull, text
@@ -232,7 +232,7 @@ class _Run(Transfers):
             raise
         if errors := failures(outcomes):
             raise combined(list(errors.values()))
-        found = examine(values(outcomes), first, staging.name)
+        found = examine(values(outcomes), staging.sources, staging.name)
         places = {node: weights.path or "" for node in nodes if (weights := read(self.facts[node].weights))}
         if (error := found.error(places)) is not None:
             raise error
@@ -245,7 +245,10 @@ class _Run(Transfers):
     def _mend(self, staging: Staging, wanted: Wanted, nodes: Sequence[str]) -> None:
         """Copy to each of ``nodes`` what it lacks of the files that are ``wanted``."""
         revision = self._request(staging, staging.sources[0]).get("revision")
-        files = Manifest.of(wanted.files, revision).files
+        try:
+            files = Manifest.of(wanted.files, revision).files
+        except BadAnswer as error:
+            raise stage_error(self.step(staging.what), Failure(staging.sources[0], "source", str(error))) from None
         numbers = {name: number for number, file in enumerate(files) for name in (file["path"], *file["links"])}
         prefix = f"snapshots/{revision}/" if revision else ""
         replace = {
@@ -381,7 +384,10 @@ class _Run(Transfers):
         self.progress(node, text(found, containerd=engine is not None and engine.containerd_store))
 
     def _request(self, staging: Staging, node: str) -> dict[str, Any]:
-        return weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
+        request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
+        if all(node != name for name, _ in staging.missing):
+            request.pop("ref", None)  # it has its own
+        return request
 
     def _copy_image(self, staging: Staging, source: str, target: str) -> None:
         """Copy it from ``source``, or from another node if that has it without its layers; else pull it."""

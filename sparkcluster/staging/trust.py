@@ -1,7 +1,7 @@
 """Which copy of a file is right, and which nodes have it. Pure.
 
-What a node says of its files is data about that node alone: a name or a record that only other nodes claim never makes
-this node's copy the wrong one. Only more than half of the copies that agree do.
+A copy is wrong only where its own node says so: by the name of its blob, or by the record of its content when it was
+verified. What other nodes have, and however many agree, proves nothing: a user may have put new weights on one of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from sparkcluster.errors import StageError
 from sparkcluster.staging.manifest import ListedFile
@@ -21,7 +20,6 @@ Lists = Mapping[str, Mapping[str, ListedFile]]
 """The files that each node lists, by their names."""
 
 _STEP = "stage weights"
-_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,29 +38,21 @@ class Verdict:
 def judge(copies: Copies) -> Verdict:
     """Which of ``copies``, all of them read, is right; undecided where nothing tells.
 
-    In this order: the name of the blob, where all nodes have the file under one that is a hash; the records of verified
-    files, where they agree and each node with another content has one; the content of more than half.
+    Those that are not wrong have to agree, and each wrong one is to have been what they are: then they replace it.
     """
-    names = {copy.blob for copy in copies.values()}
-    name = next(iter(names)) if len(names) == 1 else None
-    if name is not None and _HASH.fullmatch(name):
-        whole = {node: copy.sha256 for node, copy in copies.items() if name in {copy.sha256, copy.git}}
-        if len(set(whole.values())) == 1:
-            return Verdict(next(iter(whole.values())), tuple(whole))
-        if not whole and len(name) == 64:
-            return Verdict(name)
-        if not whole and all(copy.git for copy in copies.values()):
-            return Verdict(name)
-    contents = {node: copy.sha256 or "" for node, copy in copies.items()}
-    recorded = {node: copy.recorded for node, copy in copies.items() if copy.recorded}
-    if len(set(recorded.values())) == 1:
-        right = next(iter(recorded.values()))
-        if all(content == right or node in recorded for node, content in contents.items()):
-            return Verdict(right, tuple(node for node, content in contents.items() if content == right))
-    right, agree = Counter(contents.values()).most_common(1)[0]
-    if 2 * agree > len(contents):
-        return Verdict(right, tuple(node for node, content in contents.items() if content == right))
-    return Verdict(None)
+    right = {node: copy for node, copy in copies.items() if _promised(copy) in {None, copy.sha256, copy.git}}
+    lost = {str(_promised(copy)) for node, copy in copies.items() if node not in right}
+    contents = {str(copy.sha256) for copy in right.values()}
+    if not right and len(lost) == 1:
+        return Verdict(lost.pop())
+    if len(contents) != 1 or not lost <= contents | {copy.git for copy in right.values()}:
+        return Verdict(None)
+    return Verdict(contents.pop(), tuple(right))
+
+
+def _promised(copy: ListedFile) -> str | None:
+    """The hash that ``copy`` is to have by what its node says of it: the name of its blob, else the record."""
+    return copy.blob if copy.git or re.fullmatch("[0-9a-f]{64}", copy.blob or "") else copy.recorded
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,37 +146,43 @@ class Examined:
             file, copies = next(iter(self.undecided.items()))
             more = f" and {len(self.undecided) - 1} more differ" if len(self.undecided) > 1 else " differs"
             hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in copies.items())
-            path = shlex.quote(_path(places[next(iter(copies))], next(iter(copies.values()))))
             return StageError(
                 f"{file}{more} between nodes, and which copy is right is unknown: {hashes}; nothing was changed",
                 step=_STEP,
-                hint=f"rm {path}   on the node where it is wrong, then run this again",
+                hint=f"{_removal(copies, places, ' or ')}, where it is wrong, then run this again",
             )
         lost = [each for each in self.corrupt if each.source is None]
         if not lost:
             return None
         first = lost[0]
-        nodes = [each.node for each in lost if each.file == first.file]
+        copies = {each.node: self.lists[each.node][each.file] for each in lost if each.file == first.file}
         more = f"; {len(lost) - 1} more corrupt copies likewise" if len(lost) > 1 else ""
-        copy = self.lists[first.node][first.file]
-        then = "run this again, which downloads it" if copy.blob else "put a right copy there, and run this again"
-        path = shlex.quote(_path(places[first.node], copy))
+        downloaded = copies[first.node].blob
+        then = "run this again, which downloads it" if downloaded else "put a right copy there, and run this again"
         return StageError(
             f"{first}{more}; nothing was changed",
             node=first.node,
             step=_STEP,
-            hint=f"rm {path}   on {' and '.join(nodes)}, then {then}",
+            hint=f"{_removal(copies, places, ' and ')}, then {then}",
         )
 
 
-def examine(lists: Lists, first: str, model: str) -> Examined:
-    """Judge every file of ``model`` that ``first`` lists; each file in ``lists`` has a SHA-256."""
+def examine(lists: Lists, sources: Sequence[str], model: str) -> Examined:
+    """Judge every file of ``model`` that the first of ``sources`` lists; each file in ``lists`` has a SHA-256.
+
+    ``sources`` have the whole model. What another node has in another size than any of them it lacks.
+    """
     files: list[ListedFile] = []
     holders: dict[str, tuple[str, ...]] = {}
     corrupt: list[Corrupt] = []
     undecided: dict[str, Copies] = {}
-    for name in lists[first]:
-        copies = {node: files[name] for node, files in lists.items() if name in files}
+    for name in lists[sources[0]]:
+        sizes = {lists[node][name].size for node in sources if name in lists[node]}
+        copies = {
+            node: files[name]
+            for node, files in lists.items()
+            if name in files and (node in sources or files[name].size in sizes)
+        }
         verdict = judge(copies)
         if verdict.expected is None:
             undecided[name] = copies
@@ -212,6 +208,14 @@ def _short(sha256: str | None) -> str:
     return f"{(sha256 or '')[:12]}…"
 
 
+def _removal(copies: Copies, places: Mapping[str, str], join: str) -> str:
+    """The commands that remove ``copies``; ``places`` has the directory of the model by node."""
+    nodes: dict[str, list[str]] = {}
+    for node, copy in copies.items():
+        nodes.setdefault(_path(places[node], copy), []).append(node)
+    return join.join(f"rm {shlex.quote(path)}   on {join.join(having)}" for path, having in nodes.items())
+
+
 def _path(folder: str, file: ListedFile) -> str:
     """The path of ``file`` on a node that has the model in ``folder``: its blob, if it has one."""
-    return f"{folder.partition('/snapshots/')[0]}/blobs/{file.blob}" if file.blob else f"{folder}/{file.name}"
+    return f"{folder.rpartition('/snapshots/')[0]}/blobs/{file.blob}" if file.blob else f"{folder}/{file.name}"

@@ -48,13 +48,14 @@ def four(lab):
 
 class TestOneSwitch:
     @pytest.fixture(scope="class")
-    def shared_lab(self, make_lab):
+    @classmethod
+    def shared_lab(cls, make_lab):
         absent = "{name: b, model: absent}, {name: c, model: absent}, {name: d, model: absent}"
         return make_lab(f"sparks: [{{name: a}}, {absent}]\n")
 
     def test_all_get_it_in_little_more_than_the_time_of_one(self, four, cli):
         done = cli("stage", four.inventory, "weights", "--json").ok().json
-        assert [(copy["node"], copy["source"]) for copy in done["copied"]] == [("b", "a"), ("c", "b"), ("d", "c")]
+        assert {copy["node"]: copy["source"] for copy in done["copied"]} == {"b": "a", "c": "b", "d": "c"}
         assert done["warnings"] == []
         assert len(sums(four)) == 1
         seconds = [copy["seconds"] for copy in done["copied"]]
@@ -89,7 +90,8 @@ class TestOneSwitch:
 
 class TestPairs:
     @pytest.fixture(scope="class")
-    def shared_lab(self, make_lab):
+    @classmethod
+    def shared_lab(cls, make_lab):
         return make_lab("topology: pairs\nsparks: [{}, {model: absent}, {model: absent}, {model: absent}]\n")
 
     def test_pairs_with_the_same_addresses_get_it_over_their_cables_and_one_bridge(self, four, cli, variant):

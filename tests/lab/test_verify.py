@@ -51,6 +51,7 @@ def sums(lab):
 def test_a_bit_that_flipped_in_a_directory_is_named_and_mended(lab, cli, place):
     right = sums(lab)
     names = list(right)
+    cli("stage", lab.inventory, "weights", "--verify").ok()
     flip(lab, names[place])
     assert cli("stage", lab.inventory, "weights").ok().out.count("nothing is missing") == 1
     done = cli("stage", lab.inventory, "weights", "--verify").ok()
@@ -90,5 +91,5 @@ def test_of_two_copies_without_a_record_neither_is_changed(lab, cli, variant):
     assert f"{FILE} differs between nodes, and which copy is right is unknown" in done.err
     for name in (head, worker):
         assert f"SHA-256 {before[name][:12]}… on {name}" in done.err
-    assert f"hint: rm {FOLDER}/{FILE}   on the node where it is wrong" in done.err
+    assert f"hint: rm {FOLDER}/{FILE}   on {head} or {worker}, where it is wrong" in done.err
     assert sums(lab) == before

@@ -181,7 +181,8 @@ def test_a_damaged_line_is_passed_over(model, state):
     path = Record(state, str(model)).path
     with Path(path).open("a", encoding="utf-8") as file:
         file.write('["x", 1]\n["y", 1, 2, 3, "zz", true]\n7\n["z", 1, 2, 3, "ab", true]\n')
-    assert set(Record(state, str(model)).files) == {"config.json", "sub/model.safetensors", "z"}
+        file.write(f'["v", -1, 2, 3, "{"ab" * 32}", true]\n["w", 1, 2, 3, "{"ab" * 32}", true]\n')
+    assert set(Record(state, str(model)).files) == {"config.json", "sub/model.safetensors", "w"}
 
 
 def test_a_record_that_cannot_be_written_stops_nothing(model, tmp_path):

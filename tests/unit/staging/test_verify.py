@@ -11,8 +11,8 @@ import pytest
 from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError
 from sparkcluster.staging import run
-from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
-from sparkcluster.staging.trust import Verdict, examine, judge, wanted
+from sparkcluster.staging.manifest import ListedFile, Manifest
+from sparkcluster.staging.trust import Verdict, judge, wanted
 from tests.unit.staging.conftest import tree, write_model
 from tests.unit.staging.test_stage import World
 
@@ -90,6 +90,7 @@ def verify(world, **more):
 @pytest.mark.parametrize("victim", ["a", "c"])
 def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world, directory, victim):
     """The first node is not right by definition: what flipped there would be copied over every good copy."""
+    assert verify(world).corrupt == ()
     flip(directory[victim] / "sub/model.safetensors", 200_000)
     report = verify(world)
     for place in directory.values():
@@ -117,7 +118,8 @@ def test_of_two_directories_that_differ_neither_is_changed(world, directory):
         digest = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
         assert f"SHA-256 {digest[:12]}… on {name}" in caught.value.message
     assert caught.value.message.startswith("config.json differs between nodes")
-    assert caught.value.hint == f"rm {directory['a']}/config.json   on the node where it is wrong, then run this again"
+    removals = " or ".join(f"rm {place}/config.json   on {name}" for name, place in directory.items())
+    assert caught.value.hint == f"{removals}, where it is wrong, then run this again"
 
 
 @two
@@ -130,6 +132,76 @@ def test_of_two_directories_the_record_tells_which_is_right(world, directory, vi
     assert (found.node, found.file) == (victim, "config.json")
     for place in directory.values():
         assert tree(place) == FILES
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_new_weights_of_the_user_are_not_replaced_by_the_old_ones_of_all_other_nodes(world, directory, same_size):
+    verify(world)
+    new = b"n" * (300_000 if same_size else 250_000)
+    (directory["a"] / "sub/model.safetensors").write_bytes(new)
+    with pytest.raises(StageError, match="which copy is right is unknown"):
+        verify(world)
+    assert (directory["a"] / "sub/model.safetensors").read_bytes() == new
+    assert tree(directory["b"]) == tree(directory["c"]) == FILES
+
+
+def test_what_two_nodes_have_in_part_proves_nothing_about_the_whole_one(world, directory):
+    """As links of Git LFS, or files of which a copy had only begun."""
+    for name in "bc":
+        (directory[name] / "sub/model.safetensors").write_bytes(b"version https://git-lfs")
+        world.changes[name]["weights"]["truncated"] = ["sub/model.safetensors"]
+    assert verify(world).corrupt == ()
+    for place in directory.values():
+        assert tree(place) == FILES
+
+
+def test_of_a_large_file_that_was_read_while_it_was_copied_the_source_knows_what_it_was(world, directory):
+    """So that of two nodes the first one is mended as well."""
+    large = b"l" * 40_000_000
+    for name in "abc":
+        (directory[name] / "sub/model.safetensors").unlink()
+    (directory["a"] / "sub/model.safetensors").write_bytes(large)
+    files = [{"name": "config.json", "size_bytes": 2}, {"name": "sub/model.safetensors", "size_bytes": len(large)}]
+    world.changes["a"]["weights"]["files"] = files
+    for name in "bc":
+        world.changes[name]["weights"]["missing"] = ["sub/model.safetensors"]
+    world.stage(what=["weights"])
+    world.changes["b"]["weights"]["missing"] = world.changes["c"]["weights"]["missing"] = []
+    flip(directory["a"] / "sub/model.safetensors")
+    assert [each.node for each in verify(world).corrupt] == ["a"]
+    assert tree(directory["a"]) == tree(directory["b"])
+
+
+@two
+def test_a_users_link_is_not_replaced_by_a_file(world, directory):
+    verify(world)
+    path, elsewhere = directory["b"] / "sub/model.safetensors", directory["b"].parent / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert verify(world).corrupt == ()
+    flip(elsewhere)
+    with pytest.raises(StageError, match=f"is corrupt, and a link, which is not replaced; it leads to {elsewhere}"):
+        verify(world)
+    assert path.is_symlink()
+
+
+def test_a_mirror_that_names_files_by_their_sha1_has_no_corrupt_ones(world):
+    whole(world)
+    content = b'{"mirror": true}'
+    name = hashlib.sha1(content).hexdigest()
+    for host in world.nodes.values():
+        (snapshot(host) / "config.json").unlink()
+        (snapshot(host) / "config.json").symlink_to(f"../../blobs/{name}")
+        (snapshot(host).parents[1] / "blobs" / name).write_bytes(content)
+    assert verify(world).corrupt == ()
+
+
+def test_a_blob_that_was_removed_as_the_hint_says_comes_from_another_node(world):
+    whole(world)
+    (snapshot(world.nodes["a"]) / "model.safetensors").resolve().unlink()
+    world.changes["a"]["weights"]["missing"] = ["model.safetensors"]
+    verify(world)
+    assert len({str(tree(host.hf_home)) for host in world.nodes.values()}) == 1
 
 
 @two
@@ -189,7 +261,8 @@ def test_a_file_that_is_corrupt_everywhere_is_an_error_with_the_command(world):
     with pytest.raises(StageError, match="no other node has it; 1 more corrupt") as caught:
         verify(world)
     assert caught.value.message.startswith("a has a corrupt copy of model.safetensors (SHA-256 ")
-    assert caught.value.hint == f"rm {blobs['a']}   on a and b, then run this again, which downloads it"
+    removals = " and ".join(f"rm {path}   on {name}" for name, path in blobs.items())
+    assert caught.value.hint == f"{removals}, then run this again, which downloads it"
     assert {name: tree(host.hf_home) for name, host in world.nodes.items()} == before
 
 
@@ -236,7 +309,10 @@ def copies(**nodes):
         (copies(a=(BAD, None, GOOD), b=(GOOD, None, None)), Verdict(GOOD, ("b",))),
         (copies(a=(BAD, None, GOOD), b=(WORSE, None, None)), Verdict(None)),
         (copies(a=(BAD, None, GOOD)), Verdict(GOOD)),
-        (copies(a=(BAD, None, None), b=(GOOD, None, None), c=(GOOD, None, None)), Verdict(GOOD, ("b", "c"))),
+        # however many agree: a may have newer weights
+        (copies(a=(BAD, None, None), b=(GOOD, None, None), c=(GOOD, None, None)), Verdict(None)),
+        (copies(a=(BAD, None, None), b=(GOOD, None, GOOD), c=(GOOD, None, GOOD)), Verdict(None)),
+        (copies(a=(BAD, None, BAD), b=(WORSE, None, GOOD)), Verdict(None)),
         (copies(a=(BAD, None, None), b=(GOOD, None, None), c=(WORSE, None, None)), Verdict(None)),
         # one node's word about another one's file
         (copies(a=(GOOD, None, None), b=(BAD, None, BAD)), Verdict(None)),
@@ -251,12 +327,9 @@ def test_the_verdict(found, verdict):
     assert judge(found) == verdict
 
 
-def test_what_most_nodes_have_is_not_right_where_its_name_says_otherwise():
-    """Nodes that name one file differently agree on a content that is none of the names'."""
+def test_nodes_that_name_one_file_differently_prove_nothing():
     found = copies(a=(BAD, GOOD, None), b=(BAD, WORSE, None))
-    wanted = examine({node: {"m": file} for node, file in found.items()}, "a", "x").wanted
-    with pytest.raises(BadAnswer, match="is corrupt"):
-        Manifest.of(wanted.files, REVISION)
+    assert judge(found) == Verdict(None)
 
 
 def test_sixty_thousand_files_of_the_hubs_cache_are_not_refused():
