@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 
 import pytest
+
+from sparkcluster.lab.machine import wait_until
 
 FILE = "/root/models/tiny/merges.txt"
 FILE_BYTES = 24_000_000
@@ -49,32 +53,60 @@ def lacking(lab):
     full.run(["rm", FILE])
 
 
-def silence(lab, nodes):
-    for node in nodes:
-        lab.fault(node, "silence", "30")
+def arrived(spark):
+    """Bytes of the file that are on ``spark``."""
+    found = spark.run(["sh", "-c", f"cd $(dirname {FILE}) && stat -c %s .merges.txt.*.partial merges.txt"], check=False)
+    return max(map(int, found.stdout.split()), default=0)
+
+
+def copying(lab, cli, lacking):
+    """A copy of weights that takes about 40 s, and has begun."""
+    lab.fault("full", "slow-link", "5mbit")
+    stage = cli.start("stage", lab.inventory, "weights", "--json")
+    assert wait_until(lambda: arrived(lacking) > FILE_BYTES // 10, limit_s=60)
+    return stage
 
 
 @NODES
-def test_a_copy_of_weights_goes_on_after_30_s_of_silence(lab, cli, lacking, silent):
-    lab.fault("full", "slow-link", "4mbit")
-    stage = cli.start("stage", lab.inventory, "weights", "--json")
-    stage.wait_for("GB from full")
-    silence(lab, silent)
-    stage.wait_for("connecting again; files resume where they stopped", timeout=60)
-    done = stage.wait(180).ok()
-    assert [(copy["node"], copy["source"]) for copy in done.json["copied"]] == [("bare", "full")]
-    assert 0 < done.json["copied"][0]["bytes"] < FILE_BYTES
-    sums = {spark.run(["sha256sum", FILE]).stdout for spark in lab.sparks}
-    assert len(sums) == 1
+def test_a_copy_of_weights_goes_on_in_60_s_of_silence(lab, cli, lacking, silent):
+    stage = copying(lab, cli, lacking)
+    for node in silent:
+        lab.fault(node, "silence", "60")
+    since = time.monotonic()
+    stage.wait_for("connecting again; the copy goes on meanwhile", timeout=60)
+    assert wait_until(lambda: arrived(lacking) == FILE_BYTES, limit_s=60)
+    assert time.monotonic() - since < 60
+    done = stage.wait(120).ok()
+    (copy,) = done.json["copied"]
+    assert (copy["node"], copy["source"]) == ("bare", "full")
+    assert FILE_BYTES <= copy["bytes"] < 1.01 * FILE_BYTES + 1_000_000, "nothing came twice"
+    assert len({spark.run(["sha256sum", FILE]).stdout for spark in lab.sparks}) == 1
     assert lacking.run(["sh", "-c", "ls -A $(dirname $0)", FILE]).stdout.count("partial") == 0
 
 
+def test_a_copy_ends_when_another_operator_takes_the_lease_and_stages_something_else(lab, cli, variant, lacking):
+    lab.spark("full").run(
+        ["sh", "-c", "cp -r $(dirname $0) /root/models/other; rm /root/models/other/merges.txt", FILE]
+    )
+    stage = copying(lab, cli, lacking)
+    stage.kill(signal.SIGSTOP)
+    other = variant(lab, playbook={"model": {"path": "/root/models/other"}})
+    assert wait_until(lambda: cli("stage", other, "weights").code == 0, limit_s=60)  # the lease lapses after 15 s
+    size = arrived(lacking)
+    stage.kill(signal.SIGCONT)
+    failed = stage.wait(60)
+    assert (failed.code, failed.error["kind"]) == (1, "LeaseLost")
+    assert 0 < size == arrived(lacking) < FILE_BYTES
+
+
+@pytest.mark.full
 @NODES
 def test_a_copy_of_an_image_starts_over_after_30_s_of_silence(lab, cli, lacking, silent):
     lab.fault("full", "slow-link", "30mbit")
     stage = cli.start("stage", lab.inventory, "image")
     stage.wait_for("GB from full")
-    silence(lab, silent)
+    for node in silent:
+        lab.fault(node, "silence", "30")
     stage.wait_for("connecting again; the copy of the image starts over", timeout=60)
     done = stage.wait(180).ok()
     assert re.search(r"image  \S+: bare from full", done.out)
