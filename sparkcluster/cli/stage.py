@@ -25,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="given",
-        metavar="DIR",
+        metavar="PATH",
         type=Path,
-        help="directory of this machine with the weights, sent where no node has them: plain, or a Hugging Face cache",
+        help="directory of this machine with the weights (plain, or a Hugging Face cache), or archive of the image, as "
+        "docker save writes it: sent where no node has them",
     )
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
     parser.add_argument(
@@ -61,10 +62,11 @@ def run(args: argparse.Namespace) -> int:
     """Bring weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
 
-    if args.given is not None and args.what != "weights":
-        raise UsageError("--from needs weights", hint="sparkcluster stage INVENTORY weights --from DIR")
-    if args.given is not None and not args.given.is_dir():
-        raise UsageError(f"{args.given} is no directory", hint="ls the path after --from")
+    if args.given is not None and args.what is None:
+        raise UsageError("--from needs weights or image", hint="sparkcluster stage INVENTORY weights --from DIR")
+    if args.given is not None and not (args.given.is_dir() if args.what == "weights" else args.given.is_file()):
+        kind = "directory" if args.what == "weights" else "file"
+        raise UsageError(f"{args.given} is no {kind}", hint="ls the path after --from")
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"),
         dry_run=args.dry_run,
@@ -117,7 +119,7 @@ def _origin(done: StageReport, staging: Staging, node: str, given: Path | None) 
         return str(expected)
     if staging.sources:
         return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
-    rest = f"from {given} on this machine" if given and staging.what == "weights" else "by download"
+    rest = f"from {given} on this machine" if given and staging.what in {"weights", "image"} else "by download"
     if len(staging.parts) > 1:
         there = f"from what {' and '.join(staging.parts)} have"
         return f"{there}, the rest {rest}" if given or staging.download else there

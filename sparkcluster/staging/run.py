@@ -272,10 +272,17 @@ class _Run(Transfers):
 
     def given_to(self, staging: Staging, *, dry_run: bool = False) -> Staging | None:
         """What is left to stage once nodes have what is on this machine; None if none of it is, or in a dry run."""
-        if self.given is None or staging.sources or staging.what == "image":
+        if self.given is None or staging.sources:
             return None
-        from sparkcluster.staging import given  # noqa: PLC0415 - few runs need it
+        from sparkcluster.staging import given, given_image  # noqa: PLC0415 - few runs need them
 
+        if staging.what == "image":
+            archive = given_image.read(self.given, staging.name)
+            if dry_run:
+                return None
+            check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=2 * archive.size_bytes), self.spec)
+            node = given_image.bring(self, staging, archive, self.spec.inventory.cluster)
+            return self._fresh(staging, [node], f"{self.given} was loaded")
         place = given.locate(self.given, self.spec)
         if place is None or dry_run:
             return None

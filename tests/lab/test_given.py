@@ -1,0 +1,27 @@
+"""Weights and an image that this machine has, and no Spark: sent to one, and from there to the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.lab.engine.model import tiny_model_files
+
+MODEL = "/root/models/tiny"
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab("sparks: [{name: a, model: absent}, {name: b, model: absent}]\n")
+
+
+def test_weights_of_this_machine_reach_both(lab, cli, tmp_path):
+    for name, content in tiny_model_files().items():
+        (tmp_path / name).write_bytes(content)
+    dry = cli("stage", lab.inventory, "weights", "--from", tmp_path, "--dry-run").ok()
+    assert f"a missing, would come from {tmp_path} on this machine" in dry.out
+    done = cli("stage", lab.inventory, "weights", "--from", tmp_path, "--json").ok().json
+    assert [(copy["node"], copy["source"]) for copy in done["copied"]] == [("a", "controller"), ("b", "a")]
+    sums = [spark.run(["sh", "-c", f"cd {MODEL}; sha256sum $(find . -type f | sort)"]).stdout for spark in lab.sparks]
+    assert sums[0] == sums[1]
+    assert sums[0].count("\n") == len(tiny_model_files())
+    assert "nothing is missing" in cli("stage", lab.inventory, "weights", "--verify").ok().out
