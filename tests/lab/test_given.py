@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from sparkcluster.lab.engine.model import tiny_model_files
@@ -24,4 +26,22 @@ def test_weights_of_this_machine_reach_both(lab, cli, tmp_path):
     sums = [spark.run(["sh", "-c", f"cd {MODEL}; sha256sum $(find . -type f | sort)"]).stdout for spark in lab.sparks]
     assert sums[0] == sums[1]
     assert sums[0].count("\n") == len(tiny_model_files())
-    assert "nothing is missing" in cli("stage", lab.inventory, "weights", "--verify").ok().out
+    assert "is right on a, b" in cli("stage", lab.inventory, "weights", "--verify").ok().out
+
+
+def test_an_image_that_docker_saved_reaches_both(lab, cli, tmp_path):
+    a, b = lab.sparks
+    reference = a.run(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()[0]
+    image = a.run(["docker", "image", "inspect", "--format", "{{.Id}}", reference]).stdout
+    archive = tmp_path / "image.tar"
+    save = a.enter(["docker", "save", reference])
+    subprocess.run(["sh", "-c", 'exec "$@" > "$0"', str(archive), *save], check=True, timeout=300)
+    for spark in lab.sparks:
+        spark.run(["docker", "image", "rm", "-f", reference])
+    done = cli("stage", lab.inventory, "image", "--from", archive, "--json").ok().json
+    copied = [copy for copy in done["copied"] if copy["what"] == "image"]
+    assert [(copy["node"], copy["source"]) for copy in copied] == [("a", "controller"), ("b", "a")]
+    assert copied[0]["bytes"] == archive.stat().st_size
+    for spark in (a, b):
+        assert spark.run(["docker", "image", "inspect", "--format", "{{.Id}}", reference]).stdout == image
+        assert spark.run(["sh", "-c", "find / -xdev -name '*.tar' -path '*staging*'"]).stdout == ""
