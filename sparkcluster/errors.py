@@ -22,7 +22,6 @@
     ├── StageError            weights or image did not reach a node
     │   ├── ImageIncomplete   an image store has the image without its layers
     │   ├── LayersAbsent      a node cannot load an image without layers that it was found to have
-    │   ├── NotReached        one node does not reach another at an address
     │   └── RegistryAuth      the registry requires a login
     ├── LaunchError           the model did not answer
     ├── StopError             ranks could not be removed
@@ -243,10 +242,6 @@ class ImageIncomplete(StageError):
 
 class LayersAbsent(StageError):
     """A node cannot load an image without layers that it was found to have."""
-
-
-class NotReached(StageError):
-    """One node does not reach another at an address."""
 
 
 class RegistryAuth(StageError):

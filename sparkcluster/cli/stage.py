@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encrypt",
         action=argparse.BooleanOptionalAction,
-        help="encrypt copies of weights on cables too, or not; default: staging.encrypt of the inventory",
+        help="encrypt copies on cables too, or not; default: staging.encrypt of the inventory",
     )
     parser.add_argument(
         "--limit-rate",

@@ -1,4 +1,4 @@
-"""Copies an image from one node's Docker engine to another's: the layers that this one lacks.
+"""Saves an image of this node's Docker engine for others, without layers they have, and loads what they saved.
 
 Python 3.8, standard library only.
 """
@@ -17,7 +17,7 @@ from sparkcluster.node import docker, image_layers, image_record, programs
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.machine import Machine, Unreadable
-from sparkcluster.node.wire import Check, Failed, Pace, Wire
+from sparkcluster.node.wire import Check, Failed
 
 Request = Dict[str, Any]
 
@@ -25,25 +25,8 @@ Request = Dict[str, Any]
 ENGINE_SILENT_S = 1200.0
 # An archive may hold an image for several platforms, of which the engine reports the size of one.
 _SIZES, _SPARE_BYTES = 4, 1 << 30
+_NO_ENGINE = re.compile("cannot connect|connection (?:refused|reset)|EOF", re.IGNORECASE)
 _INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
-
-
-def send(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Send the image unless the receiver has it: ``docker save`` into the connection, without the layers it has."""
-    if line.read_frame() == b"has":
-        return {"bytes": 0}
-    pace = Pace(0, check, quiet=True)
-    line.outlast(ENGINE_SILENT_S)
-
-    def write(piece: Any) -> None:
-        line.send_patiently(piece)
-        pace.add(len(piece))
-
-    save(request, write, lambda: write(b""))
-    line.end_frames()
-    while line.read_frame() != b"loaded":
-        continue
-    return {"bytes": pace.done}
 
 
 def save(request: Request, write: Callable[[Any], None], beat: Callable[[], None]) -> None:
@@ -93,22 +76,6 @@ def _platform() -> str | None:
         return docker.saved_platform(info, programs.run(docker.api_version()).strip(), os.uname().machine)
     except (Unreadable, programs.Failed):
         return None
-
-
-def receive(request: Request, line: Wire, check: Check) -> dict[str, Any]:
-    """Load the image, verify that it is the requested one, and tag it."""
-    pace, absent = Pace(request["bytes"], check), 0
-
-    def beat() -> None:
-        line.send_frame(b"")
-        pace.add()
-
-    image = present(request)
-    line.send_frame(b"lacks" if image is None else b"has")
-    if image is None:
-        image, absent = load(request, limited(_chunks(line, pace), request["size"]), beat)
-        line.send_frame(b"loaded")
-    return {"bytes": pace.done, "image_id": accept(request, image, absent, check)}
 
 
 def present(request: Request) -> Optional[Dict[str, Any]]:
@@ -161,12 +128,18 @@ def load(request: Request, chunks: Iterator[bytes], beat: Callable[[], None]) ->
                 time.sleep(0.2)
         text = _last(output)
         if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
-            kind = "disk" if docker.disk_is_full(text) else "partial" if archive.absent else "docker"
-            raise Failed(kind, "docker load: %s" % text)
+            raise Failed(_kind(process.returncode, text, archive.absent), "docker load: %s" % text)
     image = programs.inspect(docker.inspect_image(loaded(text) or request["image_id"])) or {}
     if engine["containerd_store"] and image:
         image_record.record(request, image["Id"], archive.documents.files(request))
     return image, archive.absent
+
+
+def _kind(exit_code: int, text: str, absent: int) -> str:
+    """The kind of a failed ``docker load``: with the ``absent`` layers it may succeed, but not on a full disk."""
+    if docker.disk_is_full(text):
+        return "disk"
+    return "partial" if absent and exit_code >= 0 and not _NO_ENGINE.search(text) else "docker"
 
 
 def _here(request: Request, engine: Dict[str, Any]) -> Tuple[int, Dict[str, str]]:
@@ -197,17 +170,6 @@ def limited(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
         if 0 < _SIZES * size < done - _SPARE_BYTES:
             raise Failed("archive", "the image's archive is larger than the image")
         yield chunk
-
-
-def _chunks(line: Wire, pace: Pace) -> Iterator[bytes]:
-    """What arrives, without keep-alives."""
-    limit = time.monotonic() + ENGINE_SILENT_S
-    for chunk in iter(line.read_frame, None):
-        pace.add(len(chunk))
-        if chunk:
-            yield chunk
-            limit = time.monotonic() + ENGINE_SILENT_S
-        _within(limit, "the other node sent nothing of the image for %.0f s")
 
 
 def _within(limit: float, text: str) -> None:

@@ -250,6 +250,10 @@ class Store:
     def learn(self, hashes: Dict[int, str]) -> None:
         """The SHA-256 of files, as another node read them."""
 
+    def found(self) -> Dict[str, Any]:
+        """What is known of it once it is whole, for ``staging.order.WorkDone``."""
+        return {}
+
     def have(self) -> int:
         """Bytes of it that are there or arrived."""
         raise NotImplementedError

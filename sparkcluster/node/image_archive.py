@@ -224,10 +224,10 @@ class Archive(_Tar):
         config = self.documents.config(expected)
         manifest = self.documents.manifest(config)
         layers = [digest[7:] for digest in expected["layers"]]
-        found = self._chosen(layers, self.documents.layers(manifest, config) if manifest else [], prefix, blobs)
+        described = self.documents.layers(manifest, config) if manifest else []
+        found = self._chosen(layers, described, prefix, blobs)
         if not config or found is None:
-            asked = any(each is not None for each in expected.get("have", ()))
-            self._refuse(config, partial=bool(prefix or blobs or asked))
+            self._refuse(config, partial=self._left_out(expected, layers, described))
         paths = [self._paths.get(digest, _BLOB + digest) for digest in found]
         self.absent = sum(digest not in self._paths for digest in found)
         self._add("manifest.json", [{"Config": self._paths[config], "RepoTags": None, "Layers": paths}])
@@ -240,15 +240,23 @@ class Archive(_Tar):
         """Digests of the files of all ``layers``, of which none is absent but those that may be; None without them.
 
         Files that the manifest has ``described`` are compressed: Docker compares their content with the configuration.
-        containerd's store, where alone ``blobs`` are known, reads them by the manifest.
+        containerd's store, where alone ``blobs`` are known, reads by the manifest those that are absent.
         """
-        for found in (described,) if blobs else (layers, described):
+        for found, may_lack in ((described, blobs), (layers, {})) if blobs else ((layers, {}), (described, {})):
             if len(found) == len(layers) and all(
-                digest in self._paths or place < prefix or blobs.get(digest) == "sha256:" + layers[place]
+                digest in self._paths or place < prefix or may_lack.get(digest) == "sha256:" + layers[place]
                 for place, digest in enumerate(found)
             ):
                 return found
         return None
+
+    def _left_out(self, expected: Dict[str, Any], layers: List[str], described: List[str]) -> bool:
+        """Whether a layer is absent that the sender was asked to leave out."""
+        names = described if len(described) == len(layers) else layers
+        return any(
+            each is not None and not {layers[place], names[place]} & self._paths.keys()
+            for place, each in enumerate(expected.get("have", ())[: len(layers)])
+        )
 
     def _refuse(self, config: str, *, partial: bool) -> NoReturn:
         if partial:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 from typing import Any, Dict, FrozenSet, Optional, Sequence, Tuple
 
 from sparkcluster.node import common, docker
@@ -51,12 +53,15 @@ def record(request: Dict[str, Any], image_id: str, found: Sequence[Sequence[Any]
     path = record_path(request["state_dir"])
     if len(found) != len(request["layers"]):
         return
-    before = common.read_json(path)
-    kept: Dict[str, Any] = {} if not isinstance(before, dict) else before
-    kept.pop(image_id, None)
-    for oldest in list(kept)[: max(0, len(kept) - _RECORDS + 1)]:
-        del kept[oldest]
     entries = [[diff, *found[place]] for place, diff in enumerate(request["layers"])]
-    kept[image_id] = {"reference": request["reference"], "cluster": request["cluster"], "layers": entries}
     with contextlib.suppress(OSError):
-        common.write_atomically(path, json.dumps(kept).encode())
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".lock", "w") as lock:  # two images may arrive at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = common.read_json(path)
+            kept: Dict[str, Any] = {} if not isinstance(before, dict) else before
+            kept.pop(image_id, None)
+            for oldest in list(kept)[: max(0, len(kept) - _RECORDS + 1)]:
+                del kept[oldest]
+            kept[image_id] = {"reference": request["reference"], "cluster": request["cluster"], "layers": entries}
+            common.write_atomically(path, json.dumps(kept).encode())

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from sparkcluster.node import docker_copy
 from sparkcluster.node.growing import LEFT_S, Store, Window, Writing
 from sparkcluster.node.machine import Machine
-from sparkcluster.node.wire import CHUNK
+from sparkcluster.node.wire import CHUNK, Failed
 
 Request = Dict[str, Any]
 
@@ -130,20 +130,24 @@ class Image(Store):
         self._sending: Optional[_Stream] = None
         self._lock = threading.Lock()
         image = docker_copy.present(request)
+        if image is None and request.get("spool") is not None:
+            raise Failed("blobs", "Docker does not have the image any longer")
         self._has = image is not None
-        if image is not None:
-            docker_copy.accept(request, image, 0, gate)
+        self._image_id = request["image_id"] if image is None else docker_copy.accept(request, image, 0, gate)
 
     def missing(self) -> Iterator[int]:
         """The image, if this node lacks it."""
         return iter([] if self._has else [0])
 
     def needed(self) -> Dict[str, Any]:
-        """What is to come, and the room that Docker needs for it: the archive beside the layers."""
-        size = 0 if self._has else self._request["bytes"]
-        path = self._request["images_dir"]
+        """What is to come, and the room that Docker needs for it: beside the layers it keeps the archive.
+
+        Where it is sent, Docker writes all layers to disk before the first byte, unless containerd stores them.
+        """
+        size, path = 0 if self._has else self._request["bytes"], self._request["images_dir"]
+        spool = self._request.get("spool") or 0
         free = Machine().space(path)[1] if os.path.exists(path) else 1 << 50
-        room = {"free": free, "needed": _ROOM * size, "path": path}
+        room = {"free": free, "needed": _ROOM * size + spool, "path": path}
         return {"lacks": {"files": int(not self._has), "bytes": size}, "room": room}
 
     def size(self, number: int) -> Optional[int]:  # noqa: ARG002 - the name is the base class's
@@ -155,10 +159,14 @@ class Image(Store):
         return number == 0
 
     def have(self) -> int:
-        """Bytes that arrived, or all of them."""
-        return self.total if self._has or self._receiving is None else self._receiving.at
+        """Bytes that arrived; all of them only when it is loaded, also where they are more than expected."""
+        if self._has:
+            return int(self.total)
+        return max(0, min(self._receiving.at, self.total - 1)) if self._receiving is not None else 0
 
-    bytes = have
+    def found(self) -> Dict[str, Any]:
+        """Its ID here."""
+        return {"image_id": self._image_id}
 
     def served(self, number: int) -> Optional[Window]:  # noqa: ARG002 - likewise
         """The stream that is received here; where the image is complete, one of ``docker save``."""
@@ -177,7 +185,7 @@ class Image(Store):
                 window.leave(_OWN, 0)  # by now somebody follows: until then nothing is to be lost
                 self._gate()
 
-        docker_copy.save(self._request, write, self._gate)
+        docker_copy.save({**self._request, "image_id": self._image_id}, write, self._gate)
         window.end()
 
     def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:  # noqa: ARG002 - likewise
@@ -194,5 +202,5 @@ class Image(Store):
             return self._receiving
 
     def _arrived(self, image_id: str) -> None:
-        self._request = {**self._request, "image_id": image_id}
+        self._image_id = image_id
         self._has = True

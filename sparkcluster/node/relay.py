@@ -1,32 +1,32 @@
-"""Lists what a node has of a model, begins its worker, and copies an image from or to another node.
+"""Lists what a node has of a model, and begins the worker that brings it a model or an image.
 
-Python 3.8, standard library only. The request says ``do`` (list, begin, send or receive) and the lease (``state_dir``,
-``cluster``, ``epoch``).
+Python 3.8, standard library only. The request says ``do`` (list or begin) and the lease (``state_dir``, ``cluster``,
+``epoch``).
 
 ``list`` says what this node has below ``root`` of what is served (``choice``, see ``model_choice``), with ``revision``
 of that snapshot in Hugging Face's cache. The controller checks that and makes the list of files that all workers get,
-so that no node decides what is written on another. With ``verify`` all files are read. ``begin``: see ``worker``.
+so that no node decides what is written on another. With ``verify`` all files are read.
 
-Image: ``send`` and ``receive`` have ``address``, ``token``, for a receiver ``port``, ``image_id``, ``reference``,
-``size``, the ``bytes`` of it that are to come, of each layer what the receiver has (``have``, see
-``image_layers.dropped``), and what ``image_archive`` expects of what ``docker save`` sends.
+``begin``: see ``worker``. For an image it has ``image_id``, ``reference``, ``size``, the ``bytes`` of it that are to
+come, of each layer what all receivers have (``have``, see ``image_record.dropped``), what ``image_archive`` expects of
+what ``docker save`` sends, Docker's ``images_dir``, and for the sender the bytes that Docker writes there (``spool``).
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Callable, Dict, Optional
+from typing import Any, BinaryIO, Dict, Optional
 
-from sparkcluster.node import common, docker_copy, wire, worker
+from sparkcluster.node import common, wire, worker
 from sparkcluster.node.listing import Reads, listing
 from sparkcluster.node.record import Record
-from sparkcluster.node.wire import Check, Wire
+from sparkcluster.node.wire import Check
 
 Request = Dict[str, Any]
 
 
 def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
-    """Copy; the answer is that of ``wire.answer``. What only lists, without a lease, answers as ``wire.report``."""
+    """List, or begin; the answer is that of ``wire.answer``. Without a lease, it is that of ``wire.report``."""
     if request["do"] == "list" and "epoch" not in request:
         wire.report(stdin, lambda: list_files(request))
         return None
@@ -34,19 +34,7 @@ def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
         common.emit(wire.outcome(lambda: worker.begin(request, stdin)))
         os._exit(0)  # a thread still reads the input
 
-    def work(check: Check) -> dict[str, Any]:
-        if request["do"] == "list":
-            return list_files(request, check)
-        if request["do"] == "send":
-            line = Wire(wire.accept(request["address"], request["token"])[0])
-        else:
-            line = Wire(wire.dial(request["address"], request["port"], request["token"]))
-        try:
-            return _ROLES[request["do"]](request, line, check)
-        finally:
-            line.close()
-
-    return wire.answer(request, stdin, work)
+    return wire.answer(request, stdin, lambda check: list_files(request, check))
 
 
 def list_files(request: Request, check: Check = lambda: None) -> dict[str, Any]:
@@ -65,9 +53,3 @@ def list_files(request: Request, check: Check = lambda: None) -> dict[str, Any]:
     for each in found:
         common.emit({"file": each.as_json()})
     return {}
-
-
-_ROLES: Dict[str, Callable[[Request, Wire, Check], Dict[str, Any]]] = {
-    "send": docker_copy.send,
-    "receive": docker_copy.receive,
-}

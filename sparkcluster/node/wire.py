@@ -6,8 +6,7 @@ answers with its own and an HMAC of both, each role with a word of its own; the 
 follows is neither encrypted nor signed: hashes that came over SSH say what is right.
 
 Messages are frames, data is frames or raw bytes of a known length. A side without progress for ``STALL_S``
-gives up; one that fails closes the connection and reports the cause to the controller. The sender of an image waits
-for longer, as long as the receiver sends keep-alives: ``docker load`` reads nothing while it syncs a large layer.
+gives up; one that fails closes the connection and reports the cause to the controller.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ _GREETERS = 256  # at once; select takes 1024 files
 _NONCE = 32
 INVALID = "invalid message from the other node"
 _FRAME = struct.Struct("!I")
-_ENDED = 0xFFFFFFFE
 
 # Kinds of failure for which the controller has a hint.
 _KINDS = {
@@ -103,29 +101,22 @@ def because(error: OSError) -> str:
 
 
 class Pace:
-    """Reports the progress of a copy and calls ``check`` (which may raise), once a second.
+    """Reports the progress of a copy and calls ``check`` (which may raise), once a second."""
 
-    A sender is quiet: the controller reads the receiver's output only, and a full pipe would block the sender.
-    """
-
-    def __init__(self, total: int, check: Any, *, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, total: int, check: Check) -> None:
         self.total = total
         self.done = 0
         self._check = check
         self._reported = 0.0
 
-    def add(self, size: int = 0, peer: Wire | None = None) -> None:
-        """Count ``size`` more bytes; ``peer`` gets a keep-alive with each report."""
+    def add(self, size: int = 0) -> None:
+        """Count ``size`` more bytes."""
         self.done += size
         now = time.monotonic()
         if now - self._reported >= 1:
             self._reported = now
             self._check()
-            if not self.quiet:
-                common.emit({"bytes": self.done, "total": self.total})
-            if peer is not None:
-                peer.send_frame(b"")
+            common.emit({"bytes": self.done, "total": self.total})
 
 
 @contextlib.contextmanager
@@ -160,17 +151,6 @@ class Wire:
         with link_errors("the other node has read nothing", self.stall_s):
             self.sock.sendall(data)
 
-    def send_file(self, file: Any, offset: int, size: int, pace: Pace) -> None:
-        """Send ``size`` bytes of ``file`` from ``offset`` on, inside the kernel."""
-        while size:
-            with link_errors("the other node has read nothing"):
-                sent = self.sock.sendfile(file, offset, min(size, 16 << 20))
-            if not sent:
-                raise Failed("source", "%s was truncated while it was sent" % file.name)
-            offset += sent
-            size -= sent
-            pace.add(sent)
-
     def read_into(self, view: memoryview) -> int:
         """Fill some of ``view``; never 0."""
         with link_errors("received nothing", self.stall_s):
@@ -190,40 +170,6 @@ class Wire:
     def send_frame(self, data: bytes) -> None:
         """Send a word, or a piece of a stream of unknown length; an empty one is a keep-alive."""
         self.send(_FRAME.pack(len(data)) + data)
-
-    def outlast(self, limit_s: float) -> None:
-        """Keep the connection while the other node reads nothing for ``limit_s``, as ``send_patiently`` needs."""
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # it ends a connection whose window stays closed, whoever answers
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
-
-    def send_patiently(self, data: bytes) -> None:
-        """Send a piece of a stream to a node that may read nothing for long, but sends keep-alives meanwhile."""
-        remaining = memoryview(_FRAME.pack(len(data)) + data)
-        heard = time.monotonic()
-        with link_errors("the other node has given no sign of life"):
-            while remaining:
-                readable, writable, _ = select.select([self.sock], [self.sock], [], STALL_S)
-                if readable:
-                    self.read_frame()
-                if writable:
-                    remaining = remaining[self.sock.send(remaining) :]
-                if readable or writable:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard >= STALL_S:
-                    raise socket.timeout
-
-    def end_frames(self) -> None:
-        """Mark the end of the stream."""
-        self.send(_FRAME.pack(_ENDED))
-
-    def read_frame(self, limit: int = 16 * CHUNK) -> bytes | None:
-        """The next piece of at most ``limit`` bytes, None at the end."""
-        size = _FRAME.unpack(self.read(_FRAME.size))[0]
-        if size == _ENDED:
-            return None
-        if size > limit:
-            raise Failed("link", INVALID)
-        return self.read(size)
 
 
 class Greeter:

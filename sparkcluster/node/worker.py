@@ -71,7 +71,7 @@ def begin(request: Request, lines: BinaryIO) -> Document:
         common.emit({**new, "bytes": said.get("bytes", 0), "total": said.get("total", 0)})
 
     def check() -> None:
-        common.check_epoch(**lease)
+        common.not_taken(**lease)
 
     return job.run(directory, lease, lambda own: Worker(request, own).run(), check, lines, report=report)
 
@@ -229,7 +229,12 @@ class Worker:
         if wrong:
             return
         seconds = max(0.0, time.monotonic() - self.receiver.first) if self.receiver.first else 0.0
-        self.said["whole"] = {"bytes": self.receiver.received, "seconds": round(seconds, 3), "peak_bytes": peak_bytes()}
+        self.said["whole"] = {
+            "bytes": self.receiver.received,
+            "seconds": round(seconds, 3),
+            "peak_bytes": peak_bytes(),
+            **self.store.found(),
+        }
 
     def _say(self) -> None:
         now, received = time.monotonic(), self.receiver.received

@@ -47,6 +47,7 @@ def begin_request(
     """
     own = new_key()
     begin = Begin(
+        what=request["what"],
         node=node,
         key=key(request["what"], request["root"]),
         listen=tuple(Listen(address=address, tls=not each) for address, each in plain.items()),

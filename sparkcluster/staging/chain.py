@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from sparkcluster.errors import PlanError, StageError
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
@@ -121,27 +121,6 @@ def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str
 def verified(tried: Iterable[Way], reached: Mapping[str, Mapping[str, Collection[str]]]) -> tuple[Way, ...]:
     """The ways of ``tried`` that work, as each target says: ``reached`` has by target and source the addresses."""
     return tuple(way for way in tried if way.address in reached.get(way.target, {}).get(way.source, ()))
-
-
-def routes(facts: Mapping[str, Facts], topology: Topology, source: str, target: str) -> tuple[Way, ...]:
-    """The ways from one node to another that are worth a try, rails first.
-
-    Raises:
-        StageError: there is none.
-    """
-    tried = sorted(
-        (way for way in ways(facts, topology, (source, target)) if way.source == source),
-        key=lambda way: way.quality,
-        reverse=True,
-    )
-    if not tried:
-        raise StageError(
-            f"{source} and {target} share no network",
-            node=target,
-            step="stage",
-            hint=f"compare: ip -br addr   on {source} and {target}",
-        )
-    return tuple(tried)
 
 
 def between(found: Iterable[Way], source: str, target: str) -> tuple[Way, ...]:

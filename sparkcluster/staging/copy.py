@@ -1,29 +1,23 @@
-"""Copies from one node to another by two relays, and the errors of programs that stage."""
+"""Follows programs that stage, checks what they say, and makes errors of how they fail."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import (
-    CommandTimeout,
     HostError,
-    HostLost,
     ImageIncomplete,
     LayersAbsent,
     LeaseLost,
-    NotReached,
     StageError,
 )
-from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.base import Fact
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
@@ -32,7 +26,6 @@ from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
 
 # The relays report every second and give up after 15 s without progress.
 SILENT_S = 60
-_START_S = 30
 _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
 
 Report = Callable[[int, int], None]
@@ -40,16 +33,15 @@ Progress = Callable[[str, str], None]
 
 
 class Done(Fact):
-    """Bytes that were copied or downloaded; of an image that was copied, its ID.
+    """Bytes that were downloaded.
 
-    Of a download also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
+    Also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
     hub did not list it.
     """
 
     bytes: Size = 0
     left_out_bytes: Size = 0
     whole: bool = False
-    image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 
 class Pulling(Fact):
@@ -71,9 +63,8 @@ class Pulling(Fact):
 
 
 class Answer(Fact):
-    """One line of a program that stages: its port, how far it is, a file that it lists, or how it ended."""
+    """One line of a program that stages: how far it is, a file that it lists, or how it ended."""
 
-    port: Annotated[Port, Field(strict=True)] | None = None
     bytes: Size | None = None
     total: Size = 0
     file: ListedFile | None = None
@@ -101,63 +92,6 @@ class Failure:
     node: str
     kind: str
     text: str
-
-
-def copy(
-    step: Step,
-    source: Host,
-    target: Host,
-    *,
-    address: str,
-    requests: tuple[Request, Request],
-    report: Report,
-) -> Done:
-    """Copy by ``requests`` (of sender and receiver) over ``address`` of the source.
-
-    Of files, the requests have those that are to be copied, as ``list_files`` returned them. After a silence of the
-    operator's network, files resume where they stopped, and an image starts over.
-
-    Raises:
-        StageError: with the node that failed, and the cause.
-        NotReached: the target does not reach the source at ``address``.
-        LeaseLost: another operator has the lease.
-    """
-    image = requests[0]["what"] == "image"
-    then = "the copy of the image starts over" if image else "files resume where they stopped"
-
-    def attempt(alive: Alive) -> Done:
-        return _copy(step, (source, target), address, requests, heard(alive, report))
-
-    with stage_errors(step, target.name):
-        return until_done(step, [source, target], attempt, then=then)
-
-
-def _copy(
-    step: Step, hosts: tuple[Host, Host], address: str, requests: tuple[Request, Request], report: Report
-) -> Done:
-    source, target = hosts
-    common = {"address": address, "token": secrets.token_hex(16)}
-    with stream(source, "relay", {**requests[0], **step.lease(source.name), **common, "do": "send"}) as sender:
-        said = answers(step, source.name, sender, _START_S)
-        first = next(said, Answer())
-        if first.port is None:
-            raise stage_error(step, failure_of(source.name, first))
-        receive = {**requests[1], **step.lease(target.name), **common, "do": "receive", "port": first.port}
-        with stream(target, "relay", receive) as receiver:
-            arrived = 0
-
-            def counted(received: int, total: int) -> None:
-                nonlocal arrived
-                arrived = max(arrived, received)
-                report(received, total)
-
-            done = follow(step, target.name, receiver, counted)
-        if isinstance(done, Failure):
-            if done.kind == "link" and not arrived:
-                done = dataclasses.replace(done, kind="unreached")
-            cause = _sender_failure(source.name, said) if done.kind in {"link", "unreached"} else None
-            raise stage_error(step, cause or done, source=source.name, target=target.name, address=address)
-    return done
 
 
 def list_files(step: Step, source: Host, request: Request, report: Report, *, judged: bool = True) -> Manifest:
@@ -252,32 +186,8 @@ def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterato
         yield checked(Answer, found, node=node, step=step.name)
 
 
-def _sender_failure(node: str, said: Iterator[Answer]) -> Failure | None:
-    """The sender's cause, where the receiver saw no more than a closed connection.
-
-    Raises:
-        LeaseLost: its lease has lapsed.
-        HostLost: the connection to it broke.
-    """
-    limit = time.monotonic() + 3
-    try:
-        for answer in said:
-            if answer.failed is not None or answer.refused is not None:
-                failure = failure_of(node, answer)
-                return failure if failure.kind != "link" else None
-            if time.monotonic() > limit:
-                return None
-    except HostLost:
-        raise
-    except CommandTimeout:
-        return None
-    except HostError as error:
-        return Failure(node, "lost", error.message)
-    return Failure(node, "lost", f"the sender on {node} exited without output")
-
-
-def stage_error(step: Step, failure: Failure, *, source: str = "", target: str = "", address: str = "") -> StageError:
-    """The StageError for a failure, with a hint."""
+def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError:
+    """The StageError for a failure, of what comes from ``source`` if that is known, with a hint."""
     path = shlex.quote(failure.text.rpartition(": ")[2])
     hints = {
         "disk": f"df -h   on {failure.node}",
@@ -285,17 +195,14 @@ def stage_error(step: Step, failure: Failure, *, source: str = "", target: str =
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "linked": f"cp the file from a node that has it right to {path}   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
-        "link": f"ping {address}   on {target}, and sudo ufw status   on both" if address else RESUME,
-        "unreached": f"ping {address}   on {target}, and sudo ufw status   on both",
         "hash": "sparkcluster stage INVENTORY weights --verify   reads every copy, and names the one that is wrong",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
-    sent = failure.kind in {"archive", "blobs", "link", "partial", "unreached"}
-    between = f" from {source} at {address}" if sent and source else ""
+    between = f" from {source}" if source and failure.kind in {"archive", "blobs", "link", "partial"} else ""
     full = "the disk is full: " if failure.kind == "disk" else ""
-    errors = {"blobs": ImageIncomplete, "partial": LayersAbsent, "unreached": NotReached}
+    errors = {"blobs": ImageIncomplete, "partial": LayersAbsent}
     return errors.get(failure.kind, StageError)(
         f"{step.name} on {failure.node}{between}: {full}{failure.text}",
         node=failure.node,

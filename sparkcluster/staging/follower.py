@@ -99,4 +99,4 @@ class Follower:
 
     def _failed(self, failure: Failure) -> StageError:
         self._kind = failure.kind
-        return stage_error(self._step, failure)
+        return stage_error(self._step, failure, source=self._request.get("source", ""))

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image, Layers
 from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.facts.model import Facts
 
 
-def announced(image: Image, source: str, target: str, facts: dict[str, Facts]) -> str:
-    """Which part of ``image`` the node ``target`` gets from ``source``, and why it is the whole if it is."""
+def announced(image: Image, source: str, target: str, facts: dict[str, Facts], targets: Sequence[str] = ()) -> str:
+    """Which part of ``image`` the node ``target`` gets from ``source``, and why it is the whole if it is.
+
+    All ``targets`` get the same.
+    """
     whole = image.size_bytes
-    left_out = left_out_bytes(image, facts[source], [facts[target]])
+    left_out = left_out_bytes(image, facts[source], [facts[node] for node in targets or (target,)])
     there = sum(each is not None for each in shared(image, [facts[target]]))
     if left_out:
         rest = max(0, whole - left_out)
         return f"image {rest / 1e9:.2f} of {whole / 1e9:.2f} GB: it has {there} of {len(image.layers)} layers"
     why = "it has none of its layers"
+    lacking = [node for node in targets if not left_out_bytes(image, facts[source], [facts[node]])]
     sender, receiver = (read(facts[name].docker) for name in (source, target))
     files = (read(facts[source].layers) or Layers()).files
-    if there and files and all(file.digest for file in files):
+    if there and lacking and target not in lacking:
+        why = f"{', '.join(lacking)} gets it as well, and has none of its layers"
+    elif there and files and all(file.digest for file in files):
         why = f"{target} has its layers compressed otherwise"
     elif there and sender is not None:
         why = f"Docker {sender.version} on {source} does not say which layers it sends"

@@ -97,6 +97,10 @@ class Job:
         )
         return Follower(self._step, host, request, lambda node, event: self._events.put((node, event)))
 
+    def image_ids(self) -> dict[str, str]:
+        """The ID of an image on each node that said one when it had it."""
+        return {node: said.done.image_id for node, said in self._known.items() if said.done and said.done.image_id}
+
     def run(self) -> dict[str, Arrived]:
         """Copy, and return what ``arrived``.
 
@@ -353,7 +357,7 @@ class Job:
             stuck = [node for node in waiting if now - self._moved[node] > _STUCK_S]
             if now - self._looked > (_AGAIN_S if self._trouble else _STUCK_S) and (self._trouble or stuck):
                 self._look()
-                if len(stuck) == len(self._waiting()):
+                if len(stuck) == len(self._waiting()) and self._files.what != "image":  # a stream has one source
                     self._turn(stuck)
             for node in waiting:
                 if now - self._unanswered.get(node, now) > _GONE_S:

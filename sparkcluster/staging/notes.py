@@ -42,17 +42,6 @@ def bridge(what: str, way: Way, size_bytes: int) -> str:
     )
 
 
-def in_clear(what: str, way: Way, size_bytes: int | None) -> str:
-    """That a copy leaves the interconnect unencrypted, and how long it takes if its size is known."""
-    took = ""
-    if size_bytes:
-        took = f"; {gigabytes(size_bytes)}, about {duration(expected_s(size_bytes, way))}"
-    return (
-        f"{way.source} and {way.target} share no cable that works: {way.target} gets {what} from {way.source} over "
-        f"{link(way)}, without encryption{took}"
-    )
-
-
 def left(node: str, gone: Left, source: str | None, done: int, total: int) -> str:
     """That ``node`` no longer pulls from a node, and whom it asks instead."""
     then = "waits for another node that has it" if source in (None, gone.node) else f"goes on with {source}"

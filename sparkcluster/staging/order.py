@@ -158,11 +158,15 @@ class Wrong(Fact):
 
 
 class WorkDone(Fact):
-    """Bytes that the node received, the time from the first of them to the last rename, and the memory used."""
+    """Bytes that the node received, the time from the first of them to the last rename, and the memory used.
+
+    Of an image also its ID on this node: another engine may call it otherwise.
+    """
 
     bytes: Size = 0
     seconds: Annotated[float, Field(ge=0, le=1e7)] = 0.0
     peak_bytes: Size = 0
+    image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 
 class Said(Fact):

@@ -6,10 +6,10 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkcluster.errors import ImageIncomplete, LayersAbsent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
@@ -41,12 +41,14 @@ from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.notes import Expected, forecast
 from sparkcluster.staging.plan import Staging, check_disk_space, digest_to_pull, find_missing, no_weights
 from sparkcluster.staging.pull import fetch, pull, text
-from sparkcluster.staging.retries import DOWNLOAD_NODES, combined, fan_out
+from sparkcluster.staging.retries import DOWNLOAD_NODES, combined
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
 if TYPE_CHECKING:
     from sparkcluster.staging.trust import Corrupt, Wanted
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,9 +204,7 @@ class _Run(Transfers):
             return
         if staging.what == "image":
             self.images = {name: image for name in sources if isinstance(image := self.facts[name].image, Image)}
-            for node in targets:
-                self.progress(node, announced(self.images[sources[0]], sources[0], node, self.facts))
-            fan_out(sources, targets, partial(self._copy_image, staging), self.stopped)
+            self._copy_image(staging, targets)
         elif targets:
             files = self.files(staging, sources[0], self._request(staging, sources[0])).files
             self.move(staging.what, partial(self._request, staging), [*sources, *targets], files)
@@ -224,15 +224,7 @@ class _Run(Transfers):
         def look(node: str) -> Mapping[str, ListedFile]:
             return self.files(staging, node, self._request(staging, node), judged=False).listed
 
-        looks = Calls(look, {node: node for node in nodes})
-        try:
-            outcomes = looks.wait(threading.TIMEOUT_MAX)
-        except BaseException:
-            self.stopped.set()
-            raise
-        if errors := failures(outcomes):
-            raise combined(list(errors.values()))
-        found = examine(values(outcomes), staging.sources, staging.name)
+        found = examine(self._at_once(look, nodes), staging.sources, staging.name)
         places = {node: weights.path or "" for node in nodes if (weights := read(self.facts[node].weights))}
         if (error := found.error(places)) is not None:
             raise error
@@ -241,6 +233,18 @@ class _Run(Transfers):
         self.corrupt += found.corrupt
         self.verified[staging.name] = tuple(nodes)
         self._mend(staging, found.wanted, [*nodes, *(node for node, _ in staging.missing if node not in nodes)])
+
+    def _at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
+        """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""
+        calls = Calls(action, {node: node for node in nodes})
+        try:
+            outcomes = calls.wait(threading.TIMEOUT_MAX)
+        except BaseException:
+            self.stopped.set()
+            raise
+        if errors := failures(outcomes):
+            raise combined(list(errors.values()))
+        return values(outcomes)
 
     def _mend(self, staging: Staging, wanted: Wanted, nodes: Sequence[str]) -> None:
         """Copy to each of ``nodes`` what it lacks of the files that are ``wanted``."""
@@ -396,38 +400,70 @@ class _Run(Transfers):
             request.pop("ref", None)  # it has its own
         return request
 
-    def _copy_image(self, staging: Staging, source: str, target: str) -> None:
-        """Copy it from ``source``, or from another node if that has it without its layers; else pull it."""
-        image = self.images[staging.sources[0]]  # what the first one has is expected of every sender
-        incomplete: list[SparkclusterError] = []
-        for each in dict.fromkeys([source, *staging.sources]):
-            try:
-                done = self._copy_layers(staging, each, target)
-            except ImageIncomplete as error:
-                self.progress(target, f"image incomplete on {each}")
-                incomplete.append(error)
-            else:
-                self.images[target] = image.model_copy(update={"id": done.image_id or image.id})
-                self.progress(target, "image complete")
-                return
-        self._pull_instead(staging, target, incomplete)
+    def _copy_image(self, staging: Staging, missing: list[str]) -> None:
+        """Copy it to all at once; from another node where one fails or has it without its layers, else all pull it."""
+        sources, whole = list(staging.sources), False
+        failed: list[SparkclusterError] = []
+        while missing and sources:
+            errors = self._stream(staging, sources[0], missing, whole=whole)
+            missing = [node for node in missing if node in {error.node for error in errors}]
+            absent = [error for error in errors if isinstance(error, LayersAbsent)]
+            if any(isinstance(error, ImageIncomplete) or error.node == sources[0] for error in errors):
+                for error in errors:
+                    self.progress(str(error.node), error.message)
+                failed += errors
+                sources, whole = sources[1:], False
+            elif absent and not whole:
+                whole = True
+                for error in absent:
+                    size = self.images[staging.sources[0]].size_bytes
+                    self.progress(str(error.node), f"{error.message}: copying the whole image, {size / 1e9:.2f} GB")
+            elif errors:
+                raise combined(errors)
+        if missing and not any(isinstance(error, ImageIncomplete) for error in failed):
+            raise combined(failed)
+        self._at_once(
+            lambda node: self._pull_instead(staging, node, [each for each in failed if each.node == node]), missing
+        )
 
-    def _copy_layers(self, staging: Staging, source: str, target: str) -> Done:
-        """Copy the layers that ``target`` lacks, and where it cannot load the image without the others, all of them."""
-        first, receiver = staging.sources[0], self.facts[target]
+    def _stream(self, staging: Staging, source: str, missing: Sequence[str], *, whole: bool) -> list[SparkclusterError]:
+        """Copy the image from ``source`` through all of ``missing``, without the layers that all of them have.
+
+        The errors, one for each node that it did not reach, and of the source.
+        """
+        first, receivers = staging.sources[0], [] if whole else [self.facts[node] for node in missing]
         image, engine = self.images[first], read(self.facts[first].docker)
         config = None if engine is None or engine.containerd_store else image.id
+        have = [None] * len(image.layers) if whole else shared(image, receivers)
+        left_out = left_out_bytes(image, self.facts[first], receivers)
+        for node in () if whole else missing:
+            self.progress(node, announced(image, first, node, self.facts, missing))
 
-        def request(have: Sequence[str | None], left_out: int, node: str) -> dict[str, Any]:
-            image_id = self.images[source].id if node == source else image.id
-            return image_request(self.spec, image, image_id, config, have=have, left_out=left_out)
+        ids = {node: its.id for node, its in self.images.items()}
+        sender = read(self.facts[source].docker)
+        spool = 0 if sender is None or sender.containerd_store else image.size_bytes
 
-        have, left_out = shared(image, [receiver]), left_out_bytes(image, self.facts[first], [receiver])
+        def request(node: str) -> dict[str, Any]:
+            docker = read(self.facts[node].docker)
+            return {
+                **image_request(self.spec, image, ids.get(node, image.id), config, have=have, left_out=left_out),
+                "root": " ".join((staging.name, node, str(image.config_sum), *image.layers)),
+                "images_dir": (docker.images_dir if docker is not None else "") or "/",
+                "source": source,
+                "spool": spool if node == source else None,
+            }
+
+        size = max(1, image.size_bytes - left_out)
+        file = {"path": staging.name, "size": size, "mtime": 0, "sha256": None, "links": []}
         try:
-            return self.relay(staging, source, target, partial(request, have, left_out))
-        except LayersAbsent as error:
-            self.progress(target, f"{error.message}: copying the whole image, {image.size_bytes / 1e9:.2f} GB")
-            return self.relay(staging, source, target, partial(request, [None] * len(have), 0))
+            self.move("image", request, [source, *missing], [file])
+        except StageError as error:
+            errors, error.others = [error, *error.others], ()
+            return errors
+        finally:
+            for node in missing:
+                self.images[node] = image.model_copy(update={"id": self.image_ids.get(node, image.id)})
+        return []
 
     def _pull_instead(self, staging: Staging, target: str, incomplete: list[SparkclusterError]) -> None:
         """Pull on ``target`` what no source can send, as their errors ``incomplete`` say."""

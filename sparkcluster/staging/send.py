@@ -92,7 +92,7 @@ def send(
     with stage_errors(step, host.name):
         done = until_done(step, [host], attempt, then="the file resumes where it stopped")
     if isinstance(done, Failure):
-        raise stage_error(step, done, source="this machine", target=host.name)
+        raise stage_error(step, done, source="this machine")
     return sent
 
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.errors import NotReached, StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.report import Report
-from sparkcluster.staging import notes
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.begin import Files, Settings
-from sparkcluster.staging.chain import Way, routes
-from sparkcluster.staging.copy import Done, Progress, copy, list_files
+from sparkcluster.staging.copy import Progress, list_files
 from sparkcluster.staging.copy import Report as Bytes
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.manifest import Manifest
@@ -40,7 +36,11 @@ class Copied:
 
 @dataclasses.dataclass
 class Transfers:
-    """Brings artifacts to nodes under one lease, and records what it moved."""
+    """Brings artifacts to nodes under one lease, and records what it moved.
+
+    Attributes:
+        image_ids: what each node that got an image calls it.
+    """
 
     fleet: Fleet
     facts: dict[str, Facts]
@@ -53,6 +53,7 @@ class Transfers:
     settings: Settings = dataclasses.field(default_factory=Settings)
     loud: list[str] = dataclasses.field(default_factory=list)
     copied: list[Copied] = dataclasses.field(default_factory=list)
+    image_ids: dict[str, str] = dataclasses.field(default_factory=dict)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def step(self, what: Artifact) -> Step:
@@ -93,51 +94,12 @@ class Transfers:
         )
         try:
             job.run()
-        except BaseException:
-            self.stopped.set()
-            raise
         finally:
             self.loud += job.loud
+            self.image_ids |= job.image_ids()
             for node, arrived in job.arrived.items():
                 self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
                 self.progress(node, f"{what} complete")
-
-    def relay(self, staging: Staging, source: str, target: str, request: Callable[[str], Request]) -> Done:
-        """Copy by each node's ``request`` over the rails, else over another network, which is said before.
-
-        Who answers at an address is known only once it has proved its token: two pairs may have the same addresses.
-        """
-        if self.settings.encrypt:
-            raise StageError(
-                f"{staging.what} {staging.name} cannot be copied encrypted to {target}",
-                node=target,
-                step=f"stage {staging.what}",
-                hint=f"docker pull {shlex.quote(staging.name)}   on {target}; weights are copied encrypted",
-            )
-        begin, (*others, last) = time.monotonic(), routes(self.facts, self.topology, source, target)
-        for way in others:
-            try:
-                done = self._relay(staging, way, request)
-                break
-            except NotReached as error:
-                self.progress(target, f"{error.message}: trying another address")
-        else:
-            done = self._relay(staging, last, request)
-        self.record(staging.what, target, source, done.bytes, begin)
-        return done
-
-    def _relay(self, staging: Staging, way: Way, request: Callable[[str], Request]) -> Done:
-        if way.medium != "rail":
-            self.loud.append(notes.in_clear(staging.what, way, staging.size_bytes))
-            self.shown.note(f"warning: {self.loud[-1]}")
-        return copy(
-            self.step(staging.what),
-            self.fleet[way.source],
-            self.fleet[way.target],
-            address=way.address,
-            requests=(request(way.source), request(way.target)),
-            report=self.report(staging.what, way.target, f"from {way.source}"),
-        )
 
     def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
         """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,17 +80,6 @@ def connected() -> tuple[socket.socket, socket.socket]:
         return near, listener.accept()[0]
 
 
-def against(data: bytes) -> Iterator[wire.Wire]:
-    """A connection whose other end has sent ``data`` and closed."""
-    near, far = connected()
-    line = wire.Wire(near)
-    with far:
-        far.sendall(data)
-        far.shutdown(socket.SHUT_WR)
-        yield line
-        line.close()
-
-
 @cases(100, 1000)
 @given(files=st.lists(listed | odd, max_size=6), revision=st.sampled_from([None, REVISION]), verify=st.booleans())
 def test_whatever_a_node_lists_is_refused_or_stays_inside(
@@ -135,27 +123,6 @@ def test_no_path_leads_out_of_a_tree(room: Path, path: str, to: str, what: str) 
             tree.move(".new.partial", to)
         else:
             tree.size(path)
-
-
-frames = st.lists(
-    st.binary(max_size=30).map(lambda data: struct.pack("!I", len(data)) + data)
-    | st.integers(0, 0xFFFFFFFF).map(lambda size: struct.pack("!I", size))
-    | st.tuples(st.integers(0, 3), st.integers(0, 20) | st.integers(0, 2**64 - 1)).map(
-        lambda each: struct.pack("!IIQ", 12, *each)
-    )
-    | st.text('[]{}":,0a', max_size=30).map(lambda text: struct.pack("!I", len(text.encode())) + text.encode())
-    | st.binary(max_size=20),
-    max_size=4,
-).map(b"".join)
-
-
-@cases(120, 2000)
-@given(data=frames)
-def test_any_message_is_a_frame_or_a_failure(data: bytes) -> None:
-    for line in against(data):
-        with limited(), contextlib.suppress(wire.Failed):
-            while True:
-                assert len(line.read_frame(20) or b"") <= 20
 
 
 @cases(60, 1500)

@@ -234,23 +234,3 @@ def test_nobody_who_comes_is_an_error(listening):
     _, accepted = listening(limit_s=0.2)
     with pytest.raises(wire.Failed, match="within 0 s"):
         accepted()
-
-
-@pytest.fixture
-def line():
-    """A connection as ``wire.Wire``, and its other end."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname(), 20) as far,
-    ):
-        made = wire.Wire(listener.accept()[0])
-        yield made, far
-        made.close()
-
-
-@pytest.mark.parametrize("size", [(1 << 24) + 1, 1 << 30, 0xFFFFFFFF])
-def test_the_length_of_a_message_is_limited(line, size):
-    near, far = line
-    far.sendall(wire._FRAME.pack(size))
-    with pytest.raises(wire.Failed, match="invalid message from the other node"):
-        near.read_frame()

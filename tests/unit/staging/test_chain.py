@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkcluster.errors import StageError
 from sparkcluster.staging.chain import (
     Way,
     between,
@@ -18,7 +17,6 @@ from sparkcluster.staging.chain import (
     islands,
     listening,
     probable,
-    routes,
     turned,
     verified,
     ways,
@@ -223,16 +221,6 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
         ("wire", "192.168.86.11"),
         ("tunnel", "10.9.0.11"),
     ]
-
-
-def test_two_nodes_that_share_no_network_are_an_error(spark, cluster):
-    facts = {name: spark(management=f"192.168.86.{place}/24") for place, name in enumerate("ab", 11)}
-    topology = build(cluster({"a": "a", "b": "b"}), facts)
-    assert [way.address for way in routes(facts, topology, "a", "b")] == ["192.168.86.11"]
-    docker = {"name": "docker0", "mac": "", "operstate": "up", "carrier": True, "mtu": 1500,
-              "addresses": ["172.17.0.1/16"]}  # fmt: skip
-    with pytest.raises(StageError, match="a and b share no network"):
-        routes({name: spark(interfaces=[docker]) for name in "ab"}, topology, "a", "b")
 
 
 # times

