@@ -218,7 +218,8 @@ def _flip_byte(spark: Spark, which: str) -> Steps:
         for flag in ("-I", "-D")
     )
     away.append(f"pkill -KILL -f '{name} [0-9]' || true")
-    return command(spark, ["sh", "-ec", "\n".join(put)], ["sh", "-c", "\n".join(away)])
+    back = "\n".join(away)
+    return command(spark, ["sh", "-c", f"{' && '.join(put)} || {{\n{back}\nexit 1\n}}"], ["sh", "-c", back])
 
 
 def _name_by_wifi(spark: Spark) -> Steps:
