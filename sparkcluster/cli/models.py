@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
@@ -33,11 +34,12 @@ def run(args: argparse.Namespace) -> int:
     playbooks = [load(args.inventory, each, starts=False).playbook for each in args.playbooks]
     removed: dict[str, dict[str, int]] = {}
     with reporting(args) as (fleet, spec, report):
-        found = models(fleet, spec, playbooks)
+        look = partial(models, fleet, spec, playbooks)
+        found = look()
         if args.prune:
             from sparkcluster.release.prune import prune
 
-            removed = prune(fleet, spec, found, report, yes=args.yes)
+            removed = prune(fleet, spec, found, look, report, yes=args.yes)
     cluster = spec.inventory.cluster
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
         return 0

@@ -35,14 +35,14 @@ def show(document: dict[str, Any]) -> None:
     unasked = all(node["why"] for node in nodes)
     state = "unknown, no node could be reached" if unasked else document["state"]
     say(f"{document['cluster']}: {state}{release}")
-    lines = []
+    shown = set()
     for kind in ("lease", "staging"):
-        if document[kind]:
+        who = document[kind] and (document[kind]["operator"], document[kind]["operation"])
+        if who and who not in shown:  # an up has both
+            shown.add(who)
             attached = document[kind].get("attached", True)
             lease = LeaseFact.model_validate({**document[kind], "held": attached, "at_work": True})
-            lines.append(lease.describe(document["cluster"], time.time()))
-    for line in dict.fromkeys(lines):
-        say(line)
+            say(lease.describe(document["cluster"], time.time()))
     for group in document["groups"]:
         why = f" ({group['why']})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")

@@ -135,7 +135,7 @@ def _copies(
     if spec.inventory.runtime.kind != "docker":
         return "runtime process has no images"
     inventory = spec.inventory
-    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
+    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure", kind="staging")
     try:
         with lease.acquire(names):
             return [_copy(lease.changer, spec, topology, pair, report) for pair in (names, names[::-1])]

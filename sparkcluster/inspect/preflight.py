@@ -220,8 +220,11 @@ def measure(
             inventory = spec.inventory
             lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
             try:
-                stack.enter_context(lease(kind="staging").acquire(list(facts)))  # a copy would share the links
-                epochs = stack.enter_context(lease().acquire(list(facts))).epochs
+                with contextlib.ExitStack() as both:
+                    taken = both.enter_context(lease().acquire(list(facts)))
+                    both.enter_context(lease(kind="staging").acquire(list(facts)))  # a copy would share the links
+                    epochs = taken.epochs
+                    stack.enter_context(both.pop_all())
             except LeaseHeld as error:
                 report.note(f"no all-gather: {error.message}")
         return deep(fleet, spec, facts, topology, report, epochs=epochs, options=Thoroughness(collective=whole))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from sparkcluster.errors import CommandFailed, UsageError
 from sparkcluster.hosts.fleet import Fleet
@@ -57,20 +58,20 @@ def prunable(found: Found, cluster: str) -> Prunable:
     )
 
 
-def prune(fleet: Fleet, spec: Spec, found: Found, report: Report, *, yes: bool) -> dict[str, dict[str, int]]:
+def prune(
+    fleet: Fleet, spec: Spec, found: Found, look: Callable[[], Found], report: Report, *, yes: bool
+) -> dict[str, dict[str, int]]:
     """Remove what is prunable, after a question unless ``yes``; bytes by model, by node.
+
+    It has the lease of the cluster as well: what an ``up`` has staged is named by nothing until its ranks start. With
+    both, ``look`` finds what there is then; only what was confirmed is removed of that.
 
     Raises:
         UsageError: it was not confirmed.
         CommandFailed: a node did not answer, so it is unknown what is named there; or it could not remove something.
-        LeaseHeld: another operator is staging.
+        LeaseHeld: another operator is staging, or starting or stopping the cluster.
     """
-    if found.errors:
-        node, why = next(iter(found.errors.items()))
-        raise CommandFailed(
-            f"{why}; nothing is removed while it is unknown what {node} serves", node=node, step="prune"
-        )
-    removable = prunable(found, spec.inventory.cluster)
+    removable = _prunable(found, spec)
     if not removable.nodes:
         return {}
     if not yes:
@@ -87,17 +88,30 @@ def prune(fleet: Fleet, spec: Spec, found: Found, report: Report, *, yes: bool) 
             )
     inventory = spec.inventory
     removed: dict[str, dict[str, int]] = {}
-    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="prune", kind="staging")
-    with lease.acquire(list(removable.nodes)):
+    lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="prune")
+    with lease().acquire(list(found.nodes)), lease(kind="staging").acquire(list(found.nodes)) as staging:
         report.step("prune", count(len(removable.nodes), "node"))
-        steps = {
-            node: [{"do": "prune", "roots": [model.path for model in models]}]
-            for node, models in removable.nodes.items()
+        now = _prunable(look(), spec).nodes
+        confirmed = {node: {model.path for model in models} for node, models in removable.nodes.items()}
+        nodes = {
+            node: left
+            for node, models in now.items()
+            if (left := [model for model in models if model.path in confirmed.get(node, ())])
         }
-        results = lease.changer.apply(steps, timeout_s=_LIMIT_S)
-    for node, models in removable.nodes.items():
+        steps = {node: [{"do": "prune", "roots": [model.path for model in models]}] for node, models in nodes.items()}
+        results = staging.changer.apply(steps, timeout_s=_LIMIT_S)
+    for node, models in nodes.items():
         freed = results[node][0].get("freed", {})
         for model in models:
             size = freed.get(model.path)
             removed.setdefault(model.name, {})[node] = size if isinstance(size, int) else 0
     return removed
+
+
+def _prunable(found: Found, spec: Spec) -> Prunable:
+    if found.errors:
+        node, why = next(iter(found.errors.items()))
+        raise CommandFailed(
+            f"{why}; nothing is removed while it is unknown what {node} serves", node=node, step="prune"
+        )
+    return prunable(found, spec.inventory.cluster)

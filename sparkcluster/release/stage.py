@@ -88,8 +88,10 @@ def _lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
     return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
 
 
-def copy_for_start(fleet: Fleet, view: View, report: Report) -> View:
+def copy_for_start(starting: Changer, view: View, report: Report) -> View:
     """Copy what a start misses; the cluster then. The lease of staging is taken for that alone, and not for nothing.
+
+    Where the connection to a node broke meanwhile, that of the start is taken again too: a copy takes long.
 
     Raises:
         LeaseHeld: something is missing, and another operator is staging.
@@ -97,13 +99,19 @@ def copy_for_start(fleet: Fleet, view: View, report: Report) -> View:
     """
     options = Options()
     report.step("stage", " and ".join(options.what))
-    lease = _lease(fleet, view.spec, "up")
+    lease = _lease(starting.fleet, view.spec, "up")
     found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
     if not any(staging.missing for staging in found.stagings):
         first_staged.compare(view, found.commits, report)
         return view
+
+    def hold(node: str) -> None:
+        for changer in (lease.changer, starting):
+            if changer.hold is not None:
+                changer.hold(node)
+
     with lease.acquire(list(view.facts)):
-        changer = dataclasses.replace(lease.changer, tell=report.note)
+        changer = dataclasses.replace(lease.changer, tell=report.note, hold=hold)
         # What is missing may have been brought before the lease was ours.
         return _copy(changer, _complete_view(changer, view.spec, report), options, report)[1]
 

@@ -250,7 +250,7 @@ class Walk:
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
         self.doing = "stage"
-        self.view = copy_for_start(self.fleet, self.view, self.report)
+        self.view = copy_for_start(self.changer, self.view, self.report)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.

@@ -211,21 +211,31 @@ def test_all_nodes_are_asked_at_once(found, world, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What ``deep`` was called with: the lease's epochs, and whether containers are started; ``held`` refuses the lease."""
+    """What ``deep`` was called with: the lease's epochs and kinds, and whether containers are started.
+
+    ``held`` is the kind of lease that is refused.
+    """
     seen = {"leases": 0}
+    taken = []
 
     class Held:
         def __init__(self, *_, kind="cluster", **__):
             seen["leases"] += 1
+            self.kind = kind
             self.epochs = {"alpha": 7, "beta": 8} if kind == "cluster" else {"alpha": 1, "beta": 1}
 
+        @contextlib.contextmanager
         def acquire(self, names):
-            if seen.get("held"):
+            if seen.get("held") == self.kind:
                 raise LeaseHeld("bob@desk holds the lease of atlas")
-            return contextlib.nullcontext(self)
+            taken.append(self.kind)
+            try:
+                yield self
+            finally:
+                taken.remove(self.kind)
 
     def deep(fleet, spec, facts, topology, report, *, epochs, options):
-        seen.update(epochs=epochs, collective=options.collective)
+        seen.update(epochs=epochs, collective=options.collective, taken=list(taken))
         return Measured(())
 
     monkeypatch.setattr(module, "Lease", Held)
@@ -236,14 +246,16 @@ def measured(monkeypatch):
 def test_measuring_takes_the_lease(found, world, measured):
     one = found(world(), options=module.Options(deep=True))
     assert (measured["epochs"], measured["collective"]) == ({"alpha": 7, "beta": 8}, True)
+    assert measured["taken"] == ["cluster", "staging"]  # in the order in which up takes them
     assert "deep" in one.stages
     assert json.loads(json.dumps(one.as_json()))["measured"]["rates"] == []
 
 
-def test_without_the_lease_links_are_measured_all_the_same(found, world, measured):
-    measured["held"] = True
+@pytest.mark.parametrize("kind", ["cluster", "staging"])
+def test_without_both_leases_links_are_measured_all_the_same_and_none_is_kept(found, world, measured, kind):
+    measured["held"] = kind
     found(world(), options=module.Options(deep=True))
-    assert measured["epochs"] is None
+    assert (measured["epochs"], measured["taken"]) == (None, [])
 
 
 def test_where_something_is_wrong_no_container_is_started_to_measure(found, world, measured):

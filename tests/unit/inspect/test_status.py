@@ -136,7 +136,7 @@ def test_a_staging_beside_what_serves_is_shown_and_changes_no_state(told, world,
     }  # fmt: skip
     cli_status.show(document)
     assert "ann@desk is running stage on atlas, started 12 s ago" in capsys.readouterr().out.splitlines()
-    both = told(world().change("alpha", lease=lease("up"), staging=lease("up")))
+    both = told(world().change("alpha", lease=lease("up"), staging={**lease("up"), "since": 1763690007.0}))
     assert (both["state"], both["staging"]["operation"]) == ("starting", "up")
     cli_status.show(both)
     assert capsys.readouterr().out.count("ann@desk is running up on atlas") == 1, "one command with two leases"

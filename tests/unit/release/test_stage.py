@@ -42,6 +42,10 @@ def hosts(spark):
     return made
 
 
+def changer(fleet, **more):
+    return Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.hosts, 3), **more)
+
+
 def run(hosts, cluster, **options):
     return stage(Fleet(hosts), cluster(TWO), Options(dry_run=True, **options), Report())
 
@@ -127,10 +131,9 @@ def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, 
     )
     monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
     monkeypatch.setattr(Patience, "pause_s", lambda _: 0.05)
-    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 3), patience_s=0.5)
     report, told = Report(), []
     monkeypatch.setattr(report, "progress", lambda node, text: told.append((node, text)))
-    task = partial(copy_missing, changer, view, Options(what=("weights",)), report)
+    task = partial(copy_missing, changer(fleet, patience_s=0.5), view, Options(what=("weights",)), report)
     if said is None:
         assert task()[1].collected.errors == {}
         assert hosts["beta"].renewed == errors
@@ -138,6 +141,26 @@ def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, 
         with pytest.raises(said):
             task()
     assert told == [("beta", "connection to beta broke: connecting again; its facts are collected again")]
+
+
+def test_a_silence_while_a_start_copies_takes_both_leases_again(hosts, cluster, monkeypatch):
+    """That of the start is used again only once everything is there."""
+    held, lacks = [], Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
+
+    def stage_all(staging, *_, dry_run, **__):
+        if not dry_run:
+            staging.hold("beta")
+        return StageReport((lacks,))
+
+    monkeypatch.setattr(module, "stage_all", stage_all)
+    monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
+    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: contextlib.nullcontext(lease))
+    monkeypatch.setattr(Lease, "hold", lambda lease, node: held.append((lease._kind, node)))
+    starting = changer(Fleet(hosts), hold=lambda node: held.append(("cluster", node)))
+    view = view_cluster(starting.fleet, cluster(TWO), bring_ray=False)
+    monkeypatch.setattr(module, "_complete_view", lambda *_: view)
+    module.copy_for_start(starting, view, Report())
+    assert held == [("staging", "beta"), ("cluster", "beta")]
 
 
 def test_it_tells_what_a_change_waits_for(hosts, cluster, monkeypatch):
@@ -169,5 +192,5 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     if not flags:  # as up does
         view = view_cluster(Fleet(hosts), spec, bring_ray=False)
         monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-        module.copy_for_start(Fleet(hosts), view, Report())
+        module.copy_for_start(changer(Fleet(hosts)), view, Report())
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.cli import models as command
 from sparkcluster.cli.main import main
-from sparkcluster.errors import CommandFailed, HostError, UsageError
+from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.models import Found, Model, models
 from sparkcluster.node.record import Record
@@ -78,7 +78,7 @@ class Place:
         return models(self.fleet, self.spec)
 
     def prune(self, report=None, *, yes=True):
-        return prune(self.fleet, self.spec, self.found(), report or Report(), yes=yes)
+        return prune(self.fleet, self.spec, self.found(), self.found, report or Report(), yes=yes)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_what_a_playbook_names_stays(place):
     found = models(place.fleet, place.spec, [place.spec.playbook.model_copy(update={
         "name": "old", "model": place.spec.playbook.model.model_copy(update={"id": OLD}),
     })])  # fmt: skip
-    assert prune(place.fleet, place.spec, found, Report(), yes=True) == {}
+    assert prune(place.fleet, place.spec, found, lambda: found, Report(), yes=True) == {}
     assert prunable(found, "atlas").kept == {OLD: "playbook old names it"}
 
 
@@ -190,6 +190,34 @@ def test_what_another_cluster_staged_as_well_stays(place):
     place.stage(OLD, "borea")
     assert place.prune() == {}
     assert prunable(place.found(), "atlas").kept == {OLD: "borea staged it as well"}
+
+
+def test_what_was_not_confirmed_or_is_named_by_now_stays(place):
+    """Between the question and the lease another operator may have started what it was about."""
+    before = {name: tree(host.hf_home) for name, host in place.nodes.items()}
+    path = place.state("a") / "clusters/atlas/ranks/head/launcher.json"
+
+    class Starting(Asked):
+        def confirm(self, question):
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps({"engine": ["vllm", "serve", OLD]}))
+            return super().confirm(question)
+
+    assert place.prune(Starting(), yes=False) == {}
+    path.unlink()
+    found = place.found()
+    nothing = Found(dict.fromkeys(found.nodes, ()), {}, found.named)
+    assert prune(place.fleet, place.spec, nothing, place.found, Report(), yes=True) == {}
+    assert {name: tree(host.hf_home) for name, host in place.nodes.items()} == before
+
+
+def test_nothing_is_removed_while_another_operator_starts_the_cluster(place):
+    """What his up has staged is named by nothing until its ranks start, and his lease of staging is over by then."""
+    before = {name: tree(host.hf_home) for name, host in place.nodes.items()}
+    with Lease(place.fleet, cluster="atlas", state_dir=STATE, operation="up").acquire(["a", "b"]):
+        with pytest.raises(LeaseHeld, match="up"):
+            place.prune()
+        assert {name: tree(host.hf_home) for name, host in place.nodes.items()} == before
 
 
 def test_what_is_being_copied_to_stays(place):
@@ -206,7 +234,7 @@ def test_nothing_is_removed_while_a_node_does_not_answer(place):
     found = place.found()
     silent = Found({"b": found.nodes["b"]}, {"a": "a: no route to host"}, found.named)
     with pytest.raises(CommandFailed, match="nothing is removed while it is unknown what a serves"):
-        prune(place.fleet, place.spec, silent, Report(), yes=True)
+        prune(place.fleet, place.spec, silent, place.found, Report(), yes=True)
 
 
 def test_a_link_that_leads_out_is_not_followed(place):
