@@ -48,6 +48,13 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
         "hf_home": facts.hf_home,
         "image": facts.image.id if token is None and isinstance(facts.image, Image) else None,
         "token": token,
+        **hub(token),
+    }
+
+
+def hub(token: str | None) -> Request:
+    """Which hub this machine asks, if any: part of a request for ``node.fetch``. A ``token`` goes to no other."""
+    return {
         "endpoint": os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None),
         "offline": os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"},
     }

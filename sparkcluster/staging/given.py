@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +13,14 @@ from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.report import Transfer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.again import Step
-from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Report, list_files
+from sparkcluster.staging.artifacts import Request, hub
+from sparkcluster.staging.copy import Failure, Report, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.send import send
@@ -104,6 +106,36 @@ def _commit(root: Path, revision: str) -> str:
     raise StageError(f"{root} has no revision {revision}", step=_STEP, hint=f"model.revision can be: {have}")
 
 
+def download(run: Transfers, spec: Spec) -> Path:
+    """Download the model to the Hugging Face cache of this machine, by its ``hf``; that cache.
+
+    Raises:
+        StageError: this machine cannot either.
+    """
+    home = str(Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser())
+    model = spec.playbook.model
+    request = {"do": "download", "id": model.id, "revision": model.revision, "choice": spec.playbook.choice}
+    request |= {"hf_home": home, "image": None, "token": None, **hub(None)}
+    step = Step(_STEP, lambda _node: {}, run.stopped.is_set)
+    shown, told = run.report("weights", HERE, "downloaded"), False
+
+    def report(done: int, total: int) -> None:
+        nonlocal told
+        if not told:
+            size = f"{total / 1e9:.1f} GB" if total else "of unknown size"
+            run.shown.note(
+                f"no node reaches the hub: this machine downloads {model.id}, {size}, to {home}, and sends it"
+            )
+        told = True
+        shown(done, total)
+
+    with stream(LocalHost(HERE), "fetch", request) as running:
+        done = follow(step, HERE, running, report)
+    if isinstance(done, Failure):
+        raise stage_error(step, done)
+    return Path(home)
+
+
 def read(place: Place, spec: Spec, stopped: Callable[[], bool], report: Report) -> Given:
     """The files that are served of what is in ``place``, with their hashes; ``report`` gets the bytes that were read.
 
@@ -152,7 +184,7 @@ def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str
             shown = time.monotonic()
             run.shown.transfer(Transfer(first, staging.what, before + done, given.size_bytes, "controller"))
 
-    for file in given.files:
+    for file in sorted(given.files, key=lambda file: file["path"] == "config.json"):  # without it nothing looks whole
         wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"]}
         try:
             sent += send(run.step(staging.what), run.fleet[first], given.places[file["path"]], wanted, report)

@@ -49,12 +49,12 @@ def unite(run: Transfers, staging: Staging, request: Callable[[str], Request]) -
         raise combined(list(errors.values()))
     facts = {node: weights for node in staging.parts if (weights := read(run.facts[node].weights))}
     files = union(values(outcomes), facts, first, in_cache=revision is not None)
-    try:
-        manifest = Manifest.of(files, revision)
+    needed = {name for weights in facts.values() for name in weights.missing}
+    whole = needed <= {file.name for file in files}
+    try:  # without its configuration a directory does not look like a model
+        manifest = Manifest.of((file for file in files if whole or revision or file.name != "config.json"), revision)
     except BadAnswer as error:
         raise stage_error(step, Failure(first, "source", str(error))) from None
-    needed = {name for weights in facts.values() for name in weights.missing}
-    whole = needed <= manifest.listed.keys()
     others = [node for node, _ in staging.missing if node not in staging.parts] if whole else []
     run.move(staging.what, request, [*staging.parts, *others], manifest.files)
     return (*staging.parts, *others)

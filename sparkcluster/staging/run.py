@@ -26,7 +26,7 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
 from sparkcluster.staging.again import RESUME, is_silence, until_answered
-from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, image_request, weights_request
+from sparkcluster.staging.artifacts import Artifact, artifacts, download_request, hub, image_request, weights_request
 from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import probable
 from sparkcluster.staging.copy import (
@@ -164,6 +164,7 @@ class _Run(Transfers):
     verify: bool = dataclasses.field(kw_only=True)
     changer: Changer = dataclasses.field(kw_only=True)
     given: Path | None = None
+    no_hub: set[str] = dataclasses.field(default_factory=set)
     images: dict[str, Image] = dataclasses.field(default_factory=dict)
     verified: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     corrupt: list[Corrupt] = dataclasses.field(default_factory=list)
@@ -300,6 +301,7 @@ class _Run(Transfers):
         if not staging.download:
             raise no_weights(self.facts, staging.missing[0][0], self.spec)
         errors: list[SparkclusterError] = []
+        self.no_hub.clear()
         for node in staging.download[:DOWNLOAD_NODES]:
             begin = time.monotonic()
             try:
@@ -314,6 +316,20 @@ class _Run(Transfers):
                 continue
             self.record(staging.what, node, "download", moved, begin)
             return self._fresh(staging, [node], "the download left it out")
+        return self._download_here(staging, errors)
+
+    def _download_here(self, staging: Staging, errors: list[SparkclusterError]) -> Staging:
+        """Download it to this machine, where no node reaches the hub, as ``errors`` say, and send it."""
+        if staging.what == "weights" and errors and len(self.no_hub) == len(errors) and not hub(None)["offline"]:
+            from sparkcluster.staging import given  # noqa: PLC0415 - few runs need it
+
+            self.given = None
+            try:
+                self.given = given.download(self, self.spec)
+            except StageError as error:
+                errors.append(error)
+            if (fresh := self.given_to(staging)) is not None:
+                return fresh
         raise combined(errors)
 
     def _fresh(self, staging: Staging, nodes: Sequence[str], otherwise: str) -> Staging:
@@ -362,6 +378,8 @@ class _Run(Transfers):
     def _no_download(self, staging: Staging, node: str, done: Failure) -> SparkclusterError:
         """The error of a download that failed on ``node``."""
         step, name, model = self.step(staging.what), staging.name, self.spec.playbook.model
+        if done.kind == "no hub":
+            self.no_hub.add(node)
         if done.kind in {"no hub", "no downloader"}:
             return no_weights(self.facts, node, self.spec, why=done.text)
         registry = registry_of(name)

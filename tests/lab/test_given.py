@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -45,3 +46,23 @@ def test_an_image_that_docker_saved_reaches_both(lab, cli, tmp_path):
     for spark in (a, b):
         assert spark.run(["docker", "image", "inspect", "--format", "{{.Id}}", reference]).stdout == image
         assert spark.run(["sh", "-c", "find / -xdev -name '*.tar' -path '*staging*'"]).stdout == ""
+
+
+def test_what_each_has_in_part_makes_both_whole(lab, cli, tmp_path):
+    for name, content in tiny_model_files().items():
+        (tmp_path / name).write_bytes(content)
+    cli("stage", lab.inventory, "weights", "--from", tmp_path).ok()
+    a, b = lab.sparks
+    a.run(["rm", f"{MODEL}/model.safetensors"])
+    b.run(["rm", f"{MODEL}/config.json", f"{MODEL}/tokenizer.json"])
+    dry = cli("stage", lab.inventory, "weights", "--dry-run").ok()
+    assert re.search(r"a model\.safetensors missing, would come from what \w and \w have", dry.out)
+    assert cli("stage", lab.inventory, "weights").ok()
+    assert "is right on a, b" in cli("stage", lab.inventory, "weights", "--verify").ok().out
+    a.run(["rm", f"{MODEL}/model.safetensors"])
+    b.run(["sh", "-c", f"rm {MODEL}/tokenizer.json; echo '{{}}' > {MODEL}/config.json"])
+    failed = cli("stage", lab.inventory, "weights")
+    assert failed.code == 1
+    assert "config.json differs between" in failed.err
+    a.run(["rm", "-r", MODEL])
+    b.run(["rm", "-r", MODEL])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from sparkcluster.cli.main import main
 from sparkcluster.errors import StageError, UsageError
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.staging import given, run
+from sparkcluster.staging.copy import Failure
 from tests.unit.staging.conftest import REVISION, Shown, tree, write_model
 from tests.unit.staging.test_parts import ROOT, part
 from tests.unit.staging.test_stage import World
@@ -168,6 +170,49 @@ def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
     world.served, world.place = set(tree(plain)), lambda host: host.home / "model"
     world.stage(what=["weights"], given=plain)
     assert [tree(place) for place in places.values()] == [tree(plain)] * 3
+
+
+@pytest.fixture
+def cut_off(world, hub, tmp_path, monkeypatch):
+    """No node reaches the hub, and this machine does, which has ``hf``."""
+    monkeypatch.setattr(run, "fetch", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}
+    world.served = {"config.json", "tokenizer.json", "model.safetensors"}
+    return hub
+
+
+def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world, cut_off, tmp_path):
+    shown = Shown()
+    report = world.stage(what=["weights"], report=shown)
+    assert [name for name, _ in cut_off.requests] == [QWEN]
+    assert shown.notes == [
+        f"no node reaches the hub: this machine downloads {QWEN}, 0.0 GB, to {tmp_path / 'no-login'}, and sends it"
+    ]
+    assert next((each.node, each.source) for each in report.copied) == ("a", "controller")
+    found = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]
+    assert found[0] == found[1] == found[2] == {f"snapshots/{REVISION}/{name}" for name in world.served} | {"refs/main"}
+
+
+def test_where_this_machine_does_not_either_all_causes_are_told(world, cut_off, tmp_path, monkeypatch):
+    cut_off.gated.add(QWEN)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(StageError, match=r"the weights of .* are on no node: hub\.lan cannot be reached") as caught:
+        world.stage(what=["weights"])
+    assert [each.node for each in (caught.value, *caught.value.others)] == ["a", "b", "this machine"]
+    cut_off.requests.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(StageError, match="are on no node"):
+        world.stage(what=["weights"])
+    assert cut_off.requests == []
+
+
+def test_a_node_that_cannot_take_it_is_an_error_and_nothing_else_is_tried(world, cut_off):
+    blocked = world.nodes["a"].hf_home
+    blocked.parent.mkdir()
+    blocked.write_text("a file where a directory should be")
+    with pytest.raises(StageError, match="stage weights on a"):
+        world.stage(what=["weights"])
 
 
 @pytest.mark.parametrize("arguments", [["--from", "/"], ["image", "--from", "/"], ["weights", "--from", "/nowhere"]])
