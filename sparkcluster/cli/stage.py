@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say
+from sparkcluster.cli.transfers import duration, size, summary
 from sparkcluster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> list[str]:
-    """The report as text: a line for each copy, or for what is complete. GB = 10^9 bytes."""
+    """The report as text: a line for each copy, or for what is complete."""
     out = []
     for staging in done.stagings:
         head = f"{staging.what}  {staging.name}"
@@ -104,8 +105,12 @@ def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> lis
             out += [f"{head}: {each.mended}" for each in done.corrupt if each.model == staging.name]
         for copy in copied:
             origin = _ORIGINS.get(copy.source, f"from {copy.source}")
-            rate = f", {copy.bytes / 1e9 / copy.seconds:.2f} GB/s" if copy.seconds > 0 else ""
-            out.append(f"{head}: {copy.node} {origin}, {copy.bytes / 1e9:.2f} GB in {copy.seconds:.1f} s{rate}")
+            rate = f", {size(copy.bytes / copy.seconds)}/s" if copy.seconds > 0 else ""
+            out.append(f"{head}: {copy.node} {origin}, {size(copy.bytes)} in {duration(copy.seconds)}{rate}")
+        moved = [copy for copy in copied if copy.source not in _ORIGINS]
+        if len(moved) > 1:  # all at once
+            total = summary({copy.node: copy.bytes for copy in moved}, max(copy.seconds for copy in moved))
+            out += [f"{head}: {total}"] if total else []
         if not dry_run:
             reached = {copy.node for copy in copied}
             out += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]

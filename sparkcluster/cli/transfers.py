@@ -12,6 +12,7 @@ from sparkcluster.report import Transfer, count
 RATE_S = 10.0
 LEAST_S = 0.5
 """Seconds over which a rate is measured, and over which at least."""
+_SURE_S, _SURE_BYTES = 5.0, 1 << 16  # less may be a connection that has just been made
 
 _LINKS = {"rail": "═", "wire": "┄", "wifi": "┄", "tunnel": "┄"}
 _PLAIN = str.maketrans("═┄✗…", "=~x~") | {ord("→"): "->"}
@@ -41,9 +42,10 @@ class Rates:
         seen = self._seen.get((transfer.what, transfer.node), deque())
         while len(seen) > 1 and now - seen[1][0] >= RATE_S:
             seen.popleft()
-        if not seen or now - seen[0][0] < LEAST_S:
+        took, moved = (now - seen[0][0], seen[-1][1] - seen[0][1]) if seen else (0.0, 0)
+        if took < LEAST_S or (took < _SURE_S and moved < _SURE_BYTES):
             return None
-        return (seen[-1][1] - seen[0][1]) / (now - seen[0][0])
+        return moved / took
 
 
 def remaining_s(transfer: Transfer, rate: float | None) -> float | None:

@@ -264,13 +264,13 @@ class Files(Store):
             if ready and (last or len(ready) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
                 self._rename(ready)
                 self._settled = time.monotonic()
-            if last:
+            if last and not wrong:
                 self._finish()
             return wrong
 
     def waits(self) -> bool:
-        """Whether something arrived that is not visible yet."""
-        return any(number != self._last or not self.expected(number) for number in list(self._arrived))
+        """Whether something arrived of which it is not known yet whether it is right."""
+        return not all(self.expected(number) for number in list(self._arrived))
 
     def _reject(self, number: int) -> None:
         self._state[number] = _LACKS

@@ -240,7 +240,7 @@ class Store:
         return []
 
     def waits(self) -> bool:
-        """Whether something arrived that ``settle`` has still to make visible."""
+        """Whether something arrived that ``settle`` cannot make visible yet."""
         return False
 
     def hashes(self) -> Dict[int, str]:

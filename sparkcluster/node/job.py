@@ -28,7 +28,8 @@ from sparkcluster.node.wire import Check, Failed
 
 Document = Dict[str, Any]
 
-_PAUSE_S = 0.5  # between two looks at a file
+_PAUSE_S = 0.5  # between two looks at everything
+GLANCE_S = 0.05  # between two looks whether a file was replaced
 _ORDER_S = 10.0  # for another program to write its order
 _MESSAGE = 500
 _END_BYTES = 4096  # written at once over what was there, so that readers see one or the other
@@ -58,14 +59,11 @@ class Job:
 
     def order(self) -> Document:
         """What operators ordered so far; Ended if the directory of the job is gone."""
-        path = os.path.join(self.directory, "job.json")
-        try:
-            found = os.stat(path)
-        except OSError:
-            raise Ended("its directory is gone") from None
-        seen = (found.st_ino, found.st_mtime_ns)
+        seen = _stamp(self.directory, "job.json")
+        if seen is None:
+            raise Ended("its directory is gone")
         if seen != self._seen:
-            self._order, self._seen = common.read_json(path) or {}, seen
+            self._order, self._seen = _read(self.directory, "job.json"), seen
         return self._order
 
     def say(self, **state: Any) -> None:
@@ -225,7 +223,13 @@ def follow(directory: str, check: Check, report: Callable[[Document], None] = co
         Failed: it failed, or its process was ended.
         Over: it ended, since its leases were taken.
     """
+    seen, looked = None, 0.0
     while True:
+        stamps = _stamp(directory, "state.json"), _stamp(directory, "end.json")
+        if stamps == seen and time.monotonic() - looked < _PAUSE_S:
+            time.sleep(GLANCE_S)
+            continue
+        seen, looked = stamps, time.monotonic()
         running, ended = common.is_locked(os.path.join(directory, "lock")), _read(directory, "end.json")
         said = _read(directory, "state.json")
         said.pop("pid", None)
@@ -240,7 +244,6 @@ def follow(directory: str, check: Check, report: Callable[[Document], None] = co
         if not running:
             raise Failed("lost", _LOST)
         check()
-        time.sleep(_PAUSE_S)
 
 
 def _listen(directory: str, lines: BinaryIO, check: Check, errors: List[Exception]) -> None:
@@ -295,6 +298,15 @@ def _merge(directory: str, order: Document, *, keep: bool = True) -> None:
         both = isinstance(value, dict) and isinstance(found.get(name), dict)
         found[name] = {**found[name], **value} if both else value
     _write(directory, "job.json", found)
+
+
+def _stamp(directory: str, name: str) -> Optional[Tuple[int, int]]:
+    """What tells a file from the one that replaces it; None where there is none."""
+    try:
+        found = os.stat(os.path.join(directory, name))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _read(directory: str, name: str) -> Document:

@@ -91,6 +91,7 @@ class Worker:
         self.error: Optional[Exception] = None
         self.rates: List[Tuple[float, int]] = []
         self.busy = time.monotonic()
+        self.news = threading.Event()
 
     def run(self) -> Document:
         """Work until the operator says that it is the end, or there is nothing to do and nobody to serve."""
@@ -122,7 +123,15 @@ class Worker:
                 raise Failed("cancelled", "it was cancelled")
             if order.get("end") or self._is_over():
                 return dict(self.said.get("whole") or {"bytes": self.receiver.received})
-            time.sleep(_TICK_S)
+            self._pause(order)
+
+    def _pause(self, order: Document) -> None:
+        """Wait for the next round, but no longer than for another ``order``, news, or the last file."""
+        until, lacking = time.monotonic() + _TICK_S, self.receiver.lacking()
+        while time.monotonic() < until and self.job.order() is order and bool(self.receiver.lacking()) == bool(lacking):
+            if self.news.wait(job.GLANCE_S):
+                break
+        self.news.clear()
 
     def _listen(self, listen: Document) -> None:
         """Listen on an address; one that the node no longer has is left out, unless it is the last."""
@@ -207,6 +216,7 @@ class Worker:
         for thread in threads:
             thread.join()
         self.said.update(reached=reached, round=number)
+        self.news.set()
 
     # what it has
 

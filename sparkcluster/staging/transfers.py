@@ -99,7 +99,6 @@ class Transfers:
             self.image_ids |= job.image_ids()
             for node, arrived in job.arrived.items():
                 self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
-                self.progress(node, f"{what} complete")
 
     def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
         """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""

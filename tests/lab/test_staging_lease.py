@@ -19,7 +19,7 @@ def test_a_staging_excludes_a_staging_and_neither_down_nor_status(lab, cli, rank
     full.run(["sh", "-c", f"head -c 24000000 /dev/urandom > {FILE}"])
     lab.fault("full", "slow-link", "8mbit")  # 24 s
     stage = cli.start("stage", lab.inventory, "weights", "--json")
-    stage.wait_for("GB from full")
+    stage.wait_for("MB from full")
     second = cli("stage", lab.inventory, "weights", "--json")
     assert (second.code, second.error["kind"]) == (3, "LeaseHeld")
     assert re.search(rf"\(pid {stage.pid}\) is running stage on ", second.error["message"])

@@ -171,10 +171,12 @@ def test_a_job_that_ended_before_it_heard_of_the_next_lease_is_started_again(wor
     order = world.directory / "job.json"
     world.until(lambda _: json.loads(order.read_text())["leases"]["atlas staging"]["epoch"] == 8)
     heard = json.loads(order.read_text())["leases"]
+    second.send_signal(signal.SIGSTOP)
     world.order(leases={"atlas staging": {**heard["atlas staging"], "epoch": 7}}, kept=True)
     os.kill(said["pid"], signal.SIGCONT)
     world.until(lambda _: world.ended())
     world.order(leases=heard)
+    second.send_signal(signal.SIGCONT)
     later = world.until(lambda later: later.get("looks") and later["pid"] != said["pid"])
     assert (world.leases(), later["order"]["kept"]) == ({"atlas staging": 8}, True)
     world.order(stop="well")

@@ -110,7 +110,7 @@ def test_a_node_that_wants_nonsense_is_cut_off_and_gets_nothing(pair, frame):
     line.close()
     chain((a, b))
     b.wait("done")
-    assert set(a.said["served"]) == {"b"}
+    assert set(eventually(lambda: a.said.get("served"))) == {"b"}
 
 
 class Liar:
