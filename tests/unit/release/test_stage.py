@@ -95,9 +95,17 @@ def test_every_copy_is_told_with_its_speed():
         (weights,), (Copied("weights", "b", "a", 16_000_000_000, 8.0), Copied("weights", "c", "download", 5, 0))
     )
     assert lines(done, dry_run=False) == [
-        "weights  Qwen/Qwen3-8B: b from a, 16.00 GB in 8.0 s, 2.00 GB/s",
-        "weights  Qwen/Qwen3-8B: c downloaded, 0.00 GB in 0.0 s",
+        "weights  Qwen/Qwen3-8B: b from a, 16.0 GB in 8.0 s, 2.00 GB/s",
+        "weights  Qwen/Qwen3-8B: c downloaded, 0.0 MB in 0.0 s",
     ]
+
+
+def test_at_the_end_of_a_copy_to_several_nodes_stands_what_one_by_one_would_have_taken():
+    weights = Staging("weights", "m", ("a",), (("b", "missing"), ("c", "missing")), (), 16_000_000_000)
+    copied = tuple(Copied("weights", node, source, 16_000_000_000, 8.0) for node, source in ("ba", "cb"))
+    assert lines(StageReport((weights,), copied), dry_run=False)[-1] == (
+        "weights  m: 2 nodes got 16.0 GB in 8.0 s: 2.00 GB/s each; one by one about 16 s"
+    )
 
 
 def test_what_did_not_come_is_told_too():
