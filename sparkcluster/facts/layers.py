@@ -44,15 +44,19 @@ def left_out_bytes(image: Image, source: Facts, receivers: Sequence[Facts]) -> i
 
     ``receivers`` get the same archive.
     """
+    return sum(left_out(image, source, receivers).values())
+
+
+def left_out(image: Image, source: Facts, receivers: Sequence[Facts]) -> dict[str, int]:
+    """Bytes of each file that is left out, by its digest; 0 where an engine does not say them."""
     have, files = shared(image, receivers), (read(source.layers) or Layers()).files
     if len(files) != len(have) or not receivers:
-        return 0
+        return {}
     known = {each.digest: each.bytes for receiver in receivers for each in (read(receiver.layers) or Layers()).blobs}
     names = [file.digest or wanted for file, wanted in zip(files, have, strict=True)]
     staying = {name for name, wanted in zip(names, have, strict=True) if wanted not in {"", name}}
-    going = {
+    return {
         name: file.bytes or known.get(name, 0)
         for name, file in zip(names, files, strict=True)
         if name and name not in staying
     }
-    return sum(going.values())

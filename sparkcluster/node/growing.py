@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from sparkcluster.node.wire import Failed
 
@@ -105,6 +105,11 @@ class Window:
             self._changed.notify_all()
             return True
 
+    def ready(self, size: int, limit_s: float) -> bool:
+        """Whether there is room for ``size`` bytes, at the latest after ``limit_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._room(size), limit_s)
+
     def _room(self, size: int) -> bool:
         self.base = max(self.base, self._tail())
         return self.at + size - self.base <= len(self._ring)
@@ -128,6 +133,13 @@ class Window:
                 raise Failed("link", "the other node has the image only from byte %d on" % self.base)
             self._left.pop(reader, None)
             self._tails[reader] = offset
+
+    def expect(self, readers: Iterable[Any]) -> None:
+        """Keep what there is for those of ``readers`` that have not come yet, for ``LEFT_S``."""
+        with self._changed:
+            for reader in readers:
+                if reader not in self._tails:
+                    self._tails[reader], self._left[reader] = self.base, time.monotonic() + LEFT_S
 
     def free(self, reader: Any, offset: int) -> None:
         """``reader`` needs nothing before ``offset`` any longer."""
@@ -176,8 +188,12 @@ class Writing:
     at: int
     size: Optional[int]
 
+    def ready(self) -> bool:
+        """Whether there is room for the next bytes now, which is waited for a little."""
+        return True
+
     def write(self, data: memoryview) -> None:
-        """Take the next bytes; blocks while there is no room for them."""
+        """Take the next bytes."""
         raise NotImplementedError
 
     def finish(self) -> str:
@@ -249,6 +265,9 @@ class Store:
 
     def learn(self, hashes: Dict[int, str]) -> None:
         """The SHA-256 of files, as another node read them."""
+
+    def expect(self, readers: Iterable[str]) -> None:
+        """The nodes that are going to pull from this one."""
 
     def found(self) -> Dict[str, Any]:
         """What is known of it once it is whole, for ``staging.order.WorkDone``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from sparkcluster.node import docker_copy
 from sparkcluster.node.growing import LEFT_S, Store, Window, Writing
@@ -88,6 +88,12 @@ class _Receiving(Writing):
         """The bytes that arrived."""
         return self.stream.window.at
 
+    def ready(self) -> bool:
+        """Whether there is room; there is none while Docker, or a node after this one, reads nothing."""
+        self.stream.check()
+        self._gate()
+        return self.stream.window.ready(CHUNK, _PAUSE_S)
+
     def write(self, data: memoryview) -> None:
         """Take the next bytes."""
         self.stream.check()
@@ -128,6 +134,7 @@ class Image(Store):
         self._gate = gate
         self._receiving: Optional[_Receiving] = None
         self._sending: Optional[_Stream] = None
+        self._readers: Tuple[str, ...] = ()
         self._lock = threading.Lock()
         image = docker_copy.present(request)
         if image is None and request.get("spool") is not None:
@@ -164,6 +171,14 @@ class Image(Store):
             return int(self.total)
         return max(0, min(self._receiving.at, self.total - 1)) if self._receiving is not None else 0
 
+    def expect(self, readers: Iterable[str]) -> None:
+        """Keep the beginning of the stream for who pulls from here: who comes later would have missed it."""
+        with self._lock:
+            self._readers = tuple(readers)
+            for stream in (self._receiving.stream if self._receiving is not None else None, self._sending):
+                if stream is not None:
+                    stream.window.expect(self._readers)
+
     def found(self) -> Dict[str, Any]:
         """Its ID here."""
         return {"image_id": self._image_id}
@@ -177,6 +192,7 @@ class Image(Store):
                 return None
             if self._sending is None or self._sending.is_left():
                 self._sending = _Stream(self._save, self._gate)
+                self._sending.window.expect(self._readers)
             return self._sending.window
 
     def _save(self, window: Window) -> None:
@@ -199,6 +215,7 @@ class Image(Store):
         with self._lock:
             if self._receiving is None:
                 self._receiving = _Receiving(self._request, self._gate, self._arrived)
+                self._receiving.stream.window.expect(self._readers)
             return self._receiving
 
     def _arrived(self, image_id: str) -> None:

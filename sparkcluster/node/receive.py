@@ -318,6 +318,8 @@ class Receiver:
                 line.want([(number, writing.at)])
             buffer = memoryview(bytearray(CHUNK))
             while writing.at != writing.size:
+                while not writing.ready():
+                    self._free(line, number)  # tells the other node that this one is alive, too
                 size = line.piece(number, writing.at)
                 if size == pieces.NOTHING and writing.size is not None:
                     return

@@ -19,6 +19,8 @@ from sparkcluster.node.wire import CHUNK, INVALID, Failed
 NEWS_S = 1.0  # for which more of a file is waited for, until its reader may want another one
 _STREAM_NEWS_S = 0.05  # of a stream: its reader says meanwhile what it needs no longer
 _READS_S = 30.0  # a node that reads nothing for so long is cut off
+_ALIVE_S = 10.0  # of a stream, one that also says nothing meanwhile: its Docker may read nothing for long
+_RECORD = 1 << 14  # bytes that TLS encrypts at once
 _IDLE_S = 300.0  # one that wants nothing
 _CONNECTIONS = 256
 EVICT_BYTES, _SENDING_BYTES = 64 << 20, 16 << 20
@@ -112,7 +114,9 @@ class Server:
             if tls and self._identity:
                 sock = self._identity.accept(sock)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                limit_s = max(_READS_S, self._store.patience_s if self._store.total == 0 else 0)
+                # it ends a connection that takes nothing, whoever says at its other end that it is alive
+                stream = self._store.known(0) and self._store.size(0) is None
+                limit_s = self._store.patience_s if stream else _READS_S
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
             _Line(sock, self._store, self._gate, self._count).talk()
         except (Failed, OSError) as error:
@@ -228,10 +232,7 @@ class _Line:
         """How much is there when there is more than ``offset``, or after a while."""
         if not isinstance(grows, Window):
             return grows.wait(offset, NEWS_S)
-        # what it freed makes room for more
-        if not self._asked.hear(0):
-            raise Failed("link", "the other node closed the connection")
-        grows.free(self._asked.name, self._asked.tail)
+        self._hear(grows)
         return grows.wait(offset, _STREAM_NEWS_S)
 
     def _head(self, number: int, offset: int, size: int) -> None:
@@ -246,10 +247,36 @@ class _Line:
         self._gate.take(size)
 
     def _flush(self, flags: int = 0) -> None:
-        if self._out:
+        if self._out and self._window is not None:
+            self._push(self._window)
+        elif self._out:
             with wire.link_errors("the other node has read nothing"):
                 self._sock.sendall(self._out, *([flags] if flags else []))
             self._out = bytearray()
+
+    def _push(self, window: Window) -> None:
+        """Send to a node that may take nothing for long, as long as it says what it needs of the stream."""
+        rest, alive = memoryview(bytes(self._out)), time.monotonic()
+        self._out = bytearray()
+        both = select.poll()
+        both.register(self._sock, select.POLLIN | select.POLLOUT)
+        while rest:
+            ready = dict(both.poll(1000)).get(self._sock.fileno(), 0)
+            if ready & ~select.POLLOUT:
+                self._hear(window)
+            if ready & select.POLLOUT:
+                with wire.link_errors("the other node has read nothing"):
+                    rest = rest[self._sock.send(rest if self._plain else rest[:_RECORD]) :]
+            if ready:
+                alive = time.monotonic()
+            elif time.monotonic() - alive > _ALIVE_S:
+                raise Failed("link", "the other node has given no sign of life for %.0f s" % _ALIVE_S)
+
+    def _hear(self, window: Window) -> None:
+        """What the other end freed makes room for more."""
+        if not self._asked.hear(0):
+            raise Failed("link", "the other node closed the connection")
+        window.free(self._asked.name, self._asked.tail)
 
     def _body(self, grows: Grows, offset: int, size: int) -> None:
         if not isinstance(grows, Growing) or not self._plain:

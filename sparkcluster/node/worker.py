@@ -185,7 +185,7 @@ class Worker:
         """Do what is new in the order."""
         if self.identity and order.get("certs") is not None:
             self.identity.certs = order["certs"]
-        for name, act in (("sha256", self._learn), ("from", self._pull)):
+        for name, act in (("sha256", self._learn), ("to", self.store.expect), ("from", self._pull)):
             if name in order and order[name] != self.before.get(name):
                 act(order[name])
         if "look" in order and any(order[name] != self.before.get(name) for name in ("look", "round") if name in order):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image, Layers
-from sparkcluster.facts.layers import left_out_bytes, shared
+from sparkcluster.facts.layers import left_out, shared
 from sparkcluster.facts.model import Facts
 
 
@@ -16,13 +16,14 @@ def announced(image: Image, source: str, target: str, facts: dict[str, Facts], t
     All ``targets`` get the same.
     """
     whole = image.size_bytes
-    left_out = left_out_bytes(image, facts[source], [facts[node] for node in targets or (target,)])
+    going = left_out(image, facts[source], [facts[node] for node in targets or (target,)])
     there = sum(each is not None for each in shared(image, [facts[target]]))
-    if left_out:
-        rest = max(0, whole - left_out)
-        return f"image {rest / 1e9:.2f} of {whole / 1e9:.2f} GB: it has {there} of {len(image.layers)} layers"
+    if going:
+        rest, most = max(0, whole - sum(going.values())), "" if all(going.values()) else "at most "
+        of = f"{most}{rest / 1e9:.2f} of {whole / 1e9:.2f} GB of the image"
+        return f"gets {of}: it has {there} of {len(image.layers)} layers"
     why = "it has none of its layers"
-    lacking = [node for node in targets if not left_out_bytes(image, facts[source], [facts[node]])]
+    lacking = [node for node in targets if not left_out(image, facts[source], [facts[node]])]
     sender, receiver = (read(facts[name].docker) for name in (source, target))
     files = (read(facts[source].layers) or Layers()).files
     if there and lacking and target not in lacking:

@@ -316,6 +316,9 @@ class Job:
         ]
 
     def _order_sources(self, upstreams: Mapping[str, Sequence[str]]) -> None:
+        for node in self._living:
+            readers = tuple(reader for reader in self._waiting() if (*upstreams.get(reader, ()), "")[0] == node)
+            self._followers[node].order(readers=readers)
         for node in self._waiting():
             if node in self._unanswered:
                 continue

@@ -105,6 +105,7 @@ class Order(Fact):
     Attributes:
         look: connect to all of them, and say who proved its token; once for each ``round``, its number.
         sources: ``from`` in the document; nearest first, the rest are for when it fails.
+        readers: ``to`` in the document; who pulls from it, for whom it keeps the beginning of a stream.
         certs: those of all workers of the job, which may dial a listener under TLS.
         sha256: content of files whose hash was unknown; they are renamed only then.
         end: stop serving.
@@ -116,6 +117,7 @@ class Order(Fact):
     look: tuple[Look, ...] | None = None
     round: int | None = None
     sources: Annotated[tuple[Source, ...] | None, Field(alias="from")] = None
+    readers: Annotated[tuple[Node, ...] | None, Field(alias="to")] = None
     certs: tuple[Certificate, ...] | None = None
     sha256: dict[str, Sha256] | None = None
     end: Literal[True] | None = None

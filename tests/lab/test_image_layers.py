@@ -77,9 +77,9 @@ def runs(spark, reference):
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        ("o", "c"),
+        ("o26", "c"),
         ("c", "o"),
-        *(pytest.param(*pair, marks=pytest.mark.full) for pair in (("o26", "o"), ("c28", "c"), ("o", "c28"), ("c28", "o26"))),
+        *(pytest.param(*pair, marks=pytest.mark.full) for pair in (("o26", "o"), ("c28", "c"), ("o26", "c28"), ("c28", "o26"))),
     ],
 )  # fmt: skip
 def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):
@@ -87,7 +87,9 @@ def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):
     sparks = [lab.spark(name) for name in (source, target)]
     before = [bytes_on_rails(spark, way) for spark, way in zip(sparks, ("tx", "rx"), strict=True)]
     done = stage().wait(200).ok()
-    assert re.search(rf"{target}: image 0\.0\d of 0\.\d\d GB: it has \d+ of \d+ layers", done.err)
+    assert re.search(
+        rf"{target}: gets (at most )?0\.\d\d of 0\.\d\d GB of the image: it has \d+ of \d+ layers", done.err
+    )
     moved = [bytes_on_rails(spark, way) for spark, way in zip(sparks, ("tx", "rx"), strict=True)]
     for first, last in zip(before, moved, strict=True):
         assert last - first <= 1.05 * TOP_BYTES + 5_000_000

@@ -646,3 +646,49 @@ def test_the_layer_that_is_left_out_is_called_by_all_that_is_left_out_alone():
     assert image_record.dropped([b[0]], [a]) == set()
     assert image_record.dropped(["", ""], [a]) == set()
     assert image_record.dropped([""], []) == set()
+
+
+def test_a_complete_archive_of_an_old_docker_is_loaded_where_layers_might_have_been_absent():
+    """It has no manifest, by which containerd's store would find those that it has."""
+    blobs = {"blobs": dict(zip(BLOBS, NEW.diffs, strict=True))}
+    (image,) = listed(tar(NEW.legacy()), image=NEW, config=None, here=blobs, have=[*BLOBS[:2], None])
+    assert [name.rpartition("/")[2] for name in image["Layers"]] == ["layer.tar"] * 3
+
+
+def test_what_lacks_a_layer_that_was_to_come_is_not_sent_once_more():
+    with pytest.raises(Failed, match="lacks 1 of the files that it names") as caught:
+        passed(without(NEW, 2), image=NEW, config=None, here={"prefix": 2}, have=["", "", None])
+    assert caught.value.kind == "blobs"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "text", "absent", "kind"),
+    [
+        (1, "open /var/lib/docker/tmp/x/blobs/sha256/7d: no such file or directory", 1, "partial"),
+        (0, "Error unpacking image sha256:12: wrong diff id calculated on extraction", 1, "partial"),
+        (1, "Error unpacking image sha256:12: wrong diff id calculated on extraction", 0, "docker"),
+        (1, "write /layer.tar: no space left on device", 1, "disk"),
+        (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock", 1, "docker"),
+        (1, "error during connect: Post http://docker: EOF", 1, "docker"),
+        (-9, "no output", 1, "docker"),
+    ],
+)
+def test_only_what_may_succeed_with_all_layers_is_sent_once_more(exit_code, text, absent, kind):
+    assert docker_copy._kind(exit_code, text, absent) == kind
+
+
+def test_images_that_are_recorded_at_once_are_all_recorded(tmp_path):
+    state, ready = str(tmp_path / "state"), threading.Barrier(8)
+    request = {"state_dir": state, "reference": "x", "cluster": "c", "layers": SMALL.diffs}
+
+    def record(number):
+        ready.wait()
+        image_record.record(request, f"sha256:{number}", [["a" * 64, 1], ["b" * 64, 2]])
+
+    threads = [threading.Thread(target=record, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    kept = json.loads((tmp_path / "state" / "images" / "layers.json").read_text())
+    assert kept.keys() == {f"sha256:{number}" for number in range(8)}

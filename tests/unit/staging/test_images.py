@@ -81,7 +81,16 @@ OLD_DOCKER = {**describe()["docker"], "version": "20.10.24"}
 @pytest.mark.parametrize(
     ("source", "receiver", "text"),
     [
-        ({"layers": files(A, B, C)}, {"layers": {"chains": [[A, B]]}}, "image 15.00 of 30.00 GB: it has 2 of 3 layers"),
+        (
+            {"layers": files(A, B, C)},
+            {"layers": {"chains": [[A, B]]}},
+            "gets 15.00 of 30.00 GB of the image: it has 2 of 3 layers",
+        ),
+        (
+            {"layers": files(A, B, C, sizes=(0, 10 * GB, 15 * GB))},
+            {"layers": {"chains": [[A, B]]}},
+            "gets at most 20.00 of 30.00 GB of the image: it has 2 of 3 layers",
+        ),
         ({"layers": files(A, B, C)}, {"layers": {}}, "the whole image, 30.00 GB: it has none of its layers"),
         (
             {"layers": {"files": []}, "docker": OLD_DOCKER},

@@ -16,6 +16,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.staging import run
+from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
@@ -293,9 +294,17 @@ def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
     report = world.stage(what=["image"])
     moved = {each.node: each.bytes for each in report.copied}
     assert max(moved.values()) < 30_000
-    assert ("b", "image 0.00 of 0.00 GB: it has 1 of 2 layers") in world.reports
+    assert ("b", "gets 0.00 of 0.00 GB of the image: it has 1 of 2 layers") in world.reports
     assert world.nodes["a"].docker_calls().count(["save", TOP.id]) == 1
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
+
+
+def test_an_image_is_encrypted_on_cables_where_that_is_asked_for(world):
+    updated(world)
+    shown = Shown()
+    world.stage(what=["image"], settings=Settings(encrypt=True), report=shown)
+    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
+    assert {each.encrypted for each in shown.transfers} == {True}
 
 
 def test_a_node_that_has_another_image_of_that_name_gets_what_differs(world):

@@ -196,7 +196,7 @@ def chain(workers: Sequence[Worker]) -> None:
     """Each pulls from the one before it, else from those before that; the last one is none's source for the first."""
     sources = [each.source() for each in workers]
     for place, each in enumerate(workers):
-        each.order(**{"from": sources[:place][::-1]})
+        each.order(**{"to": [after.name for after in workers[place + 1 : place + 2]], "from": sources[:place][::-1]})
 
 
 class Proxy:
