@@ -94,7 +94,7 @@ def _playbook(path: Path) -> tuple[list[Finding], Spec]:
     found = _judged(path, playbook, document)
     for name in playbook.overlays:
         found += [finding for finding in _judged(path, *read_playbook(path, [name])) if finding.file != str(path)]
-    return found, Spec(stand_in(playbook, 1), playbook, path, path, compose.places(document))
+    return found, Spec(stand_in(playbook, 1), playbook, path, path, places=compose.places(document))
 
 
 def _overlay(path: Path, document: Document) -> list[Finding]:
@@ -135,7 +135,7 @@ def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]
     found: list[Finding] = []
     for count in counts:
         nodes = count * playbook.pipeline_parallel
-        spec = Spec(stand_in(playbook, nodes), playbook, path, path, places)
+        spec = Spec(stand_in(playbook, nodes), playbook, path, path, places=places)
         found += checks.check_written(spec)
     return _placed(found, str(path))
 

@@ -128,4 +128,4 @@ def _origin(done: StageReport, staging: Staging, node: str, given: Path | None) 
     if len(staging.parts) > 1:
         there = f"from what {' and '.join(staging.parts)} have"
         return f"{there}, the rest {rest}" if given or staging.download else there
-    return "from this machine" if staging.what == "ray" else rest
+    return "from this machine" if staging.what in {"ray", "vocabulary", "files"} else rest

@@ -144,6 +144,7 @@ class Facts(Fact):
         compiler: path of the node's C compiler; None without one.
         layers: of images in the Docker engine; None where that or the playbook's image could not be read.
         vocabularies: names of the complete vocabularies that were staged beside the model.
+        files: marks of what was staged from beside playbooks, and is whole.
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 
@@ -176,6 +177,7 @@ class Facts(Fact):
     companions: Annotated[dict[str, Weights], Field(max_length=1024)] | Unread = Field(default_factory=dict)
     rays: Few[str] = ()
     vocabularies: Few[str] = ()
+    files: Few[str] = ()
     reached_at: str | None = None
     clock_offset_s: float | None = None
     clock_error_s: float | None = None

@@ -21,6 +21,7 @@ _DEFAULTS = {
     "lingers": False,
     "rays": [],
     "vocabularies": [],
+    "files": [],
     "firewall": None,
     "compiler": None,
 }
@@ -77,6 +78,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "staging": lambda: storage.staging(machine, state_dir, cluster),
         "rays": lambda: storage.rays(machine, state_dir),
         "vocabularies": lambda: storage.vocabularies(machine, state_dir),
+        "files": lambda: storage.files(machine, state_dir),
         "driver_module": lambda: gpu.module(machine, facts["kernel"]),
         "remove_ipc": lambda: system.remove_ipc(machine),
         "lingers": lambda: system.lingers(machine, facts["user"]),

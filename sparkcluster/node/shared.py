@@ -44,6 +44,10 @@ HUB = ("huggingface.co", 443)
 HUB_ADDRESS = "https://" + HUB[0]
 
 
+WHOLE = ".whole"
+"""File that is written last into a directory of ``state_dir/files``."""
+
+
 def hub_folder(model_id: str) -> str:
     """Directory of a model in the cache of the Hugging Face hub, below HF_HOME."""
     return "hub/models--" + model_id.replace("/", "--")

@@ -10,13 +10,14 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, because
-from sparkcluster.node.shared import UNFINISHED, hub_folder
+from sparkcluster.node.shared import UNFINISHED, WHOLE, hub_folder
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
 _CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquantised layers in 100 KB
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _MOST_OTHERS = 4  # other commits of a model that are examined
+_MOST_MARKS = 1000
 _DEPTH = 3  # of directories below a model
 # vLLM reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
@@ -295,3 +296,9 @@ def vocabularies(machine: Machine, state_dir: str) -> List[str]:
     return [
         "%s/%s" % (mark, name) for mark in machine.names(folder) for name in machine.names("%s/%s" % (folder, mark))
     ]
+
+
+def files(machine: Machine, state_dir: str) -> List[str]:
+    """Marks of what was staged from beside playbooks, and is whole."""
+    folder = state_dir + "/files"
+    return [mark for mark in machine.names(folder) if machine.exists("%s/%s/%s" % (folder, mark, WHOLE))][:_MOST_MARKS]

@@ -34,7 +34,7 @@ from sparkcluster.node.shared import (
 )
 from sparkcluster.plan import docker_run, environment, image, paths
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.library import all_bundled
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel, vocabularies
@@ -327,6 +327,12 @@ class _Rank:
             mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:
+            if mount.source.startswith(beside.PREFIX):  # it cannot be read where nothing is to start
+                found = self.spec.beside.get(mount.source) or beside.Beside(mount.source, "unknown", "", ())
+                source = found.place(facts.state_dir)
+                roots[source] = found.folder(facts.state_dir)
+                mounts.append(docker_run.bind(source, mount.target, read_only=True))
+                continue
             source = paths.expand(mount.source, facts.home)
             roots[source] = paths.root(source, "mounts", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))

@@ -15,7 +15,7 @@ from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease, Operation
 from sparkcluster.spec import Spec
-from sparkcluster.staging import ray, vocabulary
+from sparkcluster.staging import beside, ray, vocabulary
 from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.begin import Settings
@@ -150,6 +150,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         first_staged.compare(view, done.commits, report)
     if "weights" in options.what:
         done, view = _vocabularies(changer, view, done, options, report)
+        done, view = _beside(changer, view, done, options, report)
     if "image" not in options.what or view.topology is None or not view.bring_ray:
         return done, view
     lacking = ray.find_missing(view.spec, view.facts, view.topology)
@@ -177,6 +178,20 @@ def _vocabularies(
     copied = list(done.copied)
     for each, staging in lacking if not options.dry_run else ():
         copied += vocabulary.stage(changer, view.facts, each, staging, report.progress)
+    stagings = (*done.stagings, *(staging for _, staging in lacking))
+    changed = len(copied) > len(done.copied)
+    done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))
+    return done, _complete_view(changer, view.spec, report) if changed else view
+
+
+def _beside(
+    changer: Changer, view: View, done: StageReport, options: Options, report: Report
+) -> tuple[StageReport, View]:
+    """Bring what the playbook mounts from its own directory."""
+    lacking = beside.find_missing(view.spec, view.facts)
+    copied = list(done.copied)
+    for each, staging in lacking if not options.dry_run else ():
+        copied += beside.stage(changer, view.facts, each, staging, report.progress)
     stagings = (*done.stagings, *(staging for _, staging in lacking))
     changed = len(copied) > len(done.copied)
     done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparkcluster.spec.beside import Beside
 from sparkcluster.spec.document import KeyPath
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
@@ -16,6 +17,7 @@ class Spec:
     """Inventory and playbook together, with the files they came from.
 
     Attributes:
+        beside: what the playbook mounts from its own directory, by the source of the mount.
         places: file and line of every key of the playbook, for findings about what was written.
     """
 
@@ -23,6 +25,7 @@ class Spec:
     playbook: Playbook
     inventory_path: Path
     playbook_path: Path
+    beside: Mapping[str, Beside] = dataclasses.field(default_factory=dict)
     places: Mapping[KeyPath, tuple[str, int]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 

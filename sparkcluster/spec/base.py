@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)]
 # ',' ':' and '"' have a meaning in Docker's --mount and --volume.
 NodePath = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
+# Beside the playbook, if it begins with ./
+MountSource = Annotated[str, Field(pattern=r'^(/|~$|~/|\./)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 LocalPath = Annotated[str, Field(pattern=r"^(/|~)[^\x00-\x1f\x7f]*$", max_length=1024)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 FindingCode = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem
-from sparkcluster.spec import powers, variables
+from sparkcluster.spec import beside, powers, variables
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.secret_patterns import holds_secret, names_secret
@@ -107,7 +107,10 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
     targets: dict[str, KeyPath] = {}
     for index, mount in enumerate(written.mounts):
         path = ("mounts", index)
-        refused = powers.never(mount.source)
+        if mount.source.startswith(beside.PREFIX):
+            refused = None if mount.read_only else "what is beside the playbook is read-only in the container"
+        else:
+            refused = powers.never(mount.source)
         if refused:
             yield document.problem((*path, "source"), refused, "give another directory, such as ~/data")
         yield from _target(mount.target, (*path, "target"), targets, document)

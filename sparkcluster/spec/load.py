@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec import Spec, check, compose, library, messages
+from sparkcluster.spec import Spec, beside, check, compose, library, messages
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, parse, shown
 from sparkcluster.spec.inventory import Inventory
@@ -55,9 +55,24 @@ def load(inventory_path: Path, playbook: str | None = None, *, starts: bool = Tr
         except UsageError:
             if not problems:
                 raise
+    files = _beside(served, served_path, served_document, problems if starts else []) if served else {}
     if problems or inventory is None or served is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return Spec(inventory, served, inventory_path, served_path, compose.places(served_document))
+    return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document))
+
+
+def _beside(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> dict[str, beside.Beside]:
+    """What the playbook mounts from the directory of the file that names it; what cannot be read is a problem."""
+    found: dict[str, beside.Beside] = {}
+    places = compose.places(document)
+    for index, mount in enumerate(served.mounts):
+        if mount.source.startswith(beside.PREFIX):
+            key = ("mounts", index, "source")
+            try:
+                found[mount.source] = beside.read(mount.source, Path(places[key][0]) if key in places else path)
+            except beside.NotUsable as error:
+                problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
+    return found
 
 
 def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.spec.base import Capability, EnvName, FindingCode, Name, NodePath, Section
+from sparkcluster.spec.base import Capability, EnvName, FindingCode, MountSource, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
@@ -73,9 +73,9 @@ class Companion(Model):
 
 
 class Mount(Section):
-    """A directory or file of the node in the container."""
+    """A directory or file of the node in the container, or one beside the playbook, which is copied to the nodes."""
 
-    source: NodePath = Field(description="path on the node; ~ is expanded there")
+    source: MountSource = Field(description="path on the node, where ~ is expanded; ./… is beside the playbook")
     target: ContainerPath = Field(description="path in the container")
     read_only: bool = Field(True, description="whether it is read-only in the container")
 

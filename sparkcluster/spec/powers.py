@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Iterator
 
 from sparkcluster import engines
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.document import KeyPath, shown
 from sparkcluster.spec.inventory import Inventory, Permit
-from sparkcluster.spec.playbook import REPOSITORY, Playbook
+from sparkcluster.spec.playbook import REPOSITORY, Mount, Playbook
 
 WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
@@ -78,6 +78,7 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
         refused = never(what, inventory) if _PERMIT[kind] == "mounts" else None
         permitted = None if free or refused else _permitted(kind, what, inventory.permit)
         found.append(Power(kind, what, path, permitted, refused, asks, targets.get(path)))
+    found += [Power("file", each.source, asks=True, target=each.target) for each in playbook.mounts if _beside(each)]
     if playbook.kept_caches and inventory.runtime.kind == "docker":
         caches = f"{normal(inventory.state_dir)}/caches"
         usual = engines.engine(playbook.engine).caches.items()
@@ -120,7 +121,8 @@ def digest(spec: Spec) -> str:
     playbook, inventory = spec.playbook, spec.inventory
     asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
     written = playbook.model_dump(mode="json", exclude_defaults=True)
-    content = [inventory.cluster, inventory.runtime.kind, written, asked]
+    content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
+    content += sorted(each.mark for each in spec.beside.values())  # other content is asked about again
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -161,11 +163,17 @@ def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str,
         free = model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
         yield "read", model, ("model", "path"), free, not weights
     for index, mount in enumerate(playbook.mounts):
+        if _beside(mount):
+            continue
         source = normal(mount.source)
         weights = source.startswith(f"{hub}/") or (model is not None and _within(source, model))
         free = mount.read_only and weights
         # Always asked about: its target may be a program of the image.
         yield "read" if mount.read_only else "write", source, ("mounts", index, "source"), free, True
+
+
+def _beside(mount: Mount) -> bool:
+    return mount.source.startswith(beside.PREFIX)
 
 
 def _within(place: str, directory: str) -> bool:

@@ -18,7 +18,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import HUB_ADDRESS, hub_folder
 from sparkcluster.spec import Spec
 
-Artifact = Literal["weights", "image", "vocabulary", "ray"]
+Artifact = Literal["weights", "image", "vocabulary", "ray", "files"]
 Request = dict[str, Any]
 
 

@@ -66,3 +66,24 @@ def test_what_each_has_in_part_makes_both_whole(lab, cli, tmp_path):
     assert "config.json differs between" in failed.err
     a.run(["rm", "-r", MODEL])
     b.run(["rm", "-r", MODEL])
+
+
+def test_what_is_beside_the_playbook_is_in_the_containers(lab, variant, cli, ranks, tmp_path):
+    inventory = variant(lab, playbook={"mounts": [{"source": "./parsers", "target": "/opt/parsers"}]})
+    mine = inventory.parent / "parsers/mine.py"
+    mine.parent.mkdir()
+    mine.write_text("x = 1\n")
+    for name, content in tiny_model_files().items():
+        (tmp_path / name).write_bytes(content)
+    cli("stage", inventory, "weights", "--from", tmp_path).ok()
+    cli("up", inventory).ok()
+    for spark in lab.sparks:
+        ((_, name, _),) = ranks(lab)[spark.name]
+        assert spark.run(["docker", "exec", name, "cat", "/opt/parsers/mine.py"]).stdout == "x = 1\n"
+    mine.write_text("x = 2\n")
+    changed = cli("stage", inventory, "weights", "--json").ok().json
+    assert [(copy["what"], copy["node"], copy["bytes"]) for copy in changed["copied"]] == [
+        ("files", "a", 6),
+        ("files", "b", 6),
+    ]
+    cli("down", inventory).ok()

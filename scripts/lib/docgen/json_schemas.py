@@ -319,7 +319,7 @@ DOCUMENTS: dict[str, Schema] = {
         dry_run=boolean(),
         staging=many(
             record(
-                what=text(enum=["weights", "image", "ray"]),
+                what=text(enum=["weights", "image", "vocabulary", "ray", "files"]),
                 name=text(),
                 **FROM,
                 parts=many(text(), "nodes that have some of its files, where none has all"),

@@ -125,6 +125,19 @@ writes there ends with it. Any other repository that the engine loads, such as o
 under `mounts`: source `~/.cache/huggingface/hub/models--ORG--NAME` (below `hf_home`), target
 `/root/.cache/huggingface/hub/models--ORG--NAME`.
 
+Files of your own come from beside the playbook: a `source` that begins with `./` is a file or directory where the
+playbook's file is (or the one it `extends`, if that has the line), such as a parser plugin or a patched loader:
+
+```yaml
+mounts:
+  - {source: ./parsers, target: /opt/parsers}
+args: {tool-parser-plugin: /opt/parsers/mine.py}
+```
+
+`stage` and `up` copy it to `state_dir/files` of every node, by the hash of its content, and it is mounted read-only
+from there. Hidden files are left out; links that lead out of it, and more than 256 MiB or 1000 files, are refused. It
+is shown and asked about as other mounts are, and again when its content changed.
+
 ## Extending playbooks
 
 `extends: NAME` starts from another playbook, whose keys this one overrides. Sections (`args`, `env`, `verify`, ...) are

@@ -20,7 +20,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import container_name
 from sparkcluster.plan.diff import difference
-from sparkcluster.spec import library
+from sparkcluster.spec import beside, library
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
@@ -416,6 +416,20 @@ def test_a_node_is_told_which_directory_each_source_has_to_be_in(two, cluster, p
     spec = cluster(TWO, playbook=playbook, permit={"mounts": ["/data", "/data/own", "~/scratch:rw"]})
     for node in build(spec, two()).nodes.values():
         assert node.containers[0].roots == roots
+
+
+def test_what_is_beside_the_playbook_is_mounted_from_where_it_is_copied_to(two, cluster, tmp_path):
+    (tmp_path / "plugin.py").write_text("x")
+    playbook = {"mounts": [{"source": "./plugin.py", "target": "/opt/plugin.py"}]}
+    found = beside.read("./plugin.py", tmp_path / "playbook.yaml")
+    spec = dataclasses.replace(cluster(TWO, playbook=playbook), beside={"./plugin.py": found})
+    facts = two()
+    for name, node in build(spec, facts).nodes.items():
+        state = facts[name].state_dir
+        source = f"{state}/files/{found.mark}/plugin.py"
+        assert mounts(node.containers[0])[-1] == f"type=bind,source={source},target=/opt/plugin.py,readonly"
+        assert node.containers[0].roots == {source: f"{state}/files/{found.mark}"}
+    assert build(cluster(TWO, playbook=playbook), facts).hash != build(spec, facts).hash
 
 
 def test_weights_whose_home_differs_are_seen_where_the_head_has_them(two, cluster):

@@ -1,0 +1,98 @@
+"""``mounts`` of what is beside the playbook: what is read, shown and asked about."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import SpecError
+from sparkcluster.spec import powers
+from sparkcluster.spec.beside import NotUsable, read
+from sparkcluster.spec.load import load
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A playbook with a plugin beside it, in a directory, and a parser in a file."""
+    (tmp_path / "plugin/sub").mkdir(parents=True)
+    (tmp_path / "plugin/a.py").write_text("a")
+    (tmp_path / "plugin/sub/b.py").write_text("b")
+    (tmp_path / "plugin/.git").write_text("hidden")
+    (tmp_path / "parser.py").write_text("p")
+    (tmp_path / "playbook.yaml").write_text(
+        "name: mine\nmodel: {id: Qwen/Qwen3-8B}\nimage: vllm/vllm-openai:v0.18.0\nmounts:\n"
+        "  - {source: ./plugin, target: /opt/plugin}\n  - {source: ./parser.py, target: /opt/parser.py}\n"
+    )
+    (tmp_path / "inventory.yaml").write_text(
+        "cluster: atlas\nnodes: [{name: a, host: spark-a}]\nplaybook: ./playbook.yaml\n"
+    )
+    return tmp_path
+
+
+def test_what_is_beside_a_playbook_is_known_by_its_content(here):
+    spec = load(here / "inventory.yaml")
+    found = spec.beside["./plugin"]
+    assert [member.path for member in found.members] == ["plugin/a.py", "plugin/sub/b.py"]
+    assert found.place("/s") == f"/s/files/{found.mark}/plugin"
+    (here / "plugin/a.py").write_text("other")
+    other = load(here / "inventory.yaml")
+    assert other.beside["./plugin"].mark != found.mark
+    assert other.beside["./parser.py"] == spec.beside["./parser.py"]
+    (here / "parser.py").unlink()
+    assert set(load(here / "inventory.yaml", starts=False).beside) == {"./plugin"}  # what stops ranks needs no file
+
+
+def test_it_is_shown_and_asked_about_and_again_when_it_changed(here):
+    spec = load(here / "inventory.yaml")
+    shown = powers.lines(spec.playbook, spec.inventory)
+    assert "! file       ./plugin -> /opt/plugin" in shown
+    assert not [line for line in shown if "needs this in the inventory" in line]
+    (here / "parser.py").write_text("other")
+    assert powers.digest(load(here / "inventory.yaml")) != powers.digest(spec)
+    assert powers.digest(dataclasses.replace(spec, beside={})) != powers.digest(spec)
+
+
+def test_what_the_container_may_write_is_not_beside_the_playbook(here):
+    text = (here / "playbook.yaml").read_text()
+    (here / "playbook.yaml").write_text(text.replace("/opt/plugin}", "/opt/plugin, read_only: false}"))
+    with pytest.raises(SpecError, match="read-only"):
+        load(here / "inventory.yaml")
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("./../secret", "leads out"),
+        ("./.", "leads out"),
+        ("./out", "leads out"),
+        ("./inner", "inner/x leads out of it"),
+        ("./.ssh/id", "is hidden"),
+        ("./innocent", "is hidden"),
+        ("./nothing", "there is no"),
+        ("./empty", "has no files"),
+        ("./large", "weights are copied as a model"),
+    ],
+)
+def test_what_is_not_given_to_nodes(here, source, why):
+    (here.parent / "secret").write_text("key")
+    (here / "out").symlink_to(here.parent / "secret")
+    (here / "inner").mkdir()
+    (here / "inner/x").symlink_to(here / "parser.py")
+    (here / ".ssh").mkdir()
+    (here / ".ssh/id").write_text("key")
+    (here / "innocent").symlink_to(here / ".ssh/id")
+    (here / "empty").mkdir()
+    with (here / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(NotUsable, match=why):
+        read(source, here / "playbook.yaml")
+
+
+def test_a_mistake_is_told_with_its_line(here):
+    (here / "parser.py").unlink()
+    with pytest.raises(SpecError) as caught:
+        load(here / "inventory.yaml")
+    (problem,) = caught.value.problems
+    assert (Path(str(problem.file)).name, problem.line) == ("playbook.yaml", 6)
