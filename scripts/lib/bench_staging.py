@@ -73,6 +73,7 @@ class Bench:
         """An inventory of the first Spark and so many others, with a playbook that differs in some keys."""
         document, base = (yaml.safe_load(path.read_text()) for path in (self.lab.inventory, self.lab.playbook))
         document["nodes"] = document["nodes"][: receivers + 1]
+        document["permit"] = {"mounts": [HUB]}  # a hidden directory
         document["playbook"] = str(self.lab.directory / f"{name}-{receivers}-playbook.yaml")
         Path(document["playbook"]).write_text(yaml.safe_dump({**base, **playbook}))
         path = self.lab.directory / f"{name}-{receivers}.yaml"
@@ -243,15 +244,14 @@ def memory(bench: Bench) -> Iterator[bool]:
 
 def update(bench: Bench, store: str) -> Iterator[bool]:
     """An image of which the other node has all layers but the top one."""
-    first, second = bench.lab.sparks
+    first = bench.first
     with bench.lab.registry() as registry:
         old = registry.add("old", images.archive("stub"), level=0)
         new = registry.add("new", images.archive("stub"), level=0, more=secrets.token_hex(LAYER_BYTES // 2))
-        for spark, references in ((first, (old, new)), (second, (old,))):
-            for reference in references:
-                spark.run(["docker", "pull", "--quiet", reference], timeout_s=300)
-    inventory = bench.inventory(1, "update", {"image": new})
-    staged = Staged(bench, inventory, "image")
+        # Brought by stage, so that what a containerd store has of it is recorded.
+        Staged(bench, bench.inventory(1, "old", {"image": old}), "image")
+        first.run(["docker", "pull", "--quiet", new], timeout_s=300)
+    staged = Staged(bench, bench.inventory(1, "update", {"image": new}), "image")
     moved = staged.rails.bytes(first, sent=True)
     ratio = (moved - 5 * MB) / LAYER_BYTES
     detail = f"{moved / MB:.4g} MB for a layer of {LAYER_BYTES / MB:.3g} MB"

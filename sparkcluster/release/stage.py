@@ -12,13 +12,14 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.release import first_staged
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import Changer
+from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease, Operation
 from sparkcluster.spec import Spec
 from sparkcluster.staging import beside, ray, vocabulary
 from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.chain import last_rates
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 
@@ -50,6 +51,7 @@ class Options:
         return Settings(
             encrypt=staging.encrypt if self.encrypt is None else self.encrypt,
             limit_bytes_s=self.limit_bytes_s or limit,
+            rates=last_rates(observed.read(spec.inventory.cluster)[0]),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkcluster.hosts.base import Host
 from sparkcluster.staging.again import Step
+from sparkcluster.staging.chain import Rates
 from sparkcluster.staging.keys import new_key
 from sparkcluster.staging.order import Begin, Listen, Request, key
 
@@ -17,10 +18,17 @@ Bring = Callable[[Step, Host, str, bytes], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user allows: plain bytes on cables unless ``encrypt``, and how fast each node may send."""
+    """How files are copied.
+
+    Attributes:
+        encrypt: on cables too.
+        limit_bytes_s: the most that each node sends.
+        rates: of earlier copies in this cluster, for what people are told.
+    """
 
     encrypt: bool = False
     limit_bytes_s: int | None = None
+    rates: Rates = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

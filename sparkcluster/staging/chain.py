@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
@@ -26,8 +26,12 @@ _MEDIA: tuple[Medium, ...] = ("tunnel", "wifi", "wire", "rail")
 _UNKNOWN_MBPS = 1000
 
 # What a copy gets of a link, what an NVMe writes at most, and what one core does under TLS: 0.5 GB/s were measured on
-# one EPYC core. A Spark's own figures replace them after the first copy.
+# one EPYC core. A cluster's own rates replace them after the first copy (``last_rates``).
 _SHARE, _DISK_BYTES_S, _TLS_BYTES_S, _WIFI_BYTES_S = 0.9, 2e9, 0.4e9, 0.03e9
+_RATE_BYTES = 10**9  # a copy of less tells no rate
+
+Rates = Mapping[tuple[str, bool], float]
+"""Bytes per second by medium, and by whether they were encrypted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -239,9 +243,23 @@ def turned(upstream: Mapping[str, tuple[str, ...]], stuck: Collection[str]) -> d
     return {node: names[1:] + names[:1] if node in stuck else names for node, names in upstream.items()}
 
 
-def expected_s(size_bytes: int, way: Way, *, measured_bytes_s: float | None = None, encrypted: bool = False) -> float:
-    """Seconds that ``size_bytes`` probably take over ``way``, at a rate that was measured there, or at its speed."""
-    rate = measured_bytes_s or min(_DISK_BYTES_S, _SHARE * (way.speed_mbps or _UNKNOWN_MBPS) * 1e6 / 8)
+def last_rates(lines: Iterable[Mapping[str, Any]]) -> Rates:
+    """The rates of the last copies of weights of at least 1 GB, from ``lines`` of ``runtime.observed``."""
+    rates = {}
+    for line in lines:
+        size, seconds = line.get("bytes"), line.get("seconds")
+        if (line.get("what"), line.get("artifact")) != ("stage", "weights"):
+            continue  # what an image takes is its engine's time
+        if isinstance(size, int) and isinstance(seconds, int | float) and size >= _RATE_BYTES and seconds > 0:
+            rates[str(line.get("medium")), bool(line.get("encrypted"))] = size / seconds
+    return rates
+
+
+def expected_s(size_bytes: int, way: Way, rates: Rates, *, encrypted: bool = False) -> float:
+    """Seconds that ``size_bytes`` probably take over ``way``: by the last copy, else by the speed of the link."""
+    if (way.medium, encrypted) in rates:
+        return size_bytes / rates[way.medium, encrypted]
+    rate = min(_DISK_BYTES_S, _SHARE * (way.speed_mbps or _UNKNOWN_MBPS) * 1e6 / 8)
     if encrypted:
         rate = min(rate, _TLS_BYTES_S)
     if way.medium in {"wifi", "tunnel"}:

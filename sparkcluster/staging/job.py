@@ -23,7 +23,7 @@ from sparkcluster.report import Report, Transfer
 from sparkcluster.staging import notes, send
 from sparkcluster.staging.again import RESUME, Step
 from sparkcluster.staging.begin import Bring, Files, Settings, begin_request
-from sparkcluster.staging.chain import Chain, Way, between, chain, listening, turned, verified, ways
+from sparkcluster.staging.chain import Chain, Medium, Way, between, chain, listening, turned, verified, ways
 from sparkcluster.staging.follower import Ended, Follower
 from sparkcluster.staging.order import Dial, Look, Said, Source, files_lines, key
 from sparkcluster.staging.retries import combined
@@ -40,11 +40,13 @@ _END_S = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrived:
-    """What reached a node: from whom at last, how many bytes, and in how many seconds."""
+    """What reached a node: from whom at last and over what, how many bytes, and in how many seconds."""
 
     source: str
     bytes: int
     seconds: float
+    medium: Medium
+    encrypted: bool
 
 
 class Job:
@@ -194,7 +196,7 @@ class Job:
             self._transfer(node)
         elif node not in self.arrived:
             source = said.source or next(iter(self._chain.upstreams.get(node, ())), "")
-            self.arrived[node] = Arrived(source, said.done.bytes, said.done.seconds)
+            self.arrived[node] = Arrived(source, said.done.bytes, said.done.seconds, *self._way_of(source, node))
             self._transfer(node, state="complete")
 
     def _keep_hashes(self, node: str, said: Said) -> None:
@@ -219,15 +221,19 @@ class Job:
         self._noted.add(what)
         return new
 
-    def _transfer(self, node: str, **state: Any) -> None:
-        source = self._said(node).source
+    def _way_of(self, source: str | None, node: str) -> tuple[Medium, bool]:
+        """What a node pulls over, and whether that is encrypted."""
         way = next(iter(between(self._found, source, node)), None) if source else None
         medium = way.medium if way is not None else "rail"
+        return medium, self._settings.encrypt or medium != "rail"
+
+    def _transfer(self, node: str, **state: Any) -> None:
+        source = self._said(node).source
+        medium, encrypted = self._way_of(source, node)
         self._report.transfer(
             Transfer(
                 node, self._files.what, self._has(node), self._total, source,
-                medium=medium,
-                encrypted=self._settings.encrypt or medium != "rail", **state,
+                medium=medium, encrypted=encrypted, **state,
             )
         )  # fmt: skip
 
@@ -291,7 +297,7 @@ class Job:
         self._chain = chain(living, self._found, has, self._total)
         for way in self._chain.bridges:
             if has[way.target] < self._total and self._once("bridge", way.source, way.target):
-                text = notes.bridge(self._files.what, way, self._total - has[way.target])
+                text = notes.bridge(self._files.what, way, self._total - has[way.target], self._settings.rates)
                 self.loud.append(text)
                 self._report.note(f"warning: {text}")
         for node in self._chain.unreached if self._round == 1 else self._left_alone():

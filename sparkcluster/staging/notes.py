@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.errors import StageError
-from sparkcluster.staging.chain import Way, between, chain, expected_s
+from sparkcluster.staging.chain import Rates, Way, between, chain, expected_s
 from sparkcluster.staging.order import Left, Room, Wrong
 
 _NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
@@ -32,10 +32,10 @@ def link(way: Way) -> str:
     return f"{_NETWORKS[way.medium]} ({way.interface}{speed})"
 
 
-def bridge(what: str, way: Way, size_bytes: int) -> str:
+def bridge(what: str, way: Way, size_bytes: int, rates: Rates) -> str:
     """That a copy leaves the interconnect, and how long it takes."""
     source, target = way.source, way.target
-    took = duration(expected_s(size_bytes, way, encrypted=True))
+    took = duration(expected_s(size_bytes, way, rates, encrypted=True))
     return (
         f"{source} and {target} share no cable: {target} gets {what} from {source} over {link(way)}, encrypted; "
         f"{gigabytes(size_bytes)}, about {took}"
@@ -101,7 +101,7 @@ class Expected:
 
 
 def forecast(
-    found: Sequence[Way], nodes: Sequence[str], lacks: Mapping[str, int], total: int, *, encrypt: bool
+    found: Sequence[Way], nodes: Sequence[str], lacks: Mapping[str, int], total: int, rates: Rates, *, encrypt: bool
 ) -> tuple[Expected, ...]:
     """What moves to each of ``nodes`` that lacks bytes of ``total``, if all ways that are ``found`` work."""
     made = chain(nodes, found, {node: total - lacks.get(node, 0) for node in nodes}, total)
@@ -112,6 +112,6 @@ def forecast(
         if way is None or not lacks.get(node):
             continue
         encrypted = encrypt or way.medium != "rail"
-        seconds = expected_s(lacks[node], way, encrypted=encrypted)
+        seconds = expected_s(lacks[node], way, rates, encrypted=encrypted)
         expected.append(Expected(node, way.source, lacks[node], link(way), encrypted, round(seconds, 1)))
     return tuple(expected)

@@ -185,7 +185,7 @@ class _Run(Transfers):
         }
         nodes = [*staging.sources, *missing]
         found = probable(self.facts, self.topology, nodes)
-        return forecast(found, nodes, lacks, staging.size_bytes, encrypt=self.settings.encrypt)
+        return forecast(found, nodes, lacks, staging.size_bytes, self.settings.rates, encrypt=self.settings.encrypt)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""

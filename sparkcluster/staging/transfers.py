@@ -12,6 +12,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.report import Report
+from sparkcluster.runtime import observed
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.begin import Files, Settings
@@ -99,6 +100,9 @@ class Transfers:
             self.image_ids |= job.image_ids()
             for node, arrived in job.arrived.items():
                 self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
+                if not self.settings.limit_bytes_s:
+                    cluster = self.lease(node)["cluster"]
+                    observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
 
     def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
         """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""

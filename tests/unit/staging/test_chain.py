@@ -15,6 +15,7 @@ from sparkcluster.staging.chain import (
     chain,
     expected_s,
     islands,
+    last_rates,
     listening,
     probable,
     turned,
@@ -138,7 +139,7 @@ def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, clus
 def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
     facts, topology = pairs(spark, cluster)
     lacks = dict.fromkeys("bcd", 60 * 10**9)
-    moves = forecast(probable(facts, topology, "abcd"), "abcd", lacks, 60 * 10**9, encrypt=False)
+    moves = forecast(probable(facts, topology, "abcd"), "abcd", lacks, 60 * 10**9, {}, encrypt=False)
     assert [(each.node, str(each)) for each in moves] == [
         ("b", "from a over its cable (enp1s0f0np0, 200 Gb/s), 60.0 GB, about 30 s"),
         ("c", "from a over the management network (enP7s7, 10 Gb/s), encrypted, 60.0 GB, about 2 min"),
@@ -231,17 +232,35 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
     [
         (RAIL, {}, 30),  # the disk
         (RAIL, {"encrypted": True}, 150),
-        (RAIL, {"measured_bytes_s": 1.2e9}, 50),
+        (RAIL, {"rates": {("rail", False): 1.2e9}}, 50),
+        (RAIL, {"rates": {("rail", False): 1.2e9}, "encrypted": True}, 150),  # another rate
         (WIRE, {}, 533),
         ({**WIRE, "speed_mbps": 10_000}, {}, 53),
         ({**WIRE, "speed_mbps": 10_000}, {"encrypted": True}, 150),
         ({**WIRE, "speed_mbps": 0}, {}, 533),
         (WIFI, {}, 2000),
-        ({**WIRE, "speed_mbps": 10_000}, {"measured_bytes_s": 1.2e9, "encrypted": True}, 150),
+        ({**WIRE, "speed_mbps": 10_000}, {"rates": {("wire", True): 0.6e9}, "encrypted": True}, 100),
     ],
 )
 def test_how_long_60_gb_take(kind, more, seconds):
-    assert round(expected_s(60 * 10**9, both("a", "b", kind)[0], **more)) == seconds
+    assert round(expected_s(60 * 10**9, both("a", "b", kind)[0], **{"rates": {}, **more})) == seconds
+
+
+def test_the_rate_of_a_cluster_is_that_of_its_last_large_copy():
+    line = {
+        "what": "stage",
+        "artifact": "weights",
+        "medium": "rail",
+        "encrypted": False,
+        "bytes": 10**9,
+        "seconds": 2.0,
+    }
+    lines = [
+        line, {**line, "seconds": 1}, {**line, "encrypted": True}, {**line, "bytes": 10**9 - 1, "seconds": 9},
+        {**line, "seconds": 0}, {**line, "what": "deep", "seconds": 9}, {**line, "bytes": "x"}, {"what": "stage"},
+        {**line, "artifact": "image", "seconds": 9},
+    ]  # fmt: skip
+    assert last_rates(lines) == {("rail", False): 1e9, ("rail", True): 0.5e9}
 
 
 # the model: nodes that pull, of which some die
