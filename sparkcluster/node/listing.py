@@ -37,10 +37,10 @@ class File:
     mirror of the hub that names it by its SHA-1 alone.
     """
 
-    __slots__ = ("blob", "git", "name", "real", "recorded", "sha256", "status")
+    __slots__ = ("blob", "git", "name", "recorded", "sha256", "status")
 
-    def __init__(self, name: str, real: str, status: Status, blob: Optional[str]) -> None:
-        self.name, self.real, self.status, self.blob = name, real, status, blob
+    def __init__(self, name: str, status: Status, blob: Optional[str]) -> None:
+        self.name, self.status, self.blob = name, status, blob
         self.sha256: Optional[str] = None
         self.git: Optional[str] = None
         self.recorded: Optional[str] = None
@@ -90,34 +90,49 @@ def listing(
         for place in (os.path.dirname(top), top, blobs):
             stay_inside(place, os.path.realpath(place), place)
     files: List[File] = []
-    unread: List[File] = []
     for name, real, status in model_files(top, choice):
         path = os.path.join(top, name)
         if revision:
             stay_inside(path, real, os.path.join(home, ""))
         folder, last = os.path.split(real)
-        file = File(name, real, status, last if revision and os.path.islink(path) and folder == blobs else None)
-        known = record.known(_place(home, top, file), status) if record is not None else None
-        if reads == "all":
-            file.recorded = known
-        else:
-            named = file.blob if reads == "small" and _SHA256.fullmatch(file.blob or "") else None
-            file.sha256 = known or named
-        if file.sha256 is None and (reads != "small" or status.st_size <= _SMALL_BYTES):
-            unread.append(file)
-        files.append(file)
+        files.append(File(name, status, last if revision and os.path.islink(path) and folder == blobs else None))
     if not files:
         raise Failed("source", "%s contains no files" % top)
+    if record is not None:
+        _compare(files, record, lambda file: _place(home, top, file))
+    unread: List[File] = []
+    for file in files:
+        if reads != "all":
+            named = file.blob if reads == "small" and _SHA256.fullmatch(file.blob or "") else None
+            file.sha256, file.recorded = named if file.recorded in (None, named) else file.recorded, None
+        if file.sha256 is None and (reads != "small" or file.status.st_size <= _SMALL_BYTES):
+            unread.append(file)
+
+    def path_of(file: File) -> str:
+        return os.path.realpath(os.path.join(top, file.name))
 
     def note(file: File) -> None:
-        after = os.stat(file.real)
+        after = os.stat(path_of(file))
         if Status(after.st_size, after.st_mtime_ns, after.st_ino) != file.status:
-            raise Failed("source", "%s changed while it was read" % file.real)
+            raise Failed("source", "%s changed while it was read" % path_of(file))
         if record is not None and file.recorded in (None, file.sha256) and not file.is_misnamed:
             record.add(_place(home, top, file), after, str(file.sha256))
 
-    _read(unread, check, note)
+    _read(unread, path_of, check, note)
     return files
+
+
+def _compare(files: List[File], record: Record, place: Callable[[File], str]) -> None:
+    """Set what the record says of ``files``; of tens of thousands, neither it nor their places are kept in memory."""
+    first = {file.blob or place(file): file for file in files}
+    for path, entry in record.entries():
+        folder, _, name = path.partition("/")
+        file = first.get(name if folder == "blobs" else path) or first.get(path)
+        if file is not None and place(file) == path:
+            found = entry.sha256.hex() if entry.describes(file.status) else None
+            file.recorded = file.blob if found == file.blob else found
+    for file in files:  # several may link to one blob
+        file.recorded = first[file.blob or place(file)].recorded
 
 
 def _place(home: str, top: str, file: File) -> str:
@@ -132,7 +147,9 @@ def stay_inside(path: str, real: str, inside: str) -> None:
         raise Failed("source", text)
 
 
-def _read(unread: List[File], check: Callable[[], None], note: Callable[[File], None]) -> None:
+def _read(
+    unread: List[File], path_of: Callable[[File], str], check: Callable[[], None], note: Callable[[File], None]
+) -> None:
     """Hash files, each of which ``note`` gets then, and emit every second how far that is.
 
     Hashing releases the GIL, so threads run in parallel; they stop where ``check`` or ``note`` fails.
@@ -155,7 +172,7 @@ def _read(unread: List[File], check: Callable[[], None], note: Callable[[File], 
                 return
             sha1 = bool(_SHA1.fullmatch(file.blob or ""))
             digests = _Digests(file.status.st_size, sha1=sha1)
-            file.sha256 = hash_file(digests, file.real, progress)
+            file.sha256 = hash_file(digests, path_of(file), progress)
             if sha1:
                 file.git = digests.name(str(file.blob))
             ready.put(file)

@@ -21,7 +21,7 @@ import json
 import os
 import struct
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
 from sparkcluster.node import common
 from sparkcluster.node.model_files import Status
@@ -75,13 +75,16 @@ class Record:
     def _load(self) -> Dict[str, Entry]:
         if self._files is None:
             self._files = {}
-            lines = read_lines(self.path)
-            if next(lines, None) == {"root": self.root}:
-                for line in lines:
-                    self._take(line)
-            for each in self._added.values():
-                self._take(each)
+            for line in self._lines():
+                self._take(line)
         return self._files
+
+    def _lines(self) -> Iterator[Any]:
+        """The documents of the record, then what was added."""
+        lines = read_lines(self.path)
+        if next(lines, None) == {"root": self.root}:
+            yield from lines
+        yield from self._added.values()
 
     @property
     def clusters(self) -> Set[str]:
@@ -94,6 +97,13 @@ class Record:
         """Snapshots that staging made."""
         self._load()
         return self._revisions
+
+    def entries(self) -> Iterator[Tuple[str, Entry]]:
+        """The files one by one, of each path the last counting: of sixty thousand none is kept in memory."""
+        for line in self._lines():
+            found = _entry(line)
+            if found is not None:
+                yield found[0], found[1]
 
     def known(self, path: str, status: AnyStatus) -> Optional[str]:
         """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
@@ -177,14 +187,13 @@ class Record:
                 if isinstance(line.get(key), str):
                     found.add(line[key])
             return
-        with contextlib.suppress(TypeError, ValueError, struct.error):
-            path, size, mtime, inode, sha256, ours = line
-            stamp, before = _STAMP.pack(size, mtime, inode), files.get(path)
-            if ours is None:
-                ours = before is not None and before.stamp == stamp and before.ours
-            content = bytes.fromhex(sha256)
-            if len(content) == hashlib.sha256().digest_size:
-                files[str(path)] = Entry(stamp, content, ours is True)
+        new = _entry(line)
+        if new is not None:
+            path, entry, ours = new
+            before = files.get(path)
+            if ours is None and before is not None and before.stamp == entry.stamp:
+                entry = entry._replace(ours=before.ours)
+            files[path] = entry
 
     def _append(self, lines: List[Any]) -> None:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
@@ -204,6 +213,16 @@ class Record:
 def stamp_of(status: AnyStatus) -> bytes:
     """What tells a file from another one at its place."""
     return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _entry(line: Any) -> Optional[Tuple[str, Entry, Optional[bool]]]:
+    """Path and file in a line, and whether staging wrote it, as it says; None for another or a damaged one."""
+    try:
+        path, size, mtime, inode, sha256, ours = line
+        entry = Entry(_STAMP.pack(size, mtime, inode), bytes.fromhex(sha256), ours is True)
+    except (TypeError, ValueError, struct.error):
+        return None
+    return (str(path), entry, ours) if len(entry.sha256) == hashlib.sha256().digest_size else None
 
 
 def _line(document: Any) -> bytes:

@@ -231,6 +231,50 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
     assert int(done.stdout) <= 64 << 10  # KiB
 
 
+@pytest.mark.full
+def test_a_list_of_many_recorded_files_takes_little_memory(tmp_path):
+    """Sixty thousand in the hub's cache, all of them in the record: at most 64 MiB with all that lists them."""
+    program = """
+import os, sys
+from sparkcluster.node.record import Record
+state, home = sys.argv[1] + "/state", sys.argv[1] + "/models--a--b"
+os.makedirs(home + "/blobs"), os.makedirs(home + "/snapshots/r/data")
+record = Record(state, home)
+for number in range(60000):
+    name = "%064x" % number
+    os.close(os.open(home + "/blobs/" + name, os.O_CREAT))
+    os.symlink("../../../blobs/" + name, home + "/snapshots/r/data/%05d.json" % number)
+    record.add("blobs/" + name, os.stat(home + "/blobs/" + name), name, ours=True)
+record.save("atlas")
+"""
+    listed = """
+import sys
+from sparkcluster.node import listing
+from sparkcluster.node.record import Record
+state, home = sys.argv[1] + "/state", sys.argv[1] + "/models--a--b"
+found = listing.listing(home, "r", None, Record(state, home), reads="unknown")
+assert len(found) == 60000 and all(file.sha256 == file.blob for file in found)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    done = subprocess.run([sys.executable, "-c", listed, tmp_path], capture_output=True, text=True, check=True)
+    assert int(done.stdout.splitlines()[-1]) <= 64 << 10  # KiB
+
+
+def test_names_of_one_blob_are_both_in_the_record(tmp_path, state, reads):
+    home, name = tmp_path / "models--a--b", "ab" * 20
+    (home / "blobs").mkdir(parents=True)
+    (home / "snapshots" / "r").mkdir(parents=True)
+    (home / "blobs" / name).write_bytes(b"{}")
+    for each in ("config.json", "generation_config.json"):
+        (home / "snapshots" / "r" / each).symlink_to(f"../../blobs/{name}")
+    record = Record(state, str(home))
+    record.add(f"blobs/{name}", (home / "blobs" / name).stat(), "cd" * 32)
+    found = listing.listing(str(home), "r", None, record, reads="unknown")
+    assert [file.sha256 for file in found] == ["cd" * 32] * 2
+    assert reads == []
+
+
 def test_what_is_added_later_is_appended_and_counts(model, state):
     status = (model / "config.json").stat()
     record = Record(state, str(model))
