@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.machine import Machine, quoted
@@ -50,7 +50,13 @@ def held(machine: Machine, state_dir: str, engine: Dict[str, Any]) -> Tuple[List
     """What images that are here and whole have: diff IDs of each; in containerd's store each file that is recorded."""
     if engine["containerd_store"]:
         recorded = _record(state_dir) if major(engine) in _PROVEN else {}
-        return [], [each for name, kept in recorded.items() if _is_here(machine, name, kept) for each in kept]
+        gone = _without_files(machine) if recorded else frozenset()
+        return [], [
+            each
+            for name, kept in recorded.items()
+            if name not in gone and _is_here(machine, name, kept)
+            for each in kept
+        ]
     found = machine.docker_document("/images/json", list) or []
     newest = sorted(found, key=lambda each: -int(each.get("Created") or 0))[:_IMAGES]
     chains: Dict[Tuple[str, ...], None] = {}
@@ -59,6 +65,20 @@ def held(machine: Machine, state_dir: str, engine: Dict[str, Any]) -> Tuple[List
         if docker.is_whole(image):
             chains[tuple((image["RootFS"].get("Layers") or [])[:_LAYERS])] = None
     return [list(chain) for chain in chains], []
+
+
+def _without_files(machine: Machine) -> FrozenSet[str]:
+    """IDs of images of which containerd's store lacks files; Docker says that since version 28.
+
+    One that was removed and pulled again, beside another one with the same layers, is such an image (containerd#8973).
+    """
+    listed = machine.docker_document("/images/json?manifests=1", list) or []
+    return frozenset(
+        str(each.get("Id"))
+        for each in listed
+        if each.get("Manifests") is not None
+        and not any(found.get("Available") for found in each["Manifests"] if found.get("Kind") == "image")
+    )
 
 
 def _is_here(machine: Machine, image_id: str, kept: List[Layer]) -> bool:

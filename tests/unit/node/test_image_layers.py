@@ -92,6 +92,22 @@ def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_th
     assert image_layers.layers(engine, str(tmp_path), untried, None)["blobs"] == []
 
 
+@pytest.mark.parametrize(
+    ("manifests", "there"),
+    [
+        ({}, True),
+        ({"Manifests": None}, True),
+        ({"Manifests": [{"Kind": "image", "Available": False}, {"Kind": "image", "Available": True}]}, True),
+        ({"Manifests": [{"Kind": "image", "Available": False}, {"Kind": "attestation", "Available": True}]}, False),
+        ({"Manifests": []}, False),
+    ],
+)
+def test_an_image_of_which_containerds_store_lacks_files_lends_none(request_of, tmp_path, manifests, there):
+    image_record.record(request_of(A), "x", [["1" * 64, 5]])
+    listed = {"/images/json?manifests=1": [{"Id": "y"}, {"Id": "x", **manifests}], "/images/x/json": described(A)}
+    assert bool(image_layers.held(Engine(listed), str(tmp_path), CONTAINERD)[1]) is there
+
+
 def test_an_image_that_has_changed_under_its_id_is_not_what_was_recorded(request_of, tmp_path):
     image_record.record(request_of(A, B), "sha256:1", [["1" * 64, 10], ["2" * 64, 20]])
     assert image_layers.held(Engine({"/images/sha256:1/json": described(A, C)}), str(tmp_path), CONTAINERD) == ([], [])
