@@ -365,7 +365,9 @@ def test_lines_of_input_are_orders_and_their_end_is_not_the_jobs(world):
 
 def test_orders_are_for_this_user_alone(world):
     world.program()
-    world.until(lambda said: said.get("looks"))
-    assert {file.name: file.stat().st_mode & 0o777 for file in world.directory.iterdir()} == dict.fromkeys(
-        ("lock", "order.lock", "job.json", "state.json", "end.json"), 0o600
-    )
+    said = world.until(lambda said: said.get("looks"))
+    os.kill(said["pid"], signal.SIGKILL)
+    world.until(lambda _: not world.at_work())
+    modes = {file.name: file.stat().st_mode & 0o777 for file in world.directory.iterdir()}
+    assert {"lock", "order.lock", "job.json", "state.json", "end.json"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
