@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import struct
 
 import pytest
@@ -14,9 +15,10 @@ from sparkcluster.errors import HostTimeout, LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.probing.collect import Collected, collect_facts
-from sparkcluster.runtime import Changer
+from sparkcluster.runtime import Changer, observed
 from sparkcluster.staging import run
 from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.chain import last_rates
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
@@ -116,6 +118,20 @@ def test_all_nodes_end_with_what_one_had(world, model):
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {image_id}
     assert ("c", "weights missing") in world.reports
     assert json.dumps(report.as_json())
+
+
+def test_what_copies_of_weights_took_is_kept_for_the_next_forecast(world, model):
+    write, _, revision = model
+    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
+    world.stage(what=["weights"], settings=Settings(limit_bytes_s=10**9))
+    assert observed.read("atlas") == ([], None)
+    for node in "bc":
+        shutil.rmtree(world.nodes[node].hf_home)
+    world.stage(what=["weights"])
+    lines, _ = observed.read("atlas")
+    kept = {line["node"]: (line["what"], line["artifact"], line["medium"], line["encrypted"]) for line in lines}
+    assert kept == dict.fromkeys("bc", ("stage", "weights", "rail", False))
+    assert all(last_rates([{**line, "bytes": 10**9}]) == {("rail", False): 10**9 / line["seconds"]} for line in lines)
 
 
 def test_over_a_cable_nothing_is_warned_of(world, model):
