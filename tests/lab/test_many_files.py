@@ -66,17 +66,18 @@ def stage(lab, cli, variant):
                 "--json",
                 timeout=400,
             )
+        done.ok()
         names = [
             spark.run(["sh", "-c", f"cd {top} && find blobs snapshots refs | sort | sha256sum"]).stdout
             for spark in lab.sparks
         ]
         assert names[0] == names[1]
-        return done.ok().json, memory.most
+        return done.json, memory.most
 
     yield run
     target.run(["umount", HUB])
     for spark in lab.sparks:
-        spark.run(["sh", "-c", f"rm -rf {top} /root/.local/state/sparkcluster/models"])
+        spark.run(["sh", "-c", f"rm -rf {top} /root/.local/state/sparkcluster/models"], timeout_s=300)
 
 
 def packets(spark):
