@@ -67,7 +67,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
-    lease = _lease(fleet, spec, "stage")
+    lease = staging_lease(fleet, spec, "stage")
     if options.dry_run:
         return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
@@ -85,15 +85,17 @@ def _complete_view(changer: Changer, spec: Spec, report: Report, *, bring_ray: b
     return until_answered(step, fleet, list(fleet.hosts), look, lambda view: view.collected.errors)
 
 
-def _lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
+def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
+    """The lease of staging, not yet acquired."""
     inventory = spec.inventory
     return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
 
 
-def copy_for_start(starting: Changer, view: View, report: Report) -> View:
-    """Copy what a start misses; the cluster then. The lease of staging is taken for that alone, and not for nothing.
+def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report) -> View:
+    """Copy what a start misses; the cluster then. ``lease``, that of staging, is acquired where something is missing.
 
-    Where the connection to a node broke meanwhile, that of the start is taken again too: a copy takes long.
+    It stays so until the caller closes it. Where the connection to a node broke meanwhile, that of the start is taken
+    again too: a copy takes long.
 
     Raises:
         LeaseHeld: something is missing, and another operator is staging.
@@ -101,21 +103,21 @@ def copy_for_start(starting: Changer, view: View, report: Report) -> View:
     """
     options = Options()
     report.step("stage", " and ".join(options.what))
-    lease = _lease(starting.fleet, view.spec, "up")
     found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
     if not any(staging.missing for staging in found.stagings):
         first_staged.compare(view, found.commits, report)
         return view
+    if not lease.epochs:
+        lease.acquire(list(view.facts))
 
     def hold(node: str) -> None:
-        for changer in (lease.changer, starting):
-            if changer.hold is not None:
-                changer.hold(node)
+        for each in (lease.hold, starting.hold):
+            if each is not None:
+                each(node)
 
-    with lease.acquire(list(view.facts)):
-        changer = dataclasses.replace(lease.changer, tell=report.note, hold=hold)
-        # What is missing may have been brought before the lease was ours.
-        return _copy(changer, _complete_view(changer, view.spec, report), options, report)[1]
+    changer = dataclasses.replace(lease.changer, tell=report.note, hold=hold)
+    # What is missing may have been brought before the lease was ours.
+    return _copy(changer, _complete_view(changer, view.spec, report), options, report)[1]
 
 
 def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:

@@ -83,7 +83,8 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls
         report.step("lease", count(len(view.facts), "node"))
         walk = Walk(lease.changer, spec, options, report)
         try:
-            answers = walk.to_serving(groups)
+            with walk.staging:
+                answers = walk.to_serving(groups)
         except KeyboardInterrupt:
             raise walk.interrupted() from None
         done = Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)

@@ -25,7 +25,7 @@ from sparkcluster.plan.records import KEEP, record, unreadable
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.outcome import came_back, failure, newly_recorded
 from sparkcluster.release.serving import OBSERVE_S, elsewhere, refuse, replies, stop_on_wrong_answers, survey
-from sparkcluster.release.stage import copy_for_start
+from sparkcluster.release.stage import copy_for_start, staging_lease
 from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, secrets, start_steps
@@ -106,6 +106,8 @@ class Walk:
         self.former = {node.label: {"host": node.host} for node in former_nodes(spec, {"": before})}
         self.number = 0
         self.doing = "probe"
+        # From what is copied while a group still serves until it is stopped and all is there: nobody comes between.
+        self.staging = staging_lease(changer.fleet, spec, "up")
 
     def step(self, name: str, text: str = "") -> None:
         """Report that a step begins, and remember it for an interruption."""
@@ -237,6 +239,7 @@ class Walk:
         self.step("check")
         reached = self.check(names)
         self.copy_missing()
+        self.staging.close()
         self.view.ready()
         findings = relevant(self.view.findings, self.view, names)
         if has_errors(findings):
@@ -250,7 +253,7 @@ class Walk:
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
         self.doing = "stage"
-        self.view = copy_for_start(self.changer, self.view, self.report)
+        self.view = copy_for_start(self.changer, self.staging, self.view, self.report)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.

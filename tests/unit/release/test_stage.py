@@ -162,12 +162,12 @@ def test_a_silence_while_a_start_copies_takes_both_leases_again(hosts, cluster, 
 
     monkeypatch.setattr(module, "stage_all", stage_all)
     monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: contextlib.nullcontext(lease))
+    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: lease)
     monkeypatch.setattr(Lease, "hold", lambda lease, node: held.append((lease._kind, node)))
     starting = changer(Fleet(hosts), hold=lambda node: held.append(("cluster", node)))
     view = view_cluster(starting.fleet, cluster(TWO), bring_ray=False)
     monkeypatch.setattr(module, "_complete_view", lambda *_: view)
-    module.copy_for_start(starting, view, Report())
+    module.copy_for_start(starting, module.staging_lease(starting.fleet, view.spec, "up"), view, Report())
     assert held == [("staging", "beta"), ("cluster", "beta")]
 
 
@@ -200,5 +200,6 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     if not flags:  # as up does
         view = view_cluster(Fleet(hosts), spec, bring_ray=False)
         monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-        module.copy_for_start(changer(Fleet(hosts)), view, Report())
+        starting = changer(Fleet(hosts))
+        module.copy_for_start(starting, module.staging_lease(starting.fleet, spec, "up"), view, Report())
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 
 import pytest
@@ -103,14 +102,15 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
             return outcomes
 
         class HeldLease(Lease):
-            @contextlib.contextmanager
             def acquire(self, names):
-                of = {"cluster": "", "staging": " of staging"}[self._kind]
-                done.append(f"lease{of}")
+                done.append({"cluster": "lease", "staging": "lease of staging"}[self._kind])
                 run.held(self._kind)
                 self.epochs = {"alpha": 1, "beta": 1}
-                yield self
-                done.extend([f"end{of}"] if of else [])
+                return self
+
+            def close(self):
+                done.extend(["end of staging"] * (self._kind == "staging" and bool(self.epochs) and not self._closed))
+                self._closed = True
 
         monkeypatch.setattr(module, "view_cluster", view_now)
         monkeypatch.setattr(walk, "view_cluster", view_now)
@@ -239,6 +239,25 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
     with pytest.raises(FoundErrors):
         up(broken, options=module.Options(replace=True))
     assert up.done == ["ask alpha"]
+
+
+def test_what_is_staged_before_groups_are_replaced_keeps_its_lease_until_they_are_about_to_start(up, world):
+    """Another staging that began in between would refuse the start when nothing serves any longer."""
+    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
+    other = world(playbook={"env": {"A": "1"}})
+    cluster = world(playbook={"env": {"A": "2"}})
+    cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
+
+    def held(kind):
+        if up.done.count("lease of staging") > 1:
+            raise LeaseHeld("somebody is running stage")
+
+    up.stage, up.held = lambda *_, **__: StageReport((lacks,)), held
+    assert up(cluster, options=module.Options(replace=True)).changed is True
+    assert up.done == [
+        *("ask alpha", "lease", "lease of staging"),
+        *("stop alpha beta", "end of staging", "launch alpha beta"),
+    ]
 
 
 def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given_back_before_the_start(up, world):
