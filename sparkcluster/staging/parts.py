@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from collections.abc import Callable, Collection, Mapping
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.weights import Weights
-from sparkcluster.hosts.fleet import Calls, failures, values
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Failure, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Transfers
 from sparkcluster.staging.trust import Lists, wanted
 
@@ -39,16 +36,9 @@ def unite(run: Transfers, staging: Staging, request: Callable[[str], Request]) -
     def look(node: str) -> Mapping[str, ListedFile]:
         return run.files(staging, node, {**requests[node], "verify": revision is None}, judged=False).listed
 
-    looks = Calls(look, {node: node for node in staging.parts})
-    try:
-        outcomes = looks.wait(threading.TIMEOUT_MAX)
-    except BaseException:
-        run.stopped.set()
-        raise
-    if errors := failures(outcomes):
-        raise combined(list(errors.values()))
+    lists = run.at_once(look, staging.parts)
     facts = {node: weights for node in staging.parts if (weights := read(run.facts[node].weights))}
-    files = union(values(outcomes), facts, first, in_cache=revision is not None)
+    files = union(lists, facts, first, in_cache=revision is not None)
     needed = {name for weights in facts.values() for name in weights.missing}
     whole = needed <= {file.name for file in files}
     try:  # without its configuration a directory does not look like a model

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import ImageIncomplete, LayersAbsent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
@@ -17,7 +16,6 @@ from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds
 from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.fleet import Calls, failures, values
 from sparkcluster.node.shared import registry_of
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report
@@ -47,8 +45,6 @@ from sparkcluster.topology.model import Topology
 
 if TYPE_CHECKING:
     from sparkcluster.staging.trust import Corrupt, Wanted
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -225,7 +221,7 @@ class _Run(Transfers):
         def look(node: str) -> Mapping[str, ListedFile]:
             return self.files(staging, node, self._request(staging, node), judged=False).listed
 
-        found = examine(self._at_once(look, nodes), staging.sources, staging.name)
+        found = examine(self.at_once(look, nodes), staging.sources, staging.name)
         places = {node: weights.path or "" for node in nodes if (weights := read(self.facts[node].weights))}
         if (error := found.error(places)) is not None:
             raise error
@@ -234,18 +230,6 @@ class _Run(Transfers):
         self.corrupt += found.corrupt
         self.verified[staging.name] = tuple(nodes)
         self._mend(staging, found.wanted, [*nodes, *(node for node, _ in staging.missing if node not in nodes)])
-
-    def _at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
-        """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""
-        calls = Calls(action, {node: node for node in nodes})
-        try:
-            outcomes = calls.wait(threading.TIMEOUT_MAX)
-        except BaseException:
-            self.stopped.set()
-            raise
-        if errors := failures(outcomes):
-            raise combined(list(errors.values()))
-        return values(outcomes)
 
     def _mend(self, staging: Staging, wanted: Wanted, nodes: Sequence[str]) -> None:
         """Copy to each of ``nodes`` what it lacks of the files that are ``wanted``."""
@@ -440,7 +424,7 @@ class _Run(Transfers):
                 raise combined(errors)
         if missing and not any(isinstance(error, ImageIncomplete) for error in failed):
             raise combined(failed)
-        self._at_once(
+        self.at_once(
             lambda node: self._pull_instead(staging, node, [each for each in failed if each.node == node]), missing
         )
 

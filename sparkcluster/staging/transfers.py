@@ -6,11 +6,11 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.again import LIMIT_S
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.report import Report
 from sparkcluster.runtime import observed
 from sparkcluster.staging.again import Step
@@ -21,7 +21,10 @@ from sparkcluster.staging.copy import Report as Bytes
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +106,18 @@ class Transfers:
                 if not self.settings.limit_bytes_s:
                     cluster = self.lease(node)["cluster"]
                     observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
+
+    def at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
+        """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""
+        calls = Calls(action, {node: node for node in nodes})
+        try:
+            outcomes = calls.wait(threading.TIMEOUT_MAX)
+        except BaseException:
+            self.stopped.set()
+            raise
+        if errors := failures(outcomes):
+            raise combined(list(errors.values()))
+        return values(outcomes)
 
     def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
         """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""
