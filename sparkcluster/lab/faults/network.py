@@ -161,10 +161,15 @@ def _others(spark: Spark) -> list[Spark]:
 
 
 def _other(spark: Spark, name: str) -> Spark:
-    """Another Spark of the lab, by name; the next one by default."""
-    for other in _others(spark):
-        if name in ("", other.name):
+    """Another Spark on a rail of this one, by name; the next one by default."""
+    rails = spark.state.spec.rails
+    found = [other for other in _others(spark) if name in ("", other.name)]
+    for other in found:
+        # Other pairs have the same addresses on other rails.
+        if set(rails(spark.index).values()) & set(rails(other.index).values()):
             return other
+    if found:
+        raise UsageError(f"{spark.name} and {name or 'the others'} share no rail")
     names = ", ".join(sorted(other.name for other in _others(spark)))
     raise UsageError(f"no other Spark is named {name}", hint=f"Sparks: {names or 'none'}")
 

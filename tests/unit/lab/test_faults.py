@@ -10,7 +10,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.lab import faults
 from sparkcluster.lab.faults import flip_byte
 from sparkcluster.lab.sparks import Spark
-from sparkcluster.lab.spec import plain
+from sparkcluster.lab.spec import LabSpec, SparkSpec, plain
 from sparkcluster.lab.state import State
 
 
@@ -115,7 +115,17 @@ def test_flips_are_of_what_others_fetch_over_the_rails(spark, monkeypatch):
     faults.put(spark, "flip-byte", ["every-65536"])
     proxy, rules = commands
     assert proxy[-2:] == ["65536", "every"]
-    assert [line.split()[7] for line in rules[2].splitlines()] == ["enp1s0f1np1", "enP2p1s0f1np1"]
-    assert all(line.endswith("--to-ports 40123") for line in rules[2].splitlines())
+    lines = rules[2].partition(" || {")[0].split(" && ")
+    assert [line.split()[7] for line in lines] == ["enp1s0f1np1", "enP2p1s0f1np1"]
+    assert all(line.endswith("--to-ports 40123") for line in lines)
     [steps] = [fault["undo"] for fault in spark.state.faults["spark-0001"]]
     assert steps[0]["run"][2].splitlines()[-1] == f"pkill -KILL -f '{proxy[3]} [0-9]' || true"
+
+
+@pytest.mark.parametrize("kind", ["duplicate-address", "firewall"])
+def test_the_other_spark_of_a_fault_is_on_a_rail_of_this_one_not_on_another_pair_with_its_addresses(kind, ran):
+    spec = LabSpec(tuple(SparkSpec(name=name) for name in "abcd"), topology="pairs")
+    second = Spark(State("id", "lab", Path("/nowhere"), 7, "stub", spec), 1)
+    with pytest.raises(UsageError, match="b and c share no rail"):
+        faults.put(second, kind, ["c"])
+    assert ran == []
