@@ -115,7 +115,7 @@ def feed(node, data):
     threading.Thread(target=run, daemon=True).start()
 
 
-def eventually(condition, limit_s=30):
+def eventually(condition, limit_s=90):  # what a reader that left may lack is kept for 15 s
     until = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until
