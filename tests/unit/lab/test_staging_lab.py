@@ -10,7 +10,8 @@ import staging_lab
 
 def test_a_payload_is_a_repository_as_the_hubs_client_leaves_it(tmp_path):
     top = tmp_path / "models--lab--large"
-    subprocess.run([sys.executable, "-c", staging_lab.WRITE, str(top), "3", "3000000", '{"a": 1}'], check=True)
+    texts = ('{"a": 1}', '{"b": 2}')
+    subprocess.run([sys.executable, "-c", staging_lab.WRITE, str(top), "3", "3000000", *texts], check=True)
     blobs = {path.name: path.read_bytes() for path in (top / "blobs").iterdir()}
     assert all(hashlib.sha256(content).hexdigest() == name for name, content in blobs.items())
     snapshot = top / "snapshots" / (top / "refs" / "main").read_text()
@@ -19,8 +20,8 @@ def test_a_payload_is_a_repository_as_the_hubs_client_leaves_it(tmp_path):
     shards = set(json.loads(files["model.safetensors.index.json"].read_text())["weight_map"].values())
     assert shards == {name for name in files if name.endswith(".safetensors")}
     assert len(shards) == 3
-    assert len(blobs) == 5  # no two shards are the same
-    assert json.loads(files["config.json"].read_text()) == {"a": 1}
+    assert len(blobs) == 6  # no two shards are the same
+    assert (files["config.json"].read_text(), files["tokenizer.json"].read_text()) == texts
 
 
 def test_the_span_of_a_payload_leaves_out_what_is_no_payload():
