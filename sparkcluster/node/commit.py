@@ -30,7 +30,7 @@ EVICT_BYTES = 64 << 20
 _BATCH, _BATCH_S = 4096, 2.0  # small files that are synced at once
 _HASHERS = 3
 _PAUSED = 64  # files that are begun, and have a hash in memory, while others are received
-_LACKS, _GROWS, _ARRIVED, _HAS = range(4)
+_LACKS, _GROWS, _ARRIVED, _HAS, _LEFT = range(5)
 
 
 class Entry(NamedTuple):
@@ -84,7 +84,8 @@ class Files(Store):
     """The ``files`` of a job in ``tree``, whose root has no links in it.
 
     ``request`` has ``revision`` and its name ``ref`` for a model in the hub's cache, and ``replace``: files that are
-    there, and corrupt.
+    there, and corrupt. With ``keep`` nothing else is changed, as on a node that had the whole model before; with
+    ``hashes`` what nobody knows the SHA-256 of is read here, for all nodes.
     ``gate`` is called before anything is changed, and may raise.
     """
 
@@ -106,17 +107,31 @@ class Files(Store):
         self._learned: Dict[int, str] = {}
         self._growing: Dict[int, Growing] = {}
         self._begun: Dict[int, _File] = {}
-        self._again: Set[int] = set()  # arrived with another SHA-256: nothing of it is kept
-        self._hasher = _Hasher(gate, self._note)
+        self._hasher = _Hasher(self.reading, self._note)
         self._dirty: queue.Queue[Tuple[Growing, int, int]] = queue.Queue(8)
-        replace = set(request.get("replace") or ())
-        self._refuse_links(replace)
-        whole = (number not in replace and tree.size(file.path) == file.size for number, file in enumerate(files))
-        self._state = bytearray(_HAS if each else _LACKS for each in whole)
+        self._replace = set(request.get("replace") or ())
+        self._refuse_links(self._replace)
+        self._state = bytearray(self._found(number, file) for number, file in enumerate(files))
         self._bytes = sum(file.size for number, file in enumerate(files) if self._state[number] == _HAS)
         last = (number for number, file in enumerate(files) if file.path == "config.json")
         self._last = next(last, -1) if self._revision is None else -1  # without it no directory looks like a model
         threading.Thread(target=self._evict, daemon=True).start()
+        for number, file in enumerate(files) if request.get("hashes") else ():
+            if file.sha256 is None and self._state[number] == _HAS:
+                self._hasher.read(number, os.path.join(tree.root, file.path), urgent=False)
+
+    def _found(self, number: int, file: Entry) -> int:
+        """What there is of a file at first."""
+        if number in self._replace:
+            return _LACKS
+        if self.tree.size(file.path) == file.size:
+            return _HAS
+        return _LEFT if self._request.get("keep") else _LACKS
+
+    def reading(self) -> None:
+        """Something is read here, while nothing arrives."""
+        self.busy = time.monotonic()
+        self.gate()
 
     def _refuse_links(self, numbers: Iterable[int]) -> None:
         """Failed if one of the files is the user's link: what it leads to is not in this directory."""
@@ -164,7 +179,7 @@ class Files(Store):
         """A file to send, whole or growing."""
         with self._lock:
             state, grows = self._state[number], self._growing.get(number)
-        if grows is not None or state in (_LACKS, _GROWS):
+        if grows is not None or state in (_LACKS, _GROWS, _LEFT):
             return grows
         file = self.files[number]
         if state == _ARRIVED:
@@ -196,7 +211,7 @@ class Files(Store):
         """Bytes of a large file that are in its partial one."""
         file = self.files[number]
         size = self.tree.size(self.partial(number)) if file.size > CHUNK else 0
-        return size if 0 < size <= file.size and number not in self._again else 0
+        return size if 0 < size <= file.size else 0
 
     # what arrives
 
@@ -274,7 +289,8 @@ class Files(Store):
 
     def _reject(self, number: int) -> None:
         self._state[number] = _LACKS
-        self._again.add(number)
+        with contextlib.suppress(OSError):
+            self.tree.remove(self.partial(number))  # the next run is not to go on with it
         self._arrived.pop(number, None)
         self._begun.pop(number, None)
         self._bytes -= self.files[number].size
@@ -348,12 +364,6 @@ class Files(Store):
             if self._state[number] == _GROWS:
                 self._state[number] = _LACKS
 
-    def fresh(self, number: int) -> bool:
-        """Whether what was received before is of no use; asked once."""
-        found = number in self._again
-        self._again.discard(number)
-        return found
-
     def opened(self, file: _File, descriptor: int, at: int) -> Growing:
         """A file that grows from now on."""
         grows = Growing(descriptor, at, self.files[file.number].size)
@@ -385,8 +395,8 @@ class Files(Store):
 
     def _finish(self) -> None:
         """Links and the ref come last."""
-        for file in self.files:
-            for link in file.links:
+        for number, file in enumerate(self.files):
+            for link in file.links if number in self._replace or not self._request.get("keep") else ():
                 self.gate()
                 self.tree.link(link, os.path.relpath(file.path, os.path.dirname(link)))
         ref, revision = self._request.get("ref"), self._revision
@@ -410,9 +420,10 @@ class _File(Writing):
         self._store = store
         self._digest = hashlib.sha256()
         self._held = 0
-        self.at = 0 if store.fresh(number) else store.begun(number)
+        self.at = store.begun(number)
         if self.at:
-            hash_file(self._digest, os.path.join(store.tree.root, store.partial(number)), lambda _size: store.gate())
+            path = os.path.join(store.tree.root, store.partial(number))
+            hash_file(self._digest, path, lambda _size: store.reading())
             self._open()
 
     def _open(self) -> Growing:
@@ -469,20 +480,25 @@ class _Hasher:
         self._gate = gate
         self._note = note
         self._seen: Set[int] = set()
-        self._queue: queue.Queue[Tuple[int, str]] = queue.Queue()
+        self._queue: queue.PriorityQueue[Tuple[bool, int, str]] = queue.PriorityQueue()
+        self._threads = 0
 
-    def read(self, number: int, path: str) -> None:
-        """Read a file, once."""
+    def read(self, number: int, path: str, *, urgent: bool = True) -> None:
+        """Read a file, once; those that are not ``urgent`` come last."""
         if number not in self._seen:
-            self._seen.add(number)
-            self._queue.put((number, path))
-            if len(self._seen) <= _HASHERS:
+            self._queue.put((not urgent, number, path))
+            if urgent:
+                self._seen.add(number)
+            if self._threads < _HASHERS:
+                self._threads += 1
                 threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         with contextlib.suppress(Failed):  # the job is over
             while True:
-                number, path = self._queue.get()
+                _, number, path = self._queue.get()
+                if number in self.found:
+                    continue
                 try:
                     before = os.stat(path)
                     sha256 = hash_file(hashlib.sha256(), path, lambda _size: self._gate())

@@ -213,11 +213,13 @@ class Store:
         streams: how many files are received at once, at most.
         patience_s: how long a source may have nothing new before the job fails.
         total: bytes of the whole, 0 if unknown.
+        busy: when something of it was read here last, while nothing arrives (``time.monotonic``).
     """
 
     streams = 4
     patience_s = 60.0
     total = 0
+    busy = 0.0
 
     def missing(self) -> Iterator[int]:
         """The files that are to be received, in the order of the list."""

@@ -126,7 +126,7 @@ class Image(Store):
     """The image of ``request``, which is file 0; ``gate`` is called before anything is changed."""
 
     streams = 1
-    patience_s = docker_copy.ENGINE_SILENT_S
+    patience_s = docker_copy.ENGINE_SILENT_S + 60  # the engine's own limit comes first
 
     def __init__(self, request: Request, gate: Callable[[], None]) -> None:
         self.total = request["bytes"]

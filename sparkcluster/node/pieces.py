@@ -90,7 +90,7 @@ class Asked:
             self.wanted += _WANT.iter_unpack(body)
         elif kind == b"t" and len(body) == _TAIL.size:
             self.tail = _TAIL.unpack(body)[0]
-        elif kind == b"n" and len(body) <= 253:
+        elif kind == b"n" and len(body) <= 253 and not self.name:
             self.name = body.decode(errors="replace")
         else:
             raise wire.Failed("link", wire.INVALID)

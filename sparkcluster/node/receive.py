@@ -313,6 +313,7 @@ class Receiver:
 
     def _large(self, line: pieces.Follower, to: Way, number: int) -> None:
         writing = self._store.write(number)
+        begun = writing.at
         try:
             if writing.at != writing.size:
                 line.want([(number, writing.at)])
@@ -341,7 +342,11 @@ class Receiver:
                 writing.write(buffer[:size])
                 self._count(size)
                 self._free(line, number)
-            self._got(number, to.node, writing.finish())
+            wrong = writing.finish()
+            if not (
+                wrong and begun and self._store.size(number)
+            ):  # what an earlier run left may be at fault, and not the node
+                self._got(number, to.node, wrong)
         finally:
             writing.stop()
 

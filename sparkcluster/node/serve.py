@@ -129,7 +129,8 @@ class Server:
 
     def _count(self, name: str, size: int) -> None:
         with self._lock:
-            self.served[name] = self.served.get(name, 0) + size
+            if name in self.served or len(self.served) < _CONNECTIONS:
+                self.served[name] = self.served.get(name, 0) + size
 
 
 class _Line:

@@ -26,7 +26,7 @@ from sparkcluster.node import common, programs
 STALL_S = 15.0
 CHUNK = 1 << 20
 GREETING_S = 2.0
-_GREETERS = 256  # at once; select takes 1024 files
+_GREETERS = 64  # at once on each address; a process has 1024 files
 _NONCE = 32
 INVALID = "invalid message from the other node"
 _FRAME = struct.Struct("!I")

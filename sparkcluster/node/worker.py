@@ -29,7 +29,8 @@ _TICK_S = 0.25
 _ADOPTED_S = 60.0  # in which the next operator takes over what the last one began
 _ALONE_S = 60.0  # without operator, and without anything to do
 _LOOK_S = 1.5
-_OTHER_S = 60.0
+_OTHER_S = 30.0  # the controller hears nothing meanwhile, for a minute at most
+_READING = 10  # times the patience, where everything arrived and the source still reads its files
 
 
 def files(request: Request, directory: str, gate: Callable[[], None]) -> Store:
@@ -163,7 +164,9 @@ class Worker:
         waits = self.receiver.lacking() or self.store.waits()
         if not waits or not self.receiver.sources.order or not self.gate.open.is_set():
             self.busy = now
-        elif now - max(self.busy, self.receiver.last) > self.store.patience_s:
+        elif now - max(self.busy, self.receiver.last, self.store.busy) > self.store.patience_s * (
+            1 if self.receiver.lacking() else _READING
+        ):
             more = self.receiver.lacking() - 1
             rest = " and %d more" % more if more > 0 else ""
             raise Failed("missing", "no node sends %s%s" % (self.receiver.waiting(), rest))

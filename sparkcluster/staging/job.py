@@ -366,7 +366,7 @@ class Job:
             stuck = [node for node in waiting if now - self._moved[node] > _STUCK_S]
             if now - self._looked > (_AGAIN_S if self._trouble else _STUCK_S) and (self._trouble or stuck):
                 self._look()
-                if len(stuck) == len(self._waiting()) and self._files.what != "image":  # a stream has one source
+                if stuck and self._files.what != "image":  # a stream has one source
                     self._turn(stuck)
             for node in waiting:
                 if now - self._unanswered.get(node, now) > _GONE_S:

@@ -399,7 +399,8 @@ class _Run(Transfers):
     def _request(self, staging: Staging, node: str) -> dict[str, Any]:
         request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
         if all(node != name for name, _ in staging.missing):
-            request.pop("ref", None)  # it has its own
+            request.pop("ref", None)  # it has its own, and what else it has stays
+            request["keep"] = True
         return request
 
     def _copy_image(self, staging: Staging, missing: list[str]) -> None:

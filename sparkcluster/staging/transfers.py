@@ -87,6 +87,7 @@ class Transfers:
             LeaseLost: another operator has the lease.
         """
         requests = {node: {**request(node), "replace": list((replace or {}).get(node, ()))} for node in nodes}
+        requests[next(iter(requests))]["hashes"] = True
         job = Job(
             self.step(what),
             self.fleet,

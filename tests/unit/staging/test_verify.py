@@ -172,6 +172,37 @@ def test_of_a_large_file_that_was_read_while_it_was_copied_the_source_knows_what
     assert tree(directory["a"]) == tree(directory["b"])
 
 
+def test_a_copy_to_one_node_changes_nothing_on_the_others(world, directory):
+    """Each of them may have its own template."""
+    (directory["b"] / "chat_template.jinja").write_bytes(b"mine")
+    (directory["a"] / "chat_template.jinja").write_bytes(b"another one")
+    (directory["c"] / "sub/model.safetensors").unlink()
+    world.changes["c"]["weights"]["missing"] = ["sub/model.safetensors"]
+    before = {name: tree(directory[name]) for name in "ab"}
+    world.stage(what=["weights"])
+    assert {name: tree(directory[name]) for name in "ab"} == before
+    assert tree(directory["c"]) == before["a"]
+
+
+def test_a_hash_that_nobody_knew_comes_from_the_first_node_whoever_sends_the_file(world, directory):
+    """b lacks something itself, and is the nearest that c can ask; c has the large file already, but for its name."""
+    large = b"l" * 40_000_000
+    for name in "abc":
+        (directory[name] / "sub/model.safetensors").unlink()
+    for name in "ab":
+        (directory[name] / "sub/model.safetensors").write_bytes(large)
+    os.utime(directory["a"] / "sub/model.safetensors", ns=(5, 5))
+    mark = hashlib.sha256(b"40000000-5").hexdigest()[:8]
+    (directory["c"] / f"sub/.model.safetensors.{mark}.partial").write_bytes(large)
+    files = [{"name": "config.json", "size_bytes": 2}, {"name": "sub/model.safetensors", "size_bytes": len(large)}]
+    world.changes["a"]["weights"]["files"] = files
+    (directory["b"] / "config.json").unlink()
+    world.changes["b"]["weights"]["missing"] = ["config.json"]
+    world.changes["c"]["weights"]["missing"] = ["sub/model.safetensors"]
+    world.stage(what=["weights"])
+    assert tree(directory["a"]) == tree(directory["b"]) == tree(directory["c"])
+
+
 @two
 def test_a_users_link_is_not_replaced_by_a_file(world, directory):
     verify(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import signal
@@ -190,6 +191,65 @@ def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
     assert b.said["kind"] == "hash"
     assert not (b.root / "one.bin").exists()
     assert b.said["failed"] == "one.bin arrived with another SHA-256 than it should have, from every node"
+
+
+def test_what_a_bad_cable_brought_does_not_end_the_next_run(workers, proxy):
+    a, b = workers(*"ab")
+    files = written(a.root, {"one.bin": 5 * MB, "two.bin": 5 * MB})
+    a.begin(files)
+    b.begin(files)
+    between = proxy(a.way()["port"], flip(2 * MB, times=99))
+    b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
+    b.wait("over")
+    assert b.said["kind"] == "hash"
+    assert list(b.root.glob(".*.partial")) == []
+    for path in a.root.iterdir():  # as where the worker was killed before it knew
+        mark = hashlib.sha256(f"{5 * MB}-{7_000_000_000}".encode()).hexdigest()[:8]
+        (b.root / f".{path.name}.{mark}.partial").write_bytes(bytes(5 * MB))
+    b.begin(files)
+    chain((a, b))
+    b.wait("done")
+    assert content(b.root) == content(a.root)
+    assert (b.said["wrong"], b.said["left"]) == ([], [])
+
+
+def test_a_partial_file_that_is_read_for_long_is_no_silence_of_the_source(workers, set_source):
+    real = program.source.__wrapped__
+    set_source(lambda module, engine: real(module, engine).replace("patience_s = 60.0", "patience_s = 0.4"))
+    a, b = workers(*"ab")
+    size = 3_000 * MB
+    for worker in (a, b):
+        worker.root.mkdir(parents=True)
+    mark = hashlib.sha256(f"{size}-5".encode()).hexdigest()[:8]
+    for path, there in ((a.root / "one.bin", size), (b.root / f".one.bin.{mark}.partial", size - 2 * MB)):
+        path.touch()
+        os.truncate(path, there)
+    digest = hashlib.sha256()
+    for _ in range(3_000):
+        digest.update(bytes(MB))
+    files = [{"path": "one.bin", "size": size, "mtime": 5, "sha256": digest.hexdigest(), "links": []}]
+    a.begin(files)
+    b.begin(files)
+    chain((a, b))
+    assert b.wait("done")["bytes"] == 2 * MB
+
+
+def test_what_a_node_keeps_is_neither_changed_nor_served(workers):
+    a, b, c = workers(*"abc")
+    files = written(a.root, {"one.bin": 5 * MB, "note.txt": 300})
+    written(b.root, {"note.txt": 20})
+    before = content(b.root)
+    a.begin(files)
+    b.begin(files, keep=True)
+    c.begin(files)
+    b.order(**{"from": [a.source()]})
+    c.order(**{"from": [b.source(), a.source()]})
+    b.wait("done")
+    assert b.said["lacks"] == {"files": 0, "bytes": 0}
+    c.order(**{"from": [a.source(), b.source()]})
+    c.wait("done")
+    assert content(b.root) == before
+    assert content(c.root) == content(a.root)
 
 
 def test_files_of_which_nobody_knows_the_hash_are_read_once_and_renamed_then(workers):
