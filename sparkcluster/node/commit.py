@@ -23,6 +23,7 @@ from sparkcluster.node.growing import Growing, Store, Writing
 from sparkcluster.node.listing import stay_inside
 from sparkcluster.node.model_files import forget, hash_file
 from sparkcluster.node.record import Record, stamp_of
+from sparkcluster.node.shared import REPLACED
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import CHUNK, Failed
 
@@ -320,11 +321,29 @@ class Files(Store):
         path = self.files[number].path
         before = self.tree.status(path)
         ours = before is None or self.record.is_ours(path, before)
+        if self._revision is None and number not in self._replace:
+            self._set_aside(path, number)
         self.tree.move(partial, path, sync=sync)
         with self._lock:
             self.record.add(path, status, sha256, ours=ours)
             self._arrived.pop(number, None)
             self._state[number] = _HAS
+
+    def _set_aside(self, path: str, number: int) -> None:
+        """Keep what the user has in the place of a file, unless it is the same, or staging wrote it."""
+        found = self.tree.own_status(path)
+        is_link = found is not None and stat.S_ISLNK(found.st_mode)
+        if found is None or self.record.is_ours(path, found) or (is_link and self._revision is not None):
+            return
+        whole = os.path.join(self.tree.root, path)
+        if not is_link and found.st_size == self.files[number].size:
+            sha256 = hash_file(hashlib.sha256(), whole, lambda _size: self.reading())
+            if sha256 == self.expected(number):
+                return
+        names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
+        aside = next((name for name in names if self.tree.own_status(name) is None), path + REPLACED)
+        self.tree.move(path, aside)
+        self.kept = [*self.kept, os.path.join(self.tree.root, aside)][-32:]
 
     def _save(self, *, soon: bool = True) -> None:
         with self._lock:
@@ -398,6 +417,7 @@ class Files(Store):
         for number, file in enumerate(self.files):
             for link in file.links if number in self._replace or not self._request.get("keep") else ():
                 self.gate()
+                self._set_aside(link, number)
                 self.tree.link(link, os.path.relpath(file.path, os.path.dirname(link)))
         ref, revision = self._request.get("ref"), self._revision
         if ref and revision and ref != revision:

@@ -213,6 +213,7 @@ class Store:
         streams: how many files are received at once, at most.
         patience_s: how long a source may have nothing new before the job fails.
         total: bytes of the whole, 0 if unknown.
+        kept: files of the user's that others were put in the place of, as they are called now.
         busy: when something of it was read here last, while nothing arrives (``time.monotonic``).
     """
 
@@ -220,6 +221,7 @@ class Store:
     patience_s = 60.0
     total = 0
     busy = 0.0
+    kept: List[str] = []  # noqa: RUF012 - replaced, never added to
 
     def missing(self) -> Iterator[int]:
         """The files that are to be received, in the order of the list."""

@@ -36,8 +36,10 @@ VIRTUAL_INTERFACES = CONTAINER_INTERFACES + TUNNEL_INTERFACES
 # The most lines in one document of the watch program: reading their progress takes the controller 30 ms.
 BATCH_LINES = 2000
 
-# Ends of the names of files that are being written; none belongs to a model.
-UNFINISHED = (".partial", ".incomplete", ".lock")
+# What a file of the user's is called from then on, where staging puts another one in its place.
+REPLACED = ".replaced"
+# Ends of the names of files that are being written, or were replaced; none belongs to a model.
+UNFINISHED = (".partial", ".incomplete", ".lock", REPLACED)
 
 # The Hugging Face hub, unless HF_ENDPOINT names a mirror.
 HUB = ("huggingface.co", 443)

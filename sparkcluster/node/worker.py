@@ -261,6 +261,7 @@ class Worker:
             served=dict(self.server.served),
             left=self.receiver.sources.left,
             wrong=self.receiver.wrong,
+            kept=self.store.kept,
             **{"from": self.receiver.sources.current},
         )
         found = self.store.hashes()

@@ -181,6 +181,12 @@ class Job:
         has = self._has(node)
         if self._once("has", node, has):
             self._moved[node] = time.monotonic()
+        self._note(node, said, has)
+        if self._lacked(node):
+            self._show(node, said)
+
+    def _note(self, node: str, said: Said, has: int) -> None:
+        """Report what a node met, once."""
         for gone in said.left:
             if self._once("left", node, gone):
                 self._trouble = True
@@ -188,8 +194,9 @@ class Job:
         for file in said.wrong:
             if self._once("wrong", node, file) and file.file < len(self._files.files):
                 self._report.note(notes.wrong(self._files.files[file.file]["path"], node, file))
-        if self._lacked(node):
-            self._show(node, said)
+        for path in said.kept:
+            if self._once("kept", node, path):
+                self._report.note(notes.kept(path, node))
 
     def _show(self, node: str, said: Said) -> None:
         if said.done is None:

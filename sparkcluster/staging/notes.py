@@ -53,6 +53,11 @@ def wrong(path: str, node: str, found: Wrong) -> str:
     return f"{path} arrived at {node} with another SHA-256 than {found.source} has; received again"
 
 
+def kept(path: str, node: str) -> str:
+    """That a file of the user's was not what the others have."""
+    return f"warning: {node} had another file in the place of one that was copied: it is {path} now"
+
+
 def left_out(node: str, kind: str) -> str:
     """That the others go on without ``node``, which failed by ``kind``."""
     reasons = {"lost": "killed", "disk": "its disk is full", "silent": "no answer on SSH", "stuck": "no answer"}

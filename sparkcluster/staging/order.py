@@ -181,6 +181,7 @@ class Said(Fact):
             the document) and ``streams`` are what it pulls by now, ``served`` the bytes that went to other nodes.
         left: all sources that it left, since the order ``from``.
         wrong: all files that arrived corrupt.
+        kept: files of the user's that others were put in the place of, as they are called now.
         sha256: content of files, where this source was the first to read them.
         failed: why it ended, of a ``kind`` as ``node.wire`` has them.
         refused: the lease is over.
@@ -201,6 +202,7 @@ class Said(Fact):
     served: Annotated[dict[Node, Size], Field(max_length=1024)] = Field(default_factory=dict)
     left: Few[Left] = ()
     wrong: Few[Wrong] = ()
+    kept: Few[Path] = ()
     sha256: Numbered | None = None
     done: WorkDone | None = None
     failed: Annotated[str, Field(max_length=2000)] | None = None

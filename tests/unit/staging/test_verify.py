@@ -13,7 +13,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile, Manifest
 from sparkcluster.staging.trust import Verdict, judge, wanted
-from tests.unit.staging.conftest import tree, write_model
+from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.test_stage import World
 
 GOOD, BAD, WORSE = "5a" * 32, "e0" * 32, "0e" * 32
@@ -201,6 +201,34 @@ def test_a_hash_that_nobody_knew_comes_from_the_first_node_whoever_sends_the_fil
     world.changes["c"]["weights"]["missing"] = ["sub/model.safetensors"]
     world.stage(what=["weights"])
     assert tree(directory["a"]) == tree(directory["b"]) == tree(directory["c"])
+
+
+@pytest.mark.parametrize("content", [b"mine", b"my longer one"])
+def test_what_a_user_has_in_the_place_of_a_file_stays_beside_it(world, directory, content):
+    (directory["a"] / "chat_template.jinja").write_bytes(b"another")
+    path = directory["c"] / "chat_template.jinja"
+    path.write_bytes(content)
+    (directory["c"] / "sub/model.safetensors").unlink()
+    world.changes["c"]["weights"]["missing"] = ["sub/model.safetensors"]
+    report = Shown()
+    world.stage(what=["weights"], report=report)
+    assert path.read_bytes() == b"another"
+    assert path.with_name("chat_template.jinja.replaced").read_bytes() == content
+    assert any("chat_template.jinja.replaced now" in note for note in report.notes)
+
+
+@two
+def test_what_a_user_edited_in_a_snapshot_stays_beside_the_link(world):
+    """An editor puts a file of its own in the place of the link."""
+    whole(world)
+    path = snapshot(world.nodes["b"]) / "config.json"
+    path.unlink()
+    path.write_bytes(b"{ }")
+    (snapshot(world.nodes["b"]) / "model.safetensors").unlink()
+    world.changes["b"]["weights"]["missing"] = ["model.safetensors"]
+    world.stage(what=["weights"])
+    assert path.is_symlink()
+    assert path.with_name("config.json.replaced").read_bytes() == b"{ }"
 
 
 @two
