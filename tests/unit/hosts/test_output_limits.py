@@ -178,7 +178,11 @@ def test_a_document_holds_what_can_be_handled(line, found):
 
 def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch):
     python = tmp_path / "python3"
-    python.write_text(f"#!{sys.executable}\nimport json\nprint(json.dumps({{'a': 'x' * 3_000_000}}))\n")
+    python.write_text(
+        f"#!{sys.executable}\nimport json, sys, threading\n"
+        "reader = threading.Thread(target=sys.stdin.buffer.read)\nreader.start()\n"
+        "print(json.dumps({'a': 'x' * 3_000_000}), flush=True)\n"
+    )
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     conversation = Conversation(LocalHost("spark-1"), "relay", {}, silence_s=30)
