@@ -36,6 +36,8 @@ _GONE_S = 30.0  # without an answer to that
 _HEARD_S = 5.0  # in which a node says something as long as it is reached, whatever its worker does
 _ALONE_S = 60.0  # without anybody to pull from: a cable may come back
 _END_S = 5.0
+_BEGIN_S = 300.0  # until a worker listens: it may read a partial image, or wait for another copy
+_NEVER_S = 1800.0  # without a byte, though it answers: longer than Docker may load nothing, or a partial file is read
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Job:
         self._over = threading.Event()
         self._step = dataclasses.replace(step, stopped=lambda: self._over.is_set() or step.stopped())
         self._stopped = step.stopped
-        self._events: queue.SimpleQueue[tuple[str, Said | Ended]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, Said | Ended | BaseException]] = queue.SimpleQueue()
         self._ways = ways(facts, topology, list(files.requests))
         self._plain = {  # addresses by node that are listened on, and which without TLS
             node: {address: rail and not self._settings.encrypt for address, rail in found.items()}
@@ -115,7 +117,11 @@ class Job:
             request = self._files.requests[node]
             name = key(request["what"], request["root"])
             prepare = partial(self._bring, self._step, self._fleet[node], name, self._content)
-            self._followers[node].run(prepare)
+            try:
+                self._followers[node].run(prepare)
+            except BaseException as error:
+                self._events.put((node, error))
+                raise
 
         calls = Calls(follow, {node: node for node in self._living})
         how = "cancel"
@@ -148,6 +154,8 @@ class Job:
             node, event = self._events.get(timeout=limit_s)
         except queue.Empty:
             return
+        if isinstance(event, BaseException):
+            raise event
         if isinstance(event, Ended):
             self._ended(node, event)
         else:
@@ -269,8 +277,14 @@ class Job:
 
     def _begin(self) -> None:
         """Wait until every worker listens and knows what it lacks; nothing is copied if a disk is too small."""
-        while any(not self._said(node).ports or self._said(node).lacks is None for node in self._living):
+        until = time.monotonic() + _BEGIN_S
+        while waiting := [
+            node for node in self._living if not self._said(node).ports or self._said(node).lacks is None
+        ]:
             self._next()
+            for node in waiting:
+                if node in self._unfollowed or time.monotonic() > until:
+                    self._stuck(node, "its worker does not begin")
         rooms = {node: room for node in sorted(self._living) if (room := self._said(node).room) is not None}
         errors = notes.no_room(self._step.name, self._files.what, rooms)
         if errors or not any(self._has(node) or not self._lacked(node) for node in self._living):
@@ -362,6 +376,11 @@ class Job:
             upstreams = turned(upstreams, stuck)
         self._order_sources(upstreams)
 
+    def _stuck(self, node: str, why: str) -> None:
+        """Go on without a node."""
+        error = StageError(f"{self._step.name} on {node}: {why}", node=node, step=self._step.name, hint=RESUME)
+        self._ended(node, Ended(error, "stuck"))
+
     def _follow(self) -> None:
         """Wait for all nodes that can still get it; look again where somebody failed."""
         self._moved = dict.fromkeys(self._living, time.monotonic())
@@ -377,8 +396,8 @@ class Job:
                     self._turn(stuck)
             for node in waiting:
                 if now - self._unanswered.get(node, now) > _GONE_S:
-                    text = f"{self._step.name} on {node}: its worker answers nothing for {_GONE_S:.0f} s"
-                    error = StageError(text, node=node, step=self._step.name, hint=RESUME)
-                    self._ended(node, Ended(error, "stuck"))
+                    self._stuck(node, f"its worker answers nothing for {_GONE_S:.0f} s")
+                elif now - self._moved[node] > _NEVER_S:
+                    self._stuck(node, f"nothing arrived in {_NEVER_S / 60:.0f} min")
                 elif now - self._alone.get(node, now) > _ALONE_S:
                     self._give_up(node)

@@ -89,6 +89,14 @@ def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
         "release.up.DYING_S": 0.0,
         "launch.group.INTERVAL_S": -2,
         "launch.readiness.LAST_LINES_S": 0.0,
+        "staging.job._LOOK_S": 0.2,
+        "staging.job._AGAIN_S": 0.05,
+        "staging.job._STUCK_S": 0.05,
+        "staging.job._GONE_S": 0.1,
+        "staging.job._ALONE_S": 0.1,
+        "staging.job._END_S": 0.1,
+        "staging.job._BEGIN_S": 0.3,
+        "staging.job._NEVER_S": 0.3,
     }
     for name, seconds in waits.items():
         patched.setattr(f"sparkcluster.{name}", seconds)
@@ -122,6 +130,7 @@ class Stream(Closing):
         self.host, self.program = host, program
         self.waiting = host.answer(host.name, program, request)
         self.closed = False
+        self.ordered = program == "relay" and request["do"] == "begin"  # until it is told to end
 
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
         del silence_s, limits
@@ -129,6 +138,8 @@ class Stream(Closing):
         while self.waiting:
             last = self.waiting.pop(0)
             yield from last.split(b"\n")
+            while self.ordered and not self.waiting and not self.closed:
+                time.sleep(0.005)
         for _ in range(25 if self.program == "watch" else 0):  # as long as somebody watches
             time.sleep(0.02)
             if self.closed:
@@ -136,7 +147,9 @@ class Stream(Closing):
             yield last
 
     def send(self, data: bytes) -> None:
-        self.waiting += self.host.answer(self.host.name, f"{self.program} said", json.loads(data))
+        order = {} if self.program == "take" else json.loads(data)
+        self.ordered = self.ordered and not {"end", "cancel"} & order.keys()
+        self.waiting += self.host.answer(self.host.name, f"{self.program} said", order)
 
     def finish(self) -> Result:
         return Result(1, b"", b"it has ended")
@@ -209,6 +222,8 @@ class Cluster:
             "watch": self._watched(request),
             "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
             "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
+            "take": [{"offset": 0}],
+            "take said": [{"done": {"bytes": 10}}],
             "pull": [{"bytes": 5, "total": 10, "pull": PULLING}, {"done": {"bytes": 10}}],
         }  # fmt: skip
         if program in answers:
@@ -261,9 +276,24 @@ class Cluster:
                 {"file": {"name": "config.json", "size": 900, **blob, "blob": "cd" * 20, "sha256": "ef" * 32}},
                 {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
             ]  # fmt: skip
-        if request["do"] == "send":
-            return [{"port": 40001}, {"done": {"bytes": 10}}]
-        return [{"bytes": 5, "total": 10}, {"done": {"bytes": 10, "image_id": IMAGE["id"]}}]
+        whole = request["node"] == "alpha"
+        lacks = {"files": 0 if whole else 2, "bytes": 0 if whole else 16_000_000_900}
+        room = {"free": 10**12, "needed": lacks["bytes"], "path": "/"}
+        ports = {each["address"]: 40001 for each in request["listen"]}
+        told = {"ports": ports, "token": request["token"], "cert": request["cert"], "lacks": lacks, "room": room}
+        return [{**told, **({"done": {"bytes": 0}} if whole else {}), "bytes": 0, "total": 16_000_000_900}]
+
+    @staticmethod
+    def _relay_said(order: dict[str, Any], _: bool) -> list[Any]:
+        if "look" in order:
+            reached: dict[str, list[str]] = {}
+            for each in order["look"]:
+                reached.setdefault(each["node"], []).append(each["address"])
+            return [{"reached": reached, "round": order["round"]}]
+        if order.get("from"):
+            done = {"bytes": 16_000_000_900, "seconds": 8.0, "image_id": IMAGE["id"]}
+            return [{"bytes": 5, "total": 16_000_000_900, "from": "alpha"}, {"bytes": 16_000_000_900, "done": done}]
+        return []
 
     def _measure(self, request: dict[str, Any], _: bool) -> list[Any]:
         gathered = 'NCCL INFO Using network IB\nsparkcluster-all-gather {"bus_gb_s": 20.5, "backend": "nccl"}\n'
