@@ -22,6 +22,7 @@ _READS_S = 30.0  # a node that reads nothing for so long is cut off
 _ALIVE_S = 10.0  # of a stream, one that also says nothing meanwhile: its Docker may read nothing for long
 _RECORD = 1 << 14  # bytes that TLS encrypts at once
 _IDLE_S = 300.0  # one that wants nothing
+_FREED_S = 0.5  # after which the kernel has freed what it sent last
 _CONNECTIONS = 256
 EVICT_BYTES, _SENDING_BYTES = 64 << 20, 16 << 20
 
@@ -163,7 +164,12 @@ class _Line:
                     until = time.monotonic() + _IDLE_S
                 self._flush()
         finally:
+            unread = self._unread
             self._drop()
+            if unread and not self._gate.over:
+                time.sleep(_FREED_S)
+                for each in unread:
+                    _evict(*each)
             if self._window is not None:
                 self._window.leave(self._asked.name)
 
