@@ -35,7 +35,7 @@ def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
     assert done["staging"][0]["missing"] == {"bare": "missing"}
 
     staged = cli("stage", lab.inventory).ok()
-    assert re.search(r"image  \S+: bare from full, \d+\.\d\d GB in \d+\.\d s, \d+\.\d\d GB/s", staged.out)
+    assert re.search(r"image  \S+: bare from full, [\d.]+ [GM]B in [\d.]+ s, [\d.]+ [GM]B/s", staged.out)
     assert re.search(r"weights  \S+: nothing is missing", staged.out)
     assert "bare: image" in staged.err
 
