@@ -205,7 +205,7 @@ class Writing:
 
 
 class Store:
-    """What a job moves, as numbered files: the weights (``commit.Files``), or an image, which is file 0 alone.
+    """What a job moves, as numbered files: the weights (``file_store.Files``), or an image, which is file 0 alone.
 
     A worker calls it from several threads: each number is written by one of them at a time.
 
@@ -213,7 +213,6 @@ class Store:
         streams: how many files are received at once, at most.
         patience_s: how long a source may have nothing new before the job fails.
         total: bytes of the whole, 0 if unknown.
-        kept: files of the user's that others were put in the place of, as they are called now.
         busy: when something of it was read here last, while nothing arrives (``time.monotonic``).
     """
 
@@ -221,7 +220,6 @@ class Store:
     patience_s = 60.0
     total = 0
     busy = 0.0
-    kept: List[str] = []  # noqa: RUF012 - replaced, never added to
 
     def missing(self) -> Iterator[int]:
         """The files that are to be received, in the order of the list."""
@@ -272,6 +270,10 @@ class Store:
 
     def expect(self, readers: Iterable[str]) -> None:
         """The nodes that are going to pull from this one."""
+
+    def kept(self) -> List[str]:
+        """Files of the user's that others were put in the place of, as they are called now."""
+        return []
 
     def found(self) -> Dict[str, Any]:
         """What is known of it once it is whole, for ``staging.order.WorkDone``."""

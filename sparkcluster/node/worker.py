@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
 
-from sparkcluster.node import commit, common, image_store, job, receive
+from sparkcluster.node import common, file_list, file_store, image_store, job, receive
 from sparkcluster.node.growing import Store
 from sparkcluster.node.serve import Gate, Server
 from sparkcluster.node.tls import Identity
@@ -42,8 +42,8 @@ def files(request: Request, directory: str, gate: Callable[[], None]) -> Store:
             raise Failed("other", "another copy to %s is in progress" % tree.root)
         gate()
         time.sleep(0.1)
-    listed = commit.Listed(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
-    return commit.Files(request, listed, tree, gate)
+    listed = file_list.Listed(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
+    return file_store.Files(request, listed, tree, gate)
 
 
 def image(request: Request, _directory: str, gate: Callable[[], None]) -> Store:
@@ -261,7 +261,7 @@ class Worker:
             served=dict(self.server.served),
             left=self.receiver.sources.left,
             wrong=self.receiver.wrong,
-            kept=self.store.kept,
+            kept=self.store.kept(),
             **{"from": self.receiver.sources.current},
         )
         found = self.store.hashes()

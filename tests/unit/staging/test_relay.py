@@ -16,7 +16,7 @@ import pytest
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.node import commit
+from sparkcluster.node import file_store
 from sparkcluster.node.tree import Tree
 from sparkcluster.staging import follower
 from sparkcluster.staging.again import Step
@@ -337,9 +337,9 @@ def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_sent(tmp_path, mon
         blob.unlink()
         blob.symlink_to(secret)
 
-    monkeypatch.setattr(commit, "stay_inside", swap)
+    monkeypatch.setattr(file_store, "stay_inside", swap)
     with pytest.raises(OSError, match="expected a directory, found a link or a file"):
-        commit.opened(Tree(str(tmp_path / "cache")), "blobs/c0", "0" * 40)
+        file_store.opened(Tree(str(tmp_path / "cache")), "blobs/c0", "0" * 40)
 
 
 def test_a_cache_on_another_disk_is_copied(world, model, tmp_path):

@@ -1,84 +1,32 @@
-"""Files that a worker has, receives and makes whole below one directory. Python 3.8, standard library only.
+"""Files that a worker has, receives and serves, below one directory. Python 3.8, standard library only.
 
-Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and renamed. What
-makes a copy complete comes last: the links and the ref of the hub's cache, in another directory ``config.json``. What
-was written is dropped from the page cache.
+Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and made visible
+(``publish``). What was written is dropped from the page cache.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
-import ctypes
 import hashlib
-import json
 import os
 import queue
-import stat
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from sparkcluster.node.file_list import Entry, Listed
 from sparkcluster.node.growing import Growing, Store, Writing
+from sparkcluster.node.hasher import Hasher
 from sparkcluster.node.listing import stay_inside
 from sparkcluster.node.model_files import forget, hash_file
-from sparkcluster.node.record import Record, stamp_of
-from sparkcluster.node.shared import REPLACED
+from sparkcluster.node.publish import Publisher
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import CHUNK, Failed
 
 EVICT_BYTES = 64 << 20
 _BATCH, _BATCH_S = 4096, 2.0  # small files that are synced at once
-_HASHERS = 3
 _PAUSED = 64  # files that are begun, and have a hash in memory, while others are received
 _LACKS, _GROWS, _ARRIVED, _HAS, _LEFT = range(5)
-
-
-class Entry(NamedTuple):
-    """A line of the list of files; ``sha256`` is None where nobody has read the file yet."""
-
-    path: str
-    size: int
-    mtime: int
-    sha256: Optional[bytes]
-    links: Tuple[str, ...]
-
-
-class Listed:
-    """The files in a list, which may be many: 60,000 take 12 MB here and 25 MB as entries."""
-
-    def __init__(self, path: str, sha256: Optional[str] = None) -> None:
-        """Read the list at ``path``, line by line; Failed if it has another ``sha256``."""
-        self._paths: List[str] = []
-        self._sizes, self._mtimes = array.array("Q"), array.array("Q")
-        self._hashes, self._known = bytearray(), bytearray()
-        self._links: List[str] = []
-        digest = hashlib.sha256()
-        with open(path, "rb") as lines:
-            for line in lines:
-                digest.update(line)
-                self._add(json.loads(line))
-        if sha256 not in (None, digest.hexdigest()):
-            raise Failed("other", "%s is not the list of files of this job" % path)
-
-    def _add(self, file: Dict[str, Any]) -> None:
-        self._paths.append(file["path"])
-        self._sizes.append(file["size"])
-        self._mtimes.append(file["mtime"])
-        self._known.append(bool(file["sha256"]))
-        self._hashes += bytes.fromhex(file["sha256"] or "0" * 64)
-        self._links.append("\0".join(file["links"]))
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, number: int) -> Entry:
-        known = bytes(self._hashes[32 * number : 32 * number + 32]) if self._known[number] else None
-        links = tuple(self._links[number].split("\0")) if self._links[number] else ()
-        return Entry(self._paths[number], self._sizes[number], self._mtimes[number], known, links)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (self[number] for number in range(len(self)))
 
 
 class Files(Store):
@@ -96,22 +44,17 @@ class Files(Store):
         self.tree = tree
         self.gate = gate
         self.failed: Optional[OSError] = None
-        self.record = Record(request["state_dir"], tree.root)
-        self._request = request
+        self._keep = request.get("keep")
         self._revision: Optional[str] = request.get("revision")
-        there = self._revision is None or tree.own_status("snapshots/%s" % self._revision) is not None
-        self._made = None if there else self._revision
         self._lock = threading.Lock()
         self._settling = threading.Lock()
         self._settled = time.monotonic()
         self._arrived: Dict[int, str] = {}  # not renamed yet: small ones, and those whose right SHA-256 is unknown
-        self._learned: Dict[int, str] = {}
         self._growing: Dict[int, Growing] = {}
         self._begun: Dict[int, _File] = {}
-        self._hasher = _Hasher(self.reading, self._note)
+        self._publisher = Publisher(request, files, tree, gate, self.reading)
+        self._hasher = Hasher(self.reading, self._publisher.note)
         self._dirty: queue.Queue[Tuple[Growing, int, int]] = queue.Queue(8)
-        self._replace = set(request.get("replace") or ())
-        self._refuse_links(self._replace)
         self._state = bytearray(self._found(number, file) for number, file in enumerate(files))
         self._bytes = sum(file.size for number, file in enumerate(files) if self._state[number] == _HAS)
         last = (number for number, file in enumerate(files) if file.path == "config.json")
@@ -123,26 +66,16 @@ class Files(Store):
 
     def _found(self, number: int, file: Entry) -> int:
         """What there is of a file at first."""
-        if number in self._replace:
+        if number in self._publisher.replace:
             return _LACKS
         if self.tree.size(file.path) == file.size:
             return _HAS
-        return _LEFT if self._request.get("keep") else _LACKS
+        return _LEFT if self._keep else _LACKS
 
     def reading(self) -> None:
         """Something is read here, while nothing arrives."""
         self.busy = time.monotonic()
         self.gate()
-
-    def _refuse_links(self, numbers: Iterable[int]) -> None:
-        """Failed if one of the files is the user's link: what it leads to is not in this directory."""
-        for number in numbers if self._revision is None else ():
-            path = self.files[number].path
-            found = self.tree.own_status(path)
-            if found is not None and stat.S_ISLNK(found.st_mode):
-                whole = os.path.join(self.tree.root, path)
-                text = "%s is corrupt, and a link, which is not replaced; it leads to %s"
-                raise Failed("linked", text % (whole, os.path.realpath(whole)))
 
     # what there is
 
@@ -172,6 +105,10 @@ class Files(Store):
         """Whether the list has it."""
         return number < len(self.files)
 
+    def kept(self) -> List[str]:
+        """What was set aside."""
+        return self._publisher.kept
+
     def have(self) -> int:
         """Bytes that are there or arrived."""
         return self._bytes
@@ -188,7 +125,7 @@ class Files(Store):
                 return self._opened(os.dup(found.fileno()), number)
             # it was renamed just now
         grows = self._opened(opened(self.tree, file.path, self._revision), number)
-        if self.expected(number) is None:
+        if self.files.sha256(number) is None:
             self._hasher.read(number, os.path.join(self.tree.root, file.path))
         return grows
 
@@ -216,14 +153,9 @@ class Files(Store):
 
     # what arrives
 
-    def expected(self, number: int) -> Optional[str]:
-        """The SHA-256 that a file is to have, if that is known by now."""
-        known = self.files[number].sha256
-        return known.hex() if known else self._learned.get(number)
-
     def learn(self, hashes: Dict[int, str]) -> None:
         """The SHA-256 of files that were read first while they were copied."""
-        self._learned.update(hashes)
+        self.files.learn(hashes)
 
     def hashes(self) -> Dict[int, str]:
         """Of files that were read first while they were served."""
@@ -252,7 +184,7 @@ class Files(Store):
         """Write a small file; it is renamed together with others."""
         file = self.files[number]
         found = hashlib.sha256(data).hexdigest()
-        expected = self.expected(number)
+        expected = self.files.sha256(number)
         if expected not in (None, found):
             return found
         with self.tree.writer(self.partial(number)) as out:
@@ -272,21 +204,22 @@ class Files(Store):
             if self.failed:
                 raise self.failed
             with self._lock:
-                arrived = [(number, found, self.expected(number)) for number, found in self._arrived.items()]
+                arrived = [(number, found, self.files.sha256(number)) for number, found in self._arrived.items()]
                 wrong = [(number, found) for number, found, right in arrived if right not in (None, found)]
                 for number, _ in wrong:
                     self._reject(number)
             ready = [number for number, found, right in arrived if right == found and (last or number != self._last)]
             if ready and (last or len(ready) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
-                self._rename(ready)
+                for number in self._publisher.small((each, self.partial(each), self._arrived[each]) for each in ready):
+                    self._visible(number)
                 self._settled = time.monotonic()
             if last and not wrong:
-                self._finish()
+                self._publisher.finish()
             return wrong
 
     def waits(self) -> bool:
         """Whether something arrived of which it is not known yet whether it is right."""
-        return not all(self.expected(number) for number in list(self._arrived))
+        return not all(self.files.sha256(number) for number in list(self._arrived))
 
     def _reject(self, number: int) -> None:
         self._state[number] = _LACKS
@@ -300,67 +233,17 @@ class Files(Store):
             grows.restart()
             grows.stop()
 
-    def _rename(self, numbers: List[int]) -> None:
-        """Make files visible that arrived, right."""
-        _sync_file_system(self.tree.handle)
-        folders = set()
-        for number in numbers:
-            self.gate()
-            file = self.files[number]
-            partial = self.partial(number)
-            with self.tree.reader(partial) as found:
-                forget(found.fileno())
-                status = os.fstat(found.fileno())
-            self._move(number, partial, status, self._arrived[number], sync=False)
-            folders.add(os.path.dirname(file.path))
-        for folder in folders:
-            self.tree.sync(folder)
-        self._save(soon=False)
-
-    def _move(self, number: int, partial: str, status: os.stat_result, sha256: str, *, sync: bool) -> None:
-        path = self.files[number].path
-        before = self.tree.status(path)
-        ours = before is None or self.record.is_ours(path, before)
-        if self._revision is None and number not in self._replace:
-            self._set_aside(path, number)
-        self.tree.move(partial, path, sync=sync)
+    def _visible(self, number: int) -> None:
         with self._lock:
-            self.record.add(path, status, sha256, ours=ours)
             self._arrived.pop(number, None)
             self._state[number] = _HAS
-
-    def _set_aside(self, path: str, number: int) -> None:
-        """Keep what the user has in the place of a file, unless it is the same, or staging wrote it."""
-        found = self.tree.own_status(path)
-        is_link = found is not None and stat.S_ISLNK(found.st_mode)
-        if found is None or self.record.is_ours(path, found) or (is_link and self._revision is not None):
-            return
-        whole = os.path.join(self.tree.root, path)
-        if not is_link and found.st_size == self.files[number].size:
-            sha256 = hash_file(hashlib.sha256(), whole, lambda _size: self.reading())
-            if sha256 == self.expected(number):
-                return
-        names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
-        aside = next((name for name in names if self.tree.own_status(name) is None), path + REPLACED)
-        self.tree.move(path, aside)
-        self.kept = [*self.kept, os.path.join(self.tree.root, aside)][-32:]
-
-    def _save(self, *, soon: bool = True) -> None:
-        with self._lock:
-            self.record.save(self._request["cluster"], self._made, soon=soon)
-
-    def _note(self, number: int, status: os.stat_result, sha256: str) -> None:
-        """Record a file of this node that was read while it was served."""
-        with self._lock:
-            self.record.add(self.files[number].path, status, sha256)
-        self._save(soon=False)
 
     def arrived(self, file: _File, sha256: str) -> None:
         """A large file is whole, and right if that can be said."""
         number, grows = file.number, file.grows
         if grows is not None:
             grows.stop()
-        proved = self.expected(number) is not None
+        proved = self.files.sha256(number) is not None
         with self._lock:
             self._begun.pop(number, None)
             self._growing.pop(number, None)
@@ -368,9 +251,8 @@ class Files(Store):
             if not proved:
                 self._arrived[number] = sha256
         if proved and grows is not None:
-            self.gate()
-            self._move(number, self.partial(number), os.fstat(grows.fd), sha256, sync=True)
-            self._save()
+            self._publisher.large(number, self.partial(number), grows.fd, sha256)
+            self._visible(number)
 
     def refused(self, number: int) -> None:
         """A large file arrived with another SHA-256."""
@@ -406,27 +288,10 @@ class Files(Store):
             grows, offset, size = self._dirty.get()
             try:
                 os.fdatasync(grows.fd)
-                if hasattr(os, "posix_fadvise"):
-                    os.posix_fadvise(grows.fd, offset, size, os.POSIX_FADV_DONTNEED)
+                forget(grows.fd, offset, size)
             except OSError as error:
                 self.failed = error
             del grows
-
-    def _finish(self) -> None:
-        """Links and the ref come last."""
-        for number, file in enumerate(self.files):
-            for link in file.links if number in self._replace or not self._request.get("keep") else ():
-                self.gate()
-                self._set_aside(link, number)
-                self.tree.link(link, os.path.relpath(file.path, os.path.dirname(link)))
-        ref, revision = self._request.get("ref"), self._revision
-        if ref and revision and ref != revision:
-            folder, name = os.path.split("refs/" + ref)
-            partial = "%s/.%s.partial" % (folder, name)
-            with self.tree.writer(partial) as out:
-                out.write(revision.encode())
-            self.tree.move(partial, "refs/" + ref)
-        self._save(soon=False)
 
 
 class _File(Writing):
@@ -461,7 +326,7 @@ class _File(Writing):
             written += os.pwrite(grows.fd, data[written:], self.at + written)
         self._digest.update(data)
         self.at += len(data)
-        if self.at == self.size and self._store.expected(self.number):
+        if self.at == self.size and self._store.files.sha256(self.number):
             self._held = len(data)
         else:
             grows.grow(len(data))
@@ -471,7 +336,7 @@ class _File(Writing):
         """Compare, sync and rename."""
         store, found = self._store, str(self._digest.hexdigest())
         grows = self.grows or self._open()
-        if store.expected(self.number) not in (None, found):
+        if store.files.sha256(self.number) not in (None, found):
             store.refused(self.number)
             return found
         os.fchmod(grows.fd, 0o644)
@@ -491,46 +356,6 @@ class _File(Writing):
         self._store.paused(self.number)
 
 
-class _Hasher:
-    """Reads files of which nobody knows the SHA-256, beside their serving; ``note`` gets each that was not changed."""
-
-    def __init__(self, gate: Callable[[], None], note: Callable[[int, os.stat_result, str], None]) -> None:
-        self.found: Dict[int, str] = {}
-        self.failed: Optional[OSError] = None
-        self._gate = gate
-        self._note = note
-        self._seen: Set[int] = set()
-        self._queue: queue.PriorityQueue[Tuple[bool, int, str]] = queue.PriorityQueue()
-        self._threads = 0
-
-    def read(self, number: int, path: str, *, urgent: bool = True) -> None:
-        """Read a file, once; those that are not ``urgent`` come last."""
-        if number not in self._seen:
-            self._queue.put((not urgent, number, path))
-            if urgent:
-                self._seen.add(number)
-            if self._threads < _HASHERS:
-                self._threads += 1
-                threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        with contextlib.suppress(Failed):  # the job is over
-            while True:
-                _, number, path = self._queue.get()
-                if number in self.found:
-                    continue
-                try:
-                    before = os.stat(path)
-                    sha256 = hash_file(hashlib.sha256(), path, lambda _size: self._gate())
-                    after = os.stat(path)
-                except OSError as error:
-                    self.failed = error
-                    return
-                self.found = {**self.found, number: sha256}
-                if stamp_of(before) == stamp_of(after):
-                    self._note(number, after, sha256)
-
-
 def opened(tree: Tree, path: str, revision: Optional[str]) -> int:
     """A file to send. Of the hub's cache none outside of it; in a directory of the user's, links are the user's."""
     whole = os.path.join(tree.root, path)
@@ -540,15 +365,3 @@ def opened(tree: Tree, path: str, revision: Optional[str]) -> int:
     stay_inside(whole, real, os.path.join(tree.root, ""))
     with tree.reader(os.path.relpath(real, tree.root)) as file:
         return os.dup(file.fileno())
-
-
-def _sync_file_system(descriptor: int) -> None:
-    """Write everything of a file system to its disk; thousands of small files at once, in place of one by one."""
-    try:
-        sync = ctypes.CDLL(None, use_errno=True).syncfs
-    except (OSError, AttributeError):
-        os.sync()
-        return
-    if sync(descriptor):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

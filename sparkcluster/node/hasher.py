@@ -1,0 +1,56 @@
+"""Reads files of which nobody knows the SHA-256, while they are served. Python 3.8, standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import queue
+import threading
+from typing import Callable, Dict, Optional, Set, Tuple
+
+from sparkcluster.node.model_files import hash_file
+from sparkcluster.node.record import stamp_of
+from sparkcluster.node.wire import Failed
+
+_THREADS = 3
+
+
+class Hasher:
+    """Reads files of which nobody knows the SHA-256, beside their serving; ``note`` gets each that was not changed."""
+
+    def __init__(self, gate: Callable[[], None], note: Callable[[int, os.stat_result, str], None]) -> None:
+        self.found: Dict[int, str] = {}
+        self.failed: Optional[OSError] = None
+        self._gate = gate
+        self._note = note
+        self._seen: Set[int] = set()
+        self._queue: queue.PriorityQueue[Tuple[bool, int, str]] = queue.PriorityQueue()
+        self._threads = 0
+
+    def read(self, number: int, path: str, *, urgent: bool = True) -> None:
+        """Read a file, once; those that are not ``urgent`` come last."""
+        if number not in self._seen:
+            self._queue.put((not urgent, number, path))
+            if urgent:
+                self._seen.add(number)
+            if self._threads < _THREADS:
+                self._threads += 1
+                threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(Failed):  # the job is over
+            while True:
+                _, number, path = self._queue.get()
+                if number in self.found:
+                    continue
+                try:
+                    before = os.stat(path)
+                    sha256 = hash_file(hashlib.sha256(), path, lambda _size: self._gate())
+                    after = os.stat(path)
+                except OSError as error:
+                    self.failed = error
+                    return
+                self.found = {**self.found, number: sha256}
+                if stamp_of(before) == stamp_of(after):
+                    self._note(number, after, sha256)

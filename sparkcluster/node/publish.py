@@ -1,0 +1,146 @@
+"""Makes files visible that arrived whole, below one directory. Python 3.8, standard library only.
+
+What arrived next to its target is renamed to it, and recorded; what a user has there is set aside. What makes a copy
+complete comes last: the links and the ref of the hub's cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import stat
+import threading
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from sparkcluster.node.file_list import Listed
+from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.record import Record
+from sparkcluster.node.shared import REPLACED
+from sparkcluster.node.tree import Tree
+from sparkcluster.node.wire import Failed
+
+
+class Publisher:
+    """Gives the ``files`` of a job in ``tree`` their names once they have arrived, and records them.
+
+    ``request`` is that of ``Files``. ``gate`` is called before anything is changed, ``reading`` while a file is read.
+
+    Attributes:
+        replace: numbers of files that are there, and corrupt.
+        kept: what was set aside, as it is called now.
+    """
+
+    def __init__(
+        self, request: Dict[str, Any], files: Listed, tree: Tree, gate: Callable[[], None], reading: Callable[[], None]
+    ) -> None:
+        self.replace = set(request.get("replace") or ())
+        self.kept: List[str] = []
+        self._request = request
+        self._revision: Optional[str] = request.get("revision")
+        self._files = files
+        self._tree = tree
+        self._gate = gate
+        self._reading = reading
+        there = self._revision is None or tree.own_status("snapshots/%s" % self._revision) is not None
+        self._made = None if there else self._revision
+        self._record = Record(request["state_dir"], tree.root)
+        self._recording = threading.Lock()
+        self._refuse_links()
+
+    def _refuse_links(self) -> None:
+        """Failed if a corrupt file is the user's link: what it leads to is not in this directory."""
+        for number in self.replace if self._revision is None else ():
+            path = self._files[number].path
+            found = self._tree.own_status(path)
+            if found is not None and stat.S_ISLNK(found.st_mode):
+                whole = os.path.join(self._tree.root, path)
+                text = "%s is corrupt, and a link, which is not replaced; it leads to %s"
+                raise Failed("linked", text % (whole, os.path.realpath(whole)))
+
+    def large(self, number: int, partial: str, descriptor: int, sha256: str) -> None:
+        """Make a file visible that was synced: it is in ``partial``, and has ``sha256``."""
+        self._gate()
+        self._move(number, partial, os.fstat(descriptor), sha256, sync=True)
+        self.save(soon=True)
+
+    def small(self, arrived: Iterable[Tuple[int, str, str]]) -> Iterator[int]:
+        """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
+        _sync_file_system(self._tree.handle)
+        folders = set()
+        for number, partial, sha256 in arrived:
+            self._gate()
+            with self._tree.reader(partial) as found:
+                forget(found.fileno())
+                status = os.fstat(found.fileno())
+            self._move(number, partial, status, sha256, sync=False)
+            folders.add(os.path.dirname(self._files[number].path))
+            yield number
+        for folder in folders:
+            self._tree.sync(folder)
+        self.save()
+
+    def _move(self, number: int, partial: str, status: os.stat_result, sha256: str, *, sync: bool) -> None:
+        path = self._files[number].path
+        before = self._tree.status(path)
+        ours = before is None or self._record.is_ours(path, before)
+        if self._revision is None and number not in self.replace:
+            self._set_aside(path, number)
+        self._tree.move(partial, path, sync=sync)
+        with self._recording:
+            self._record.add(path, status, sha256, ours=ours)
+
+    def _set_aside(self, path: str, number: int) -> None:
+        """Keep what the user has in the place of a file, unless it is the same, or staging wrote it."""
+        found = self._tree.own_status(path)
+        is_link = found is not None and stat.S_ISLNK(found.st_mode)
+        if found is None or self._record.is_ours(path, found) or (is_link and self._revision is not None):
+            return
+        whole = os.path.join(self._tree.root, path)
+        if not is_link and found.st_size == self._files[number].size:
+            sha256 = hash_file(hashlib.sha256(), whole, lambda _size: self._reading())
+            if sha256 == self._files.sha256(number):
+                return
+        names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
+        aside = next((name for name in names if self._tree.own_status(name) is None), path + REPLACED)
+        self._tree.move(path, aside)
+        self.kept = [*self.kept, os.path.join(self._tree.root, aside)][-32:]
+
+    def finish(self) -> None:
+        """Links and the ref come last."""
+        for number, file in enumerate(self._files):
+            for link in file.links if number in self.replace or not self._request.get("keep") else ():
+                self._gate()
+                self._set_aside(link, number)
+                self._tree.link(link, os.path.relpath(file.path, os.path.dirname(link)))
+        ref, revision = self._request.get("ref"), self._revision
+        if ref and revision and ref != revision:
+            folder, name = os.path.split("refs/" + ref)
+            partial = "%s/.%s.partial" % (folder, name)
+            with self._tree.writer(partial) as out:
+                out.write(revision.encode())
+            self._tree.move(partial, "refs/" + ref)
+        self.save()
+
+    def note(self, number: int, status: os.stat_result, sha256: str) -> None:
+        """Record a file of this node that was read while it was served."""
+        with self._recording:
+            self._record.add(self._files[number].path, status, sha256)
+        self.save()
+
+    def save(self, *, soon: bool = False) -> None:
+        """Write the record; with ``soon``, when it is due."""
+        with self._recording:
+            self._record.save(self._request["cluster"], self._made, soon=soon)
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """Write everything of a file system to its disk; thousands of small files at once, in place of one by one."""
+    try:
+        sync = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        os.sync()
+        return
+    if sync(descriptor):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
