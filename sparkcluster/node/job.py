@@ -31,6 +31,7 @@ Document = Dict[str, Any]
 _PAUSE_S = 0.5  # between two looks at everything
 GLANCE_S = 0.05  # between two looks whether a file was replaced
 _ORDER_S = 10.0  # for another program to write its order
+_ENDING_S = 8.0  # for a process that was told to end
 _MESSAGE = 500
 _END_BYTES = 4096  # written at once over what was there, so that readers see one or the other
 _LOST = "its process on this node was ended"
@@ -130,7 +131,7 @@ def run(
     Raises:
         Failed: ``work`` failed, or its process was ended, or it was cancelled.
         Refused: the lease went to another operator.
-        Busy: another program writes its order all the time.
+        Busy: another program writes its order all the time, or the process that was cancelled does not end.
         OSError: an order cannot be written, as on a full disk.
     """
     errors: List[Exception] = []
@@ -160,11 +161,16 @@ def start(
 ) -> None:
     """Give the job its ``order``, and start a process that does ``work`` unless one is at work.
 
-    What was ordered of the last process is forgotten, unless this is the same job ``again``.
+    One that is about to end, as after Ctrl-C, is waited for: it would take no order. What was ordered of the last process is forgotten, unless this is the same job ``again``.
     """
     with _ordering(directory):
         check()  # it may have waited for long
-        lock = common.try_lock(os.path.join(directory, "lock"))
+        lock, limit = common.try_lock(os.path.join(directory, "lock")), time.monotonic() + _ENDING_S
+        while lock is None and _is_ending(directory):
+            if time.monotonic() > limit:
+                raise common.Busy("what was cancelled before has not ended after %.0f s" % _ENDING_S)
+            check()
+            lock = common.try_lock(os.path.join(directory, "lock"), GLANCE_S)
         if lock is None:
             _merge(directory, order)
             return
@@ -185,6 +191,12 @@ def start(
                     _work(Job(directory, before), work)
             finally:
                 os._exit(0)
+
+
+def _is_ending(directory: str) -> bool:
+    """Whether the process at work was told to end, or has said how it ended."""
+    found = _read(directory, "job.json")
+    return bool(found.get("cancel") or found.get("end") or _read(directory, "end.json"))
 
 
 def _let_go(lock: int) -> None:

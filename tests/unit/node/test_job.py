@@ -23,6 +23,7 @@ from sparkcluster.node import common, job, wire
 
 job._ORDER_S = 1.0
 request = json.loads(sys.argv[1])
+job._ENDING_S = request.get("ending_s", 60.0)
 lease = common.lease_of(request)
 
 def work(own):
@@ -30,6 +31,11 @@ def work(own):
     try:
         looks = 0
         while not own.order().get("stop"):
+            if own.order().get("cancel"):
+                own.say(looks="cancelled")
+                while not os.path.exists(os.path.join(own.directory, "go")):
+                    time.sleep(0.01)
+                raise wire.Failed("cancelled", "it was cancelled")
             looks += 1
             own.say(looks=looks, child=child.pid, order=own.order(), before=own.before)
             own.check(request["adopted_s"], held=request["held"])
@@ -98,6 +104,9 @@ class World:
     def at_work(self) -> bool:
         return common.is_locked(str(self.directory / "lock"))
 
+    def ordered_epoch(self) -> int:
+        return json.loads((self.directory / "job.json").read_text())["leases"]["atlas staging"]["epoch"]
+
     def order(self, **change) -> None:
         order = json.loads((self.directory / "job.json").read_text())
         common.write_atomically(str(self.directory / "job.json"), json.dumps({**order, **change}).encode())
@@ -137,6 +146,33 @@ def test_a_job_outlives_the_program_that_started_it_and_the_next_one_follows_it(
     world.order(stop="well")
     assert last(second)["done"]["looks"] > said["looks"]
     assert not world.at_work()
+
+
+def test_a_job_that_was_cancelled_is_waited_for_and_begins_anew(world):
+    """``stage`` right after Ctrl-C."""
+    first = world.program()
+    world.until(lambda said: said.get("looks"))
+    world.order(cancel=True)
+    said = world.until(lambda said: said.get("looks") == "cancelled")
+    world.grant(8)
+    second = world.program(8)
+    world.until(lambda _: common.is_locked(str(world.directory / "order.lock")))
+    until = time.monotonic() + 1  # a lock is tried for half a second
+    world.until(lambda _: time.monotonic() > until)
+    assert world.ordered_epoch() == 7
+    (world.directory / "go").touch()
+    world.until(lambda now: now.get("pid") != said["pid"])
+    world.order(stop="well")
+    assert "looks" in last(second)["done"]
+    assert last(first)["refused"]
+
+
+def test_a_job_that_was_cancelled_and_does_not_end_is_said(world):
+    world.program()
+    world.until(lambda said: said.get("looks"))
+    world.order(cancel=True)
+    world.until(lambda said: said.get("looks") == "cancelled")
+    assert last(world.program(ending_s=0.2))["failed"] == "what was cancelled before has not ended after 0 s"
 
 
 def test_a_job_goes_on_when_the_lease_lapses_and_ends_when_another_operator_asks_for_it(world):
