@@ -161,7 +161,8 @@ def start(
 ) -> None:
     """Give the job its ``order``, and start a process that does ``work`` unless one is at work.
 
-    One that is about to end, as after Ctrl-C, is waited for: it would take no order. What was ordered of the last process is forgotten, unless this is the same job ``again``.
+    One that is about to end, as after Ctrl-C, is waited for: it takes no order. What was ordered of the last process
+    is forgotten, unless this is the same job ``again``.
     """
     with _ordering(directory):
         check()  # it may have waited for long
