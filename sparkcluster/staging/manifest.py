@@ -81,7 +81,10 @@ class Manifest:
         name = self._claim(found.name, f"snapshots/{self.revision}/" if self.revision else "")
         blob, sha256 = found.blob if self.revision else None, found.sha256
         if blob in self._blobs:
-            self._blobs[blob]["links"].append(name)
+            first = self._blobs[blob]
+            if (first["size"], first["sha256"]) != (found.size, sha256):
+                raise BadAnswer(f"{name} and {first['links'][0]} are both links to {blob}, with different content")
+            first["links"].append(name)
             return
         file = {"path": name, "size": found.size, "mtime": found.mtime, "links": [], "sha256": sha256}
         if self.verify and not sha256:

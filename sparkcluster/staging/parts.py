@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Mapping
 
 from sparkcluster.errors import StageError
@@ -13,7 +12,7 @@ from sparkcluster.staging.copy import Failure, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
-from sparkcluster.staging.trust import Lists, wanted
+from sparkcluster.staging.trust import Lists, removal, wanted
 
 
 def unite(run: Transfers, staging: Staging, request: Callable[[str], Request]) -> tuple[str, ...]:
@@ -64,11 +63,13 @@ def union(lists: Lists, facts: Mapping[str, Weights], first: str, *, in_cache: b
     for file in () if in_cache else found.files:
         having = [node for node, files in whole.items() if file.name in files]
         if other := [node for node in having if node not in found.holders[file.name]]:
+            copies = {node: whole[node][file.name] for node in (having[0], other[0])}
+            places = {node: facts[node].path or "" for node in copies}
             raise StageError(
                 f"no node has the weights whole, and {file.name} differs between {having[0]} and {other[0]}; which is "
                 "right is unknown, and nothing was changed",
                 step="stage weights",
-                hint=f"rm {shlex.quote(file.name)}   on the node where it is wrong, then run this again",
+                hint=f"{removal(copies, places, ' or ')}, where it is wrong, then run this again",
             )
     return found.files
 

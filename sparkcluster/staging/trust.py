@@ -149,7 +149,7 @@ class Examined:
             return StageError(
                 f"{file}{more} between nodes, and which copy is right is unknown: {hashes}; nothing was changed",
                 step=_STEP,
-                hint=f"{_removal(copies, places, ' or ')}, where it is wrong, then run this again",
+                hint=f"{removal(copies, places, ' or ')}, where it is wrong, then run this again",
             )
         lost = [each for each in self.corrupt if each.source is None]
         if not lost:
@@ -163,7 +163,7 @@ class Examined:
             f"{first}{more}; nothing was changed",
             node=first.node,
             step=_STEP,
-            hint=f"{_removal(copies, places, ' and ')}, then {then}",
+            hint=f"{removal(copies, places, ' and ')}, then {then}",
         )
 
 
@@ -208,7 +208,7 @@ def _short(sha256: str | None) -> str:
     return f"{(sha256 or '')[:12]}…"
 
 
-def _removal(copies: Copies, places: Mapping[str, str], join: str) -> str:
+def removal(copies: Copies, places: Mapping[str, str], join: str) -> str:
     """The commands that remove ``copies``; ``places`` has the directory of the model by node."""
     nodes: dict[str, list[str]] = {}
     for node, copy in copies.items():

@@ -131,6 +131,9 @@ def test_a_file_that_no_honest_node_has_is_refused(files):
         [listed("a", blob="b"), listed("a", blob="b")],
         [listed("a", blob="b"), listed("a/b", blob="b")],
         [listed("a", blob="0" * 64, sha256="1" * 64)],
+        [listed("a", blob="b"), listed("c", blob="b", size=5)],
+        [listed("a", blob="b", sha256="1" * 64), listed("c", blob="b", sha256="2" * 64)],
+        [listed("a", blob="b"), listed("c", blob="b", sha256="2" * 64)],
     ],
 )
 def test_a_snapshot_is_made_of_blobs_and_of_names_inside_it(files):
