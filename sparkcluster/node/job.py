@@ -4,7 +4,8 @@ A program starts it, or finds it at work, and follows it: the next operator's pr
 has a directory::
 
     lock          flock held by the process that works
-    job.json      what operators ordered; ``leases`` has, by cluster and kind, the last lease of each that wants it
+    job.json      what operators ordered; ``leases`` has, by cluster and kind, the last lease of each that wants it,
+                  ``what`` tells its work from other work in the same place
     state.json    its ``pid`` and what it says of itself
     end.json      how it ended: ``done``, ``failed`` or ``refused``; its space is taken before the work begins, since a
                   full disk is one of the ends
@@ -121,9 +122,12 @@ def run(
     check: Check,
     lines: Optional[BinaryIO] = None,
     *,
+    what: Optional[str] = None,
     report: Callable[[Document], None] = common.emit,
 ) -> Document:
     """Start the job unless it is at work, follow it, and return what ``work`` returns; ``lease`` is the operator's.
+
+    ``what`` tells its work from other work in the same place, which ends first.
 
     Each of ``lines`` is an order; ``report`` gets what the job says. This program ends with the lines, and the job
     does not; who gives them has to end this program by ``os._exit``, as a thread still reads.
@@ -142,7 +146,7 @@ def run(
         check()
 
     lease = {**lease, "mark": (common.read_json(_files(lease)[1]) or {}).get("mark")}
-    order = {"leases": {_name(lease): lease}}
+    order = {"leases": {_name(lease): lease}, "what": what}
     start(directory, order, work, checked)
     if lines is not None:
         _listen(directory, lines, check, errors)
@@ -161,12 +165,14 @@ def start(
 ) -> None:
     """Give the job its ``order``, and start a process that does ``work`` unless one is at work.
 
-    One that is about to end, as after Ctrl-C, is waited for: it takes no order. What was ordered of the last process
-    is forgotten, unless this is the same job ``again``.
+    One that is about to end, as after Ctrl-C, is waited for: it takes no order. One at work on something else ends
+    first. What was ordered of the last process is forgotten, unless this is the same job ``again``.
     """
     with _ordering(directory):
         check()  # it may have waited for long
         lock, limit = common.try_lock(os.path.join(directory, "lock")), time.monotonic() + _ENDING_S
+        if lock is None and _read(directory, "job.json").get("what") != order.get("what"):
+            _merge(directory, {"cancel": True})
         while lock is None and _is_ending(directory):
             if time.monotonic() > limit:
                 raise common.Busy("what was cancelled before has not ended after %.0f s" % _ENDING_S)

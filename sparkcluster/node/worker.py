@@ -74,7 +74,8 @@ def begin(request: Request, lines: BinaryIO) -> Document:
     def check() -> None:
         common.not_taken(**lease)
 
-    return job.run(directory, lease, lambda own: Worker(request, own).run(), check, lines, report=report)
+    what = request.get("files_sha256")
+    return job.run(directory, lease, lambda own: Worker(request, own).run(), check, lines, what=what, report=report)
 
 
 class Worker:

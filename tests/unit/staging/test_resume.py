@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 
 import pytest
 
 from sparkcluster.node import common
+from sparkcluster.staging.order import files_lines
 from sparkcluster.staging.send import send
 from tests.unit.staging.test_send import CONTENT, World
 from tests.unit.staging.workers import chain, content, eventually, written
@@ -100,3 +102,21 @@ def test_a_file_of_this_machine_whose_operator_was_killed(world, point):
         assert len(CONTENT) * point / 100 <= had < len(CONTENT)
         assert send(world.step(lease), world.fleet["a"], world.source, world.request) <= len(CONTENT) - had
     assert world.whole().read_bytes() == CONTENT
+
+
+def test_a_worker_that_brings_another_list_of_files_is_ended(workers):
+    """The model of the source changed since the operator was killed."""
+    a, b = workers(*"ab")
+    files = written(a.root, {"one.bin": 5 * MB, "config.json": 300})
+    a.begin(files, limit_bytes_s=MB)
+    b.begin(files, files_sha256=hashlib.sha256(files_lines(files)).hexdigest())
+    b.order(**{"from": [a.source()]})
+    eventually(lambda: b.said.get("bytes", 0) > MB)
+    more = [*files, *written(a.root, {"two.bin": 3 * MB})]
+    digest = hashlib.sha256(files_lines(more)).hexdigest()
+    for each in (a, b):
+        each.begin(more, files_sha256=digest)
+    assert b.wait("lacks")["files"] == 3
+    b.order(**{"from": [a.source()]})
+    b.wait("done")
+    assert content(b.root) == content(a.root)
