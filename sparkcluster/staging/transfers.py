@@ -6,14 +6,17 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report
 from sparkcluster.runtime import observed
-from sparkcluster.staging.again import Step
+from sparkcluster.spec import Spec
+from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.begin import Files, Settings
 from sparkcluster.staging.copy import Progress, list_files
@@ -65,6 +68,11 @@ class Transfers:
         return Step(
             f"stage {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
         )
+
+    def collected(self, spec: Spec, nodes: Sequence[str], what: Artifact) -> dict[str, Facts]:
+        """The facts of ``nodes``, once all of them have answered."""
+        look = partial(collect_facts, self.fleet, spec, nodes)
+        return until_answered(self.step(what), self.fleet, nodes, look, lambda found: found.errors).facts
 
     def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
         """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""

@@ -11,7 +11,7 @@ import pytest
 from sparkcluster.cli.main import main
 from sparkcluster.errors import StageError, UsageError
 from sparkcluster.node.shared import hub_folder
-from sparkcluster.staging import given, run
+from sparkcluster.staging import downloads, given, run, transfers
 from sparkcluster.staging.copy import Failure
 from tests.unit.staging.conftest import REVISION, Shown, tree, write_model
 from tests.unit.staging.test_parts import ROOT, part
@@ -23,7 +23,7 @@ QWEN = "Qwen/Qwen3-8B"
 @pytest.fixture
 def world(node, spark, cluster, lease, monkeypatch):
     made = World([node(name) for name in "abc"], spark, cluster, lease)
-    monkeypatch.setattr(run, "collect_facts", made.really)
+    monkeypatch.setattr(transfers, "collect_facts", made.really)
     return made
 
 
@@ -175,7 +175,9 @@ def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
 @pytest.fixture
 def cut_off(world, hub, tmp_path, monkeypatch):
     """No node reaches the hub, and this machine does, which has ``hf``."""
-    monkeypatch.setattr(run, "fetch", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached"))
+    monkeypatch.setattr(
+        downloads, "fetch", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
+    )
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}
     world.served = {"config.json", "tokenizer.json", "model.safetensors"}

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.probing.collect import Collected
-from sparkcluster.staging import run
+from sparkcluster.staging import transfers
 from sparkcluster.staging.given_image import read
 from tests.unit.staging.archives import ImageMade, sha256, tar
 from tests.unit.staging.test_stage import REFERENCE, World
@@ -28,7 +28,7 @@ def world(node, spark, cluster, lease, monkeypatch):
                 made.has_image(name, IMAGE)
         return Collected({name: made.facts()[name] for name in names}, {})
 
-    monkeypatch.setattr(run, "collect_facts", collected)
+    monkeypatch.setattr(transfers, "collect_facts", collected)
     return made
 
 

@@ -7,7 +7,8 @@ import pytest
 from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError
 from sparkcluster.facts.weights import Weights
-from sparkcluster.staging import run
+from sparkcluster.staging import transfers
+from sparkcluster.staging.downloads import Downloads
 from sparkcluster.staging.manifest import ListedFile
 from sparkcluster.staging.parts import union
 from tests.unit.staging.conftest import REVISION, tree, write_model
@@ -20,7 +21,7 @@ ROOT = "hub/models--Qwen--Qwen3-8B"
 @pytest.fixture
 def world(node, spark, cluster, lease, monkeypatch):
     made = World([node(name) for name in "abc"], spark, cluster, lease)
-    monkeypatch.setattr(run, "collect_facts", made.collected)
+    monkeypatch.setattr(transfers, "collect_facts", made.collected)
     return made
 
 
@@ -45,7 +46,7 @@ def part(world, name, *gone, truncated=()):
 def really(world, monkeypatch):
     """What nodes report after a copy is what they have: by the real probe, of weights whose header is right."""
 
-    monkeypatch.setattr(run, "collect_facts", world.really)
+    monkeypatch.setattr(transfers, "collect_facts", world.really)
 
 
 def test_what_two_nodes_have_in_part_reaches_all_without_a_download(world, really, hub):
@@ -66,13 +67,13 @@ def test_only_what_no_node_has_is_downloaded_by_a_node_that_has_the_rest(world, 
     part(world, "c", "config.json", "sub/empty.txt")
     downloads = []
 
-    def fetch(self, staging, node):
+    def fetch(self, node):
         snapshot = world.nodes[node].hf_home / ROOT / "snapshots" / REVISION
         downloads.append((node, sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*.*"))))
         (snapshot / "config.json").write_bytes(b"{}")
         return 2
 
-    monkeypatch.setattr(run._Run, "_fetch", fetch)
+    monkeypatch.setattr(Downloads, "on", fetch)
     report = world.stage(what=["weights"])
     assert downloads == [("b", ["model.safetensors", "sub/empty.txt", "tokenizer.json"])]
     moved = [(each.node, each.source, each.bytes) for each in report.copied]

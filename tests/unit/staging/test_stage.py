@@ -16,9 +16,10 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.runtime import Changer, observed
-from sparkcluster.staging import run
+from sparkcluster.staging import transfers
 from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import last_rates
+from sparkcluster.staging.downloads import Downloads
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
@@ -99,7 +100,7 @@ class World:
 @pytest.fixture
 def world(node, spark, cluster, lease, impatient, monkeypatch):
     made = World([node(name) for name in "abc"], spark, cluster, lease)
-    monkeypatch.setattr(run, "collect_facts", made.collected)
+    monkeypatch.setattr(transfers, "collect_facts", made.collected)
     return made
 
 
@@ -273,7 +274,7 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
     """The pull itself is the fake's; what matters is what follows it."""
     first = world.nodes["a"]
 
-    def fetch(self, staging, node):
+    def fetch(self, node):
         assert node == "a"
         first.add_image(IMAGE, REFERENCE)
         world.has_image("a")
@@ -283,8 +284,8 @@ def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, mo
         assert names == ["a"]  # what the others got they have said
         return Collected({"a": world.facts()["a"]}, {})
 
-    monkeypatch.setattr(run._Run, "_fetch", fetch)
-    monkeypatch.setattr(run, "collect_facts", collected)
+    monkeypatch.setattr(Downloads, "on", fetch)
+    monkeypatch.setattr(transfers, "collect_facts", collected)
     report = world.stage(what=["image"])
     assert next((each.node, each.source) for each in report.copied) == ("a", "download")
     assert {each.node for each in report.copied} == {"a", "b", "c"}
@@ -391,7 +392,7 @@ def broken(world, monkeypatch):
         (name,) = names
         return Collected({name: world.facts()[name]}, {})
 
-    monkeypatch.setattr(run, "collect_facts", collected)
+    monkeypatch.setattr(transfers, "collect_facts", collected)
     return world
 
 
@@ -642,11 +643,11 @@ def test_after_a_silence_in_a_pull_no_other_node_pulls(world, monkeypatch):
     """That pull continues by itself: a second one would halve the uplink."""
     asked = []
 
-    def fetch(self, staging, node):
+    def fetch(self, node):
         asked.append(node)
         raise silent(node)
 
-    monkeypatch.setattr(run._Run, "_fetch", fetch)
+    monkeypatch.setattr(Downloads, "on", fetch)
     with pytest.raises(StageError, match="does not answer"):
         world.stage(what=["image"])
     assert asked == ["a"]

@@ -10,7 +10,7 @@ import pytest
 
 from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError
-from sparkcluster.staging import run
+from sparkcluster.staging import run, transfers
 from sparkcluster.staging.manifest import ListedFile, Manifest
 from sparkcluster.staging.trust import Verdict, judge, wanted
 from tests.unit.staging.conftest import Shown, tree, write_model
@@ -44,7 +44,7 @@ def names():
 def world(names, node, spark, cluster, lease, monkeypatch):
     """Nodes a, b and, unless the test wants two, c."""
     made = World([node(name) for name in names], spark, cluster, lease)
-    monkeypatch.setattr(run, "collect_facts", made.collected)
+    monkeypatch.setattr(transfers, "collect_facts", made.collected)
     return made
 
 

@@ -1,0 +1,141 @@
+"""Downloads an artifact that no node has: on a node, or weights on this machine where no node reaches the hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
+from sparkcluster.facts.base import read
+from sparkcluster.node.shared import registry_of
+from sparkcluster.spec import Spec
+from sparkcluster.staging.again import is_silence
+from sparkcluster.staging.artifacts import download_request, hub
+from sparkcluster.staging.copy import Done, Failure, Pulling, stage_error
+from sparkcluster.staging.plan import Staging, no_weights
+from sparkcluster.staging.pull import fetch, pull, text
+from sparkcluster.staging.retries import DOWNLOAD_NODES
+from sparkcluster.staging.transfers import Transfers
+
+
+@dataclasses.dataclass
+class Downloads:
+    """The download of what ``staging`` lacks.
+
+    Attributes:
+        errors: of those that tried.
+        no_hub: nodes that do not reach the hub.
+    """
+
+    run: Transfers
+    spec: Spec
+    staging: Staging
+    errors: list[SparkclusterError] = dataclasses.field(default_factory=list)
+    no_hub: set[str] = dataclasses.field(default_factory=set)
+
+    def on_a_node(self) -> str | None:
+        """Download it on the first node that can; that node, or None with ``errors``."""
+        staging = self.staging
+        if not staging.download:
+            raise no_weights(self.run.facts, staging.missing[0][0], self.spec)
+        for node in staging.download[:DOWNLOAD_NODES]:
+            begin = time.monotonic()
+            try:
+                moved = self.on(node)
+            except SparkclusterError as error:
+                self.errors.append(error)
+                if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
+                    break
+                if is_silence(error.__cause__):
+                    break  # that download continues by itself, and the uplink is slow
+                self.run.progress(node, error.message)
+                continue
+            self.run.record(staging.what, node, "download", moved, begin)
+            return node
+        return None
+
+    def on_this_machine(self) -> Path | None:
+        """Download weights to this machine where no node reaches the hub; its cache, or None with ``errors``."""
+        tried = len(self.errors)
+        if self.staging.what != "weights" or not tried or len(self.no_hub) != tried or hub(None)["offline"]:
+            return None
+        from sparkcluster.staging import given  # noqa: PLC0415 - few runs need it
+
+        try:
+            return given.download(self.run, self.spec)
+        except StageError as error:
+            self.errors.append(error)
+            return None
+
+    def on(self, node: str, digest: str | None = None) -> int:
+        """Bytes that ``node`` downloaded; of an image by its ``digest``, if that is known.
+
+        Raises:
+            StageError: it could not, and why.
+            RegistryAuth: the registry requires a login.
+            LeaseLost: another operator has the lease.
+        """
+        from sparkcluster.staging.model_headers import is_gated  # noqa: PLC0415 - slow, and few need it
+
+        name, model, run = self.staging.name, self.spec.playbook.model, self.run
+        done, token = self._attempt(node, digest, None), os.environ.get("HF_TOKEN")
+        # Whether the model is gated is the hub's word: by the node's alone, any node could ask for the token.
+        if isinstance(done, Failure) and done.kind == "hub auth" and token and is_gated(str(model.id), model.revision):
+            run.progress(node, f"{name} is gated: downloading it with HF_TOKEN")
+            done = self._attempt(node, digest, token)
+        if isinstance(done, Failure):
+            raise self._error(node, done)
+        if done.left_out_bytes:
+            run.progress(node, f"{name}: {done.left_out_bytes / 1e9:.2f} GB that are not served stay on the hub")
+        if done.whole:
+            run.progress(node, f"{name}: the hub did not list its files, so all were downloaded")
+        return done.bytes
+
+    def _attempt(self, node: str, digest: str | None, token: str | None) -> Done | Failure:
+        what, name, run = self.staging.what, self.staging.name, self.run
+        request = download_request(self.spec, run.facts[node], what, token)
+        if what == "weights":
+            return fetch(run.step(what), run.fleet[node], request, run.report(what, node, "downloaded"))
+        if digest is not None and digest != name:
+            request |= {"reference": digest, "tag": name}
+        return pull(run.step(what), run.fleet[node], request, partial(self._pulling, node))
+
+    def _pulling(self, node: str, found: Pulling) -> None:
+        engine = read(self.run.facts[node].docker)
+        self.run.progress(node, text(found, containerd=engine is not None and engine.containerd_store))
+
+    def _error(self, node: str, done: Failure) -> SparkclusterError:
+        """The error of a download that failed on ``node``."""
+        step, name, model = self.run.step(self.staging.what), self.staging.name, self.spec.playbook.model
+        if done.kind == "no hub":
+            self.no_hub.add(node)
+        if done.kind in {"no hub", "no downloader"}:
+            return no_weights(self.run.facts, node, self.spec, why=done.text)
+        registry = registry_of(name)
+        causes = {
+            "auth": (
+                f"the registry of {name} requires a login on {node}",
+                f"docker login{' ' + registry if registry else ''}   on {node}",
+            ),
+            "hub auth": (
+                f"the hub denies {node} access to {model.id}",
+                f"accept the terms on the page of {model.id}, then export HF_TOKEN=…, or hf auth login   on {node}",
+            ),
+            "registry": (
+                f"no node has the image {name}, and {node} cannot pull it",
+                f"docker pull {name}   on any node, or docker load -i FILE",
+            ),
+            "blobs": (
+                f"Docker on {node} has another image with the same layers, compressed otherwise (containerd#8973)",
+                f"docker image rm {name}, and the images that share its layers, then run this again   on {node}",
+            ),
+            "platform": (f"{name} has no build for {node}", "set image: in the playbook to one for linux/arm64"),
+        }
+        if done.kind not in causes:
+            return stage_error(step, done)
+        cause, hint = causes[done.kind]
+        error = RegistryAuth if done.kind == "auth" else StageError
+        return error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
