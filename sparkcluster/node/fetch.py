@@ -296,10 +296,15 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
     if not os.path.isdir(os.path.join(root, "snapshots", revision)):
         return  # it went elsewhere; the controller sees that nothing came
     record = Record(request["state_dir"], root)
-    files = listing(root, revision, request.get("choice"), record, reads="unknown", check=check)
     record.own(before)
-    was_there = any(path.startswith("snapshots/%s/" % revision) for path in before)
-    record.save(request["cluster"], None if was_there else revision)
+    made = None if any(path.startswith("snapshots/%s/" % revision) for path in before) else revision
+
+    def check_and_save() -> None:
+        record.save(request["cluster"], made, soon=True)  # this process may be killed
+        check()
+
+    files = listing(root, revision, request.get("choice"), record, reads="unknown", check=check_and_save)
+    record.save(request["cluster"], made)
     for each in files:
         if each.is_misnamed:
             path = os.path.join(root, "blobs", each.blob or "")

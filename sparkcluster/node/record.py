@@ -65,6 +65,7 @@ class Record:
         self._revisions: Set[str] = set()
         self._files: Optional[Dict[str, Entry]] = None
         self._added: Dict[str, List[Any]] = {}
+        self._before: Optional[Set[str]] = None
         self._saved = time.monotonic()
 
     @property
@@ -117,6 +118,8 @@ class Record:
 
     def add(self, path: str, status: AnyStatus, sha256: str, *, ours: Optional[bool] = None) -> None:
         """Note that ``path`` was read; ``ours`` where staging wrote it, else it is whose it was."""
+        if self._before is not None and path not in self._before:
+            ours = True
         if self._files is not None and ours is None and self.known(path, status) == sha256:
             return
         self._added[path] = [path, status.st_size, status.st_mtime_ns, status.st_ino, sha256, ours]
@@ -124,11 +127,8 @@ class Record:
             self._take(self._added[path])
 
     def own(self, before: Set[str]) -> None:
-        """Note that staging wrote what was added since ``save``, but for the paths that were there ``before``."""
-        for path in self._added.keys() - before:
-            self._added[path][-1] = True
-            if self._files is not None:
-                self._take(self._added[path])
+        """What is added from now on staging wrote, but for the paths that were there ``before``."""
+        self._before = before
 
     def save(self, cluster: str = "", revision: Optional[str] = None, *, soon: bool = False) -> None:
         """Write what was added; with ``soon`` not more than every 5 s, or every thousand files.

@@ -44,9 +44,15 @@ def list_files(request: Request, check: Check = lambda: None) -> dict[str, Any]:
     """
     record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
     reads: Reads = "all" if request.get("verify") else "small"
+
+    def check_and_save() -> None:
+        if record is not None:
+            record.save(request["cluster"], soon=True)  # this program may be killed
+        check()
+
     try:
         choice = request.get("choice")
-        found = listing(request["root"], request.get("revision"), choice, record, reads=reads, check=check)
+        found = listing(request["root"], request.get("revision"), choice, record, reads=reads, check=check_and_save)
     finally:
         if record is not None:
             record.save(request["cluster"])

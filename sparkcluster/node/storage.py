@@ -21,9 +21,7 @@ _MOST_MARKS = 1000
 _DEPTH = 3  # of directories below a model
 # vLLM reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
-_TOKENIZERS = re.compile(
-    r"^(tokenizer\.json|tokenizer\.model(\.v\d\w*)?|tekken\.json|vocab\.(json|txt)|.*\.tiktoken|spiece\.model)$"
-)
+_TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 
 
 def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, Any]]:

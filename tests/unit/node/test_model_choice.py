@@ -29,6 +29,10 @@ LAYOUTS = {
     "the same, still to be downloaded": (
         [*CODE, INDEX, *shards(30), "original/consolidated.00.pth"], [], {}, ["original/consolidated.00.pth"],
     ),
+    "Kimi-K2": (
+        ["config.json", INDEX, *shards(61), "configuration_deepseek.py", "modeling_deepseek.py", "tiktoken.model",
+         "tokenization_kimi.py", "tokenizer_config.json"], shards(61), {}, [],
+    ),
     "both formats of Mistral": (
         [*CODE, INDEX, "params.json", "tekken.json", *shards(2), "consolidated.safetensors"], shards(2), {},
         ["consolidated.safetensors"],

@@ -218,6 +218,24 @@ def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_p
     assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.json", "tokenizer.model", "tokenizer.model.v3", "spiece.model", "vocab.txt", "qwen.tiktoken",
+     "tiktoken.model", "sentencepiece.bpe.model"],
+)  # fmt: skip
+def test_a_tokenizer_that_the_models_own_code_reads_is_one(make_machine: Any, name: str) -> None:
+    """Kimi K2 has ``tiktoken.model`` alone, which its ``tokenization_kimi.py`` reads."""
+    machine = make_machine("founders-p1")
+    folder = Path(machine.at("/models/m"))
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    model = {"id": "m", "revision": None, "path": "/models/m"}
+    assert storage.weights(machine, model, "/hf")["missing"] == ["tokenizer.json"]
+    (folder / name).write_text("x")
+    assert storage.weights(machine, model, "/hf")["missing"] == []
+
+
 def test_only_what_is_served_is_counted_and_needed(make_machine: Any) -> None:
     machine = make_machine("founders-p1")
     folder = Path(machine.at("/models/m"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import listing, model_files
+from sparkcluster.node import fetch, listing, model_files, record, relay
 from sparkcluster.node.record import Record, roots
 from sparkcluster.node.wire import Failed
 
@@ -60,6 +60,39 @@ def test_a_second_look_reads_nothing(model, state, reads, how):
     assert len(reads) == 2
     assert look(model, state, reads="all") == first
     assert len(reads) == 4
+
+
+class Seen(Exception):
+    pass
+
+
+@pytest.mark.parametrize("program", ["list", "download"])
+def test_what_was_read_is_kept_while_the_rest_is_still_read(tmp_path, state, monkeypatch, program):
+    """A program whose operator is gone ends at once, in the middle of a file."""
+    monkeypatch.setattr(record, "_SAVE_EVERY_S", 0.0)
+    root = tmp_path / "models--o--m"
+    snapshot = root / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "small").write_bytes(b"s")
+    with (snapshot / "endless").open("wb") as file:
+        file.truncate(1 << 40)
+    looks = iter(range(20))
+
+    def check():
+        found = Record(state, str(root))
+        if found.files:
+            ours = program == "download"
+            assert {path: entry.ours for path, entry in found.files.items()} == {f"snapshots/{'0' * 40}/small": ours}
+            assert found.revisions == ({"0" * 40} if ours else set())
+            raise Seen
+        next(looks)
+
+    request = {"state_dir": state, "cluster": "atlas", "root": str(root), "revision": "0" * 40, "choice": None}
+    with pytest.raises(Seen):
+        if program == "list":
+            relay.list_files({**request, "epoch": 1, "verify": True}, check)
+        else:
+            fetch._verify(request, str(root), set(), check)
 
 
 @pytest.mark.parametrize("change", ["content", "time", "inode", "size"])
