@@ -137,14 +137,11 @@ class Job:
             calls.ended(_END_S)
             for follower in self._followers.values():
                 follower.close()
-        if not all(self._complete(node) for node in self._errors):  # all others have it from another node
+        if not all(self._known[node].complete for node in self._errors):  # all others have it from another node
             raise combined([self._errors[node] for node in self._files.requests if node in self._errors])
         return self.arrived
 
     # events
-
-    def _said(self, node: str) -> Said:
-        return self._known[node]
 
     def _next(self, limit_s: float = 1.0) -> None:
         """Take in what the next node says, for which ``limit_s`` are waited."""
@@ -171,7 +168,7 @@ class Job:
         if self._round:
             self._report.note(notes.left_out(node, ended.kind))
         self._errors.setdefault(node, ended.error)
-        if not self._complete(node):
+        if not self._known[node].complete:
             self._transfer(node, state="left out")
         self._trouble = True
 
@@ -186,11 +183,11 @@ class Job:
         self._keep_hashes(node, said)
         if not self._round:
             return
-        has = self._has(node)
+        has = said.has(self._total)
         if self._once("has", node, has):
             self._moved[node] = time.monotonic()
         self._note(node, said, has)
-        if self._lacked(node):
+        if said.lacked:
             self._show(node, said)
 
     def _note(self, node: str, said: Said, has: int) -> None:
@@ -216,7 +213,7 @@ class Job:
 
     def _keep_hashes(self, node: str, said: Said) -> None:
         """Tell the others the content of files whose hash nobody knew: as a node says that had them from the start."""
-        if said.sha256 is None or self._lacked(node):
+        if said.sha256 is None or said.lacked:
             return
         unknown = {
             number: found
@@ -243,7 +240,7 @@ class Job:
         return medium, self._settings.encrypt or medium != "rail"
 
     def _transfer(self, node: str, **state: Any) -> None:
-        source = self._said(node).source
+        source = self._known[node].source
         medium, encrypted = self._way_of(source, node)
         self._report.transfer(
             Transfer(
@@ -254,24 +251,11 @@ class Job:
 
     # who has what
 
-    def _complete(self, node: str) -> bool:
-        return self._said(node).done is not None
-
-    def _lacked(self, node: str) -> bool:
-        """Whether it lacked something when it began, or has not said yet."""
-        lacks = self._said(node).lacks
-        return lacks is None or lacks.files > 0
-
     def _has(self, node: str) -> int:
-        said = self._said(node)
-        if said.done is not None or not self._lacked(node):
-            return int(self._total)
-        if said.bytes is not None:
-            return said.bytes
-        return int(self._total - said.lacks.bytes) if said.lacks else 0
+        return self._known[node].has(self._total)
 
     def _waiting(self) -> list[str]:
-        return [node for node in self._files.requests if node in self._living and not self._complete(node)]
+        return [node for node in self._files.requests if node in self._living and not self._known[node].complete]
 
     # the steps
 
@@ -279,22 +263,22 @@ class Job:
         """Wait until every worker listens and knows what it lacks; nothing is copied if a disk is too small."""
         until = time.monotonic() + _BEGIN_S
         while waiting := [
-            node for node in self._living if not self._said(node).ports or self._said(node).lacks is None
+            node for node in self._living if not self._known[node].ports or self._known[node].lacks is None
         ]:
             self._next()
             for node in waiting:
                 if node in self._unfollowed or time.monotonic() > until:
                     self._stuck(node, "its worker does not begin")
-        rooms = {node: room for node in sorted(self._living) if (room := self._said(node).room) is not None}
+        rooms = {node: room for node in sorted(self._living) if (room := self._known[node].room) is not None}
         errors = notes.no_room(self._step.name, self._files.what, rooms)
-        if errors or not any(self._has(node) or not self._lacked(node) for node in self._living):
+        if errors or not any(self._has(node) or not self._known[node].lacked for node in self._living):
             raise combined([*self._errors.values(), *errors])
 
     def _look(self) -> None:
         """Find out who reaches whom, and order who pulls from whom."""
         self._round += 1
         self._trouble, self._looking = False, True
-        certs = tuple(cert for node in self._followers if (cert := self._said(node).cert) is not None)
+        certs = tuple(cert for node in self._followers if (cert := self._known[node].cert) is not None)
         asked = set(self._living)
         for target in asked - self._unfollowed:
             self._unanswered.setdefault(target, time.monotonic())
@@ -308,7 +292,7 @@ class Job:
         while self._unanswered.keys() & self._living and time.monotonic() < until:
             self._next(until - time.monotonic())
         self._looked, self._looking = time.monotonic(), False
-        reached = {node: self._said(node).reached or {} for node in self._living - self._unanswered.keys()}
+        reached = {node: self._known[node].reached or {} for node in self._living - self._unanswered.keys()}
         self._found = verified(self._ways, reached)
         self._arrange()
 
@@ -327,7 +311,7 @@ class Job:
 
     def _give_up(self, node: str) -> None:
         """End the worker of a node that reaches nobody who has it."""
-        sources = [other for other in self._files.requests if other != node and self._complete(other)] or [node]
+        sources = [other for other in self._files.requests if other != node and self._known[other].complete] or [node]
         error = notes.unreached(self._step.name, self._files.what, node, sources[0])
         self._ended(node, Ended(error, "link"))
         self._followers[node].order(cancel=True)
@@ -361,7 +345,7 @@ class Job:
 
     def _dial(self, way: Way) -> Dial | None:
         """How the source of ``way`` is dialed; None if it does not listen there."""
-        said = self._said(way.source)
+        said = self._known[way.source]
         port = (said.ports or {}).get(way.address)
         if port is None or said.token is None:
             return None

@@ -209,6 +209,24 @@ class Said(Fact):
     kind: Annotated[str, Field(max_length=32)] = "other"
     refused: Annotated[str, Field(max_length=2000)] | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Whether it has everything."""
+        return self.done is not None
+
+    @property
+    def lacked(self) -> bool:
+        """Whether it lacked something when it began, or has not said yet."""
+        return self.lacks is None or self.lacks.files > 0
+
+    def has(self, total: int) -> int:
+        """Bytes of ``total`` that it has."""
+        if self.complete or not self.lacked:
+            return total
+        if self.bytes is not None:
+            return self.bytes
+        return total - self.lacks.bytes if self.lacks else 0
+
 
 def key(what: str, place: str) -> str:
     """Name of the job that stages ``what`` to ``place``, a root or a reference: the same on every run."""
