@@ -88,11 +88,12 @@ def test_what_was_read_is_kept_while_the_rest_is_still_read(tmp_path, state, mon
         next(looks)
 
     request = {"state_dir": state, "cluster": "atlas", "root": str(root), "revision": "0" * 40, "choice": None}
+    read = {
+        "list": lambda: relay.list_files({**request, "epoch": 1, "verify": True}, check),
+        "download": lambda: fetch._verify(request, str(root), set(), check),
+    }[program]
     with pytest.raises(Seen):
-        if program == "list":
-            relay.list_files({**request, "epoch": 1, "verify": True}, check)
-        else:
-            fetch._verify(request, str(root), set(), check)
+        read()
 
 
 @pytest.mark.parametrize("change", ["content", "time", "inode", "size"])
@@ -145,8 +146,8 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(model, state, monkeypa
 def test_what_two_programs_add_is_kept(model, state):
     """Both read the record before either wrote."""
     one, other = Record(state, str(model)), Record(state, str(model))
-    for record, name in ((one, "config.json"), (other, "sub/model.safetensors")):
-        record.add(name, (model / name).stat(), "ab" * 32, ours=True)
+    for each, name in ((one, "config.json"), (other, "sub/model.safetensors")):
+        each.add(name, (model / name).stat(), "ab" * 32, ours=True)
     one.save("atlas")
     other.save("borea")
     found = Record(state, str(model))
