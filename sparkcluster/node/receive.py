@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from sparkcluster.node import pieces, wire
 from sparkcluster.node.growing import Store, Window
 from sparkcluster.node.serve import Gate
+from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.tls import Identity
 from sparkcluster.node.wire import CHUNK, INVALID, Failed
 
@@ -110,7 +111,7 @@ class Sources:
             if to.node == self.current:
                 self._turn()
                 if to.node != self.current:
-                    self.left = [*self.left, {"node": to.node, "why": why[:500], "offset": offset}][-32:]
+                    self.left = [*self.left, {"node": to.node, "why": why[:500], "offset": offset}][-MOST_NAMED:]
 
     def right(self, node: str) -> None:
         """A file from ``node`` has the right SHA-256."""
@@ -123,7 +124,7 @@ class Sources:
             if self._corrupt[node] >= _CORRUPT and node not in self._bad_nodes:
                 self._bad_nodes[node] = "hash"
                 why = "its files arrive with another SHA-256"
-                self.left = [*self.left, {"node": node, "why": why, "offset": offset}][-32:]
+                self.left = [*self.left, {"node": node, "why": why, "offset": offset}][-MOST_NAMED:]
                 self._turn()
 
     def all_corrupt(self) -> bool:
@@ -275,7 +276,7 @@ class Receiver:
 
     def _is_wrong(self, number: int, node: str, sha256: str) -> None:
         with self._lock:
-            self.wrong = [*self.wrong, {"file": number, "from": node, "sha256": sha256}][-32:]
+            self.wrong = [*self.wrong, {"file": number, "from": node, "sha256": sha256}][-MOST_NAMED:]
             self._later[number] = time.monotonic() + _FRESH_S
             self._state[number] = _LACKS
         self.sources.corrupt(node, self._store.have())

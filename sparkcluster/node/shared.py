@@ -36,6 +36,9 @@ VIRTUAL_INTERFACES = CONTAINER_INTERFACES + TUNNEL_INTERFACES
 # The most lines in one document of the watch program: reading their progress takes the controller 30 ms.
 BATCH_LINES = 2000
 
+# The most that a worker says of one kind: nodes that it left, files that arrived corrupt, files that it renamed.
+MOST_NAMED = 32
+
 # What a file of the user's is called from then on, where staging puts another one in its place.
 REPLACED = ".replaced"
 # Ends of the names of files that are being written, or were replaced; none belongs to a model.

@@ -36,6 +36,7 @@ _GONE_S = 30.0  # without an answer to that
 _HEARD_S = 5.0  # in which a node says something as long as it is reached, whatever its worker does
 _ALONE_S = 60.0  # without anybody to pull from: a cable may come back
 _END_S = 5.0
+_MOST_NOTED = 100
 _BEGIN_S = 300.0  # until a worker listens: it may read a partial image, or wait for another copy
 _NEVER_S = 1800.0  # without a byte, though it answers: longer than Docker may load nothing, or a partial file is read
 
@@ -90,7 +91,7 @@ class Job:
         self._alone: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._moved: dict[str, float] = {}
-        self._noted: set[tuple[Any, ...]] = set()
+        self._noted: dict[tuple[str, str], set[Any]] = {}
         self._found: tuple[Way, ...] = ()
         self._chain, self._turns, self._looking = Chain((), {}, (), ()), 0, False
         self._hashes: dict[str, str] = {}
@@ -176,6 +177,7 @@ class Job:
         now = time.monotonic()
         if now - self._last.get(node, now) > _HEARD_S and node in self._unanswered:
             self._unanswered[node] = now  # it may not have heard what it was asked
+        had = self._known[node].has(self._total)
         self._known[node], self._last[node] = said, now
         if said.round == self._round and node in self._unanswered:
             del self._unanswered[node]
@@ -184,7 +186,7 @@ class Job:
         if not self._round:
             return
         has = said.has(self._total)
-        if self._once("has", node, has):
+        if has != had:
             self._moved[node] = time.monotonic()
         self._note(node, said, has)
         if said.lacked:
@@ -227,11 +229,15 @@ class Job:
             for other in self._living - {node}:
                 self._followers[other].order(sha256=dict(self._hashes))
 
-    def _once(self, *what: Any) -> bool:
-        """Whether this is new."""
-        new = what not in self._noted
-        self._noted.add(what)
-        return new
+    def _once(self, kind: str, node: str, what: Any) -> bool:
+        """Whether a node says this for the first time; of one kind fewer than ``_MOST_NOTED`` are."""
+        noted = self._noted.setdefault((kind, node), set())
+        if what in noted or len(noted) == _MOST_NOTED:
+            return False
+        noted.add(what)
+        if len(noted) == _MOST_NOTED:
+            self._report.note(notes.muted(node))
+        return len(noted) < _MOST_NOTED
 
     def _way_of(self, source: str | None, node: str) -> tuple[Medium, bool]:
         """What a node pulls over, and whether that is encrypted."""

@@ -58,6 +58,11 @@ def kept(path: str, node: str) -> str:
     return f"warning: {node} had another file in the place of one that was copied: it is {path} now"
 
 
+def muted(node: str) -> str:
+    """That what a node says over and over is reported no longer."""
+    return f"{node} reports too much of this kind: no more of it is shown"
+
+
 def left_out(node: str, kind: str) -> str:
     """That the others go on without ``node``, which failed by ``kind``."""
     reasons = {"lost": "killed", "disk": "its disk is full", "silent": "no answer on SSH", "stuck": "no answer"}

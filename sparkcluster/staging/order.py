@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from sparkcluster.facts.base import Fact, Few, Path, Port
+from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.staging.manifest import Sha256, Size
 
 Request = dict[str, Any]
@@ -41,7 +42,7 @@ Certificate = Annotated[
 Node = Annotated[str, Field(max_length=253)]
 Number = Annotated[int, Field(ge=0, lt=1 << 32, strict=True)]
 """Number of a file: its line in the list, from 0."""
-Numbered = Annotated[dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], Sha256], Field(max_length=200_000)]
+Numbered = Annotated[dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")], Sha256], Field(max_length=200_000)]
 """SHA-256 by the number of the file."""
 
 
@@ -179,9 +180,9 @@ class Said(Fact):
         reached: addresses that proved their token in the look of that ``round``, by node.
         bytes: of ``total``, that are there and whole or growing; ``rate`` in bytes a second; ``source`` (``from`` in
             the document) and ``streams`` are what it pulls by now, ``served`` the bytes that went to other nodes.
-        left: all sources that it left, since the order ``from``.
-        wrong: all files that arrived corrupt.
-        kept: files of the user's that others were put in the place of, as they are called now.
+        left: the last sources that it left, since the order ``from``.
+        wrong: the last files that arrived corrupt.
+        kept: the last files of the user's that others were put in the place of, as they are called now.
         sha256: content of files, where this source was the first to read them.
         failed: why it ended, of a ``kind`` as ``node.wire`` has them.
         refused: the lease is over.
@@ -200,9 +201,9 @@ class Said(Fact):
     source: Annotated[Node | None, Field(alias="from")] = None
     streams: Annotated[int, Field(ge=0, le=64)] = 0
     served: Annotated[dict[Node, Size], Field(max_length=1024)] = Field(default_factory=dict)
-    left: Few[Left] = ()
-    wrong: Few[Wrong] = ()
-    kept: Few[Path] = ()
+    left: Annotated[tuple[Left, ...], Field(max_length=MOST_NAMED)] = ()
+    wrong: Annotated[tuple[Wrong, ...], Field(max_length=MOST_NAMED)] = ()
+    kept: Annotated[tuple[Path, ...], Field(max_length=MOST_NAMED)] = ()
     sha256: Numbered | None = None
     done: WorkDone | None = None
     failed: Annotated[str, Field(max_length=2000)] | None = None

@@ -590,6 +590,25 @@ def test_a_file_that_arrives_corrupt_is_told_with_both_nodes(copy):
     assert network.said.notes == [text]
 
 
+def test_what_a_node_says_over_and_over_takes_neither_memory_nor_the_screen(copy):
+    """A cable that comes and goes, or a node that wants to do harm."""
+
+    def flood():
+        for number in range(500):
+            gone = [{"node": "a", "why": f"no data {number} {place}", "offset": number} for place in range(32)]
+            network["b"].say(left=gone, kept=[f"/x/{number}/{place}" for place in range(32)], bytes=number)
+
+    def set_up(network):
+        network.at.append((lambda: network["b"].has > 20, flood))
+
+    network = copy("ab", set_up=set_up)
+    network.job.run()
+    shown = [note for note in network.said.notes if note.startswith("b: no data") or "/x/" in note]
+    assert len(shown) == 2 * 99
+    assert network.said.notes.count("b reports too much of this kind: no more of it is shown") == 2
+    assert sum(map(len, network.job._noted.values())) == 2 * 100
+
+
 def test_a_worker_that_is_found_at_work_has_its_own_token(copy):
     """Of an operator who is gone: what it listens with counts, not what we would have it listen with."""
     network = copy("abc")

@@ -46,6 +46,10 @@ def test_what_a_worker_says_is_typed():
         {"sha256": {"-1": "0" * 64}},
         {"cert": "-----BEGIN CERTIFICATE-----\nhello, world\n"},
         {"token": "short"},
+        {"sha256": {"01": "0" * 64}},
+        {"left": [{"node": "b", "why": "no data"}] * 33},
+        {"wrong": [{"file": 3, "from": "a", "sha256": "0" * 64}] * 33},
+        {"kept": ["/home/a/x.replaced"] * 33},
     ],
 )
 def test_what_no_worker_says_is_the_error_of_that_node(answer):
