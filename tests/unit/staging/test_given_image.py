@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
 import pytest
 
-from sparkcluster.errors import StageError
+from sparkcluster.errors import HostLost, StageError
 from sparkcluster.probing.collect import Collected
-from sparkcluster.staging import transfers
+from sparkcluster.staging import given_image, transfers
 from sparkcluster.staging.given_image import read
 from tests.unit.staging.archives import ImageMade, sha256, tar
 from tests.unit.staging.test_stage import REFERENCE, World
@@ -81,6 +82,31 @@ def test_what_arrived_is_not_sent_again(world, archive):
     report = world.stage(what=["image"], given=archive)
     assert report.copied[0].bytes == 0
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {IMAGE.id}
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_image_whose_answer_was_lost_is_loaded(world, archive, monkeypatch, removed):
+    """The connection breaks when the archive was loaded, and is gone."""
+    real, broken = given_image.stream, []
+
+    @contextlib.contextmanager
+    def stream(host, program, request):
+        with real(host, program, request) as running:
+            if not broken:
+                broken.append(list(running.lines(60)))
+                if removed:
+                    (world.nodes["a"].docker / "refs" / REFERENCE.replace("/", "%")).unlink()
+                raise HostLost("the connection broke", node="a")
+            yield running
+
+    monkeypatch.setattr(given_image, "stream", stream)
+    if removed:
+        with pytest.raises(StageError, match=f"incomplete on a: missing; {archive} was loaded"):
+            world.stage(what=["image"], given=archive)
+    else:
+        world.stage(what=["image"], given=archive)
+        assert {host.images()[REFERENCE] for host in world.nodes.values()} == {IMAGE.id}
+    assert broken
 
 
 @pytest.mark.parametrize(
