@@ -3,7 +3,7 @@
 The request has the lease, ``path`` below the directory ``root``, ``size``, ``sha256``, and ``private`` where both are
 for this user alone. The answer ``{"offset": N}`` says what is there already; the input is the rest, raw. The file is
 written beside its path and renamed once its hash is right, under the lock of changes: never by an operator whose lease
-another one took, which is checked each second. What arrived stays for the next run.
+another one took, which is checked each second. What arrived stays for the next run. A file of a ``model`` is recorded.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import hashlib
 import os
 import select
 import time
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO, Dict, Optional
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.record import Record
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Check, Failed
 
@@ -71,8 +72,19 @@ def take(request: Request, source: int) -> Dict[str, Any]:
         forget(file.fileno())
     with common.change_lock(lease["state_dir"], lease["cluster"], _CHANGE_S, lease.get("kind", "cluster")):
         common.not_taken(**lease)
+        before = tree.status(path)
         tree.move(partial, path)
+        if request.get("model"):
+            _record(lease, tree, path, before, request["sha256"])
     return {"bytes": size - offset}
+
+
+def _record(lease: Request, tree: Tree, path: str, before: Optional[os.stat_result], sha256: str) -> None:
+    """Record that staging wrote a file, unless it is in the place of one of the user's."""
+    record, status = Record(lease["state_dir"], tree.root), tree.status(path)
+    if status is not None:
+        record.add(path, status, sha256, ours=before is None or record.is_ours(path, before))
+        record.save(lease["cluster"])
 
 
 def _receive(file: BinaryIO, source: int, size: int, digest: Any, check: Check) -> None:

@@ -185,7 +185,7 @@ def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str
             run.shown.transfer(Transfer(first, staging.what, before + done, given.size_bytes, "controller"))
 
     for file in sorted(given.files, key=lambda file: file["path"] == "config.json"):  # without it nothing looks whole
-        wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"]}
+        wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"], "model": True}
         try:
             sent += send(run.step(staging.what), run.fleet[first], given.places[file["path"]], wanted, report)
         except OSError as error:

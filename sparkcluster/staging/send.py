@@ -47,7 +47,7 @@ def send(
     request: dict[str, Any],
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> int:
-    """Send the file or content ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, ``private``).
+    """Send the file or content ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, …: ``node.take``).
 
     ``report`` gets the bytes that are there, and all. After a silence of the node it goes on where it stopped.
 

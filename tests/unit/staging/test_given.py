@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 
@@ -10,6 +11,8 @@ import pytest
 
 from sparkcluster.cli.main import main
 from sparkcluster.errors import StageError, UsageError
+from sparkcluster.node import models
+from sparkcluster.node.record import Record
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.staging import downloads, given, run, transfers
 from sparkcluster.staging.copy import Failure
@@ -70,6 +73,25 @@ def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, 
     found = roots(world)
     assert found[0] == found[1] == found[2]
     assert found[0][f"snapshots/{REVISION}/sub/x.txt"] == f"../../../blobs/{hashlib.sha256(b'x').hexdigest()}"
+
+
+def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(world, here):
+    world.stage(what=["weights"], given=here)
+    request = {"state_dir": world.lease.state_dir, "cluster": "atlas"}
+    for host in world.nodes.values():
+        root = str(host.hf_home / ROOT)
+        (model,) = models.main({**request, "hf_home": str(host.hf_home)}, io.BytesIO())["models"][:1]
+        assert (model["path"], model["clusters"], model["staged_bytes"]) == (root, ["atlas"], 3_000_005)
+        assert models.remove(request, {"roots": [root]}) == {"freed": {root: 3_000_005}}
+        assert not (host.hf_home / ROOT).exists()
+
+
+def test_what_a_node_had_before_stays_the_users(world, here):
+    part(world, "a", "config.json")
+    world.stage(what=["weights"], given=here)
+    root = world.nodes["a"].hf_home / ROOT
+    record = Record(world.lease.state_dir, str(root))
+    assert {path for path, entry in record.files.items() if entry.ours} == {f"blobs/{hashlib.sha256(b'{}').hexdigest()}"}
 
 
 def test_only_what_is_missing_is_sent(world, here):
