@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set,
 
 from sparkcluster.node import common, docker, job, model_choice, programs, wire
 from sparkcluster.node.listing import listing
+from sparkcluster.node.model_files import absent_shards
 from sparkcluster.node.record import Record
 from sparkcluster.node.shared import HUB, HUB_ADDRESS, hub_folder
 from sparkcluster.node.wire import Failed
@@ -288,7 +289,8 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
     """Hash what was downloaded and record it: the hub's client compares sizes only.
 
     Raises:
-        Failed: a blob has another content than its name says; it is removed if this download wrote it.
+        Failed: a blob has another content than its name says; it is removed if this download wrote it. Or a file that
+            the index of the weights lists is absent.
     """
     revision = request["revision"]
     with contextlib.suppress(OSError), open(os.path.join(root, "refs", revision), encoding="utf-8") as file:
@@ -312,6 +314,10 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
                 raise Failed("source", "%s is corrupt and was there before; remove it" % path)
             os.unlink(path)
             raise Failed("hub", "%s arrived with another content than the hub names it by" % each.name)
+    absent = absent_shards(os.path.join(root, "snapshots", revision), request.get("choice"))
+    if absent:
+        more = " and %d more" % (len(absent) - 1) if len(absent) > 1 else ""
+        raise Failed("hub", "the index names %s%s, which the hub did not send" % (absent[0], more))
 
 
 def _paths(root: str) -> Set[str]:

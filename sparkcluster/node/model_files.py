@@ -26,15 +26,25 @@ def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Itera
     """Name, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
     found = {os.path.relpath(path, top): (real, status) for path, real, status in _finished(top)}
     index = model_choice.index_of(found, choice)
-    shards = _shards(found[index][0]) if index and found[index][1].st_size <= _INDEX_LIMIT_BYTES else []
+    shards = _shards(found[index][0]) if index else []
     for name in model_choice.chosen(found, shards, choice):
         real, status = found.pop(name)
         yield name, real, status
 
 
+def absent_shards(top: str, choice: Optional[model_choice.Choice] = None) -> List[str]:
+    """Files that the index of the weights lists and ``choice`` leaves in, and that are not there."""
+    found = {os.path.relpath(path, top): real for path, real, _ in _finished(top)}
+    index = model_choice.index_of(found, choice)
+    shards = _shards(found[index]) if index else []
+    return sorted(name for name in set(shards) - found.keys() if model_choice.wanted(name, choice))
+
+
 def _shards(path: str) -> List[str]:
     """The files that an index lists; none if it is invalid."""
     try:
+        if os.path.getsize(path) > _INDEX_LIMIT_BYTES:
+            return []
         with open(path, encoding="utf-8") as file:
             return [str(name) for name in json.load(file)["weight_map"].values()]
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):

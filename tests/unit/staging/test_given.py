@@ -91,7 +91,9 @@ def test_what_a_node_had_before_stays_the_users(world, here):
     world.stage(what=["weights"], given=here)
     root = world.nodes["a"].hf_home / ROOT
     record = Record(world.lease.state_dir, str(root))
-    assert {path for path, entry in record.files.items() if entry.ours} == {f"blobs/{hashlib.sha256(b'{}').hexdigest()}"}
+    assert {path for path, entry in record.files.items() if entry.ours} == {
+        f"blobs/{hashlib.sha256(b'{}').hexdigest()}"
+    }
 
 
 def test_only_what_is_missing_is_sent(world, here):
