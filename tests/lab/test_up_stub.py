@@ -77,6 +77,22 @@ def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks):
     assert "nothing was running" in cli("down", lab.inventory).ok().out
 
 
+def test_up_copies_the_weights_encrypted_where_the_inventory_wants_it(lab, cli, variant):
+    left, right = lab.sparks
+    right.run(["rm", "-r", "/root/models/tiny"])
+    assert "is up (release 1," in cli("up", variant(lab, staging={"encrypt": True}), timeout=180).ok().out
+    sums = {
+        spark.run(["sh", "-c", "cd /root/models/tiny && sha256sum $(find . -type f | sort)"]).stdout
+        for spark in lab.sparks
+    }
+    assert len(sums) == 1
+    (observed,) = (cli.home / ".local/state/sparkcluster/observed").glob("*.jsonl")
+    copies = [each for each in map(json.loads, observed.read_text().splitlines()) if each.get("artifact") == "weights"]
+    assert [(copy["node"], copy["source"], copy["medium"], copy["encrypted"]) for copy in copies] == [
+        (right.name, left.name, "rail", True)
+    ]
+
+
 def test_an_answer_is_streamed_and_its_speed_told(serving, cli_alone):
     answer = cli_alone("ask", serving.inventory, "Why is the sky blue?").ok()
     assert len(answer.out.split()) > 3
