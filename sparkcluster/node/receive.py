@@ -61,15 +61,14 @@ class Sources:
     """The nodes to pull from, nearest first, each with its ways, and which of them work.
 
     Attributes:
-        left: nodes that were left, why, and at how many bytes.
         current: the node that is pulled from.
     """
 
     def __init__(self) -> None:
-        self.left: List[Dict[str, Any]] = []
         self.current: Optional[str] = None
         self.order: List[Tuple[str, List[Way]]] = []
-        self._bad: Dict[Way, str] = {}
+        self._left: List[Dict[str, Any]] = []
+        self._bad: Dict[Way, Tuple[float, Dict[str, Any]]] = {}
         self._bad_nodes: Dict[str, str] = {}
         self._corrupt: Dict[str, int] = {}
         self._none_since: Optional[float] = None
@@ -79,7 +78,7 @@ class Sources:
         """Pull from these from now on; what failed before counts no longer."""
         with self._lock:
             self.order = [(each["node"], [way(each["node"], one) for one in each["ways"]]) for each in order]
-            self._bad, self._bad_nodes, self.left, self._none_since = {}, {}, [], None
+            self._bad, self._bad_nodes, self._left, self._none_since = {}, {}, [], None
             self._turn()
 
     def _turn(self) -> None:
@@ -107,11 +106,22 @@ class Sources:
     def failed(self, to: Way, why: str, offset: int) -> None:
         """A way broke; a node without any other is left."""
         with self._lock:
-            self._bad[to] = why
+            gone = {"node": to.node, "why": why[:500], "offset": offset}
+            self._bad.setdefault(to, (time.monotonic(), {**gone, "address": to.address}))
             if to.node == self.current:
                 self._turn()
                 if to.node != self.current:
-                    self.left = [*self.left, {"node": to.node, "why": why[:500], "offset": offset}][-MOST_NAMED:]
+                    self._left = [*self._left, gone][-MOST_NAMED:]
+
+    def left(self, *, over: bool = False) -> List[Dict[str, Any]]:
+        """Nodes that were left, why, and at how many bytes; and an ``address`` of one that sends by others.
+
+        A node that fails loses all its ways within ``STALL_S``: one is named after that, or when all is ``over``.
+        """
+        with self._lock:
+            until = time.monotonic() - (0.0 if over else STALL_S)
+            ways = [gone for to, (at, gone) in self._bad.items() if to.node == self.current and at <= until]
+            return [*self._left, *ways][-MOST_NAMED:]
 
     def right(self, node: str) -> None:
         """A file from ``node`` has the right SHA-256."""
@@ -124,7 +134,7 @@ class Sources:
             if self._corrupt[node] >= _CORRUPT and node not in self._bad_nodes:
                 self._bad_nodes[node] = "hash"
                 why = "its files arrive with another SHA-256"
-                self.left = [*self.left, {"node": node, "why": why, "offset": offset}][-MOST_NAMED:]
+                self._left = [*self._left, {"node": node, "why": why, "offset": offset}][-MOST_NAMED:]
                 self._turn()
 
     def all_corrupt(self) -> bool:

@@ -260,7 +260,7 @@ class Worker:
             rate=round((received - before) / max(now - then, _TICK_S)),
             streams=self.receiver.streams,
             served=dict(self.server.served),
-            left=self.receiver.sources.left,
+            left=self.receiver.sources.left(over="whole" in self.said),
             wrong=self.receiver.wrong,
             kept=self.store.kept(),
             **{"from": self.receiver.sources.current},

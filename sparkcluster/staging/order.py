@@ -145,9 +145,13 @@ class Room(Fact):
 
 
 class Left(Fact):
-    """A node that no longer is pulled from. ``offset`` are the bytes that were there then."""
+    """A node that no longer is pulled from, or one ``address`` of it that failed while others work.
+
+    ``offset`` are the bytes that were there then.
+    """
 
     node: Node
+    address: Address | None = None
     why: Annotated[str, Field(max_length=500)]
     offset: Size = 0
 
@@ -180,7 +184,7 @@ class Said(Fact):
         reached: addresses that proved their token in the look of that ``round``, by node.
         bytes: of ``total``, that are there and whole or growing; ``rate`` in bytes a second; ``source`` (``from`` in
             the document) and ``streams`` are what it pulls by now, ``served`` the bytes that went to other nodes.
-        left: the last sources that it left, since the order ``from``.
+        left: the last sources, or addresses of them, that it left since the order ``from``.
         wrong: the last files that arrived corrupt.
         kept: the last files of the user's that others were put in the place of, as they are called now.
         sha256: content of files, where this source was the first to read them.

@@ -154,5 +154,5 @@ def test_the_last_node_goes_on_where_it_was_when_the_one_before_it_ends(nodes):
     chain[1][3].end()  # its server closes all connections
     chain[2][0].reads.set()
     assert complete(chain[2], data)
-    assert chain[2][2].sources.left[0]["node"] == "node1"
+    assert chain[2][2].sources.left()[0]["node"] == "node1"
     assert chain[2][2].received == len(data)

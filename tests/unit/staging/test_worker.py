@@ -311,7 +311,23 @@ def test_a_rail_that_is_out_leaves_the_other(workers):
     ways = [a.way(), a.way("127.0.0.2"), {**a.way(), "address": "127.0.0.3"}]
     b.order(**{"from": [{"node": "a", "ways": ways}]})
     assert b.wait("done")["bytes"] == total(LARGE)
-    assert b.said["left"] == []
+    assert [each["address"] for each in b.said["left"]] == ["127.0.0.3"]
+
+
+def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(workers, proxy):
+    a, b = workers(*"ab")
+    files = written(a.root, LARGE)
+    a.begin(files, listen=[{"address": "127.0.0.1"}, {"address": "127.0.0.2"}], limit_bytes_s=10 * MB)
+    b.begin(files)
+    rail = proxy(a.way()["port"])
+    b.order(**{"from": [{"node": "a", "ways": [a.way("127.0.0.2"), {**a.way(), "port": rail.port}]}]})
+    eventually(lambda: b.said.get("bytes", 0) > total(LARGE) / 4)
+    rail.close()
+    assert b.wait("done")["bytes"] == total(LARGE)
+    (gone,) = b.said["left"]
+    assert (gone["node"], gone["address"]) == ("a", "127.0.0.1")
+    assert 0 < gone["offset"] < total(LARGE)
+    assert content(b.root) == content(a.root)
 
 
 def test_a_look_says_which_address_is_which_node(workers):

@@ -203,14 +203,12 @@ class Proxy:
     """Passes connections on to ``port``, and what comes back through ``change(place, data)``.
 
     Attributes:
-        sent: bytes that passed, of all connections, from the server.
         seen: what passed in both directions, if ``keep``.
     """
 
     def __init__(
         self, port: int, change: Callable[[int, bytearray], None] | None = None, *, keep: bool = False
     ) -> None:
-        self.sent = 0
         self.seen = bytearray()
         self._keep = keep
         self._change = change
