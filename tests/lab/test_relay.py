@@ -2,43 +2,123 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
+import yaml
+from staging_lab import MB, Rails
+
+from sparkcluster.lab.machine import run
 
 FILE = "/root/models/tiny/merges.txt"
 FILE_BYTES = 40_000_000
 STAGING = "/root/.local/state/sparkcluster/clusters"
 
+# Prints port and payload of what a program says to this node over a rail to prove that it knows a token.
+SNIFF = """
+import os, socket, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+threading.Timer(90, os._exit, [1]).start()
+sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+print("ready", flush=True)
+while True:
+    packet, where = sock.recvfrom(1 << 16)
+    tcp = packet[(packet[0] & 15) * 4 : int.from_bytes(packet[2:4], "big")]
+    if where[2] == socket.PACKET_HOST and packet[9] == socket.IPPROTO_TCP and packet[12:14] == bytes([192, 168]):
+        payload = tcp[(tcp[12] >> 4) * 4 :]
+        if len(payload) == 64:
+            print(int.from_bytes(tcp[2:4], "big"), payload.hex(), flush=True)
+"""
+
+# Tries to get something of a worker, with and without what it should not know.
+STRANGER = """
+import json, socket, sys
+from sparkcluster.node import wire
+address, port, earlier, recorded, right = sys.argv[1:]
+def talk(answer):
+    with socket.create_connection((address, int(port)), 30) as sock:
+        sock.recv(32, socket.MSG_WAITALL)
+        sock.sendall(answer)
+        found = b""
+        while data := sock.recv(1 << 16):
+            found += data
+        return len(found)
+def dial(token):
+    try:
+        wire.dial(address, int(port), token).close()
+    except wire.Failed:
+        return False
+    return True
+print(json.dumps({
+    "without": talk(b"GET / HTTP/1.0\\r\\n\\r\\n".ljust(64)),
+    "replayed": talk(bytes.fromhex(recorded)),
+    "wrong": dial("0" * 32),
+    "earlier": dial(earlier),
+    "right": dial(right),
+}))
+"""
+
 
 def sums(lab, names=None):
     sparks = [lab.spark(name) for name in names] if names else lab.sparks
-    return {spark.run(["sha256sum", FILE]).stdout for spark in sparks}
+    return {spark.run(["sh", "-c", f"cd $(dirname {FILE}) && sha256sum *"]).stdout for spark in sparks}
+
+
+def state(spark):
+    """What the worker on ``spark`` says of itself."""
+    return json.loads(spark.run(["sh", "-c", f"cat {STAGING}/*/staging/*/state.json"]).stdout)
 
 
 def worker(spark):
     """Process ID of the worker on ``spark``."""
-    found = spark.run(["sh", "-c", f"cat {STAGING}/*/staging/*/state.json"]).stdout
-    return str(json.loads(found)["pid"])
+    return str(state(spark)["pid"])
+
+
+def arrived(spark):
+    """Bytes of the file that are on ``spark``, under the name that it has while it arrives."""
+    script = f"stat -c %s $(dirname {FILE})/.merges.txt.*.partial"
+    return sum(map(int, spark.run(["sh", "-c", script], check=False).stdout.split()))
 
 
 def arriving(spark, size):
     """Wait until ``size`` bytes of the file are on ``spark``."""
     until = time.monotonic() + 90
-    while True:
-        there = spark.run(["sh", "-c", f"stat -c %s $(dirname {FILE})/.merges.txt.*.partial"], check=False).stdout
-        if any(int(each) > size for each in there.split()):
-            return
+    while arrived(spark) <= size:
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def only_the_rest_moves(lab, cli, names):
+    """Stage again: it moves to ``names`` what is not there yet, and nothing else."""
+    there = {name: arrived(lab.spark(name)) for name in names}
+    assert all(there.values())
+    done = cli("stage", lab.inventory, "weights", "--json", timeout=200).ok().json
+    moved = {copy["node"]: copy["bytes"] for copy in done["copied"]}
+    assert moved.keys() == set(names)
+    for name in names:
+        assert 0 < moved[name] <= FILE_BYTES - there[name] + MB, "other files of the model have less than 1 MB"
+    assert len(sums(lab)) == 1
+
+
+@contextlib.contextmanager
+def sniffed(spark):
+    """Lines of ``SNIFF`` on ``spark``, as they come."""
+    argv = spark.enter(["python3", "-c", SNIFF])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield iter(process.stdout.readline, "")
 
 
 @pytest.fixture
 def four(lab):
     """The first Spark has a model with a large file; the others have none, and links are slow."""
-    lab.sparks[0].run(["sh", "-c", f"head -c {FILE_BYTES} /dev/urandom > {FILE}"])
+    lab.sparks[0].run(["sh", "-c", f"head -c {FILE_BYTES} /dev/urandom > {FILE} && rm -f $(dirname {FILE})/more-*"])
     for spark in lab.sparks[1:]:
         spark.run(["sh", "-c", f"rm -rf $(dirname {FILE})"])
     for spark in lab.sparks:
@@ -74,8 +154,97 @@ class TestOneSwitch:
         assert "b was left out" in failed.err
         assert re.search(r"c: .* goes on with a at", failed.err)
         assert len(sums(four, "acd")) == 1
-        cli("stage", four.inventory, "weights").ok()
+        only_the_rest_moves(four, cli, "b")
+
+    @pytest.mark.full  # a source that is gone may come back: the others wait a minute
+    def test_a_source_that_is_killed_is_named_and_what_arrived_stays(self, four, cli):
+        a = four.spark("a")
+        stage = cli.start("stage", four.inventory, "weights")
+        arriving(four.spark("d"), FILE_BYTES // 4)
+        a.run(["kill", "-KILL", worker(a)])
+        failed = stage.wait(400)
+        assert failed.code == 1
+        assert "a was left out: killed" in failed.err
+        only_the_rest_moves(four, cli, "bcd")
+
+    def test_a_disk_that_is_full_in_the_middle_is_named_and_the_others_complete(self, four, cli):
+        stage = cli.start("stage", four.inventory, "weights")
+        arriving(four.spark("b"), FILE_BYTES // 4)
+        four.fault("b", "disk-full")
+        failed = stage.wait(200)
+        assert failed.code == 1
+        assert "b was left out: its disk is full" in failed.err
+        assert re.search(r"error: stage weights on b: the disk is full: ", failed.err)
+        assert len(sums(four, "acd")) == 1
+        four.heal("b")
+        only_the_rest_moves(four, cli, "b")
+
+    def test_a_byte_that_changes_between_two_nodes_names_them_and_no_copy_is_wrong(self, four, cli):
+        four.fault("b", "flip-byte", str(FILE_BYTES // 4))
+        done = cli("stage", four.inventory, "weights", timeout=300).ok()
+        assert "merges.txt arrived at c with another SHA-256 than b has; received again" in done.err
+        assert "arrived at b" not in done.err
         assert len(sums(four)) == 1
+        assert cli("stage", four.inventory, "weights", "--json").ok().json["copied"] == []
+
+    def test_a_rail_that_goes_out_is_named_and_the_copy_completes_over_the_other(self, four, cli):
+        more = f"cd $(dirname {FILE}) && for at in 1 2 3 4 5 6; do head -c {6 * MB} /dev/urandom > more-$at; done"
+        four.spark("a").run(["sh", "-c", more])  # so that all streams, and both rails, have something to do
+        stage = cli.start("stage", four.inventory, "weights")
+        arriving(four.spark("c"), FILE_BYTES // 8)
+        four.fault("b", "twin-down")
+        done = stage.wait(300).ok()
+        assert re.search(r"b: the link to a at 192\.168\.178\.11 failed: .*: goes on over another one at ", done.err)
+        assert re.search(r"c: the link to b at 192\.168\.178\.12 failed: .*: goes on over another one at ", done.err)
+        assert "left out" not in done.err
+        assert len(sums(four)) == 1
+
+    def test_ctrl_c_and_at_once_the_next_stage_goes_on(self, four, cli):
+        stage = cli.start("stage", four.inventory, "weights")
+        arriving(four.spark("d"), FILE_BYTES // 4)
+        stage.kill(signal.SIGINT)
+        assert stage.wait(60).code == 130
+        only_the_rest_moves(four, cli, "bcd")
+
+    def test_a_stage_of_another_cluster_to_the_same_place_waits_or_is_refused(self, four, cli, variant):
+        """Its lease is another one; the place is not."""
+        other = variant(four, cluster="other")
+        with Rails(four) as rails:
+            first = cli.start("stage", four.inventory, "weights")
+            arriving(four.spark("b"), FILE_BYTES // 8)
+            second = cli("stage", other, "weights", timeout=300)
+            first.wait(300).ok()
+        if second.code:
+            assert "another copy to /root/models/tiny is in progress" in second.err
+        assert len(sums(four)) == 1
+        for name in "bcd":
+            assert rails.bytes(four.spark(name), sent=False) < 1.05 * (FILE_BYTES + MB), "once"
+        assert cli("stage", other, "weights", "--json").ok().json["copied"] == []
+
+    def test_a_stranger_on_the_switch_gets_nothing_and_changes_nothing(self, four, cli, variant):
+        a, b, c, d = four.sparks
+        nodes = yaml.safe_load(four.inventory.read_text())["nodes"]
+        inventory = variant(four, nodes=nodes[:3])
+        cli("stage", inventory, "weights").ok()
+        earlier = state(a)["token"]
+        for spark in (b, c):
+            spark.run(["sh", "-c", f"rm -r $(dirname {FILE})"])
+        with sniffed(a) as heard, Rails(four) as rails:
+            stage = cli.start("stage", inventory, "weights")
+            arriving(c, FILE_BYTES // 8)
+            said = state(a)
+            (address, port), *_ = said["ports"].items()
+            ports = {str(each) for each in said["ports"].values()}
+            recorded = next(payload for to, payload in map(str.split, heard) if to in ports)
+            words = (address, str(port), earlier, recorded, said["token"])
+            inside = ["ip", "netns", "exec", d.unit, sys.executable, "-c", STRANGER]
+            found = run([*inside, *words], timeout_s=120).stdout
+            stage.wait(200).ok()
+            assert rails.bytes(d, sent=False) < 100_000
+        expected = {"without": 0, "replayed": 0, "wrong": False, "earlier": False, "right": True}
+        assert json.loads(found) == expected
+        assert set(state(a)["served"]) == {"b"}
+        assert len(sums(four, "abc")) == 1
 
     def test_a_cable_that_goes_out_leaves_the_management_network_which_is_said(self, four, cli):
         stage = cli.start("stage", four.inventory, "weights")
