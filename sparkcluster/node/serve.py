@@ -13,6 +13,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import pieces, wire
 from sparkcluster.node.growing import Growing, Grows, Store, Window
+from sparkcluster.node.model_files import forget
 from sparkcluster.node.tls import Identity
 from sparkcluster.node.wire import CHUNK, INVALID, Failed
 
@@ -337,6 +338,6 @@ class _Line:
 
 
 def _evict(grows: Growing, begin: int, end: int) -> None:
-    """Drop what was sent from the page cache; on a Spark it takes memory from the GPU."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.posix_fadvise(grows.fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
+    """Drop what was sent from the page cache."""
+    with contextlib.suppress(OSError):
+        forget(grows.fd, begin, end - begin)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import WHOLE
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.beside import Beside
-from sparkcluster.staging.again import Step
+from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Progress
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.send import send
-from sparkcluster.staging.transfers import Copied
-
-_STEP = "stage files"
+from sparkcluster.staging.transfers import Copied, send_all
 
 
 def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> list[tuple[Beside, Staging]]:
@@ -40,20 +36,11 @@ def stage(
         StageError: it cannot be read, or did not reach a node.
         LeaseLost: a node has a newer epoch.
     """
-    step = Step(_STEP, changer.lease, lambda: False, changer.hold, patience_s=changer.patience_s, tell=progress)
-    copied = []
-    for node, _ in staging.missing:
-        begin, sent = time.monotonic(), 0
+
+    def files(node: str) -> Iterator[tuple[Path | bytes, Request]]:
         root = beside.folder(facts[node].state_dir)
-        progress(node, f"{beside.source}, {beside.size_bytes / 1e6:.1f} MB from this machine")
         for member in beside.members:
-            request = {"root": root, "path": member.path, "sha256": member.sha256}
-            try:
-                sent += send(step, changer.fleet[node], member.local, request)
-            except OSError as error:
-                raise StageError(f"{member.local} cannot be read: {error.strerror}", step=_STEP) from error
-        mark = beside.mark.encode()
-        whole = {"root": root, "path": WHOLE, "sha256": hashlib.sha256(mark).hexdigest()}
-        send(step, changer.fleet[node], mark, whole)
-        copied.append(Copied("files", node, "controller", sent, time.monotonic() - begin))
-    return copied
+            yield member.local, {"root": root, "path": member.path, "sha256": member.sha256}
+        yield b"", {"root": root, "path": WHOLE, "sha256": hashlib.sha256(b"").hexdigest()}
+
+    return send_all(changer, staging, files, progress)

@@ -15,7 +15,6 @@ from sparkcluster.errors import StageError
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import hub_folder
-from sparkcluster.report import Transfer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.again import Step
@@ -30,7 +29,6 @@ HERE = "this machine"
 
 _STEP = "stage weights"
 _COMMIT = re.compile("[0-9a-f]{40}")
-_SHOWN_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,13 +174,10 @@ def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str
     first, begin = nodes[0], time.monotonic()
     requests = {node: {**request(node), **({"revision": given.revision} if given.revision else {})} for node in nodes}
     sent = before = 0
-    shown = 0.0
+    shown = run.sending(staging.what, first)
 
     def report(done: int, _size: int) -> None:
-        nonlocal shown
-        if time.monotonic() - shown >= _SHOWN_S:
-            shown = time.monotonic()
-            run.shown.transfer(Transfer(first, staging.what, before + done, given.size_bytes, "controller"))
+        shown(before + done, given.size_bytes)
 
     for file in sorted(given.files, key=lambda file: file["path"] == "config.json"):  # without it nothing looks whole
         wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"], "model": True}

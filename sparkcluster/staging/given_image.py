@@ -13,7 +13,6 @@ from typing import Any
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import repository_of
-from sparkcluster.report import Transfer
 from sparkcluster.staging.again import Alive, stage_errors, until_done
 from sparkcluster.staging.copy import Done, Failure, follow, heard, stage_error
 from sparkcluster.staging.plan import Staging
@@ -22,7 +21,6 @@ from sparkcluster.staging.transfers import Transfers
 
 _STEP = "stage image"
 _DOCUMENT_BYTES = 4 << 20
-_SHOWN_S = 0.5
 _READ = 1 << 20
 
 
@@ -118,17 +116,9 @@ def bring(run: Transfers, staging: Staging, archive: Archive, cluster: str) -> s
     host, step, state_dir = run.fleet[node], run.step(staging.what), run.facts[node].state_dir
     folder, name = f"{state_dir}/clusters/{cluster}/staging/archives", f"{archive.config[7:23]}.tar"
     run.progress(node, f"{archive.path.name}, {archive.size_bytes / 1e9:.2f} GB from this machine")
-    shown = 0.0
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if time.monotonic() - shown >= _SHOWN_S:
-            shown = time.monotonic()
-            run.shown.transfer(Transfer(node, staging.what, done, total, "controller"))
-
     try:
-        digest = _sha256(archive.path, run)
-        sent = send(step, host, archive.path, {"root": folder, "path": name, "sha256": digest}, report)
+        sending = {"root": folder, "path": name, "sha256": _sha256(archive.path, run)}
+        sent = send(step, host, archive.path, sending, run.sending(staging.what, node))
     except OSError as error:
         raise StageError(f"{archive.path} cannot be read: {error.strerror}", step=_STEP) from error
     request = {"path": f"{folder}/{name}", "member": archive.member, "config": archive.config}

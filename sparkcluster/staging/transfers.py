@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.probing.collect import collect_facts
-from sparkcluster.report import Report
-from sparkcluster.runtime import observed
+from sparkcluster.report import Report, Transfer
+from sparkcluster.runtime import Changer, observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact, Request
@@ -25,9 +27,12 @@ from sparkcluster.staging.job import Job
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.retries import combined
+from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 T = TypeVar("T")
+
+_SHOWN_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,3 +146,43 @@ class Transfers:
             self.progress(node, f"{what} {done / 1e9:.2f}{of} GB {how}")
 
         return report
+
+    def sending(self, what: Artifact, node: str) -> Bytes:
+        """A function that reports bytes which this machine sends to ``node``, twice a second."""
+        shown = 0.0
+
+        def report(done: int, total: int) -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _SHOWN_S:
+                shown = time.monotonic()
+                self.shown.transfer(Transfer(node, what, done, total, "controller"))
+
+        return report
+
+
+def send_all(
+    changer: Changer,
+    staging: Staging,
+    files: Callable[[str], Iterable[tuple[Path | bytes, Request]]],
+    progress: Progress,
+) -> list[Copied]:
+    """Send to each node that lacks ``staging`` its ``files``, one by one: each a file of this machine or its content.
+
+    Raises:
+        StageError: a file cannot be read, or did not reach a node.
+        LeaseLost: a node has a newer epoch.
+    """
+    name = f"stage {staging.what}"
+    step = Step(name, changer.lease, lambda: False, changer.hold, patience_s=changer.patience_s, tell=progress)
+    copied = []
+    for node, _ in staging.missing:
+        begin, sent = time.monotonic(), 0
+        progress(node, f"{staging.name}, {(staging.size_bytes or 0) / 1e6:.1f} MB from this machine")
+        for source, request in files(node):
+            try:
+                sent += send(step, changer.fleet[node], source, request)
+            except OSError as error:
+                what = error.filename or staging.name
+                raise StageError(f"{what} cannot be read: {error.strerror}", step=name) from error
+        copied.append(Copied(staging.what, node, "controller", sent, time.monotonic() - begin))
+    return copied

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,12 +13,11 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.staging.again import Step
+from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Progress
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
-from sparkcluster.staging.send import send
-from sparkcluster.staging.transfers import Copied
+from sparkcluster.staging.transfers import Copied, send_all
 from sparkcluster.topology import vocabularies
 
 _TIMEOUT_S = 30
@@ -46,19 +44,13 @@ def stage(
         StageError: it cannot be fetched, or did not reach a node.
         LeaseLost: a node has a newer epoch.
     """
-    copied = []
     path = fetched(vocabulary)
-    step = Step(
-        "stage vocabulary", changer.lease, lambda: False, changer.hold, patience_s=changer.patience_s, tell=progress
-    )
-    for node, _ in staging.missing:
-        begin = time.monotonic()
+
+    def files(node: str) -> list[tuple[Path | bytes, Request]]:
         folder = vocabularies.folder(facts[node].state_dir, vocabulary)
-        progress(node, f"{vocabulary.name}, {vocabulary.size_bytes / 1e6:.1f} MB from this machine")
-        request = {"root": folder, "path": vocabulary.name, "sha256": vocabulary.sha256}
-        sent = send(step, changer.fleet[node], path, request)
-        copied.append(Copied("vocabulary", node, "controller", sent, time.monotonic() - begin))
-    return copied
+        return [(path, {"root": folder, "path": vocabulary.name, "sha256": vocabulary.sha256})]
+
+    return send_all(changer, staging, files, progress)
 
 
 def fetched(vocabulary: Vocabulary) -> Path:

@@ -17,12 +17,18 @@ def shared_lab(make_lab):
     return make_lab("sparks: [{name: a, model: absent}, {name: b, model: absent}]\n")
 
 
-def test_weights_of_this_machine_reach_both(lab, cli, tmp_path):
+@pytest.fixture
+def here(tmp_path):
+    """The model in a directory of this machine."""
     for name, content in tiny_model_files().items():
         (tmp_path / name).write_bytes(content)
-    dry = cli("stage", lab.inventory, "weights", "--from", tmp_path, "--dry-run").ok()
-    assert f"a missing, would come from {tmp_path} on this machine" in dry.out
-    done = cli("stage", lab.inventory, "weights", "--from", tmp_path, "--json").ok().json
+    return tmp_path
+
+
+def test_weights_of_this_machine_reach_both(lab, cli, here):
+    dry = cli("stage", lab.inventory, "weights", "--from", here, "--dry-run").ok()
+    assert f"a missing, would come from {here} on this machine" in dry.out
+    done = cli("stage", lab.inventory, "weights", "--from", here, "--json").ok().json
     assert [(copy["node"], copy["source"]) for copy in done["copied"]] == [("a", "controller"), ("b", "a")]
     sums = [spark.run(["sh", "-c", f"cd {MODEL}; sha256sum $(find . -type f | sort)"]).stdout for spark in lab.sparks]
     assert sums[0] == sums[1]
@@ -48,10 +54,8 @@ def test_an_image_that_docker_saved_reaches_both(lab, cli, tmp_path):
         assert spark.run(["sh", "-c", "find / -xdev -name '*.tar' -path '*staging*'"]).stdout == ""
 
 
-def test_what_each_has_in_part_makes_both_whole(lab, cli, tmp_path):
-    for name, content in tiny_model_files().items():
-        (tmp_path / name).write_bytes(content)
-    cli("stage", lab.inventory, "weights", "--from", tmp_path).ok()
+def test_what_each_has_in_part_makes_both_whole(lab, cli, here):
+    cli("stage", lab.inventory, "weights", "--from", here).ok()
     a, b = lab.sparks
     a.run(["rm", f"{MODEL}/model.safetensors"])
     b.run(["rm", f"{MODEL}/config.json", f"{MODEL}/tokenizer.json"])
@@ -68,14 +72,12 @@ def test_what_each_has_in_part_makes_both_whole(lab, cli, tmp_path):
     b.run(["rm", "-r", MODEL])
 
 
-def test_what_is_beside_the_playbook_is_in_the_containers(lab, variant, cli, ranks, tmp_path):
+def test_what_is_beside_the_playbook_is_in_the_containers(lab, variant, cli, ranks, here):
     inventory = variant(lab, playbook={"mounts": [{"source": "./parsers", "target": "/opt/parsers"}]})
     mine = inventory.parent / "parsers/mine.py"
     mine.parent.mkdir()
     mine.write_text("x = 1\n")
-    for name, content in tiny_model_files().items():
-        (tmp_path / name).write_bytes(content)
-    cli("stage", inventory, "weights", "--from", tmp_path).ok()
+    cli("stage", inventory, "weights", "--from", here).ok()
     cli("up", inventory).ok()
     for spark in lab.sparks:
         ((_, name, _),) = ranks(lab)[spark.name]

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sparkcluster.lab import LabError, images
+from sparkcluster.lab import images
 from sparkcluster.lab.machine import wait_until
 
 SPARKS = """
@@ -22,21 +22,8 @@ TOP_BYTES = 8_000_000
 
 
 @pytest.fixture(scope="module")
-def shared_lab(make_lab):
-    try:
-        return make_lab(SPARKS)
-    except LabError as error:
-        if "has no release" in str(error) or "apt-get failed" in str(error):  # the mirror lacks a release
-            pytest.skip(str(error))
-        raise
-
-
-@pytest.fixture
-def registry(lab):
-    with lab.registry() as made:
-        yield made
-    for spark in lab.sparks:
-        spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
+def shared_lab(make_mixed_lab):
+    return make_mixed_lab(SPARKS)
 
 
 def top(seed):

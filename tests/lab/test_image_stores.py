@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.lab import LabError, images
+from sparkcluster.lab import images
 
 STORES = """
 sparks:
@@ -14,26 +14,9 @@ sparks:
 """
 
 
-def up(make_lab, version):
-    try:
-        return make_lab(STORES % ((version,) * 3))
-    except LabError as error:
-        if "has no release" in str(error) or "apt-get failed" in str(error):  # the mirror lacks a release
-            pytest.skip(str(error))
-        raise
-
-
 @pytest.fixture(scope="module", params=["", pytest.param("-28", marks=pytest.mark.full)])
-def shared_lab(make_lab, request):
-    return up(make_lab, request.param)
-
-
-@pytest.fixture
-def registry(lab):
-    with lab.registry() as made:
-        yield made
-    for spark in lab.sparks:
-        spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
+def shared_lab(make_mixed_lab, request):
+    return make_mixed_lab(STORES % ((request.param,) * 3))
 
 
 @pytest.fixture
@@ -50,10 +33,6 @@ def stage(lab, cli, variant):
     return run
 
 
-def spark_of(lab, name):
-    return next(spark for spark in lab.sparks if spark.name == name)
-
-
 def runs(spark, reference):
     words = ["docker", "run", "--rm", "--pull", "never", "--entrypoint", "python3", reference, "--version"]
     return spark.run(words).stdout.startswith("Python 3")
@@ -65,16 +44,16 @@ def test_an_image_of_two_platforms_reaches_every_pair_of_stores_and_runs_there(l
     assert stage(reference, "c1")[1] == {"c1": "download"}
     registry.down = True
     for source, target in (("c1", "o"), ("c1", "c2"), ("o", "c1"), ("c2", "o"), ("o", "c2")):
-        spark_of(lab, target).run(["docker", "image", "rm", "-f", reference], check=False)
+        lab.spark(target).run(["docker", "image", "rm", "-f", reference], check=False)
         done, copied = stage(reference, source, target)
         done.ok()
         assert copied == {target: source}
-        assert runs(spark_of(lab, target), reference)
+        assert runs(lab.spark(target), reference)
 
 
 def twice(lab, registry, name):
     """On ``name``, two images with common layers, which the registry has compressed otherwise; the second one."""
-    spark = spark_of(lab, name)
+    spark = lab.spark(name)
     first = registry.add("p1", images.archive("stub"), level=1)
     second = registry.add("p9", images.archive("stub"), level=2, more="p9")
     for reference in (first, second):
@@ -91,7 +70,7 @@ def test_an_image_whose_layers_another_one_has_otherwise_compressed_reaches_the_
     done, copied = stage(reference, "c1", target)
     done.ok()
     assert copied[target] == "download"
-    assert runs(spark_of(lab, target), reference)
+    assert runs(lab.spark(target), reference)
 
 
 def test_without_a_registry_it_is_an_error_that_names_the_node_and_the_cause(lab, registry, stage):

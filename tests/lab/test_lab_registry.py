@@ -12,7 +12,6 @@ import tarfile
 
 import pytest
 
-from sparkcluster.lab import LabError
 from sparkcluster.lab.machine import wait_until
 
 SIZE = 30_000_000
@@ -29,18 +28,9 @@ sparks:
 """
 
 
-def up(make_lab, spec):
-    try:
-        return make_lab(spec)
-    except LabError as error:
-        if "has no release" in str(error) or "apt-get failed" in str(error):  # the mirror lacks a release
-            pytest.skip(str(error))
-        raise
-
-
 @pytest.fixture(scope="module")
-def shared_lab(make_lab):
-    return up(make_lab, SPEC)
+def shared_lab(make_mixed_lab):
+    return make_mixed_lab(SPEC)
 
 
 @pytest.fixture
@@ -87,8 +77,8 @@ def test_both_stores_have_the_image_and_keep_it_over_a_reboot(lab):
 
 
 @pytest.mark.full
-def test_docker_28_has_both_stores(make_lab):
-    lab = up(make_lab, NEWER)
+def test_docker_28_has_both_stores(make_mixed_lab):
+    lab = make_mixed_lab(NEWER)
     assert {docker(spark, "version", "--format", "{{.Server.Version}}")[:3] for spark in lab.sparks} == {"28."}
     drivers = [docker(spark, "info", "--format", "{{.Driver}}") for spark in lab.sparks]
     assert drivers == ["overlay2", "overlayfs"]

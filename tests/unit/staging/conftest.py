@@ -21,9 +21,11 @@ from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.report import Report, Transfer
+from sparkcluster.staging import transfers
 from tests.unit.docker_engine import Engine, end_pullers
 from tests.unit.staging.archives import ImageMade, tar
 from tests.unit.staging.workers import Proxy, Worker
+from tests.unit.staging.world import REVISION, World
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
 DOCKER = f"""#!{sys.executable} -IS
@@ -243,12 +245,6 @@ class Breaking:
         raise HostLost(f"connection to {self.node} broke", node=self.node)
 
 
-def on_this_machine(facts):
-    """``facts`` without the interfaces whose addresses no node of this machine has."""
-    interfaces = [each for each in facts.interfaces if all(one.ip.is_loopback for one in each.ipv4())]
-    return facts.model_copy(update={"interfaces": tuple(interfaces)})
-
-
 class Shown(Report):
     """What was reported."""
 
@@ -389,9 +385,6 @@ def impatient(set_source):
     set_source(source)
 
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
-
-
 def write_model(hf_home: Path, model: str = "Qwen/Qwen3-8B", *, weights: bytes = b"w" * 3_000_000) -> dict[str, int]:
     """A model as Hugging Face's cache holds it; sizes by name."""
     root = hf_home / "hub" / ("models--" + model.replace("/", "--"))
@@ -422,6 +415,26 @@ def tree(folder: Path) -> dict[str, bytes | str]:
 def model():
     """Functions that write a model into a cache and read a tree back, and the revision."""
     return write_model, tree, REVISION
+
+
+@pytest.fixture
+def names():
+    """The nodes of ``world``."""
+    return "abc"
+
+
+@pytest.fixture
+def world(names, node, spark, cluster, lease, monkeypatch):
+    """A cluster of nodes that report what the test says that they have."""
+    made = World([node(name) for name in names], spark, cluster, lease)
+    monkeypatch.setattr(transfers, "collect_facts", made.collected)
+    return made
+
+
+@pytest.fixture
+def really(world, monkeypatch):
+    """What the nodes of ``world`` report after a copy is what they have of the model."""
+    monkeypatch.setattr(transfers, "collect_facts", world.really)
 
 
 @pytest.fixture

@@ -14,20 +14,15 @@ from sparkcluster.errors import StageError, UsageError
 from sparkcluster.node import models
 from sparkcluster.node.record import Record
 from sparkcluster.node.shared import hub_folder
-from sparkcluster.staging import downloads, given, run, transfers
+from sparkcluster.staging import downloads, run, transfers
 from sparkcluster.staging.copy import Failure
-from tests.unit.staging.conftest import REVISION, Shown, tree, write_model
+from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.test_parts import ROOT, part
-from tests.unit.staging.test_stage import World
+from tests.unit.staging.world import REVISION
 
 QWEN = "Qwen/Qwen3-8B"
 
-
-@pytest.fixture
-def world(node, spark, cluster, lease, monkeypatch):
-    made = World([node(name) for name in "abc"], spark, cluster, lease)
-    monkeypatch.setattr(transfers, "collect_facts", made.really)
-    return made
+pytestmark = pytest.mark.usefixtures("really")
 
 
 @pytest.fixture
@@ -122,7 +117,7 @@ def test_a_file_that_was_cut_off_goes_on_where_it_stopped(world, here, monkeypat
             if transfer.source == "controller" and transfer.bytes > 1_500_000:
                 raise StopError
 
-    monkeypatch.setattr(given, "_SHOWN_S", 0)
+    monkeypatch.setattr(transfers, "_SHOWN_S", 0)
     with pytest.raises(StopError):
         world.stage(what=["weights"], given=here, report=Stopping())
     blobs = [path for path in (world.nodes["a"].hf_home / ROOT / "blobs").iterdir() if path.stat().st_size > 1000]

@@ -13,24 +13,24 @@ from sparkcluster.probing.collect import Collected
 from sparkcluster.staging import given_image, transfers
 from sparkcluster.staging.given_image import read
 from tests.unit.staging.archives import ImageMade, sha256, tar
-from tests.unit.staging.test_stage import REFERENCE, World
+from tests.unit.staging.world import REFERENCE
 
 IMAGE = ImageMade([b"layer" * 500_000, b"top"])
 OTHER = ImageMade([b"other"])
 
 
 @pytest.fixture
-def world(node, spark, cluster, lease, monkeypatch):
-    made = World([node(name) for name in "abc"], spark, cluster, lease)
+def world(world, monkeypatch):
+    """Whose nodes report the image once Docker has it."""
 
     def collected(fleet, spec, names):
         for name in names:
-            if REFERENCE in made.nodes[name].images():
-                made.has_image(name, IMAGE)
-        return Collected({name: made.facts()[name] for name in names}, {})
+            if REFERENCE in world.nodes[name].images():
+                world.has_image(name, IMAGE)
+        return Collected({name: world.facts()[name] for name in names}, {})
 
     monkeypatch.setattr(transfers, "collect_facts", collected)
-    return made
+    return world
 
 
 @pytest.fixture

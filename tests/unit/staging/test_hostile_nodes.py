@@ -21,8 +21,8 @@ from sparkcluster.staging.copy import Failure, list_files, stage_error
 from sparkcluster.staging.follower import Follower
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from tests.unit.staging.workers import chain, eventually, written
+from tests.unit.staging.world import REVISION
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
 DIGEST = "ab" * 32
 
 # A program in the place of ours; ``request`` is what the controller sent.

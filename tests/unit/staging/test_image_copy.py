@@ -29,7 +29,7 @@ from sparkcluster.staging.begin import Files
 from sparkcluster.staging.job import Job
 from sparkcluster.topology.build import build
 from tests.unit.staging.archives import ImageMade, sha256, tar
-from tests.unit.staging.conftest import on_this_machine
+from tests.unit.staging.world import on_this_machine
 
 IMAGE = ImageMade([b"layer" * 500_000, b"other layer" * 1000])
 SMALL = ImageMade([b"one" * 300, b"two" * 300])

@@ -22,7 +22,8 @@ from sparkcluster.staging.begin import Files
 from sparkcluster.staging.copy import list_files
 from sparkcluster.staging.job import Job
 from sparkcluster.topology.build import build
-from tests.unit.staging.conftest import REVISION, on_this_machine, tree, write_model
+from tests.unit.staging.conftest import tree, write_model
+from tests.unit.staging.world import REVISION, on_this_machine
 
 STATE = "~/.local/state/sparkcluster"
 OLD, OWN = "Qwen/Old", "Qwen/Own"

@@ -7,22 +7,14 @@ import pytest
 from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError
 from sparkcluster.facts.weights import Weights
-from sparkcluster.staging import transfers
 from sparkcluster.staging.downloads import Downloads
 from sparkcluster.staging.manifest import ListedFile
 from sparkcluster.staging.parts import union
-from tests.unit.staging.conftest import REVISION, tree, write_model
-from tests.unit.staging.test_stage import World
+from tests.unit.staging.conftest import tree, write_model
+from tests.unit.staging.world import REVISION
 
 QWEN = "Qwen/Qwen3-8B"
 ROOT = "hub/models--Qwen--Qwen3-8B"
-
-
-@pytest.fixture
-def world(node, spark, cluster, lease, monkeypatch):
-    made = World([node(name) for name in "abc"], spark, cluster, lease)
-    monkeypatch.setattr(transfers, "collect_facts", made.collected)
-    return made
 
 
 def part(world, name, *gone, truncated=()):
@@ -40,13 +32,6 @@ def part(world, name, *gone, truncated=()):
         sizes[file] = 1000
     world.has_weights(name, sizes, REVISION)
     world.changes[name]["weights"] |= {"path": str(snapshot), "missing": list(gone), "truncated": list(truncated)}
-
-
-@pytest.fixture
-def really(world, monkeypatch):
-    """What nodes report after a copy is what they have: by the real probe, of weights whose header is right."""
-
-    monkeypatch.setattr(transfers, "collect_facts", world.really)
 
 
 def test_what_two_nodes_have_in_part_reaches_all_without_a_download(world, really, hub):

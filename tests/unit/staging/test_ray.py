@@ -16,7 +16,7 @@ from sparkcluster.runtime import Changer
 from sparkcluster.staging import ray, ray_archive
 from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.topology.build import build
-from tests.unit.staging.conftest import on_this_machine
+from tests.unit.staging.world import on_this_machine
 
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
           "version": "0.18.0"}  # fmt: skip

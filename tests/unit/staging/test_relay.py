@@ -25,8 +25,9 @@ from sparkcluster.staging.copy import list_files
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.order import key
 from sparkcluster.topology.build import build
-from tests.unit.staging.conftest import Breaking, Shown, on_this_machine
+from tests.unit.staging.conftest import Breaking, Shown
 from tests.unit.staging.workers import eventually
+from tests.unit.staging.world import on_this_machine
 
 
 class World:

@@ -36,14 +36,20 @@ def there(worker):
     return sum(path.stat().st_size for path in worker.root.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(("point", "victim"), cases("receiver", "source"))
-def test_files_of_a_worker_that_was_killed(workers, point, victim):
+def under_way(workers, point):
+    """A source, a receiver that has ``point`` percent of its files, and these."""
     a, b = workers("a", "b")
     files = written(a.root, SIZES)
     a.begin(files, limit_bytes_s=RATE)
     b.begin(files)
     chain((a, b))
     eventually(lambda: b.root.exists() and there(b) >= TOTAL * point / 100)
+    return a, b, files
+
+
+@pytest.mark.parametrize(("point", "victim"), cases("receiver", "source"))
+def test_files_of_a_worker_that_was_killed(workers, point, victim):
+    a, b, files = under_way(workers, point)
     (b if victim == "receiver" else a).kill()
     if victim == "source":
         eventually(lambda: b.said.get("left"))  # it took all that was sent
@@ -62,12 +68,7 @@ def test_files_of_a_worker_that_was_killed(workers, point, victim):
 
 @pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])
 def test_files_of_an_operator_that_was_killed(workers, point):
-    a, b = workers("a", "b")
-    files = written(a.root, SIZES)
-    a.begin(files, limit_bytes_s=RATE)
-    b.begin(files)
-    chain((a, b))
-    eventually(lambda: b.root.exists() and there(b) >= TOTAL * point / 100)
+    a, b, files = under_way(workers, point)
     before = b.pid
     for each in (a, b):
         each._follower.send_signal(signal.SIGKILL)
@@ -82,12 +83,8 @@ def test_files_of_an_operator_that_was_killed(workers, point):
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
-    yield made
-    for each in made.operators:
-        each.kill()
-        each.wait()
-        each.stdout.close()
+    with World(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -75,6 +76,15 @@ class World:
         self.fleet = Fleet({"a": LocalHost("a")})
         self.operators: list[subprocess.Popen] = []
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.operators:
+            each.kill()
+            each.wait()
+            each.stdout.close()
+
     def operator(self) -> subprocess.Popen:
         argv = [sys.executable, "-c", OPERATOR, *map(str, (self.state, self.source, self.root, SHA256))]
         self.operators.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
@@ -104,12 +114,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
-    yield made
-    for each in made.operators:
-        each.kill()
-        each.wait()
-        each.stdout.close()
+    with World(tmp_path) as made:
+        yield made
 
 
 def test_a_file_arrives_whole_and_once(world):

@@ -13,96 +13,22 @@ import pytest
 from sparkcluster.cli.output import render_error
 from sparkcluster.errors import HostTimeout, LeaseLost, RegistryAuth, StageError
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.probing.collect import Collected, collect_facts
+from sparkcluster.probing.collect import Collected
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.staging import transfers
 from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import last_rates
 from sparkcluster.staging.downloads import Downloads
-from sparkcluster.staging.run import stage
-from sparkcluster.topology.build import build
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
-from tests.unit.staging.conftest import REVISION, Shown, on_this_machine
-
-REFERENCE = "vllm/vllm-openai:v0.18.0"
-IMAGE = ImageMade([b"layer" * 500_000])
-
-
-class World:
-    """Nodes a, b, c (on this machine), what is known of them, and the lease."""
-
-    def __init__(self, nodes, spark, cluster, lease) -> None:
-        self.nodes = {host.name: host for host in nodes}
-        self.lease = lease
-        self.changes = {name: {"image": None, "weights": None} for name in self.nodes}
-        self._spark, self._cluster = spark, cluster
-        self.reports: list[tuple[str, str]] = []
-        self.playbook: dict = {}
-        self.served = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
-        self.place = lambda host: host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
-
-    def has_weights(self, name, sizes, revision) -> None:
-        files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
-        self.changes[name]["weights"] = {"path": "/w", "revision": revision, "files": files}
-
-    def has_image(self, name, image=IMAGE) -> None:
-        """The node reports it; what its engine has is another matter."""
-        self.changes[name]["image"] = {"reference": REFERENCE, **image.facts()}
-
-    def facts(self):
-        return {
-            name: on_this_machine(
-                self._spark(
-                    {"enp1s0f0np0": f"127.1.0.{place}/24"},
-                    management=f"127.2.0.{place}/24",
-                    **self.changes[name],
-                    hf_home=str(host.hf_home),
-                    state_dir=self.lease.state_dir,
-                )
-            )
-            for place, (name, host) in enumerate(self.nodes.items(), 11)
-        }
-
-    def collected(self, fleet, spec, names):
-        """What the nodes report, with the networks that they have to each other."""
-        found, networks = collect_facts(fleet, spec, names), self.facts()
-        facts = {
-            name: its.model_copy(update={"interfaces": networks[name].interfaces, "hcas": networks[name].hcas})
-            for name, its in found.facts.items()
-        }
-        return dataclasses.replace(found, facts=facts)
-
-    def really(self, fleet, spec, names):
-        """What the nodes report is what of the ``served`` files they have at their ``place``."""
-        for name in names:
-            place = self.place(self.nodes[name])
-            sizes = {file: (place / file).stat().st_size for file in self.served if (place / file).exists()}
-            if sizes:
-                self.has_weights(name, sizes, REVISION)
-                self.changes[name]["weights"]["missing"] = sorted(self.served - sizes.keys())
-        return Collected({name: self.facts()[name] for name in names}, {})
-
-    def stage(self, *, epoch=7, **more):
-        facts = self.facts()
-        hosts = dict(zip(self.nodes, self.nodes, strict=True))
-        spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
-        changer = Changer(
-            Fleet(self.nodes), cluster="atlas", state_dir=self.lease.state_dir, epochs=dict.fromkeys(self.nodes, epoch)
-        )
-        return stage(
-            changer, facts, build(spec, facts), spec,
-            **{"progress": lambda node, text: self.reports.append((node, text)), **more},
-        )  # fmt: skip
+from tests.unit.staging.conftest import Shown
+from tests.unit.staging.world import IMAGE, REFERENCE
 
 
 @pytest.fixture
-def world(node, spark, cluster, lease, impatient, monkeypatch):
-    made = World([node(name) for name in "abc"], spark, cluster, lease)
-    monkeypatch.setattr(transfers, "collect_facts", made.collected)
-    return made
+def world(world, impatient):
+    return world
 
 
 def test_all_nodes_end_with_what_one_had(world, model):

@@ -10,14 +10,13 @@ import pytest
 
 from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError
-from sparkcluster.staging import run, transfers
+from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile, Manifest
 from sparkcluster.staging.trust import Verdict, judge, wanted
 from tests.unit.staging.conftest import Shown, tree, write_model
-from tests.unit.staging.test_stage import World
+from tests.unit.staging.world import REVISION
 
 GOOD, BAD, WORSE = "5a" * 32, "e0" * 32, "0e" * 32
-REVISION = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b"{}", "sub/model.safetensors": b"w" * 300_000}
 
 
@@ -33,19 +32,6 @@ def flip(path: Path, at: int = 1) -> None:
 
 
 two = pytest.mark.parametrize("names", ["ab"])
-
-
-@pytest.fixture
-def names():
-    return "abc"
-
-
-@pytest.fixture
-def world(names, node, spark, cluster, lease, monkeypatch):
-    """Nodes a, b and, unless the test wants two, c."""
-    made = World([node(name) for name in names], spark, cluster, lease)
-    monkeypatch.setattr(transfers, "collect_facts", made.collected)
-    return made
 
 
 @pytest.fixture

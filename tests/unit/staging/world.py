@@ -1,0 +1,89 @@
+"""A cluster of nodes of this machine, as staging sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.probing.collect import Collected, collect_facts
+from sparkcluster.runtime import Changer
+from sparkcluster.staging.run import stage
+from sparkcluster.topology.build import build
+from tests.unit.staging.archives import ImageMade
+
+REFERENCE = "vllm/vllm-openai:v0.18.0"
+IMAGE = ImageMade([b"layer" * 500_000])
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def on_this_machine(facts):
+    """``facts`` without the interfaces whose addresses no node of this machine has."""
+    interfaces = [each for each in facts.interfaces if all(one.ip.is_loopback for one in each.ipv4())]
+    return facts.model_copy(update={"interfaces": tuple(interfaces)})
+
+
+class World:
+    """Nodes (on this machine), what is known of them, and the lease."""
+
+    def __init__(self, nodes, spark, cluster, lease) -> None:
+        self.nodes = {host.name: host for host in nodes}
+        self.lease = lease
+        self.changes = {name: {"image": None, "weights": None} for name in self.nodes}
+        self._spark, self._cluster = spark, cluster
+        self.reports: list[tuple[str, str]] = []
+        self.playbook: dict = {}
+        self.served = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
+        self.place = lambda host: host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
+
+    def has_weights(self, name, sizes, revision) -> None:
+        files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
+        self.changes[name]["weights"] = {"path": "/w", "revision": revision, "files": files}
+
+    def has_image(self, name, image=IMAGE) -> None:
+        """The node reports it; what its engine has is another matter."""
+        self.changes[name]["image"] = {"reference": REFERENCE, **image.facts()}
+
+    def facts(self):
+        return {
+            name: on_this_machine(
+                self._spark(
+                    {"enp1s0f0np0": f"127.1.0.{place}/24"},
+                    management=f"127.2.0.{place}/24",
+                    **self.changes[name],
+                    hf_home=str(host.hf_home),
+                    state_dir=self.lease.state_dir,
+                )
+            )
+            for place, (name, host) in enumerate(self.nodes.items(), 11)
+        }
+
+    def collected(self, fleet, spec, names):
+        """What the nodes report, with the networks that they have to each other."""
+        found, networks = collect_facts(fleet, spec, names), self.facts()
+        facts = {
+            name: its.model_copy(update={"interfaces": networks[name].interfaces, "hcas": networks[name].hcas})
+            for name, its in found.facts.items()
+        }
+        return dataclasses.replace(found, facts=facts)
+
+    def really(self, fleet, spec, names):
+        """What the nodes report is what of the ``served`` files they have at their ``place``."""
+        for name in names:
+            place = self.place(self.nodes[name])
+            sizes = {file: (place / file).stat().st_size for file in self.served if (place / file).exists()}
+            if sizes:
+                self.has_weights(name, sizes, REVISION)
+                self.changes[name]["weights"]["missing"] = sorted(self.served - sizes.keys())
+        return Collected({name: self.facts()[name] for name in names}, {})
+
+    def stage(self, *, epoch=7, **more):
+        facts = self.facts()
+        hosts = dict(zip(self.nodes, self.nodes, strict=True))
+        spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
+        changer = Changer(
+            Fleet(self.nodes), cluster="atlas", state_dir=self.lease.state_dir, epochs=dict.fromkeys(self.nodes, epoch)
+        )
+        return stage(
+            changer, facts, build(spec, facts), spec,
+            **{"progress": lambda node, text: self.reports.append((node, text)), **more},
+        )  # fmt: skip
