@@ -157,7 +157,6 @@ class Receiver:
         self.sources = Sources()
         self.received = 0
         self.first = self.last = 0.0
-        self.streams = 0
         self.wrong: List[Dict[str, Any]] = []
         self.error: Optional[Exception] = None
         self._store = store
@@ -215,29 +214,23 @@ class Receiver:
     def _pull(self, line: pieces.Follower, to: Way, stream: int) -> None:
         """Receive what is missing, as long as it is to come by this way."""
         cursor, fruitless, pauses = 0, False, 0
-        with self._lock:
-            self.streams += 1
-        try:
-            while self._lacking and self.sources.pick(stream) == to:
-                self._gate.wait()
-                numbers = self._take(cursor)
-                if not numbers:
-                    if cursor == 0 or fruitless:
-                        time.sleep(_PAUSE_S[min(pauses, len(_PAUSE_S) - 1)])
-                        pauses += 1
-                    cursor, fruitless = 0, True
-                    continue
-                cursor = numbers[-1] + 1
-                before = self.received
-                try:
-                    self._receive(line, to, numbers)
-                finally:
-                    self._give_back(numbers)
-                if self.received != before:
-                    fruitless, pauses = False, 0
-        finally:
-            with self._lock:
-                self.streams -= 1
+        while self._lacking and self.sources.pick(stream) == to:
+            self._gate.wait()
+            numbers = self._take(cursor)
+            if not numbers:
+                if cursor == 0 or fruitless:
+                    time.sleep(_PAUSE_S[min(pauses, len(_PAUSE_S) - 1)])
+                    pauses += 1
+                cursor, fruitless = 0, True
+                continue
+            cursor = numbers[-1] + 1
+            before = self.received
+            try:
+                self._receive(line, to, numbers)
+            finally:
+                self._give_back(numbers)
+            if self.received != before:
+                fruitless, pauses = False, 0
 
     def _take(self, cursor: int) -> List[int]:
         """The next file from ``cursor`` on that nobody receives, with others if it is small; none at the end."""

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
 from sparkcluster.node import common, file_list, file_store, image_store, job, receive
 from sparkcluster.node.growing import Store
@@ -91,7 +91,6 @@ class Worker:
         self.idle: Optional[float] = None
         self.before: Document = {}
         self.error: Optional[Exception] = None
-        self.rates: List[Tuple[float, int]] = []
         self.busy = time.monotonic()
         self.news = threading.Event()
 
@@ -251,14 +250,9 @@ class Worker:
         }
 
     def _say(self) -> None:
-        now, received = time.monotonic(), self.receiver.received
-        self.rates = [*self.rates, (now, received)][-21:]
-        then, before = self.rates[0]
         self.said.update(
             bytes=self.store.have(),
             total=self.store.total,
-            rate=round((received - before) / max(now - then, _TICK_S)),
-            streams=self.receiver.streams,
             served=dict(self.server.served),
             left=self.receiver.sources.left(over="whole" in self.said),
             wrong=self.receiver.wrong,

@@ -182,8 +182,8 @@ class Said(Fact):
     Attributes:
         ports: of its listeners, by address; ``token`` and ``cert`` come with it.
         reached: addresses that proved their token in the look of that ``round``, by node.
-        bytes: of ``total``, that are there and whole or growing; ``rate`` in bytes a second; ``source`` (``from`` in
-            the document) and ``streams`` are what it pulls by now, ``served`` the bytes that went to other nodes.
+        bytes: of ``total``, that are there and whole or growing; ``source`` (``from`` in the document) is whom it pulls
+            from now, ``served`` the bytes that went to other nodes.
         left: the last sources, or addresses of them, that it left since the order ``from``.
         wrong: the last files that arrived corrupt.
         kept: the last files of the user's that others were put in the place of, as they are called now.
@@ -201,9 +201,7 @@ class Said(Fact):
     round: Annotated[int, Field(ge=0, le=1 << 31)] = 0
     bytes: Size | None = None
     total: Size = 0
-    rate: Annotated[float, Field(ge=0, le=1e13)] = 0.0
     source: Annotated[Node | None, Field(alias="from")] = None
-    streams: Annotated[int, Field(ge=0, le=64)] = 0
     served: Annotated[dict[Node, Size], Field(max_length=1024)] = Field(default_factory=dict)
     left: Annotated[tuple[Left, ...], Field(max_length=MOST_NAMED)] = ()
     wrong: Annotated[tuple[Wrong, ...], Field(max_length=MOST_NAMED)] = ()

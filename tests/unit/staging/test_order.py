@@ -41,7 +41,7 @@ def test_what_a_worker_says_is_typed():
         {"ports": {"10.1.0.11": 70_000}},
         {"ports": {"nowhere; rm": 70}},
         {"bytes": -1},
-        {"bytes": 1, "rate": float("inf")},
+        {"done": {"seconds": float("inf")}},
         {"sha256": {"1": "x"}},
         {"sha256": {"-1": "0" * 64}},
         {"cert": "-----BEGIN CERTIFICATE-----\nhello, world\n"},
