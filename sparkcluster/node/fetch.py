@@ -289,8 +289,8 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
     """Hash what was downloaded and record it: the hub's client compares sizes only.
 
     Raises:
-        Failed: a blob has another content than its name says; it is removed if this download wrote it. Or a file that
-            the index of the weights lists is absent.
+        Failed: a blob has another content than its name says; it is removed if this download wrote it. Or a file of
+            the weights is absent.
     """
     revision = request["revision"]
     with contextlib.suppress(OSError), open(os.path.join(root, "refs", revision), encoding="utf-8") as file:
@@ -317,7 +317,7 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
     absent = absent_shards(os.path.join(root, "snapshots", revision), request.get("choice"))
     if absent:
         more = " and %d more" % (len(absent) - 1) if len(absent) > 1 else ""
-        raise Failed("hub", "the index names %s%s, which the hub did not send" % (absent[0], more))
+        raise Failed("hub", "the weights lack %s%s, which the hub did not send" % (absent[0], more))
 
 
 def _paths(root: str) -> Set[str]:

@@ -9,6 +9,7 @@ are patterns (``model.files`` and ``model.exclude`` of the playbook), ``format``
 from __future__ import annotations
 
 import fnmatch
+import re
 from typing import Any, Collection, Dict, Iterable, List, Optional, Sequence, Set
 
 Choice = Dict[str, Any]
@@ -18,6 +19,8 @@ _PICKLED = (".bin", ".pt")
 _OTHER_ENGINES = (".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".pth", ".tflite")
 _OTHER_FOLDERS = ("coreml", "flax", "metal", "onnx", "openvino", "original")
 _CONSOLIDATED = "consolidated"
+_NUMBERED = re.compile(r"^(.+)-[0-9]{5}-of-([0-9]{5})(\.(?:safetensors|bin|gguf))$")
+_MOST_SHARDS = 10_000
 _INDEX, _CONSOLIDATED_INDEX, _PICKLED_INDEX = (
     "model.safetensors.index.json",
     "consolidated.safetensors.index.json",
@@ -47,6 +50,20 @@ def wanted(name: str, choice: Optional[Choice]) -> bool:
     """Whether the patterns of ``choice`` leave ``name`` in."""
     include, exclude = (list((choice or {}).get(key) or ()) for key in ("include", "exclude"))
     return (not include or _matches(name, include)) and not _matches(name, exclude)
+
+
+def series_of(names: Iterable[str], choice: Optional[Choice]) -> List[str]:
+    """All files of each numbered series that one of ``names`` is in, as ``a-00001-of-00003.safetensors``.
+
+    A download that was cut off may have some of them and no index yet.
+    """
+    found = {match.groups() for match in map(_NUMBERED.match, names) if match}
+    every = (
+        "%s-%0*d-of-%s%s" % (stem, len(count), number, count, suffix)
+        for stem, count, suffix in found
+        for number in range(1, min(int(count), _MOST_SHARDS) + 1)
+    )
+    return sorted(name for name in every if wanted(name, choice))
 
 
 def index_of(names: Collection[str], choice: Optional[Choice]) -> Optional[str]:

@@ -63,7 +63,8 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     served = set(model_choice.chosen([*every, *dangling], shards or (), choice))
     sizes = {name: size for name, size in every.items() if name in served}
     broken = [name for name in dangling if name in served]
-    missing = broken + [name for name in _expected(sizes, index, shards, part) if name not in broken]
+    needed = shards if index else model_choice.series_of(sizes, choice)
+    missing = broken + [name for name in _expected(sizes, index, needed, part) if name not in broken]
     if part and loading and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
         missing.append("weights")  # a tokenizer has none; a download that was cut off leaves what it was loading
     truncated = [
@@ -194,7 +195,7 @@ def _shards(machine: Machine, folder: str, index: str, choice: Optional[Dict[str
 
 
 def _expected(sizes: Dict[str, int], index: Optional[str], shards: Optional[List[str]], part: bool) -> List[str]:
-    """Files that a model needs and that are missing, of ``shards`` that an index lists (None: it is invalid) too.
+    """Files that a model needs and that are missing, of ``shards`` too (None: the index that lists them is invalid).
 
     ``part`` is of a drafter, adapter or tokenizer.
     """

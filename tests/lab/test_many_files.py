@@ -68,7 +68,7 @@ def stage(lab, cli, variant):
             )
         done.ok()
         names = [
-            spark.run(["sh", "-c", f"cd {top} && find blobs snapshots refs | sort | sha256sum"]).stdout
+            spark.run(["sh", "-c", f"cd {top} && find blobs snapshots refs ! -type d | sort | sha256sum"]).stdout
             for spark in lab.sparks
         ]
         assert names[0] == names[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 import time
@@ -24,7 +25,8 @@ FILES, FILE_BYTES = 12, 8 * MB
 PAYLOAD = FILES * FILE_BYTES
 LEAST_IMAGE = 50 * MB
 RAY_BYTES = 40 * MB
-DOWNLOAD_BYTES = 60 * MB
+SHARDS, SHARD_BYTES = 24, 5 * MB // 2
+DOWNLOAD_BYTES = SHARDS * SHARD_BYTES
 
 
 def cases(victims, *, every=True):
@@ -198,9 +200,19 @@ def test_the_archive_of_ray(without_ray, slow_operators, make_cli, tmp_path, mon
 
 @pytest.fixture(scope="module")
 def downloading(make_lab):
-    """A Spark with the engine's image, which has the hub's client, and a hub with one large file."""
+    """A Spark with the engine's image, which has the hub's client, and a hub with a model of many shards."""
     lab = make_lab("sparks: [{name: one}]\n", engine="vllm")
-    large = {**tiny_model_files(), "more.safetensors": random.Random(2).randbytes(DOWNLOAD_BYTES)}
+    head = json.dumps({"w": {"dtype": "U8", "shape": [SHARD_BYTES], "data_offsets": [0, SHARD_BYTES]}}).encode()
+    random_bytes = random.Random(2).randbytes
+    shards = {
+        f"model-{at:05d}-of-{SHARDS:05d}.safetensors": len(head).to_bytes(8, "little")
+        + head
+        + random_bytes(SHARD_BYTES)
+        for at in range(1, SHARDS + 1)
+    }
+    index = {"weight_map": {f"w{at}": name for at, name in enumerate(shards)}}
+    tiny = {name: content for name, content in tiny_model_files().items() if name.endswith(".json")}
+    large = {**tiny, **shards, "model.safetensors.index.json": json.dumps(index).encode()}
     with Hub(lab.sparks[0].state.gateway, {"lab/large": large}) as hub:
         yield lab, hub
 
@@ -215,18 +227,21 @@ def containers(spark):
 @pytest.mark.full
 @pytest.mark.parametrize(("point", "victim"), cases(("operator", "one"), every=False))
 def test_a_download(downloading, make_cli, variant, point, victim):
-    """By the hub's client, in a container."""
+    """By the hub's client, in a container. Where it is killed itself, the eight files that it was at begin again."""
     lab, hub = downloading
     one, cli, environment = lab.spark("one"), make_cli(), {"HF_ENDPOINT": hub.address}
     one.run(["rm", "-rf", HUB, f"{STATE}/models"])
     one.run(["sh", "-c", f"echo export HF_ENDPOINT={hub.address} > /root/.bashrc"])
-    files = ["*.json", "*.safetensors"]
-    inventory = variant(lab, playbook={"model": {"path": None, "id": "lab/large", "files": files}})
+    inventory = variant(lab, playbook={"model": {"path": None, "id": "lab/large"}})
     hub.sent_bytes, hub.rate_bytes_s = 0, 10 * MB
     first = cli.start("stage", inventory, "weights", env=environment)
     killed(lab, first, victim, lambda: hub.sent_bytes >= DOWNLOAD_BYTES * point / 100, programs=containers)
     cli("stage", inventory, "weights", env=environment, timeout=180).ok()
     snapshot = f"{HUB}/models--lab--large/snapshots/{COMMIT}"
-    found = one.run(["sha256sum", f"{snapshot}/more.safetensors"]).stdout.split()[0]
-    assert found == hashlib.sha256(hub.repositories["lab/large"]["more.safetensors"]).hexdigest()
-    assert hub.sent_bytes <= most(DOWNLOAD_BYTES)
+    found = one.run(["sh", "-c", f"cd {snapshot} && sha256sum model-*.safetensors"]).stdout.split()
+    served = hub.repositories["lab/large"]
+    assert dict(zip(found[1::2], found[::2], strict=True)) == {
+        name: hashlib.sha256(served[name]).hexdigest() for name in sorted(served) if name.endswith(".safetensors")
+    }
+    begun_again = 8 * SHARD_BYTES if victim == "one" else 0
+    assert hub.sent_bytes <= most(DOWNLOAD_BYTES + begun_again)

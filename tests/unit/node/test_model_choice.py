@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node.model_choice import chosen, index_of
+from sparkcluster.node.model_choice import chosen, index_of, series_of
 
 CODE = ["README.md", "chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
 INDEX = "model.safetensors.index.json"
@@ -105,3 +105,20 @@ def test_without_a_choice_every_file_is_taken() -> None:
 )
 def test_the_index_is_that_of_the_weights_that_are_read(names: list[str], choice: dict, index: str | None) -> None:
     assert index_of(names, choice) == index
+
+
+@pytest.mark.parametrize(
+    ("names", "choice", "series"),
+    [
+        (["config.json", "model-00002-of-00003.safetensors"], {}, shards(3)),
+        (["q8/m-00001-of-00002.gguf", "q4/m-00001-of-00002.gguf"], {"include": ["q4/*"]},
+         ["q4/m-00001-of-00002.gguf", "q4/m-00002-of-00002.gguf"]),
+        (["model.safetensors", "model-1-of-3.safetensors", "data-00001-of-00003.json"], {}, []),
+    ],
+)  # fmt: skip
+def test_a_numbered_file_says_how_many_there_are(names: list[str], choice: dict, series: list[str]) -> None:
+    assert series_of(names, choice) == series
+
+
+def test_a_number_that_makes_no_sense_takes_no_memory() -> None:
+    assert len(series_of(["model-00001-of-99999.safetensors"], {})) == 10_000

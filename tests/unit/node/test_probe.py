@@ -218,6 +218,19 @@ def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_p
     assert storage.weights(machine, model, "/hf")["missing"] == ["model.safetensors.index.json"]
 
 
+def test_shards_that_a_download_did_not_get_to_are_missing_though_there_is_no_index_yet(
+    make_machine: Any,
+) -> None:
+    machine = make_machine("founders-p1")
+    folder = Path(machine.at("/models/m"))
+    folder.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    (folder / "model-00002-of-00003.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    found = storage.weights(machine, {"id": "m", "revision": None, "path": "/models/m"}, "/hf")
+    assert found["missing"] == ["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["tokenizer.json", "tokenizer.model", "tokenizer.model.v3", "spiece.model", "vocab.txt", "qwen.tiktoken",
