@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.yes and not args.prune:
         raise UsageError("--yes is for --prune", hint="add --prune, or remove --yes")
-    playbooks = [load(args.inventory, each, starts=False).playbook for each in args.playbooks]
+    others = [load(args.inventory, each, starts=False) for each in args.playbooks]
     removed: dict[str, dict[str, int]] = {}
     with reporting(args) as (fleet, spec, report):
-        look = partial(models, fleet, spec, playbooks)
+        look = partial(models, fleet, spec, others)
         found = look()
         if args.prune:
             from sparkcluster.release.prune import prune

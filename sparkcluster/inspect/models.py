@@ -14,7 +14,6 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Playbook
 
 _READ_S = 120  # tens of thousands of files, from a cold disk
 
@@ -26,6 +25,7 @@ class Model(Fact):
 
     Attributes:
         repository: of Hugging Face's hub; None of a directory.
+        beside: place below the state directory of what came from beside a playbook; None of a model.
         path: its directory.
         bytes: of all its files.
         commits: its snapshots in the hub's cache.
@@ -35,6 +35,7 @@ class Model(Fact):
     """
 
     repository: Name | None = None
+    beside: Name | None = None
     path: Path
     bytes: Number
     commits: Few[Name] = ()
@@ -45,7 +46,7 @@ class Model(Fact):
     @property
     def name(self) -> str:
         """What people call it."""
-        return self.repository or self.path
+        return self.repository or self.beside or self.path
 
 
 class Answer(Fact):
@@ -74,19 +75,22 @@ class Found:
                 entry = models.setdefault(
                     model.name, {"name": model.name, "playbook": self.named.get(model.name), "nodes": {}}
                 )
-                entry["nodes"][node] = model.model_dump(mode="json", exclude={"repository"})
+                entry["nodes"][node] = model.model_dump(mode="json", exclude={"repository", "beside"})
         return {"models": [models[name] for name in sorted(models)], "errors": dict(self.errors)}
 
 
-def models(fleet: Fleet, spec: Spec, playbooks: Iterable[Playbook] = ()) -> Found:
-    """Ask every node; ``playbooks`` are more than the inventory's that name models.
+def models(fleet: Fleet, spec: Spec, others: Iterable[Spec] = ()) -> Found:
+    """Ask every node; ``others`` have more playbooks than the inventory's that name models.
 
     Raises:
         SparkclusterError: no node could be queried.
     """
     inventory = spec.inventory
     named: dict[str, str] = {}
-    for playbook in (spec.playbook, *playbooks):
+    for each_spec in (spec, *others):
+        playbook = each_spec.playbook
+        for file in each_spec.beside.values():
+            named.setdefault(f"files/{file.mark}/{file.name}", playbook.name)
         for model in (playbook.model.id or playbook.model.path, *(each.id for each in playbook.companions)):
             named.setdefault(str(model), playbook.name)
     paths = [name for name in named if name.startswith(("/", "~"))]

@@ -2,7 +2,8 @@
 
 A model is a repository in Hugging Face's cache, or a directory that has a record of verified files (``record``). Only
 files that the record says staging wrote, and that are still as it wrote them, are ever removed; with them the links to
-them, and folders that are empty then. A blob that a snapshot of the user's links to as well stays.
+them, and folders that are empty then. A blob that a snapshot of the user's links to as well stays. What came from
+beside a playbook (``state_dir/files/MARK``) is listed likewise: all of it is staging's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
 
 from sparkcluster.node import common
@@ -19,6 +21,7 @@ from sparkcluster.node.tree import Tree
 
 _MOST = 1000
 _TEXT_BYTES = 64 << 20
+_MARK = re.compile("^[0-9a-f]{16}$")
 
 Model = Dict[str, Any]
 
@@ -31,7 +34,22 @@ def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
     found += [common.expand(path) for path in request.get("paths") or ()]
     real = {os.path.realpath(path): path for path in reversed([*found, *roots(state_dir)]) if os.path.isdir(path)}
     texts = _texts(state_dir)
-    return {"models": [_model(state_dir, root, texts) for root in sorted(real)[:_MOST]]}
+    found_models = [_model(state_dir, root, texts) for root in sorted(real)[:_MOST]]
+    return {"models": (found_models + _beside(state_dir, texts))[:_MOST]}
+
+
+def _beside(state_dir: str, texts: Dict[str, List[str]]) -> List[Model]:
+    """What was staged from beside playbooks, each with its place below ``state_dir``."""
+    folder = os.path.join(common.expand(state_dir), "files")
+    found = []
+    for mark in filter(_MARK.match, _names(folder)):
+        path = os.path.join(folder, mark)
+        size = sum(status.st_size for _, status in _files(path))
+        inside = [name for name in _names(path) if not name.startswith(".")]
+        users = sorted(name for name, there in texts.items() if any(mark in text for text in there))
+        beside = "/".join(["files", mark, *inside[:1]])
+        found.append({"beside": beside, "path": path, "bytes": size, "staged_bytes": size, "used_by": users})
+    return found
 
 
 def _model(state_dir: str, root: str, texts: Dict[str, List[str]]) -> Model:
@@ -87,10 +105,18 @@ def remove(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     """Remove what staging wrote in ``roots`` of ``step``; the bytes by root.
 
     Raises:
-        Failed: another cluster staged one of them as well, or it is being copied to.
+        Failed: another cluster staged one of them as well, or it is being copied to, or another cluster is changed and
+            may be about to use what came from beside its playbook.
     """
     freed = {}
-    for root in step["roots"]:
+    folder = os.path.join(os.path.realpath(common.expand(request["state_dir"])), "files")
+    beside = [root for root in step["roots"] if os.path.dirname(os.path.realpath(root)) == folder]
+    if beside:
+        _refuse_others(request)
+    for root in beside:
+        freed[root] = sum(status.st_size for _, status in _files(root))
+        shutil.rmtree(root)
+    for root in (root for root in step["roots"] if root not in freed):
         record = Record(request["state_dir"], root)
         others = record.clusters - {request["cluster"]}
         if others:
@@ -106,6 +132,14 @@ def remove(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
         with contextlib.suppress(OSError):
             os.rmdir(record.root)
     return {"freed": freed}
+
+
+def _refuse_others(request: Dict[str, Any]) -> None:
+    """Failed while another cluster has a lease: nothing names what it stages until its ranks start."""
+    for cluster in _names(os.path.join(common.expand(request["state_dir"]), "clusters")):
+        for kind in ("cluster", "staging") if cluster != request["cluster"] else ():
+            if common.is_locked(common.lease_files(request["state_dir"], cluster, kind)[0]):
+                raise Failed("cluster %s is being changed, and may use these files; run this again later" % cluster)
 
 
 def _remove(tree: Tree, record: Record) -> int:

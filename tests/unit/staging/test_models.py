@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -12,11 +13,13 @@ from sparkcluster.cli.main import main
 from sparkcluster.errors import CommandFailed, HostError, LeaseHeld, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.models import Found, Model, models
+from sparkcluster.node import common
 from sparkcluster.node.record import Record
 from sparkcluster.node.tree import Tree
 from sparkcluster.release.prune import prunable, prune
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
+from sparkcluster.spec.beside import Beside
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.begin import Files
 from sparkcluster.staging.copy import list_files
@@ -127,6 +130,37 @@ def test_what_was_staged_is_removed_and_nothing_else(place):
     assert place.prune(yes=True) == {}
 
 
+@pytest.fixture
+def beside(place):
+    """On b, what came from beside three playbooks: one is loaded, one is in a release, and one was changed since."""
+    files = place.state("b") / "files"
+    named = Beside("./parser.py", "a" * 16, "parser.py", ())
+    for mark in ("a" * 16, "b" * 16, "c" * 16):
+        (files / mark).mkdir(parents=True)
+        (files / mark / "parser.py").write_text("pass")
+        (files / mark / ".whole").write_text(mark)
+    releases = place.state("b") / "clusters/borea/releases"
+    releases.mkdir(parents=True)
+    (releases / "000001.json").write_text(json.dumps({"mounts": [f"{files}/{'b' * 16}/parser.py"]}))
+    place.spec = dataclasses.replace(place.spec, beside={named.source: named})
+    return files
+
+
+def test_what_came_from_beside_playbooks_goes_when_nothing_names_it(place, beside):
+    found = {each["name"]: each for each in place.found().as_json()["models"]}
+    assert found[f"files/{'a' * 16}/parser.py"]["playbook"] == place.spec.playbook.name
+    assert found[f"files/{'b' * 16}/parser.py"]["nodes"]["b"]["used_by"] == ["borea"]
+    assert place.prune() == {OLD: {"b": 3_000_005}, f"files/{'c' * 16}/parser.py": {"b": 20}}
+    assert sorted(path.name for path in beside.iterdir()) == ["a" * 16, "b" * 16]
+
+
+def test_what_another_cluster_may_be_about_to_use_stays(place, beside):
+    lock = common.try_lock(str(place.state("b") / "clusters/borea/lease.lock"))
+    with lock, pytest.raises(CommandFailed, match="cluster borea is being changed"):
+        place.prune()
+    assert len(list(beside.iterdir())) == 3
+
+
 def test_without_a_yes_nothing_is_removed(place):
     before = tree(place.nodes["b"].hf_home)
     with pytest.raises(UsageError, match="nothing was removed"):
@@ -180,9 +214,9 @@ def test_what_a_release_or_a_rank_of_any_cluster_names_stays(place, where):
 
 
 def test_what_a_playbook_names_stays(place):
-    found = models(place.fleet, place.spec, [place.spec.playbook.model_copy(update={
-        "name": "old", "model": place.spec.playbook.model.model_copy(update={"id": OLD}),
-    })])  # fmt: skip
+    model = place.spec.playbook.model.model_copy(update={"id": OLD})
+    playbook = place.spec.playbook.model_copy(update={"name": "old", "model": model})
+    found = models(place.fleet, place.spec, [dataclasses.replace(place.spec, playbook=playbook)])
     assert prune(place.fleet, place.spec, found, lambda: found, Report(), yes=True) == {}
     assert prunable(found, "atlas").kept == {OLD: "playbook old names it"}
 
