@@ -206,15 +206,19 @@ class TestOneSwitch:
         assert stage.wait(60).code == 130
         only_the_rest_moves(four, cli, "bcd")
 
-    def test_a_stage_of_another_cluster_to_the_same_place_waits_or_is_refused(self, four, cli, variant):
-        """Its lease is another one; the place is not."""
+    @pytest.mark.parametrize("rate", ["40mbit", pytest.param("3mbit", marks=pytest.mark.full)])
+    def test_a_stage_of_another_cluster_to_the_same_place_waits_or_is_refused(self, four, cli, variant, rate):
+        """Its lease is another one; the place is not. It waits for 30 s."""
+        for spark in four.sparks:
+            four.fault(spark.name, "slow-link", rate)
         other = variant(four, cluster="other")
         with Rails(four) as rails:
             first = cli.start("stage", four.inventory, "weights")
             arriving(four.spark("b"), FILE_BYTES // 8)
             second = cli("stage", other, "weights", timeout=300)
             first.wait(300).ok()
-        if second.code:
+        if second.code or rate == "3mbit":
+            assert second.code == 1
             assert "another copy to /root/models/tiny is in progress" in second.err
         assert len(sums(four)) == 1
         for name in "bcd":
