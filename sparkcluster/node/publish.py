@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from sparkcluster.node.file_list import Listed
 from sparkcluster.node.model_files import forget, hash_file
 from sparkcluster.node.record import Record
-from sparkcluster.node.shared import MOST_NAMED, REPLACED
+from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed
 
@@ -101,10 +101,7 @@ class Publisher:
             sha256 = hash_file(hashlib.sha256(), whole, lambda _size: self._reading())
             if sha256 == self._files.sha256(number):
                 return
-        names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
-        aside = next((name for name in names if self._tree.own_status(name) is None), path + REPLACED)
-        self._tree.move(path, aside)
-        self.kept = [*self.kept, os.path.join(self._tree.root, aside)][-MOST_NAMED:]
+        self.kept = [*self.kept, self._tree.set_aside(path)][-MOST_NAMED:]
 
     def finish(self) -> None:
         """Links and the ref come last."""

@@ -12,7 +12,7 @@ import hashlib
 import os
 import select
 import time
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, BinaryIO, Dict
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.model_files import forget, hash_file
@@ -34,7 +34,7 @@ def main(request: Request, stdin: BinaryIO) -> Dict[str, Any]:
 
 
 def take(request: Request, source: int) -> Dict[str, Any]:
-    """Take the file from descriptor ``source``; ``bytes`` that were received."""
+    """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
     lease = common.lease_of(request)
     common.check_epoch(**lease)
     root, path, size = common.expand(request["root"]), request["path"], int(request["size"])
@@ -72,19 +72,26 @@ def take(request: Request, source: int) -> Dict[str, Any]:
         forget(file.fileno())
     with common.change_lock(lease["state_dir"], lease["cluster"], _CHANGE_S, lease.get("kind", "cluster")):
         common.not_taken(**lease)
-        before = tree.status(path)
+        kept = _publish(request, lease, tree, partial)
+    return {"bytes": size - offset, **kept}
+
+
+def _publish(request: Request, lease: Request, tree: Tree, partial: str) -> Dict[str, Any]:
+    """Give the file its name; of a model, record that staging wrote it unless it replaces one of the user's."""
+    path = request["path"]
+    if not request.get("model"):
         tree.move(partial, path)
-        if request.get("model"):
-            _record(lease, tree, path, before, request["sha256"])
-    return {"bytes": size - offset}
-
-
-def _record(lease: Request, tree: Tree, path: str, before: Optional[os.stat_result], sha256: str) -> None:
-    """Record that staging wrote a file, unless it is in the place of one of the user's."""
-    record, status = Record(lease["state_dir"], tree.root), tree.status(path)
+        return {}
+    record, before, own = Record(lease["state_dir"], tree.root), tree.status(path), tree.own_status(path)
+    ours = before is None or record.is_ours(path, before)
+    aside = request.get("keep") and own is not None and not record.is_ours(path, own)
+    kept = {"kept": tree.set_aside(path)} if aside else {}
+    tree.move(partial, path)
+    status = tree.status(path)
     if status is not None:
-        record.add(path, status, sha256, ours=before is None or record.is_ours(path, before))
+        record.add(path, status, request["sha256"], ours=ours)
         record.save(lease["cluster"])
+    return kept
 
 
 def _receive(file: BinaryIO, source: int, size: int, digest: Any, check: Check) -> None:

@@ -13,6 +13,8 @@ import os
 import stat
 from typing import BinaryIO, Iterator, Optional, Tuple
 
+from sparkcluster.node.shared import REPLACED
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -109,6 +111,13 @@ class Tree:
             os.replace(os.path.basename(path), name, src_dir_fd=folder, dst_dir_fd=folder)
             if sync:
                 os.fsync(folder)
+
+    def set_aside(self, path: str) -> str:
+        """Rename a file of the user's to ``NAME.replaced``, or ``NAME-1.replaced``; its whole new path."""
+        names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
+        aside = next((name for name in names if self.own_status(name) is None), path + REPLACED)
+        self.move(path, aside)
+        return os.path.join(self.root, aside)
 
     def sync(self, folder: str) -> None:
         """Sync the names of files in a directory, empty for the root."""

@@ -17,7 +17,7 @@ from sparkcluster.errors import (
     LeaseLost,
     StageError,
 )
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, Path
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
@@ -36,12 +36,13 @@ class Done(Fact):
     """Bytes that were downloaded.
 
     Also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
-    hub did not list it.
+    hub did not list it; and the path that the user's file has now that was ``kept`` beside the one that was sent.
     """
 
     bytes: Size = 0
     left_out_bytes: Size = 0
     whole: bool = False
+    kept: Path | None = None
 
 
 class Pulling(Fact):

@@ -21,6 +21,7 @@ from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import Request, hub
 from sparkcluster.staging.copy import Failure, Report, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
+from sparkcluster.staging.notes import kept
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
@@ -181,10 +182,14 @@ def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str
 
     for file in sorted(given.files, key=lambda file: file["path"] == "config.json"):  # without it nothing looks whole
         wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"], "model": True}
+        wanted["keep"] = given.revision is None
+        step, source = run.step(staging.what), given.places[file["path"]]
         try:
-            sent += send(run.step(staging.what), run.fleet[first], given.places[file["path"]], wanted, report)
+            done = send(step, run.fleet[first], source, wanted, report)
         except OSError as error:
             raise StageError(f"{error.filename} cannot be read: {error.strerror}", step=_STEP) from error
-        before += file["size"]
+        if done.kept is not None:
+            run.shown.note(kept(done.kept, first))
+        sent, before = sent + done.bytes, before + file["size"]
     run.record(staging.what, first, "controller", sent, begin)
     run.move(staging.what, requests.__getitem__, nodes, given.files)

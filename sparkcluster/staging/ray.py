@@ -137,7 +137,7 @@ class _RayCopies:
         self.transfers.progress(node, f"{self.staging.name}, {size / 1e6:.0f} MB from this machine")
         request = {"root": self._folder(node), "path": FILE, "sha256": archive.sha256}
         report = self.transfers.report(self.staging.what, node, "from this machine")
-        sent = send(step, self.changer.fleet[node], archive.path, request, report)
+        sent = send(step, self.changer.fleet[node], archive.path, request, report).bytes
         self.transfers.record(self.staging.what, node, "controller", sent, begin)
         return size
 

@@ -46,13 +46,13 @@ def send(
     source: Path | bytes,
     request: dict[str, Any],
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> int:
+) -> Done:
     """Send the file or content ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, …: ``node.take``).
 
     ``report`` gets the bytes that are there, and all. After a silence of the node it goes on where it stopped.
 
     Returns:
-        Bytes that were sent.
+        Bytes that were sent, and how a file of the user's in its place is called now.
 
     Raises:
         StageError: it did not arrive.
@@ -93,7 +93,7 @@ def send(
         done = until_done(step, [host], attempt, then="the file resumes where it stopped")
     if isinstance(done, Failure):
         raise stage_error(step, done, source="this machine")
-    return sent
+    return done.model_copy(update={"bytes": sent})
 
 
 def bring(step: Step, host: Host, key: str, content: bytes) -> None:

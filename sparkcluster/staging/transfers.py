@@ -180,7 +180,7 @@ def send_all(
         progress(node, f"{staging.name}, {(staging.size_bytes or 0) / 1e6:.1f} MB from this machine")
         for source, request in files(node):
             try:
-                sent += send(step, changer.fleet[node], source, request)
+                sent += send(step, changer.fleet[node], source, request).bytes
             except OSError as error:
                 what = error.filename or staging.name
                 raise StageError(f"{what} cannot be read: {error.strerror}", step=name) from error

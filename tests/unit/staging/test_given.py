@@ -187,8 +187,19 @@ def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
         (plain / name).write_bytes(name.encode() * 100)
     world.playbook = {"model": {"path": "/models/tiny"}}
     world.served, world.place = set(tree(plain)), lambda host: host.home / "model"
-    world.stage(what=["weights"], given=plain)
-    assert [tree(place) for place in places.values()] == [tree(plain)] * 3
+    for name in "ab":
+        places[name].mkdir()
+        (places[name] / "config.json").write_text("the user's own")
+    shown = Shown()
+    world.stage(what=["weights"], given=plain, report=shown)
+    kept = {"config.json.replaced": b"the user's own"}
+    assert {name: tree(place) for name, place in places.items()} == {
+        "a": tree(plain) | kept,
+        "b": tree(plain) | kept,
+        "c": tree(plain),
+    }
+    for name in "ab":
+        assert f"it is {places[name]}/config.json.replaced now" in " ".join(shown.notes)
 
 
 @pytest.fixture

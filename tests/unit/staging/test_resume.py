@@ -97,7 +97,7 @@ def test_a_file_of_this_machine_whose_operator_was_killed(world, point):
     with world.lease().acquire(["a"]) as lease:
         had = world.written()
         assert len(CONTENT) * point / 100 <= had < len(CONTENT)
-        assert send(world.step(lease), world.fleet["a"], world.source, world.request) <= len(CONTENT) - had
+        assert send(world.step(lease), world.fleet["a"], world.source, world.request).bytes <= len(CONTENT) - had
     assert world.whole().read_bytes() == CONTENT
 
 

@@ -122,13 +122,13 @@ def test_a_file_arrives_whole_and_once(world):
     with world.lease().acquire(["a"]) as lease:
         seen = []
         step = world.step(lease)
-        assert send(step, world.fleet["a"], world.source, world.request, lambda *each: seen.append(each)) == len(
+        assert send(step, world.fleet["a"], world.source, world.request, lambda *each: seen.append(each)).bytes == len(
             CONTENT
         )
         assert world.whole().read_bytes() == CONTENT
         assert world.whole().stat().st_mode & 0o777 == 0o644
         assert seen[-1] == (len(CONTENT), len(CONTENT))
-        assert send(step, world.fleet["a"], world.source, world.request) == 0
+        assert send(step, world.fleet["a"], world.source, world.request).bytes == 0
         assert [file.name for file in world.root.iterdir()] == ["ray.tar.gz"]
 
 
@@ -170,7 +170,7 @@ def test_the_next_operator_goes_on_where_one_was_killed(world):
     world.until(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
     with world.lease().acquire(["a"]) as lease:
         there = world.written()
-        assert send(world.step(lease), world.fleet["a"], world.source, world.request) <= len(CONTENT) - (4 << 20)
+        assert send(world.step(lease), world.fleet["a"], world.source, world.request).bytes <= len(CONTENT) - (4 << 20)
     assert there > 4 << 20
     assert world.whole().read_bytes() == CONTENT
 
@@ -187,7 +187,7 @@ def test_a_program_that_is_killed_is_started_again_and_resumes(world):
                 os.kill(int(pid), signal.SIGKILL)
                 killed.append(pid)
 
-        moved = send(world.step(lease), world.fleet["a"], world.source, world.request, report)
+        moved = send(world.step(lease), world.fleet["a"], world.source, world.request, report).bytes
     assert len(killed) == 1
     assert len(CONTENT) <= moved < 2 * len(CONTENT) - (2 << 20)
     assert world.whole().read_bytes() == CONTENT
@@ -248,5 +248,7 @@ def test_an_operator_who_stops_sending_makes_room_for_the_next(world, set_source
         with program.stream(world.fleet["a"], "take", request) as silent:
             next(silent.lines(10))
             silent.send(CONTENT[: 1 << 20])
-            assert send(world.step(lease), world.fleet["a"], world.source, world.request) == len(CONTENT) - (1 << 20)
+            assert send(world.step(lease), world.fleet["a"], world.source, world.request).bytes == len(CONTENT) - (
+                1 << 20
+            )
     assert world.whole().read_bytes() == CONTENT
