@@ -11,7 +11,7 @@ from sparkcluster.node.wire import Failed
 
 
 class Entry(NamedTuple):
-    """A line of the list of files; ``sha256`` is None where nobody has read the file yet."""
+    """A line of the list of files; ``sha256`` is None where no node has read the file yet."""
 
     path: str
     size: int

@@ -1,4 +1,4 @@
-"""Reads files of which nobody knows the SHA-256, while they are served. Python 3.8, standard library only."""
+"""Reads files whose SHA-256 is unknown, while they are served. Python 3.8, standard library only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _THREADS = 3
 
 
 class Hasher:
-    """Reads files of which nobody knows the SHA-256, beside their serving; ``note`` gets each that was not changed."""
+    """Reads files whose SHA-256 is unknown, while they are served; ``note`` gets each that was not changed."""
 
     def __init__(self, gate: Callable[[], None], note: Callable[[int, os.stat_result, str], None]) -> None:
         self.found: Dict[int, str] = {}
