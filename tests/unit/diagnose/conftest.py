@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from sparkcluster import topology
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 
+# Ports of a launch are fixed, and tests run at once.
+NET = f"127.{1 + os.getpid() % 250}"
 PORTS = ("enp1s0f1np1", "enP2p1s0f1np1")
 
 
 class Loopback:
-    """``names`` on 127.0.77.0/24 and 127.0.78.0/24, from .11 on."""
+    """``names`` on 77.0/24 and 78.0/24 of ``NET``, from .11 on."""
 
     def __init__(self, spec, facts):
         self.spec = spec
@@ -29,7 +33,7 @@ def loopback(spark, cluster, tmp_path):
     def make(*names, playbook=None, rails=2, **described):
         facts = {
             name: spark(
-                {port: f"127.0.{77 + rail}.{11 + place}/24" for rail, port in enumerate(PORTS[:rails])},
+                {port: f"{NET}.{77 + rail}.{11 + place}/24" for rail, port in enumerate(PORTS[:rails])},
                 management=f"192.168.86.{11 + place}/24",
                 **described,
             )

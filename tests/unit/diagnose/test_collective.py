@@ -14,6 +14,7 @@ from sparkcluster.diagnose import collective
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import Rank
 from sparkcluster.node import all_gather
+from tests.unit.diagnose.conftest import NET
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_the_container_is_like_the_rank_that_would_run_there(two):
     assert compile(argv[-2], "all_gather.py", "exec")
     request = json.loads(argv[-1])
     assert request["bytes"] == 256 << 20
-    assert (request["rank"], request["world"], request["address"]) == (1, 2, "127.0.77.11")
+    assert (request["rank"], request["world"], request["address"]) == (1, 2, f"{NET}.77.11")
 
 
 def test_a_send_is_like_the_rank_but_over_one_hca_alone(two):
@@ -47,12 +48,12 @@ def test_a_send_is_like_the_rank_but_over_one_hca_alone(two):
     beta = group.members[1]
     whole = collective.command(two.spec, two.facts["beta"], group, beta)
     argv = collective.send_command(
-        two.spec, two.facts["beta"], group, (beta, beta.links[1]), {"rank": 1, "address": "127.0.78.11"}
+        two.spec, two.facts["beta"], group, (beta, beta.links[1]), {"rank": 1, "address": f"{NET}.78.11"}
     )
     changed = {word for word in argv[:-1] if word not in whole}
     assert changed == {"NCCL_IB_HCA==roceP2p1s0f1", "UCX_NET_DEVICES=roceP2p1s0f1:1"}
     request = json.loads(argv[-1])
-    assert (request["do"], request["rank"], request["world"], request["address"]) == ("send", 1, 2, "127.0.78.11")
+    assert (request["do"], request["rank"], request["world"], request["address"]) == ("send", 1, 2, f"{NET}.78.11")
 
 
 class Timed:

@@ -27,6 +27,7 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import command
 from sparkcluster.node import wire
 from sparkcluster.report import Report
+from tests.unit.diagnose.conftest import NET
 
 SHORT = Options(seconds=0.1, streams=2, messages=20)
 
@@ -98,7 +99,7 @@ def test_tcp_is_measured_in_both_directions_on_every_rail(two, monkeypatch):
     assert {(rate.nodes, rate.subnet) for rate in rates} == {
         (nodes, subnet)
         for nodes in (("alpha", "beta"), ("beta", "alpha"))
-        for subnet in ("127.0.77.0/24", "127.0.78.0/24")
+        for subnet in (f"{NET}.77.0/24", f"{NET}.78.0/24")
     }
     assert all(rate.gbit_s > 0.1 for rate in rates)
     assert all(0 < rate.latency_ms < 50 for rate in rates)

@@ -21,8 +21,9 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common
 from sparkcluster.report import Report
+from tests.unit.diagnose.conftest import NET
 
-HEAD = "127.0.77.11"
+HEAD = f"{NET}.77.11"
 
 
 @pytest.fixture
@@ -66,30 +67,34 @@ def test_what_another_check_condemns_is_not_tried(two):
     )
     two.change("beta", interfaces=interfaces)
     after = pairs(two.spec, two.facts, two.topology)
-    assert {pair.subnet for pair in before} - {pair.subnet for pair in after} == {"127.0.78.0/24"}
+    assert {pair.subnet for pair in before} - {pair.subnet for pair in after} == {f"{NET}.78.0/24"}
 
 
 def test_an_address_that_two_nodes_have_leads_anywhere_and_is_not_tried(loopback, spark):
     lab = loopback("alpha", "beta", "gamma")
-    taken = {"enp1s0f1np1": "127.0.77.13/24", "enP2p1s0f1np1": "127.0.78.12/24"}
+    taken = {"enp1s0f1np1": f"{NET}.77.13/24", "enP2p1s0f1np1": f"{NET}.78.12/24"}
     lab.facts["beta"] = spark(taken, management="192.168.86.12/24")
     built = topology.build(lab.spec, lab.facts)
-    tried = {(pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == "127.0.77.0/24"}
+    tried = {
+        (pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == f"{NET}.77.0/24"
+    }
     assert tried == set()
-    other = {(pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == "127.0.78.0/24"}
+    other = {
+        (pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == f"{NET}.78.0/24"
+    }
     assert len(other) == 6
 
 
 def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
     lab = loopback("alpha", "beta")
     lab.facts["beta"] = spark(
-        {"enp1s0f1np1": "127.0.77.12/24", "enP2p1s0f1np1": "127.0.78.12/24"}, mtu={"enp1s0f1np1": 1500}
+        {"enp1s0f1np1": f"{NET}.77.12/24", "enP2p1s0f1np1": f"{NET}.78.12/24"}, mtu={"enp1s0f1np1": 1500}
     )
     lab = type(lab)(lab.spec, lab.facts)
     sizes = {(pair.source, pair.subnet): pair.size_bytes for pair in pairs(lab.spec, lab.facts, lab.topology)}
-    assert sizes["alpha", "127.0.77.0/24"] is None
-    assert sizes["beta", "127.0.77.0/24"] is None
-    assert sizes["alpha", "127.0.78.0/24"] == 9000
+    assert sizes["alpha", f"{NET}.77.0/24"] is None
+    assert sizes["beta", f"{NET}.77.0/24"] is None
+    assert sizes["alpha", f"{NET}.78.0/24"] == 9000
 
 
 def test_nodes_without_a_common_rail_meet_on_the_management_network(spark, cluster):
@@ -163,7 +168,7 @@ def test_an_address_that_is_gone_is_told_of_its_node(two):
     two.topology = dataclasses.replace(two.topology, groups=(dataclasses.replace(group, members=(alpha, beta)),))
     found = ask(two)
     assert found.unasked["beta"].startswith("cannot listen on 203.0.113.12: ")
-    assert {path.subnet for path in found.paths} == {"127.0.78.0/24"}
+    assert {path.subnet for path in found.paths} == {f"{NET}.78.0/24"}
 
 
 def test_a_node_that_talks_nonsense_is_named_and_the_others_go_on(loopback):
