@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``models``."""
     inventory_argument(parser, "--json-lines", playbook=False)
-    about = "also keep what this playbook (name or path) names; may be repeated"
+    about = "count what this playbook (name or path) names as used; may be repeated"
     parser.add_argument("--playbook", metavar="P", dest="playbooks", action="append", default=[], help=about)
-    about = "remove what sparkcluster staged and no release or playbook names, after asking"
+    about = "remove, after asking, what sparkcluster staged and no playbook, recorded release or other cluster uses"
     parser.add_argument("--prune", action="store_true", help=about)
     parser.add_argument("--yes", action="store_true", help="remove it without being asked")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="given",
         metavar="PATH",
         type=Path,
-        help="directory of this machine with the weights (plain, or a Hugging Face cache), or archive of the image, as "
-        "docker save writes it: sent where no node has them",
+        help="directory on this machine with the weights (plain files or a Hugging Face cache), or an image archive "
+        "written by docker save; used only if no node has them",
     )
     parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
     parser.add_argument(
-        "--verify", action="store_true", help="read all weights, and replace wrong copies by right ones"
+        "--verify", action="store_true", help="read all weights, and replace corrupt copies with right ones"
     )
     parser.add_argument(
         "--encrypt",
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--from needs weights or image", hint="sparkcluster stage INVENTORY weights --from DIR")
     if args.given is not None and not (args.given.is_dir() if args.what == "weights" else args.given.is_file()):
         kind = "directory" if args.what == "weights" else "file"
-        raise UsageError(f"{args.given} is no {kind}", hint="ls the path after --from")
+        raise UsageError(f"{args.given} is not a {kind}", hint=f"ls -ld {shlex.quote(str(args.given))}")
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"),
         dry_run=args.dry_run,
@@ -93,6 +94,8 @@ def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> lis
         head = f"{staging.what}  {staging.name}"
         copied = [copy for copy in done.copied if copy.what == staging.what]
         verified = done.verified.get(staging.name) if staging.what == "weights" else None
+        if given and staging.sources:
+            out.append(f"{head}: {staging.sources[0]} has it, {given} was not used")
         if not staging.missing and not copied:
             right = f"every byte was read, and is right on {', '.join(verified or ())}"
             out.append(f"{head}: {right if verified else 'nothing is missing'}")

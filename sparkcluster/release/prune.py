@@ -72,6 +72,8 @@ def prune(
         LeaseHeld: another operator is staging, or starting or stopping the cluster.
     """
     removable = _prunable(found, spec)
+    for name, why in removable.kept.items():
+        report.note(f"{name} stays: {why}")
     if not removable.nodes:
         return {}
     if not yes:

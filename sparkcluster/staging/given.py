@@ -90,7 +90,7 @@ def locate(directory: Path, spec: Spec) -> Place | None:
         raise StageError(
             f"nothing says which commit of {model.id} is in {directory}",
             step=_STEP,
-            hint="give an HF_HOME, a hub's cache or a repository of one, or set model.revision to the commit",
+            hint="give an HF_HOME, a Hugging Face cache or its models--… folder, or set model.revision to the commit",
         )
     return Place(top, None, model.revision)
 

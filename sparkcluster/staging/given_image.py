@@ -51,7 +51,10 @@ def read(path: Path, reference: str) -> Archive:
             images = json.loads(_text(archive, "manifest.json"))
             named = [each for each in images if _is_named(archive, sizes, each, reference)]
             if not named:
-                there = ", ".join(sorted({tag for each in images for tag in each["RepoTags"] or ()})) or "nothing"
+                there = (
+                    ", ".join(sorted({tag for each in images for tag in each["RepoTags"] or ()}))
+                    or "no image with a name"
+                )
                 raise StageError(
                     f"{path} is not {reference}: it has {there}",
                     step=_STEP,
@@ -59,7 +62,9 @@ def read(path: Path, reference: str) -> Archive:
                 )
             lacks = [layer for layer in named[0]["Layers"] if layer not in sizes]
             if lacks:
-                raise StageError(f"{path} lacks the layer {lacks[0]}", step=_STEP, hint=f"docker save {reference}")
+                raise StageError(
+                    f"{path} lacks the layer {lacks[0]}", step=_STEP, hint=f"docker save {reference} -o FILE"
+                )
             member = str(named[0]["Config"])
             config = "sha256:" + hashlib.sha256(_text(archive, member)).hexdigest()
             return Archive(path, member, config, path.stat().st_size)

@@ -58,12 +58,12 @@ def wrong(path: str, node: str, found: Wrong) -> str:
 
 def kept(path: str, node: str) -> str:
     """That a file of the user's was not what the others have."""
-    return f"warning: {node} had another file in the place of one that was copied: it is {path} now"
+    return f"warning: {node} had a different file where one was copied: it is {path} now"
 
 
 def muted(node: str) -> str:
     """That what a node says over and over is reported no longer."""
-    return f"{node} reports too much of this kind: no more of it is shown"
+    return f"{node} sent too many messages of this kind: further ones are not shown"
 
 
 def left_out(node: str, kind: str) -> str:
@@ -77,7 +77,7 @@ def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]
     return [
         StageError(
             f"{node} has {gigabytes(room.free)} free at {room.path} and needs {gigabytes(room.needed)} for {what}: "
-            f"{gigabytes(room.needed - room.free)} have to go",
+            f"{gigabytes(room.needed - room.free)} are missing",
             node=node,
             step=step,
             hint=f"du -sh {shlex.quote(room.path)}/*   on {node}",
@@ -90,10 +90,10 @@ def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]
 def unreached(step: str, what: str, node: str, source: str) -> StageError:
     """The error of a node that reaches nobody who has it; ``source`` has it, or had."""
     return StageError(
-        f"{node} reaches no node that has the {what}, over no network",
+        f"{node} reaches no node that has the {what} over any network",
         node=node,
         step=step,
-        hint=f"ping from {node} to {source}, and sudo ufw status on both; or rsync -a   from {source}",
+        hint=f"ping from {node} to {source}, and sudo ufw status on both",
     )
 
 

@@ -18,6 +18,7 @@ from sparkcluster.node.shared import repository_of
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact
+from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
 
 
@@ -104,7 +105,8 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
         hint = "put them there: rsync -a DIRECTORY/ " + shlex.quote(f"{facts[node].user}@{host}:{model.path}/")
     else:
         hint = (
-            f"on {node}, or any node of the cluster: HF_HOME={shlex.quote(facts[node].hf_home)} "
+            "sparkcluster stage INVENTORY weights --from DIR; "
+            f"or on {node}, or any node of the cluster: HF_HOME={shlex.quote(facts[node].hf_home)} "
             f"hf download {model.id} --revision {model.revision}"
         )
         present = (each.weights for each in facts.values() if isinstance(each.weights, Weights))
@@ -150,7 +152,7 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
 
 
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
-    """Raise StageError for the first node without enough disk space.
+    """Raise StageError for the nodes without enough disk space.
 
     The facts do not say on which disk a directory of the user's is; there the receiver checks.
     """
@@ -159,6 +161,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
     source = facts[staging.sources[0]] if staging.sources else None
     if staging.what == "image" and staging.missing:
         _check_senders(facts, staging, staging.size_bytes)
+    errors = []
     for name, _ in staging.missing:
         whole = staging.size_bytes
         if staging.what == "image" and source is not None and isinstance(source.image, Image):
@@ -168,13 +171,18 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         needed = max(0, whole - present)
         disk = _disk(facts[name], "docker" if staging.what == "image" else "hf_home")
         if disk is not None and disk.free_bytes < needed:
-            raise StageError(
-                f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and {staging.what} "
-                f"{staging.name} need {needed / 1e9:.1f} GB",
-                node=name,
-                step=f"stage {staging.what}",
-                hint="docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*",
+            prune = "docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*"
+            errors.append(
+                StageError(
+                    f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and {staging.what} "
+                    f"{staging.name} need {needed / 1e9:.1f} GB",
+                    node=name,
+                    step=f"stage {staging.what}",
+                    hint=f"{prune}   on {name}",
+                )
             )
+    if errors:
+        raise combined(errors)
 
 
 def _check_senders(facts: Mapping[str, Facts], staging: Staging, size: int) -> None:
@@ -194,7 +202,7 @@ def _check_senders(facts: Mapping[str, Facts], staging: Staging, size: int) -> N
             f"{size / 1e9:.1f} GB of {staging.name} there before it sends them",
             node=name,
             step="stage image",
-            hint="docker image prune",
+            hint=f"docker image prune   on {name}",
         )
 
 

@@ -106,7 +106,7 @@ class Corrupt:
     source: str | None
 
     def __str__(self) -> str:
-        mend = f"it is replaced by that of {self.source}" if self.source else "no other node has it"
+        mend = f"it is replaced by that of {self.source}" if self.source else "no node has a right copy"
         return f"{self.node} has a corrupt copy of {self._what}; {mend}"
 
     @property

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from sparkcluster.cli.main import main
+from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError, UsageError
 from sparkcluster.node import models
 from sparkcluster.node.record import Record
@@ -104,6 +105,7 @@ def test_nothing_is_sent_where_a_node_has_it(world, here):
     world.has_weights("c", write_model(world.nodes["c"].hf_home), REVISION)
     report = world.stage(what=["weights"], given=here)
     assert {(each.node, each.source) for each in report.copied} <= {("a", "c"), ("b", "c"), ("a", "b"), ("b", "a")}
+    assert lines(report, dry_run=False, given=here)[0].endswith(f": c has it, {here} was not used")
 
 
 def test_a_file_that_was_cut_off_goes_on_where_it_stopped(world, here, monkeypatch):

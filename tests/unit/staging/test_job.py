@@ -395,7 +395,7 @@ def test_all_disks_that_are_too_small_are_named_before_the_first_byte(copy):
         network.job.run()
     errors = [caught.value, *caught.value.others]
     assert [(each.node, each.message) for each in errors] == [
-        (name, f"{name} has 41.0 GB free at /home/u/my models and needs 63.4 GB for weights: 22.4 GB have to go")
+        (name, f"{name} has 41.0 GB free at /home/u/my models and needs 63.4 GB for weights: 22.4 GB are missing")
         for name in "bd"
     ]
     assert errors[0].hint == "du -sh '/home/u/my models'/*   on b"
@@ -605,7 +605,7 @@ def test_what_a_node_says_over_and_over_takes_neither_memory_nor_the_screen(copy
     network.job.run()
     shown = [note for note in network.said.notes if note.startswith("b: no data") or "/x/" in note]
     assert len(shown) == 2 * 99
-    assert network.said.notes.count("b reports too much of this kind: no more of it is shown") == 2
+    assert network.said.notes.count("b sent too many messages of this kind: further ones are not shown") == 2
     assert sum(map(len, network.job._noted.values())) == 2 * 100
 
 

@@ -148,6 +148,15 @@ def test_a_disk_that_is_too_small_is_reported_before_the_copy(three):
     assert caught.value.node == "b"
 
 
+def test_all_disks_that_are_too_small_are_reported(three):
+    small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
+    facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}, "c": {"disks": small}})
+    with pytest.raises(StageError) as caught:
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
+    errors = [caught.value, *caught.value.others]
+    assert [(error.node, error.hint) for error in errors] == [(node, f"du -sh /home/*   on {node}") for node in "bc"]
+
+
 @pytest.mark.parametrize(("containerd", "needed"), [(False, "40.0"), (True, "80.0")])
 def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd, needed):
     """containerd's reports the size of compressed layers."""

@@ -303,7 +303,7 @@ def test_a_file_that_is_corrupt_everywhere_is_an_error_with_the_command(world):
         flip(path, at)
     flip((snapshot(world.nodes["a"]) / "config.json").resolve())
     before = {name: tree(host.hf_home) for name, host in world.nodes.items()}
-    with pytest.raises(StageError, match="no other node has it; 1 more corrupt") as caught:
+    with pytest.raises(StageError, match="no node has a right copy; 1 more corrupt") as caught:
         verify(world)
     assert caught.value.message.startswith("a has a corrupt copy of model.safetensors (SHA-256 ")
     removals = " and ".join(f"rm {path}   on {name}" for name, path in blobs.items())
