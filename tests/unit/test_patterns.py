@@ -210,7 +210,7 @@ def growth(compiled: re.Pattern[str], attack: tuple[str, str, str], *, at_start:
     )
 
 
-SIZE, QUICK_S, SLOW_S = 3000, 0.005, 0.5
+SIZE, QUICK_S, SLOW_S = 6000, 0.002, 0.5
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -55,7 +55,7 @@ _ROOTS = (
     ),
     Signature(
         "gpu-busy",
-        r"Free memory on device[^(]*\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less than desired"
+        r"Free memory on device[^(]{0,40}\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less than desired"
         r" GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
         "only {free} of {all} GiB are free, and gpu-memory-utilization {share} requires {wanted} GiB",
         ENGINE.memory_hint,
