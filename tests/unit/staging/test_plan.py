@@ -128,7 +128,7 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
     with pytest.raises(StageError) as caught:
         check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
-    assert shlex.split(caught.value.hint) == ["du", "-sh", f"/{hostile}/*"]
+    assert shlex.split(caught.value.hint) == ["du", "-sh", f"/{hostile}/*", "on", "b"]
     with pytest.raises(StageError) as caught:
         find_missing(*three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}}), "weights")
     assert shlex.split(caught.value.hint.partition(": ")[2]) == [
