@@ -93,6 +93,7 @@ class Worker:
         self.error: Optional[Exception] = None
         self.busy = time.monotonic()
         self.news = threading.Event()
+        self.looks_at_lease = threading.get_ident()
 
     def run(self) -> Document:
         """Work until the operator says that it is the end, or there is nothing to do and nobody to serve."""
@@ -117,11 +118,12 @@ class Worker:
             order = self.job.order()
             self._obey(order)
             self._raise()
-            if "whole" not in self.said and not self.receiver.lacking() and not self.store.waits():
+            # A thread that stands still in the middle of making files visible lets nobody else do it.
+            arrived = not self.receiver.lacking() and not self.store.waits()
+            if arrived and "whole" not in self.said and self.gate.open.is_set():
                 self._finish()
             self._say()
-            if order.get("cancel"):
-                raise Failed("cancelled", "it was cancelled")
+            self._cancelled(order)
             if order.get("end") or self._is_over():
                 return dict(self.said.get("whole") or {"bytes": self.receiver.received})
             self._pause(order)
@@ -153,8 +155,22 @@ class Worker:
         self.job.check(_ADOPTED_S)
 
     def _stand_still(self) -> None:
-        """Before anything is changed; also before the threads are there."""
+        """Before anything is changed. This thread alone looks at the lease: where it waits itself, it goes on looking.
+
+        Raises:
+            Failed: it was cancelled, or the job is over.
+        """
+        while threading.get_ident() == self.looks_at_lease:
+            self._lease()
+            if self.gate.open.is_set():
+                break
+            self._cancelled(self.job.order())
+            time.sleep(job.GLANCE_S)
         self.gate.wait()
+
+    def _cancelled(self, order: Document) -> None:
+        if order.get("cancel"):
+            raise Failed("cancelled", "it was cancelled")
 
     def _raise(self) -> None:
         for error in (self.error, self.receiver.error, self.server.error):

@@ -371,6 +371,32 @@ def test_a_worker_stands_still_while_another_operator_has_the_lease_and_goes_on_
     assert d.wait("done")["bytes"] == total(LARGE)
 
 
+def test_a_lease_that_is_taken_as_the_last_file_arrives_holds_up_nothing_but_its_name(workers, set_source):
+    """The thread that looks at the lease is the one that makes the last file visible."""
+    a, b = workers("a", "b")
+    files = written(a.root, {"config.json": 300})
+    a.begin(files)
+    real = program.source.__wrapped__
+
+    def slowly(module, engine):
+        """It looks at lease and files once in 3 s."""
+        text = (
+            real(module, engine).replace("_TICK_S = 0.25", "_TICK_S = 3.0").replace("_PAUSE_S = 0.5", "_PAUSE_S = 0.0")
+        )
+        return text.replace("bool(self.receiver.lacking()) == bool(lacking)", "True")
+
+    set_source(slowly)
+    b.begin(files)
+    chain([a, b])
+    eventually(lambda: [path for path in b.root.iterdir() if path.stat().st_size == 300])
+    b.take_lease(granted=False)
+    time.sleep(4)
+    assert not (b.root / "config.json").exists()
+    b.take_lease(2)
+    b.begin()
+    assert b.wait("done", 20)["bytes"] == 300
+
+
 def _size(worker):
     return sum(path.stat().st_size for path in worker.root.iterdir())
 
