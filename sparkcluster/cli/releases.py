@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+from collections.abc import Mapping
 
-from sparkcluster.cli.common import emitted, inventory_argument, querying
+from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
 from sparkcluster.cli.output import note, say, table
+from sparkcluster.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``releases``."""
     inventory_argument(parser, playbook=False)
+    parser.add_argument(
+        "numbers", metavar="NUMBER", type=at_least(1), nargs="*", help="two releases: show what differs between them"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """List verified releases, newest first."""
+    """List verified releases, newest first, or compare two of them."""
+    if len(args.numbers) not in {0, 2}:
+        raise UsageError("two releases are compared, or all are listed", hint=f"sparkcluster releases {args.inventory}")
+    if args.numbers:
+        return _compare(args)
     from sparkcluster.inspect.history import history
 
     with querying(args) as (fleet, spec, _):
         found = history(fleet, spec)
     if emitted(args, {"cluster": spec.inventory.cluster, **found}):
         return 0
-    for name, why in found["errors"].items():
-        note(f"warning: {name}: {why.removeprefix(f'{name}: ')}")
+    _warn(found["errors"])
     releases = found["releases"]
     if not releases:
         say(f"{spec.inventory.cluster} has no releases")
@@ -44,3 +52,23 @@ def run(args: argparse.Namespace) -> int:
         ],
     )
     return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from sparkcluster.inspect.history import compared
+
+    with querying(args) as (fleet, spec, _):
+        found = compared(fleet, spec, *args.numbers)
+    if emitted(args, {"cluster": spec.inventory.cluster, **found}):
+        return 0
+    _warn(found["errors"])
+    if not found["differences"]:
+        say(f"releases {found['old']} and {found['new']} differ in nothing that is recorded")
+    for line in found["differences"]:
+        say(line)
+    return 0
+
+
+def _warn(errors: Mapping[str, str]) -> None:
+    for name, why in errors.items():
+        note(f"warning: {name}: {why.removeprefix(f'{name}: ')}")

@@ -7,9 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sparkcluster.facts.base import Fact, Few, Many, Unread, Version
-from sparkcluster.facts.record import RankName
-
-ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
+from sparkcluster.facts.record import ImageId, RankName
 
 
 class Docker(Fact):

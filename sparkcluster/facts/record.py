@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from sparkcluster import engines
+from sparkcluster.facts.base import Few, Version
 from sparkcluster.spec.base import EnvName
 from sparkcluster.spec.playbook import Verify
 
@@ -21,6 +22,8 @@ Time = Annotated[float, Field(ge=0, lt=1 << 37, allow_inf_nan=False)]
 """Seconds since 1970, up to the year 6325: what every calendar can show."""
 Label = Annotated[str, Field(pattern=r"^([0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})?$")]
 """Name of a group or a node, which may be its address; empty for the group of an older version."""
+ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
+Measure = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
 RankName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 """Name of a container, or of the directory of a process."""
 
@@ -98,6 +101,20 @@ class PlanDocument(_Document, total=False):
     nodes: Required[Annotated[dict[Label, PlannedNode], Field(max_length=1024)]]
 
 
+class ImageDocument(_Document, total=False):
+    """The image of a group, as ``plan.software`` makes it."""
+
+    ids: Annotated[dict[Label, ImageId], Field(max_length=1024)]
+    layers: Few[str]
+
+
+class Measured(_Document, total=False):
+    """What verifying a group has measured; None where the answer did not tell."""
+
+    ttft_s: Measure | None
+    tokens_per_s: Measure | None
+
+
 class GroupDocument(_Document, total=False):
     """What is recorded of a group beside its plan."""
 
@@ -107,6 +124,9 @@ class GroupDocument(_Document, total=False):
     network: dict[str, Any] | None
     written: dict[str, Any] | None
     secrets: Secrets
+    image: ImageDocument | None
+    versions: Annotated[dict[Label, Annotated[dict[str, Version], Field(max_length=64)]], Field(max_length=1024)]
+    measured: Measured
 
 
 class PlaybookDocument(_Document, total=False):

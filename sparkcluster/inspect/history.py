@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkcluster.answers import problem
+from sparkcluster.errors import UsageError
 from sparkcluster.facts.base import Fact, Few
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.record import Number, Time
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
+from sparkcluster.plan.compare import compare
 from sparkcluster.plan.records import cluster_ranks, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
@@ -41,6 +47,15 @@ class Listed(Fact):
     image_digest: str | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """A release as it is listed, its record, and the nodes that have it."""
+
+    listed: Listed
+    document: dict[str, Any]
+    nodes: list[str]
+
+
 def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     """``releases``: every recorded release, newest first; ``errors`` by node: why it, or a record there, is left out.
 
@@ -50,40 +65,86 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     Raises:
         SparkclusterError: no node could be queried.
     """
-    cluster = spec.inventory.cluster
+    found, answered, errors = _recorded(fleet, spec)
+    facts = collect_facts(fleet, spec, answered).facts
+    latest = recorded_release(spec.inventory, facts)
+    runs = latest is not None and cluster_ranks(spec.inventory.cluster, facts).of_release(latest)
+    running = (latest.number, latest.plan_hash) if latest and runs else None
+    releases = [
+        {
+            **each.listed.model_dump(exclude={"plan", "image_digest"}),
+            "model": each.listed.plan.model,
+            "image": each.listed.plan.image,
+            "digest": each.listed.image_digest,
+            "nodes": each.nodes,
+            "running": (each.listed.number, each.listed.plan_hash) == running,
+        }
+        for each in found
+    ]
+    return {"releases": releases, "errors": errors}
+
+
+def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
+    """What differs between the releases ``old`` and ``new``: ``differences``, a line each, and ``errors`` as above.
+
+    Where nodes have different releases under one number, the one that most of them have counts.
+
+    Raises:
+        UsageError: no node has a record of one of them, or it cannot be read.
+        SparkclusterError: no node could be queried.
+    """
+    found, _, errors = _recorded(fleet, spec)
+    facts = [_release(found, number, spec) for number in (old, new)]
+    return {"old": old, "new": new, "differences": compare(*facts), "errors": errors}
+
+
+def _release(found: Sequence[Recorded], number: int, spec: Spec) -> ReleaseFact:
+    of_number = [each for each in found if each.listed.number == number]
+    if not of_number:
+        known = sorted({each.listed.number for each in found})
+        raise UsageError(
+            f"{spec.inventory.cluster} has no release {number}; it has {', '.join(map(str, known)) or 'none'}",
+            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}",
+        )
+    release = max(of_number, key=lambda each: len(each.nodes))
+    try:
+        return ReleaseFact.model_validate(
+            {"number": number, "plan_hash": release.listed.plan_hash, "record": release.document}
+        )
+    except ValidationError as error:
+        raise UsageError(
+            f"the record of release {number} on {release.nodes[0]} is malformed: {problem(error)}",
+            node=release.nodes[0],
+            hint="compare two others",
+        ) from None
+
+
+def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], list[str], dict[str, str]]:
+    """Every release, newest first, the nodes that answered, and by node why it, or a record there, is left out.
+
+    A node whose record of a number differs has another release.
+
+    Raises:
+        SparkclusterError: no node could be queried.
+    """
+    request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
 
     def read(host: Host) -> Records:
-        return call(host, "records", {"state_dir": spec.inventory.state_dir, "cluster": cluster}, answer=Records)
+        return call(host, "records", request, answer=Records)
 
     outcomes = fleet.each(read)
-    answered = values(outcomes)
-    failed = failures(outcomes)
+    answered, failed = values(outcomes), failures(outcomes)
     if not answered:
         raise next(iter(failed.values()))
     errors = {name: error.message for name, error in failed.items()}
-    facts = collect_facts(fleet, spec, list(answered)).facts
-    latest = recorded_release(spec.inventory, facts)
-    running = (latest.number, latest.plan_hash) if latest and cluster_ranks(cluster, facts).of_release(latest) else None
-    # A node whose record of a number differs has another release.
-    releases: dict[tuple[int, str], dict[str, Any]] = {}
+    found: dict[tuple[int, str], Recorded] = {}
     for name, answer in answered.items():
         for place, document in enumerate(answer.records, 1):
             try:
-                record = Listed.model_validate(document)
+                listed = Listed.model_validate(document)
             except ValidationError as error:  # edited, or of another version
                 errors.setdefault(name, f"record {place} of {len(answer.records)} is malformed: {problem(error)}")
                 continue
-            key = (record.number, record.plan_hash)
-            entry = releases.setdefault(
-                key,
-                {
-                    **record.model_dump(exclude={"plan", "image_digest"}),
-                    "model": record.plan.model,
-                    "image": record.plan.image,
-                    "digest": record.image_digest,
-                    "nodes": [],
-                    "running": key == running,
-                },
-            )
-            entry["nodes"].append(name)
-    return {"releases": [releases[key] for key in sorted(releases, reverse=True)], "errors": errors}
+            key = (listed.number, listed.plan_hash)
+            found.setdefault(key, Recorded(listed, document, [])).nodes.append(name)
+    return [found[key] for key in sorted(found, reverse=True)], list(answered), errors

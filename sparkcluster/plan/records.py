@@ -28,7 +28,7 @@ KEEP = 20
 # The clocks of two operators differ by less.
 DAY_S = 86_400
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
-KEPT = ("verified", "network", "written", "secrets")
+KEPT = ("verified", "network", "written", "secrets", "image", "versions", "measured")
 
 
 def next_number(facts: Iterable[Facts]) -> int:
@@ -63,6 +63,9 @@ class RecordedGroup:
         network: its topology when it was started; None in a record of an older version.
         written: the network settings of the inventory then.
         secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
+        image: from ``software.image_identity``; None with runtime process, and in a record of an older version.
+        versions: from ``software.versions``; empty in a record of an older version.
+        measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it; likewise.
     """
 
     name: str
@@ -74,6 +77,9 @@ class RecordedGroup:
     network: dict[str, Any] | None = None
     written: dict[str, Any] | None = None
     secrets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    image: dict[str, Any] | None = None
+    versions: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    measured: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> str | None:

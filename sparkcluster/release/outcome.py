@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
 from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.running import Reply
 from sparkcluster.launch.groups import Outcome
 from sparkcluster.node.shared import LABEL_RELEASE
+from sparkcluster.plan import software
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import RecordedGroup, group_plan, written_network
 from sparkcluster.release.states import GroupState
@@ -23,14 +25,15 @@ def newly_recorded(
     plan: Plan,
     topology: Topology,
     *,
-    answered: Collection[str],
+    facts: Mapping[str, Facts],
+    replies: Mapping[str, Reply],
     secrets: Mapping[str, dict[str, Any]],
     kept: Mapping[str, GroupState],
 ) -> list[RecordedGroup]:
     """Every group of ``plan`` as the next release records it, also a group that has not answered.
 
-    ``answered`` are the groups that came up, ``secrets`` salt and hashes of what each was started with, ``kept``
-    the groups that serve since an earlier release.
+    ``facts`` are those of the nodes that ``plan`` was made from, ``replies`` those of the groups that came up,
+    ``secrets`` salt and hashes of what each was started with, ``kept`` the groups that serve since an earlier release.
     """
     document = plan.as_json()
     found = []
@@ -45,13 +48,20 @@ def newly_recorded(
                 engine=plan.engine,
                 plan=group_plan(document, group.name),
                 verify=spec.playbook.verify,
-                verified=group.name in answered,
+                verified=group.name in replies,
                 network=networks.document(group),
                 written=written_network(spec),
                 secrets=secrets.get(group.name, {}),
+                image=software.image_identity(facts, group.names),
+                versions=software.versions(plan.engine, facts, group.names),
+                measured=_measured(replies.get(group.name)),
             )
         )
     return found
+
+
+def _measured(reply: Reply | None) -> dict[str, Any]:
+    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s} if reply else {}
 
 
 def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:

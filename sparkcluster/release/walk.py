@@ -286,7 +286,9 @@ class Walk:
         """Record what came up; replies by group, or the failure of those that did not come up."""
         topology, plan = self.view.ready()
         replies = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Reply)}
-        groups = newly_recorded(self.spec, plan, topology, answered=replies, secrets=hashes, kept=kept)
+        groups = newly_recorded(
+            self.spec, plan, topology, facts=self.view.facts, replies=replies, secrets=hashes, kept=kept
+        )
         started = [group.release for group in groups if group.name in outcomes]
         self.number = max([*started, self.view.newest.number + 1 if self.view.newest else 0])
         failed = failure(outcomes, self.number)

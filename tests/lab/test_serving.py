@@ -28,6 +28,10 @@ def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
     assert (replaced["changed"], replaced["release"]) == (True, 2)
     assert cli("up", path, "--replace", "--json").ok().json["changed"] is False
 
+    differences = cli("releases", path, "1", "2", "--json").ok().json["differences"]
+    assert not [line for line in differences if "vllm" in line]
+    assert any(line.startswith("default: speed when verified: ") for line in differences)
+
 
 def test_an_edited_verify_and_another_gid_index_are_told_and_stop_nothing(lab, cli, variant, ranks):
     cli("up", variant(lab, playbook=SERVES)).ok()

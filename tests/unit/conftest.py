@@ -19,6 +19,7 @@ from sparkcluster import topology as topologies
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import parse
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
@@ -226,7 +227,10 @@ class World:
         """The record of ``plan`` as release ``number``, of which the groups ``answered`` (or all) came up."""
         topology = topologies.build(self.spec, self.facts)
         came_up = [group.name for group in plan.groups] if answered is None else answered
-        groups = newly_recorded(self.spec, plan, topology, answered=came_up, **{"secrets": {}, "kept": {}, **more})
+        replies = {name: Reply(name, "alpha", ttft_s=0.5, tokens_per_s=20.0) for name in came_up}
+        groups = newly_recorded(
+            self.spec, plan, topology, facts=self.facts, replies=replies, **{"secrets": {}, "kept": {}, **more}
+        )
         return record(
             self.spec,
             groups,

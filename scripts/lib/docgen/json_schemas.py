@@ -377,6 +377,7 @@ DOCUMENTS: dict[str, Schema] = {
         removed=by_name(by_name(integer("bytes"), "by node"), "by model (--prune)"),
     ),
     "releases": record(
+        _optional=("releases", "old", "new", "differences"),
         cluster=text(),
         releases=many(
             record(
@@ -391,6 +392,9 @@ DOCUMENTS: dict[str, Schema] = {
                 running=boolean(),
             )
         ),
+        old=integer("number of a release that is compared"),
+        new=integer("of the other one"),
+        differences=many(text(), "between the two, in place of releases"),
         errors=by_name(text(), "why a node, or a record of it, is left out"),
     ),
     "playbooks": record(

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from sparkcluster.cli.main import main
+from sparkcluster.cli.main import guarded, main
+from sparkcluster.errors import UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.history import history
+from sparkcluster.inspect.history import compared, history
 
 RECORD = {
     "number": 3,
@@ -105,3 +106,55 @@ def test_a_malformed_record_is_shown_in_text_and_json(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert [release["number"] for release in document["releases"]] == [3]
     assert list(document["errors"]) == ["here"]
+
+
+def recorded(world, **nodes):
+    """A fleet whose nodes have recorded the releases ``nodes`` of one cluster, with another image in each."""
+    one = world()
+    for name in one.facts:
+        one.change(name, image=None)
+    documents = {}
+    for number in (1, 2, 3):
+        plan = one.plan(number)
+        documents[number] = {**one.document(plan, number), "image_digest": f"a/b@sha256:{number}"}
+    return answering(world, **{name: [documents[number] for number in numbers] for name, numbers in nodes.items()})
+
+
+def test_two_releases_are_compared_also_where_each_is_on_another_node(world):
+    fleet, spec = recorded(world, alpha=[1], beta=[3])
+    found = compared(fleet, spec, 1, 3)
+    assert (found["old"], found["new"]) == (1, 3)
+    assert "digest: a/b@sha256:1 → a/b@sha256:3" in found["differences"]
+
+
+def test_of_a_number_that_nodes_disagree_about_the_record_of_most_counts(world):
+    one = world("alpha beta gamma")
+    plan = one.plan(1)
+    right = one.document(plan, 1)
+    other = {**right, "plan_hash": "f" * 64, "operator": "mallory@desk"}
+    hosts = {
+        name: FakeHost(name).program("records", {"records": [document]})
+        for name, document in {"alpha": other, "beta": right, "gamma": right}.items()
+    }
+    assert compared(Fleet(hosts), one.spec, 1, 1)["differences"] == []
+
+
+def test_a_release_that_nobody_recorded_is_refused_with_those_that_exist(world):
+    fleet, spec = recorded(world, alpha=[1, 2], beta=[2])
+    with pytest.raises(UsageError, match="has no release 9; it has 1, 2") as caught:
+        compared(fleet, spec, 1, 9)
+    assert caught.value.hint == "sparkcluster releases inventory.yaml"
+
+
+def test_a_release_whose_record_is_damaged_is_not_compared(world):
+    fleet, spec = answering(world, alpha=[RECORD, {**RECORD, "number": 4}], beta=[])
+    with pytest.raises(UsageError, match="the record of release 3 on alpha is malformed: ") as caught:
+        compared(fleet, spec, 3, 4)
+    assert caught.value.node == "alpha"
+
+
+@pytest.mark.parametrize("numbers", [["3"], ["3", "4", "5"], ["0", "1"], ["a", "b"]])
+def test_other_than_two_releases_are_a_usage_error(tmp_path, capsys, numbers):
+    (tmp_path / "inventory.yaml").write_text("")
+    assert guarded(["releases", str(tmp_path / "inventory.yaml"), *numbers]) == 2
+    assert "Traceback" not in capsys.readouterr().err

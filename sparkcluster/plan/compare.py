@@ -1,0 +1,60 @@
+"""The difference between two recorded releases, as lines for a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.plan.diff import difference
+from sparkcluster.plan.records import RecordedGroup, recorded_groups
+
+
+def compare(old: ReleaseFact, new: ReleaseFact) -> list[str]:
+    """One line for each difference: plan, image, versions, how the answer is verified, and what was measured then.
+
+    Releases of an older version have neither versions nor measurements; nothing is said of these.
+    """
+    lines = [*_identity(old.record, new.record)]
+    if old.nodes and new.nodes:
+        lines += difference(old.record["plan"], new.record["plan"])
+    before, after = recorded_groups(old.record), recorded_groups(new.record)
+    for name in after.keys() & before.keys():
+        lines += (f"{name}: {line}" for line in _group(before[name], after[name]))
+    return lines
+
+
+def _identity(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for key, label in (("operator", "operator"), ("version", "sparkcluster"), ("image_digest", "digest")):
+        if old.get(key) != new.get(key):
+            yield f"{label}: {old.get(key) or 'unknown'} → {new.get(key) or 'unknown'}"
+
+
+def _group(old: RecordedGroup, new: RecordedGroup) -> Iterator[str]:
+    layers = [set((group.image or {}).get("layers", ())) for group in (old, new)]
+    if all(layers) and layers[0] != layers[1]:
+        yield f"image: {len(layers[1] - layers[0])} of {len(layers[1])} layers are new"
+    yield from _versions(old.versions, new.versions)
+    if old.verify != new.verify:
+        yield "verify was edited"
+    yield from _measured(old.measured, new.measured)
+
+
+def _versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """A line for each version that changed, with its nodes where it did not change on all alike."""
+    changed: dict[str, list[str]] = {}
+    nodes = [name for name in new if name in old]
+    for node in nodes:
+        for what in [*new[node], *(what for what in old[node] if what not in new[node])]:
+            before, after = old[node].get(what), new[node].get(what)
+            if before != after:
+                changed.setdefault(f"{what} {before or 'none'} → {after or 'none'}", []).append(node)
+    for line, where in changed.items():
+        yield line if where == nodes else f"{line} on {', '.join(where)}"
+
+
+def _measured(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for key, label, unit in (("ttft_s", "first token", "s"), ("tokens_per_s", "speed", "tok/s")):
+        before, after = old.get(key), new.get(key)
+        if before and after and before != after:
+            yield f"{label} when verified: {before:.2f} → {after:.2f} {unit} ({after / before:.2f} times)"

@@ -1,0 +1,92 @@
+"""What two recorded releases differ in: plan, image, versions, verification and speed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.plan.compare import compare
+
+INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "linux-aarch64"}
+
+
+def engine(vllm, **more):
+    return {**INSIDE, "version": vllm, "ray_version": "2.51.0", **more}
+
+
+def image(layers, vllm, **more):
+    return {"reference": "i", "id": "sha256:" + layers[-1] * 8, "layers": layers, "inside": engine(vllm), **more}
+
+
+def released(world, number, **facts):
+    """The record of release ``number`` where every node has ``facts`` too."""
+    for name in world.facts:
+        world.change(name, **facts)
+    plan = world.plan(number)
+    return ReleaseFact(number=number, plan_hash=plan.hash, record=world.document(plan, number))
+
+
+def test_a_release_records_image_versions_and_speed_of_each_group(world):
+    one = world()
+    fact = released(one, 1, image=image(["a", "b"], "0.18.0"), driver="580.95.05")
+    group = fact.record["groups"]["default"]
+    assert group["image"] == {"ids": {"alpha": "sha256:" + "b" * 8, "beta": "sha256:" + "b" * 8}, "layers": ("a", "b")}
+    versions = {"vllm": "0.18.0", "ray": "2.51.0", "driver": "580.95.05"}
+    assert group["versions"] == {"alpha": versions, "beta": versions}
+    assert group["measured"] == {"ttft_s": 0.5, "tokens_per_s": 20.0}
+
+
+def test_versions_that_changed_on_all_nodes_are_one_line_and_others_name_theirs(world):
+    one = world()
+    old = released(one, 1, image=image(["a", "b"], "0.18.0"), driver="580.95.05")
+    one.change("beta", driver="580.105.08")
+    new = released(one, 2, image=image(["a", "c"], "0.19.0"))
+    lines = compare(old, new)
+    assert "default: vllm 0.18.0 → 0.19.0" in lines
+    assert "default: driver 580.95.05 → 580.105.08 on beta" in lines
+    assert "default: image: 1 of 2 layers are new" in lines
+    assert not [line for line in lines if "ray" in line or "when verified" in line]
+    assert "default: vllm 0.19.0 → 0.18.0" in compare(new, old)
+
+
+def test_what_was_written_differently_is_said(world):
+    one = world()
+    old = released(one, 1)
+    one.spec = dataclasses.replace(
+        one.spec,
+        playbook=one.spec.playbook.model_copy(
+            update={
+                "args": {"max-model-len": 8192},
+                "verify": one.spec.playbook.verify.model_copy(update={"expect": "x"}),
+            }
+        ),
+    )
+    lines = compare(old, released(one, 2))
+    assert any("--max-model-len" in line for line in lines)
+    assert "default: verify was edited" in lines
+
+
+def test_speed_is_compared_as_a_ratio(world):
+    one = world()
+    old, new = released(one, 1), released(one, 2)
+    new.record["groups"]["default"]["measured"] = {"ttft_s": 1.0, "tokens_per_s": 10.0}
+    assert compare(old, new) == [
+        "default: first token when verified: 0.50 → 1.00 s (2.00 times)",
+        "default: speed when verified: 20.00 → 10.00 tok/s (0.50 times)",
+    ]
+    new.record["groups"]["default"]["measured"] = {"ttft_s": None, "tokens_per_s": None}
+    assert compare(old, new) == []
+
+
+@pytest.mark.parametrize("without", ["image versions measured", "image versions measured network written secrets"])
+def test_a_release_of_an_older_version_is_compared_by_its_plan(world, without):
+    one = world()
+    old, new = released(one, 1), released(one, 2, image=image(["a"], "0.19.0"))
+    for key in without.split():
+        del old.record["groups"]["default"][key]
+    old = ReleaseFact.model_validate(old.model_dump())
+    assert not [line for line in compare(old, new) if "vllm" in line.partition(": ")[2][:5]]
+    bare = ReleaseFact(number=1, plan_hash="ab", record={"operator": "bob@desk"})
+    assert compare(bare, new)[0] == "operator: bob@desk → ann@desk"
