@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import common
+from sparkcluster.node import common, job
 
 # Says how often it looked and what it was ordered, until it is ordered to stop; ends a child with itself.
 PROGRAM = """
@@ -217,6 +217,14 @@ def test_a_job_that_ended_before_it_heard_of_the_next_lease_is_started_again(wor
     assert (world.leases(), later["order"]["kept"]) == ({"atlas staging": 8}, True)
     world.order(stop="well")
     assert "done" in last(second)
+
+
+def test_an_order_that_replaces_another_in_the_same_tick_of_the_kernel_is_seen(tmp_path):
+    """The third file in a row has the inode of the first; its time has to differ, however coarse the kernel's is."""
+    for number in range(100):
+        began = time.time_ns()
+        job._write(str(tmp_path), "job.json", {"number": number})
+        assert began <= (tmp_path / "job.json").stat().st_mtime_ns <= time.time_ns()
 
 
 def test_a_job_that_two_clusters_want_ends_with_neither_alone(world):
