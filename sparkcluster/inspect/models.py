@@ -32,6 +32,7 @@ class Model(Fact):
         staged_bytes: of the files that staging wrote and nothing has changed since.
         clusters: which staged it.
         used_by: clusters whose releases or ranks name it.
+        asked: paths in playbooks that lead to it.
     """
 
     repository: Name | None = None
@@ -42,11 +43,16 @@ class Model(Fact):
     staged_bytes: Number = 0
     clusters: Few[Name] = ()
     used_by: Few[Name] = ()
+    asked: Few[Name] = ()
 
     @property
     def name(self) -> str:
         """What people call it."""
         return self.repository or self.beside or self.path
+
+    def playbook(self, named: Mapping[str, str]) -> str | None:
+        """The playbook that names it, of ``Found.named``."""
+        return next((named[name] for name in (self.name, *self.asked) if name in named), None)
 
 
 class Answer(Fact):
@@ -73,9 +79,9 @@ class Found:
         for node, found in self.nodes.items():
             for model in found:
                 entry = models.setdefault(
-                    model.name, {"name": model.name, "playbook": self.named.get(model.name), "nodes": {}}
+                    model.name, {"name": model.name, "playbook": model.playbook(self.named), "nodes": {}}
                 )
-                entry["nodes"][node] = model.model_dump(mode="json", exclude={"repository", "beside"})
+                entry["nodes"][node] = model.model_dump(mode="json", exclude={"repository", "beside", "asked"})
         return {"models": [models[name] for name in sorted(models)], "errors": dict(self.errors)}
 
 

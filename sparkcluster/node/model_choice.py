@@ -19,7 +19,7 @@ _PICKLED = (".bin", ".pt")
 _OTHER_ENGINES = (".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".pth", ".tflite")
 _OTHER_FOLDERS = ("coreml", "flax", "metal", "onnx", "openvino", "original")
 _CONSOLIDATED = "consolidated"
-_NUMBERED = re.compile(r"^(.+)-[0-9]{5}-of-([0-9]{5})(\.(?:safetensors|bin|gguf))$")
+_NUMBERED = re.compile(r"^(.+)-([0-9]{5})-of-([0-9]{5})(\.(?:safetensors|bin|gguf))$")
 _MOST_SHARDS = 10_000
 _INDEX, _CONSOLIDATED_INDEX, _PICKLED_INDEX = (
     "model.safetensors.index.json",
@@ -57,11 +57,17 @@ def series_of(names: Iterable[str], choice: Optional[Choice]) -> List[str]:
 
     A download that was cut off may have some of them and no index yet.
     """
-    found = {match.groups() for match in map(_NUMBERED.match, names) if match}
+    there = list(names)
+    if any("/" not in name and name.endswith(WEIGHTS) for name in there):
+        there = [name for name in there if "/" not in name]  # those in folders are not read
+    matches = list(filter(None, map(_NUMBERED.match, there)))
+    found = {match.group(1, 3, 4) for match in matches}
+    from_zero = {match.group(1, 3, 4) for match in matches if not int(match.group(2))}
     every = (
-        "%s-%0*d-of-%s%s" % (stem, len(count), number, count, suffix)
-        for stem, count, suffix in found
-        for number in range(1, min(int(count), _MOST_SHARDS) + 1)
+        "%s-%05d-of-%s%s" % (stem, number + (series not in from_zero), count, suffix)
+        for series in found
+        for stem, count, suffix in [series]
+        for number in range(min(int(count), _MOST_SHARDS))
     )
     return sorted(name for name in every if wanted(name, choice))
 

@@ -36,7 +36,7 @@ def absent_shards(top: str, choice: Optional[model_choice.Choice] = None) -> Lis
     """Weights that ``choice`` leaves in and that are not there, by their index or, without one, by their numbers."""
     found = {os.path.relpath(path, top): real for path, real, _ in _finished(top)}
     index = model_choice.index_of(found, choice)
-    shards = _shards(found[index]) if index else model_choice.series_of(found, choice)
+    shards = _shards(found[index]) if index else model_choice.series_of(model_choice.chosen(found, (), choice), choice)
     return sorted(name for name in set(shards) - found.keys() if model_choice.wanted(name, choice))
 
 

@@ -9,6 +9,7 @@ beside a playbook (``state_dir/files/MARK``) is listed likewise: all of it is st
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from sparkcluster.node.tree import Tree
 _MOST = 1000
 _TEXT_BYTES = 64 << 20
 _MARK = re.compile("^[0-9a-f]{16}$")
+_STRING = re.compile(r'"[/~](?:[^"\\\\]|\\\\.)*"')
+_WORD = re.compile(r"(?<![\w.~/-])[/~][^\s\"':,;\\\\]*")
 
 Model = Dict[str, Any]
 
@@ -31,11 +34,26 @@ def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
     state_dir = request["state_dir"]
     hub = os.path.join(common.expand(request.get("hf_home") or "~/.cache/huggingface"), "hub")
     found = [os.path.join(hub, name) for name in _names(hub) if name.startswith("models--")]
-    found += [common.expand(path) for path in request.get("paths") or ()]
-    real = {os.path.realpath(path): path for path in reversed([*found, *roots(state_dir)]) if os.path.isdir(path)}
+    asked = {path: os.path.realpath(common.expand(path)) for path in request.get("paths") or ()}
+    real = {os.path.realpath(path): path for path in reversed([*found, *asked.values(), *roots(state_dir)])}
     texts = _texts(state_dir)
-    found_models = [_model(state_dir, root, texts) for root in sorted(real)[:_MOST]]
+    used = {cluster: _real_paths(there) for cluster, there in texts.items()}
+    found_models = [
+        {**_model(state_dir, root, real[root], texts, used), "asked": [path for path in asked if asked[path] == root]}
+        for root in sorted(filter(os.path.isdir, real))[:_MOST]
+    ]
     return {"models": (found_models + _beside(state_dir, texts))[:_MOST]}
+
+
+def _real_paths(texts: List[str]) -> Set[str]:
+    """What the paths in JSON lead to, also those of a mount, and in the middle of a string."""
+    found: Set[str] = set()
+    for text in texts:
+        found.update(_WORD.findall(text))
+        for string in set(_STRING.findall(text)):
+            with contextlib.suppress(ValueError):
+                found.update(each for each in json.loads(string).split(":") if each[:1] in ("/", "~"))
+    return {os.path.realpath(common.expand(path)) for path in found if "\0" not in path}
 
 
 def _beside(state_dir: str, texts: Dict[str, List[str]]) -> List[Model]:
@@ -52,13 +70,17 @@ def _beside(state_dir: str, texts: Dict[str, List[str]]) -> List[Model]:
     return found
 
 
-def _model(state_dir: str, root: str, texts: Dict[str, List[str]]) -> Model:
+def _model(state_dir: str, root: str, path: str, texts: Dict[str, List[str]], paths: Dict[str, Set[str]]) -> Model:
+    """The model in ``root``, to which ``path`` leads; ``paths`` are what the ``texts`` of each cluster lead to."""
     record = Record(state_dir, root)
     size = sum(status.st_size for _, status in _files(root))
     ours = [status.st_size for path, status in _files(root) if record.is_ours(path, status)]
-    name = os.path.basename(root)
+    name = os.path.basename(path)
     repository = name[len("models--") :].replace("--", "/") if name.startswith("models--") else None
-    used = re.compile(r"(?<![\w.-])%s(?![\w.-])" % re.escape(repository or root))
+    named = re.compile(r"(?<![\w.-])%s(?![\w.-])" % re.escape(repository or root))
+    users = {cluster for cluster, found in texts.items() if any(map(named.search, found))}
+    inside = os.path.join(root, "")
+    users |= {cluster for cluster, found in paths.items() if any((each + "/").startswith(inside) for each in found)}
     return {
         "repository": repository,
         "path": root,
@@ -66,7 +88,7 @@ def _model(state_dir: str, root: str, texts: Dict[str, List[str]]) -> Model:
         "commits": _names(os.path.join(root, "snapshots")) if repository else [],
         "staged_bytes": sum(ours),
         "clusters": sorted(record.clusters),
-        "used_by": sorted(name for name, found in texts.items() if any(map(used.search, found))),
+        "used_by": sorted(users),
     }
 
 

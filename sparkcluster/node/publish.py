@@ -84,7 +84,8 @@ class Publisher:
         path = self._files[number].path
         before = self._tree.status(path)
         ours = before is None or self._record.is_ours(path, before)
-        if self._revision is None and number not in self.replace:
+        is_blob = self._revision is not None and path.startswith("blobs/")
+        if not is_blob and number not in self.replace:
             self._set_aside(path, number)
         self._tree.move(partial, path, sync=sync)
         with self._recording:
@@ -101,7 +102,9 @@ class Publisher:
             sha256 = hash_file(hashlib.sha256(), whole, lambda _size: self._reading())
             if sha256 == self._files.sha256(number):
                 return
-        self.kept = [*self.kept, self._tree.set_aside(path)][-MOST_NAMED:]
+        aside = self._tree.set_aside(path)
+        with self._recording:
+            self.kept = [*self.kept, aside][-MOST_NAMED:]
 
     def finish(self) -> None:
         """Links and the ref come last."""

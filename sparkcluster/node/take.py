@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import stat
 import time
 from typing import Any, BinaryIO, Dict
 
@@ -84,8 +85,9 @@ def _publish(request: Request, lease: Request, tree: Tree, partial: str) -> Dict
         return {}
     record, before, own = Record(lease["state_dir"], tree.root), tree.status(path), tree.own_status(path)
     ours = before is None or record.is_ours(path, before)
-    aside = request.get("keep") and own is not None and not record.is_ours(path, own)
-    kept = {"kept": tree.set_aside(path)} if aside else {}
+    keep = request.get("keep")  # "files and links", or "files" where a link is the cache's
+    aside = own is not None and not record.is_ours(path, own) and not (keep == "files" and stat.S_ISLNK(own.st_mode))
+    kept = {"kept": tree.set_aside(path)} if keep and aside else {}
     tree.move(partial, path)
     status = tree.status(path)
     if status is not None:

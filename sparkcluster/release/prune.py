@@ -40,8 +40,8 @@ def prunable(found: Found, cluster: str) -> Prunable:
     kept: dict[str, str] = {}
     for models in found.nodes.values():
         for model in models:
-            if model.name in found.named:
-                kept[model.name] = f"playbook {found.named[model.name]} names it"
+            if playbook := model.playbook(found.named):
+                kept[model.name] = f"playbook {playbook} names it"
             elif model.used_by:
                 kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it")
     nodes: dict[str, tuple[Model, ...]] = {}

@@ -182,7 +182,10 @@ def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str
 
     for file in sorted(given.files, key=lambda file: file["path"] == "config.json"):  # without it nothing looks whole
         wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"], "model": True}
-        wanted["keep"] = given.revision is None
+        if given.revision is None:
+            wanted["keep"] = "files and links"
+        elif not str(file["path"]).startswith("blobs/"):
+            wanted["keep"] = "files"
         step, source = run.step(staging.what), given.places[file["path"]]
         try:
             done = send(step, run.fleet[first], source, wanted, report)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sparkcluster.node.model_choice import chosen, index_of, series_of
+from sparkcluster.node.model_files import absent_shards
 
 CODE = ["README.md", "chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
 INDEX = "model.safetensors.index.json"
@@ -114,6 +117,8 @@ def test_the_index_is_that_of_the_weights_that_are_read(names: list[str], choice
         (["q8/m-00001-of-00002.gguf", "q4/m-00001-of-00002.gguf"], {"include": ["q4/*"]},
          ["q4/m-00001-of-00002.gguf", "q4/m-00002-of-00002.gguf"]),
         (["model.safetensors", "model-1-of-3.safetensors", "data-00001-of-00003.json"], {}, []),
+        (["model-00000-of-00002.safetensors"], {}, [f"model-0000{number}-of-00002.safetensors" for number in range(2)]),
+        (["model.safetensors", "old/model-00001-of-00002.safetensors"], {}, []),
     ],
 )  # fmt: skip
 def test_a_numbered_file_says_how_many_there_are(names: list[str], choice: dict, series: list[str]) -> None:
@@ -122,3 +127,13 @@ def test_a_numbered_file_says_how_many_there_are(names: list[str], choice: dict,
 
 def test_a_number_that_makes_no_sense_takes_no_memory() -> None:
     assert len(series_of(["model-00001-of-99999.safetensors"], {})) == 10_000
+
+
+@pytest.mark.parametrize("other", ["pytorch_model-00001-of-00002.bin", "original/m-00001-of-00002.safetensors"])
+def test_a_part_of_weights_that_are_not_served_makes_nothing_incomplete(tmp_path: Path, other: str) -> None:
+    for name in ("config.json", "model.safetensors", other):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}")
+    assert absent_shards(str(tmp_path), {"format": "safetensors"}) == []
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00002-of-00002.safetensors")
+    assert absent_shards(str(tmp_path), {"format": "safetensors"}) == ["model-00001-of-00002.safetensors"]

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 
 import pytest
 
@@ -202,6 +203,24 @@ def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
     }
     for name in "ab":
         assert f"it is {places[name]}/config.json.replaced now" in " ".join(shown.notes)
+
+
+def test_what_a_user_has_in_a_snapshot_stays_beside_what_a_copy_without_links_brings(world, here, tmp_path):
+    """As ``cp -rL`` makes one: its snapshot has files in place of links."""
+    snapshot = f"{ROOT}/snapshots/{REVISION}"
+    plain = tmp_path / "plain"
+    shutil.copytree(here / ROOT, plain / ROOT)
+    for name in "ab":
+        there = world.nodes[name].hf_home / snapshot
+        there.mkdir(parents=True)
+        (there / "config.json").write_text("the user's own")
+    shown = Shown()
+    world.stage(what=["weights"], given=plain, report=shown)
+    for name in "ab":
+        there = world.nodes[name].hf_home / snapshot / "config.json"
+        assert there.read_bytes() == (here / snapshot / "config.json").read_bytes()
+        assert there.with_name("config.json.replaced").read_text() == "the user's own"
+        assert f"it is {there}.replaced now" in " ".join(shown.notes)
 
 
 @pytest.fixture

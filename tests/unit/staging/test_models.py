@@ -221,6 +221,49 @@ def test_what_a_playbook_names_stays(place):
     assert prunable(found, "atlas").kept == {OLD: "playbook old names it"}
 
 
+@pytest.fixture
+def linked(place):
+    """A directory on b that staging wrote, and that people reach by a link."""
+    home = place.nodes["b"].home
+    root = home / "nvme/models/m"
+    root.mkdir(parents=True)
+    (root / "config.json").write_text("{}")
+    (home / "models").symlink_to(home / "nvme/models")
+    record = Record(str(place.state("b")), str(root))
+    record.add("config.json", (root / "config.json").stat(), "0" * 64, ours=True)
+    record.save("atlas")
+    return home / "models/m"
+
+
+@pytest.mark.parametrize("written", ["{}", "{}/", "{}:/models/m:ro", "{}/config.json"])
+def test_what_a_release_names_by_a_link_stays(place, linked, written):
+    path = place.state("b") / "clusters/borea/releases/000001.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"plan": {"argv": ["-v", written.format(linked)]}}))
+    assert place.prune() == {OLD: {"b": 3_000_005}}
+    assert (linked / "config.json").exists()
+    path.write_text(json.dumps({"plan": {"argv": ["-v", str(linked.parent)]}}))
+    assert list(place.prune().values()) == [{"b": 2}]
+
+
+@pytest.mark.parametrize("written", ["{}", "{}/", "~/models/m", "~/models/../models/m"])
+def test_what_a_playbook_names_by_a_link_stays(place, linked, written):
+    model = place.spec.playbook.model.model_copy(update={"id": None, "path": written.format(linked)})
+    playbook = place.spec.playbook.model_copy(update={"name": "mine", "model": model})
+    found = models(place.fleet, place.spec, [dataclasses.replace(place.spec, playbook=playbook)])
+    assert prunable(found, "atlas").kept == {str(linked.resolve()): "playbook mine names it"}
+
+
+def test_a_repository_whose_folder_is_a_link_keeps_its_name(place):
+    root = place.root("b", OLD)
+    moved = place.nodes["b"].home / "elsewhere"
+    root.rename(moved)
+    root.symlink_to(moved)
+    names = {model.name for model in place.found().nodes["b"]}
+    assert OLD in names
+    assert str(moved) not in names
+
+
 def test_what_another_cluster_staged_as_well_stays(place):
     place.stage(OLD, "borea")
     assert place.prune() == {}
