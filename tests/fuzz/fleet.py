@@ -19,6 +19,7 @@ from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.cli import main as frame
 from sparkcluster.facts.model import Facts
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Closing, Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -185,7 +186,8 @@ class Cluster:
         typed = {name: Facts.model_validate(each) for name, each in empty.items()}
         topology = topologies.build(self.spec, typed)
         self.plan = planning.build(self.spec, typed, topology, release=1)
-        groups = newly_recorded(self.spec, self.plan, topology, answered=["default"], secrets={}, kept={})
+        replies = {"default": Reply("default", "alpha", ttft_s=0.5, tokens_per_s=20.0)}
+        groups = newly_recorded(self.spec, self.plan, topology, facts=typed, replies=replies, secrets={}, kept={})
         self.record = json.loads(json.dumps(record(
             self.spec, groups, number=1, plan_hash=self.plan.hash, operator="ann@desk", verified_at=1.7e9, version="0",
         )))  # fmt: skip
