@@ -78,12 +78,15 @@ class Lines(Report):
         self._clock = clock
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
+        self._over = False
         self._shown: dict[str, tuple[str, float]] = {}
         self._rates = transfers.Rates()
         self._transfers: dict[tuple[str, str], tuple[Transfer, float]] = {}
 
     def _write(self, line: str) -> None:
         with self._lock:
+            if self._over:
+                return
             write(self._stream, line)
             self._stream.flush()
 
@@ -134,7 +137,9 @@ class Lines(Report):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to close."""
+        """Write nothing more: the result, or the error, is the last line, whatever other threads still report."""
+        with self._lock:
+            self._over = True
 
 
 class JsonLines(Lines):

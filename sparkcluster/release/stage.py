@@ -148,7 +148,8 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         settings=options.settings(view.spec),
         given=options.given,
     )
-    if done.changed:
+    # An image that is there under no name is brought without a byte.
+    if done.copied or (any(staging.missing for staging in done.stagings) and not options.dry_run):
         view = _complete_view(changer, view.spec, report)
     if not options.dry_run:
         first_staged.compare(view, done.commits, report)

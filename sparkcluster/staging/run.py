@@ -54,11 +54,6 @@ class StageReport:
     warnings: tuple[str, ...] = ()
     expected: Mapping[str, tuple[Expected, ...]] = dataclasses.field(default_factory=dict)
 
-    @property
-    def changed(self) -> bool:
-        """Whether any node was changed."""
-        return bool(self.copied)
-
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
         return {

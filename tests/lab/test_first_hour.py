@@ -150,7 +150,7 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
         assert "verbs" in rank
 
     found = observed(files)
-    assert set(found) == {"deep", "pull", "evict", "launch", "up", "stop"}
+    assert set(found) == {"deep", "pull", "stage", "evict", "launch", "up", "stop"}
     mtus = [{each["mtu"]["spark-1"][name] for name in ("enp1s0f1np1", "enP2p1s0f1np1")} for each in found["deep"]]
     assert mtus == [{9000}, {1500}]
     assert all(each["rates"] for each in found["deep"])

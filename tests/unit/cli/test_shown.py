@@ -136,3 +136,16 @@ def test_following_as_one_document_is_refused(tmp_path: Path, capsys: pytest.Cap
     inventory = Path(__file__).resolve().parents[3] / "inventory" / "localhost.yaml"
     assert frame.guarded(["logs", str(inventory), "-f", "--json"]) == 2
     assert "--json-lines" in json.loads(capsys.readouterr().out)["error"]["hint"]
+
+
+@pytest.mark.parametrize("kind", [progress.Lines, progress.JsonLines])
+def test_what_a_thread_reports_after_the_end_is_not_shown(kind):
+    """The result or the error comes after it, as the last line."""
+    stream = io.StringIO()
+    with kind(stream) as report:
+        report.step("launch")
+    before = stream.getvalue()
+    report.step("verify")
+    report.progress("left", "loading")
+    report.note("late")
+    assert stream.getvalue() == before

@@ -89,6 +89,20 @@ def test_what_nobody_has_is_an_error_with_what_to_type(hosts, cluster):
     assert "rsync" in caught.value.hint
 
 
+def test_an_image_that_lacked_its_name_alone_is_seen_although_nothing_was_copied(hosts, cluster, spark, monkeypatch):
+    """A node may have the right image under no name: then staging moves no byte."""
+    right = IMAGE | {"inside": INSIDE | {"ray_version": "2.51.0"}}
+    for place, host in enumerate(hosts.values(), 11):
+        facts = spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, image=right, weights=WHOLE)
+        host.program("probe", facts.model_dump(mode="json"))
+    fleet, spec = Fleet(hosts), cluster(TWO)
+    missing = Staging("image", IMAGE["reference"], ("alpha",), (("beta", "another image has its name"),), (), 5)
+    monkeypatch.setattr(module, "stage_all", lambda *_, **__: StageReport((missing,)))
+    before = view_cluster(fleet, spec)
+    assert copy_missing(changer(fleet), before, Options(what=("image",)), Report())[1] is not before
+    assert copy_missing(changer(fleet), before, Options(what=("image",), dry_run=True), Report())[1] is before
+
+
 def test_every_copy_is_told_with_its_speed():
     weights = Staging("weights", "Qwen/Qwen3-8B", ("a",), (("b", "not there"), ("c", "not there")), (), 16_000_000_000)
     done = StageReport(

@@ -38,7 +38,7 @@ def test_all_nodes_end_with_what_one_had(world, model):
     image_id = world.nodes["a"].add_image(IMAGE, REFERENCE)
     world.has_image("a")
     report = world.stage()
-    assert report.changed
+    assert report.copied
     assert sorted((each.what, each.node) for each in report.copied) == [
         ("image", "b"), ("image", "c"), ("weights", "a"), ("weights", "c"),
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
         world.has_weights(name, {"config.json": 2}, "r")
         world.has_image(name)
     report = world.stage()
-    assert not report.changed
+    assert not report.copied
     assert world.reports == []
 
 
@@ -106,7 +106,7 @@ def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
         {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "parts": [], "size_bytes": 3_000_005,
          "missing": {"b": "missing", "c": "missing"}}
     ]  # fmt: skip
-    assert not report.changed
+    assert not report.copied
     assert tree(world.nodes["b"].hf_home) == {}
 
 

@@ -328,7 +328,7 @@ def test_a_node_that_has_a_part_gives_what_it_has_right_and_gets_the_rest(world)
 def test_a_verification_that_finds_nothing_says_what_was_read(world):
     whole(world)
     report = verify(world)
-    assert not report.changed
+    assert not report.copied
     assert report.as_json()["verified"] == {"Qwen/Qwen3-8B": ["a", "b", "c"]}
     assert lines(report, dry_run=False) == ["weights  Qwen/Qwen3-8B: every byte was read, and is right on a, b, c"]
 
