@@ -203,12 +203,16 @@ class Files(Store):
         with self._settling:
             if self.failed:
                 raise self.failed
+            wrong, ready = [], []
             with self._lock:
-                arrived = [(number, found, self.files.sha256(number)) for number, found in self._arrived.items()]
-                wrong = [(number, found) for number, found, right in arrived if right not in (None, found)]
+                for number, found in self._arrived.items():
+                    right = self.files.sha256(number)
+                    if right not in (None, found):
+                        wrong.append((number, found))
+                    elif right == found and (last or number != self._last):
+                        ready.append(number)
                 for number, _ in wrong:
                     self._reject(number)
-            ready = [number for number, found, right in arrived if right == found and (last or number != self._last)]
             if ready and (last or len(ready) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
                 for number in self._publisher.small((each, self.partial(each), self._arrived[each]) for each in ready):
                     self._visible(number)
