@@ -534,7 +534,7 @@ def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, mode
     assert hub.requests == [("org/adapter", None)]
     assert len({json.dumps(sorted(map(str, tree(host.hf_home).items()))) for host in world.nodes.values()}) == 1
     again = world.stage(what=["weights"])
-    assert not again.changed
+    assert not again.copied
     assert dict(again.commits) == dict(report.commits)
     assert set(report.commits) == {"main of z-lab/Drafter", "main of org/adapter"}
     assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in report.commits.values())
