@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 from collections.abc import Mapping
+from typing import Any
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
 from sparkcluster.cli.output import note, say, table
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"{spec.inventory.cluster} has no releases")
         return 0
     table(
-        ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "NODES"),
+        ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "KEPT", "NODES"),
         [
             (
                 str(release["number"]) + (" *" if release["running"] else ""),
@@ -46,12 +47,19 @@ def run(args: argparse.Namespace) -> int:
                 str(release["image"] or "-"),
                 str(release["digest"] or "-"),
                 release["plan_hash"][:12],
+                _kept(release),
                 ", ".join(release["nodes"]),
             )
             for release in releases
         ],
     )
     return 0
+
+
+def _kept(release: Mapping[str, Any]) -> str:
+    """Whether a release can be gone back to: ``yes``, what of it is lost on which nodes, or ``-``."""
+    lost = [f"{what} lost on {', '.join(nodes)}" for what, nodes in release["lost"].items() if nodes]
+    return "; ".join(lost) or ("yes" if release["kept"] else "-")
 
 
 def _compare(args: argparse.Namespace) -> int:

@@ -10,41 +10,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster.answers import problem
-from sparkcluster.errors import UsageError
-from sparkcluster.facts.base import Fact, Few
+from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.model import ReleaseFact
-from sparkcluster.facts.record import Number, Time
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
+from sparkcluster.inspect.lost import Listed, Records, kept_on, lost
 from sparkcluster.plan.compare import compare
 from sparkcluster.plan.records import cluster_ranks, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
-
-
-class Records(Fact):
-    """The answer of the records program."""
-
-    records: Few[dict[str, Any]]
-
-
-class Served(Fact):
-    """What is listed of a recorded plan."""
-
-    model: str
-    image: str | None
-
-
-class Listed(Fact):
-    """What is listed of a record."""
-
-    number: Number
-    plan_hash: str
-    verified_at: Time
-    operator: str
-    plan: Served
-    image_digest: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,27 +35,37 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     """``releases``: every recorded release, newest first; ``errors`` by node: why it, or a record there, is left out.
 
     Each release has number, plan_hash, verified_at (seconds since 1970), operator, model, image, digest (the image as
-    any node can pull it), the nodes that have the record, and whether it is what runs now.
+    any node can pull it), the nodes that have the record, whether it is what runs now, whether nodes keep what going
+    back to it needs, and what of that is lost: image and secrets, each with the nodes that lack them.
 
     Raises:
         SparkclusterError: no node could be queried.
     """
-    found, answered, errors = _recorded(fleet, spec)
-    facts = collect_facts(fleet, spec, answered).facts
+    found, answers, errors = _recorded(fleet, spec)
+    facts = collect_facts(fleet, spec, list(answers)).facts
     latest = recorded_release(spec.inventory, facts)
     runs = latest is not None and cluster_ranks(spec.inventory.cluster, facts).of_release(latest)
     running = (latest.number, latest.plan_hash) if latest and runs else None
-    releases = [
-        {
-            **each.listed.model_dump(exclude={"plan", "image_digest"}),
-            "model": each.listed.plan.model,
-            "image": each.listed.plan.image,
-            "digest": each.listed.image_digest,
-            "nodes": each.nodes,
-            "running": (each.listed.number, each.listed.plan_hash) == running,
-        }
-        for each in found
-    ]
+    kept = {name: kept_on(name, [each.listed for each in found if name in each.nodes]) for name in answers}
+    releases = []
+    for each in found:
+        holders = [name for name in each.nodes if name in each.listed.nodes]
+        is_kept = bool(holders) and all(each.listed.number in kept[name] for name in holders)
+        gone = lost(each.listed, answers if is_kept else {})
+        if spec.inventory.runtime.kind == "docker":
+            errors = dict.fromkeys(gone.unknown, "Docker does not say which images of releases it keeps") | errors
+        releases.append(
+            {
+                **each.listed.model_dump(exclude={"plan", "image_digest", "groups"}),
+                "model": each.listed.plan.model,
+                "image": each.listed.plan.image,
+                "digest": each.listed.image_digest,
+                "nodes": each.nodes,
+                "running": (each.listed.number, each.listed.plan_hash) == running,
+                "kept": is_kept,
+                "lost": {"image": gone.image, "secrets": gone.secrets},
+            }
+        )
     return {"releases": releases, "errors": errors}
 
 
@@ -119,23 +104,15 @@ def _release(found: Sequence[Recorded], number: int, spec: Spec) -> ReleaseFact:
         ) from None
 
 
-def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], list[str], dict[str, str]]:
-    """Every release, newest first, the nodes that answered, and by node why it, or a record there, is left out.
+def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Records], dict[str, str]]:
+    """Every release, newest first, the answers by node, and by node why it, or a record there, is left out.
 
     A node whose record of a number differs has another release.
 
     Raises:
         SparkclusterError: no node could be queried.
     """
-    request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
-
-    def read(host: Host) -> Records:
-        return call(host, "records", request, answer=Records)
-
-    outcomes = fleet.each(read)
-    answered, failed = values(outcomes), failures(outcomes)
-    if not answered:
-        raise next(iter(failed.values()))
+    answered, failed = node_records(fleet, spec)
     errors = {name: error.message for name, error in failed.items()}
     found: dict[tuple[int, str], Recorded] = {}
     for name, answer in answered.items():
@@ -147,4 +124,23 @@ def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], list[str], dict
                 continue
             key = (listed.number, listed.plan_hash)
             found.setdefault(key, Recorded(listed, document, [])).nodes.append(name)
-    return [found[key] for key in sorted(found, reverse=True)], list(answered), errors
+    return [found[key] for key in sorted(found, reverse=True)], answered, errors
+
+
+def node_records(fleet: Fleet, spec: Spec) -> tuple[dict[str, Records], dict[str, SparkclusterError]]:
+    """What the nodes recorded, and the errors of those that did not answer.
+
+    Raises:
+        SparkclusterError: no node could be queried.
+    """
+    inventory = spec.inventory
+    request = {"state_dir": inventory.state_dir, "cluster": inventory.cluster, "runtime": inventory.runtime.kind}
+
+    def read(host: Host) -> Records:
+        return call(host, "records", request, answer=Records)
+
+    outcomes = fleet.each(read)
+    answered, failed = values(outcomes), failures(outcomes)
+    if not answered:
+        raise next(iter(failed.values()))
+    return answered, failed

@@ -10,6 +10,8 @@ Each cluster has a directory below ``state_dir``::
     clusters/NAME/staging.json
     clusters/NAME/staging-change.lock
     clusters/NAME/releases/N.json  every verified release, numbered
+    clusters/NAME/releases/N.env   the secrets of this node's rank of it, for going back (``keep``)
+    clusters/NAME/switch.json      the switch from one release to another that is under way
     clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank
 """
 
@@ -57,6 +59,19 @@ def end_with(stdin: BinaryIO, end: Callable[[int], None] = os._exit) -> None:
 def expand(path: str) -> str:
     """Absolute form of ``path``, where ``~`` is the home of the user on this node."""
     return os.path.abspath(os.path.expanduser(path))
+
+
+def inside(path: str, directory: str) -> str:
+    """``path`` with the links in its parents resolved; PermissionError if it is not below ``directory``.
+
+    If it is a link itself, it stays one.
+    """
+    path = expand(path)
+    path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    root = os.path.realpath(expand(directory))
+    if not path.startswith(root + os.sep):
+        raise PermissionError("%s is outside of %s" % (path, root))
+    return path
 
 
 def cluster_dir(state_dir: str, cluster: str) -> str:

@@ -77,6 +77,11 @@ def inspect_image(reference: str) -> List[str]:
     return ["docker", "image", "inspect", reference]
 
 
+def list_images(repository: str) -> List[str]:
+    """Command that prints name, tag and ID of each image of a ``repository``, as ``NAME:TAG ID``."""
+    return ["docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}", repository]
+
+
 def save(image_id: str, platform: Optional[str] = None) -> List[str]:
     """Command that writes an image, or of one for several platforms that for ``platform``, to its output."""
     return ["docker", "save", *(["--platform", platform] if platform else []), image_id]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
+from docgen import json_schemas
 
 from sparkcluster.cli.main import guarded, main
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.history import compared, history
+from tests.unit.conftest import IMAGE
 
 RECORD = {
     "number": 3,
@@ -158,3 +161,173 @@ def test_other_than_two_releases_are_a_usage_error(tmp_path, capsys, numbers):
     (tmp_path / "inventory.yaml").write_text("")
     assert guarded(["releases", str(tmp_path / "inventory.yaml"), *numbers]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+IMAGES = {letter: f"sha256:{letter * 64}" for letter in "abcde"}
+
+
+class Deployed:
+    """Releases of a cluster, each with an image, and what its nodes answer about what they keep of them."""
+
+    def __init__(self, world, images, **changes):
+        """``images`` is one letter for each release, oldest first."""
+        one = world(**changes)
+        self.spec, self.facts, self.documents = one.spec, one.facts, {}
+        for number, letter in enumerate(images, 1):
+            for name in one.facts:
+                one.change(name, image={**IMAGE, "id": IMAGES[letter]})
+            self.documents[number] = one.document(one.plan(number), number)
+        numbers = list(self.documents)
+        self.answers = {
+            name: {
+                "records": [self.documents[number] for number in numbers],
+                "images": {f"{number:06d}": IMAGES[images[number - 1]] for number in numbers},
+                "secrets": numbers,
+                "switch": None,
+            }
+            for name in one.facts
+        }
+
+    def history(self):
+        hosts = {
+            name: FakeHost(name).program("records", answer).program("probe", self.facts[name].model_dump(mode="json"))
+            for name, answer in self.answers.items()
+        }
+        return history(Fleet(hosts), self.spec)
+
+    def kept(self):
+        """Whether each release is kept, and what of it is lost, by number."""
+        return {each["number"]: (each["kept"], each["lost"]) for each in self.history()["releases"]}
+
+
+WHOLE = (True, {"image": [], "secrets": []})
+OLD = (False, {"image": [], "secrets": []})
+
+
+def test_releases_of_the_three_newest_images_are_kept(world):
+    deployed = Deployed(world, "aabcbd")
+    assert deployed.kept() == {1: OLD, 2: OLD, **dict.fromkeys((3, 4, 5, 6), WHOLE)}
+
+
+def test_what_a_node_lost_of_a_release_is_named_with_the_node(world):
+    deployed = Deployed(world, "abcd")
+    alpha, beta = deployed.answers["alpha"], deployed.answers["beta"]
+    del alpha["images"]["000001"], alpha["images"]["000002"]
+    beta["images"] |= {"000003": IMAGES["d"]}
+    alpha["secrets"], beta["secrets"] = [3, 4], [4]
+    assert deployed.kept() == {
+        1: OLD,
+        2: (True, {"image": ["alpha"], "secrets": ["alpha", "beta"]}),
+        3: (True, {"image": ["beta"], "secrets": ["beta"]}),
+        4: WHOLE,
+    }
+
+
+def test_a_node_that_missed_a_record_has_lost_the_release(world):
+    deployed = Deployed(world, "ab")
+    deployed.answers["beta"] = {"records": [deployed.documents[1]], "images": {}, "secrets": []}
+    lost = {"image": ["beta"], "secrets": ["beta"]}
+    assert deployed.kept() == {1: (True, lost), 2: (True, lost)}
+
+
+def test_images_that_docker_does_not_list_are_not_said_to_be_lost(world):
+    deployed = Deployed(world, "ab")
+    deployed.answers["beta"]["images"] = None
+    assert deployed.kept() == {1: WHOLE, 2: WHOLE}
+    assert deployed.history()["errors"] == {"beta": "Docker does not say which images of releases it keeps"}
+
+
+def test_a_release_of_processes_has_its_secrets_alone(world):
+    deployed = Deployed(world, "ab", runtime={"kind": "process"})
+    for answer in deployed.answers.values():
+        answer["images"] = None
+    assert deployed.kept() == {1: WHOLE, 2: WHOLE}
+    deployed.answers["beta"]["secrets"] = [2]
+    assert deployed.kept()[1] == (True, {"image": [], "secrets": ["beta"]})
+    assert deployed.history()["errors"] == {}
+
+
+def test_a_group_that_never_answered_has_lost_nothing(world):
+    one = world("alpha beta gamma delta", groups=[
+        {"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]},
+    ])  # fmt: skip
+    document = one.document(one.plan(1), 1, answered=["east"])
+    answer = {"records": [document], "images": {"000001": IMAGE["id"]}, "secrets": [1]}
+    nothing = {"records": [document], "images": {}, "secrets": []}
+    hosts = {
+        name: FakeHost(name)
+        .program("records", answer if name in {"alpha", "beta"} else nothing)
+        .program("probe", facts.model_dump(mode="json"))
+        for name, facts in one.facts.items()
+    }
+    (release,) = history(Fleet(hosts), one.spec)["releases"]
+    assert (release["kept"], release["lost"]) == WHOLE
+
+
+def test_a_record_of_an_older_version_is_not_kept(world):
+    fleet, spec = answering(world, alpha=[RECORD], beta=[RECORD])
+    (release,) = history(fleet, spec)["releases"]
+    assert (release["kept"], release["lost"]) == OLD
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"images": {"../x": IMAGES["a"]}},
+        {"images": {"000001": "a b"}},
+        {"images": {f"{number:06d}": IMAGES["a"] for number in range(1025)}},
+        {"secrets": [-1]},
+        {"secrets": list(range(1025))},
+        {"switch": 3},
+    ],
+    ids=["tag", "image", "images", "number", "numbers", "switch"],
+)
+def test_what_no_honest_node_says_of_what_it_keeps_is_the_error_of_that_node(world, answer):
+    deployed = Deployed(world, "a")
+    deployed.answers["beta"] |= answer
+    found = deployed.history()
+    assert [release["nodes"] for release in found["releases"]] == [["alpha"]]
+    assert found["errors"]["beta"].startswith("beta sent a malformed answer to records: ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"groups": {"default": {"image": {"ids": {"alpha": "a b"}}}}},
+        {"groups": 3},
+        {"plan": {"model": "m", "image": None, "nodes": {"--also": {}}}},
+    ],
+    ids=["image", "groups", "node"],
+)
+def test_a_record_that_tells_nonsense_of_its_image_is_malformed(world, change):
+    deployed = Deployed(world, "ab")
+    beta = deployed.answers["beta"]
+    beta["records"] = [{**beta["records"][0], **change}, beta["records"][1]]
+    found = deployed.history()
+    assert [release["nodes"] for release in found["releases"]] == [["alpha", "beta"], ["alpha"]]
+    assert found["errors"]["beta"].startswith("record 1 of 2 is malformed: ")
+
+
+def test_what_is_lost_is_in_the_table(monkeypatch, capsys, world):
+    deployed = Deployed(world, "abcd")
+    del deployed.answers["beta"]["images"]["000003"]
+    deployed.answers["alpha"]["secrets"] = [2, 4]
+    found = deployed.history()
+    json_schemas.validate("releases", {"cluster": "atlas", **found})
+
+    @contextlib.contextmanager
+    def querying(args):
+        yield None, deployed.spec, None
+
+    monkeypatch.setattr("sparkcluster.cli.releases.querying", querying)
+    monkeypatch.setattr("sparkcluster.inspect.history.history", lambda *_: found)
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["releases", "inventory.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    place = lines[0].index("KEPT")
+    assert [line[place:].partition("  ")[0] for line in lines[1:]] == [
+        "yes",
+        "image lost on beta; secrets lost on alpha",
+        "yes",
+        "-",
+    ]

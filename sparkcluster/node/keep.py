@@ -1,0 +1,140 @@
+"""Records releases on this node, and keeps what going back to one of them needs. Python 3.8, standard library only.
+
+Beside ``releases/000007.json`` are the secrets of this node's rank of release 7, ``000007.env``, and Docker has the
+tag ``sparkcluster/CLUSTER:000007`` on the image of that rank, so that ``docker image prune`` leaves it. Kept are the
+releases of the newest images; of older ones the record alone stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from typing import Any, Dict, List, Optional
+
+from sparkcluster.node import common, docker, enabled
+from sparkcluster.node.programs import Failed, run
+from sparkcluster.node.shared import kept_image, kept_repository, of_newest_images
+
+_NUMBER = re.compile(r"[0-9]{6,10}")
+_FILE = re.compile(r"([0-9]{1,10})\.(json|env)")
+_LIST_S, _PRUNE_S = 10, 60
+
+
+def images(cluster: str) -> Dict[int, str]:
+    """The image IDs that the tags of ``cluster`` lead to, by release number.
+
+    Raises:
+        Failed: Docker cannot be asked.
+    """
+    found = {}
+    for line in run(docker.list_images(kept_repository(cluster)), _LIST_S).splitlines():
+        name, _, image_id = line.partition(" ")
+        number = name.rpartition(":")[2]
+        if _NUMBER.fullmatch(number) and name == kept_image(cluster, int(number)):
+            found[int(number)] = image_id
+    return found
+
+
+def numbers(directory: str, suffix: str) -> List[int]:
+    """The numbers of the records (``json``) or secrets (``env``) in ``directory``, oldest first."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    matches = filter(None, map(_FILE.fullmatch, names))
+    return sorted({int(match.group(1)) for match in matches if match.group(2) == suffix})
+
+
+def directory_of(state_dir: str, cluster: str) -> str:
+    """Directory of the records of ``cluster``."""
+    return os.path.join(common.cluster_dir(state_dir, cluster), "releases")
+
+
+def record(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Write release ``number``; only the newest ``keep`` remain.
+
+    Image and secrets of this node's ``rank`` are kept first, for as long as the image is one of the newest
+    ``keep_images``. ``rank`` has its image, its env_file, and the release that it was started as; ``start`` what
+    starts it again (``enabled``).
+    """
+    cluster, number = request["cluster"], int(step["number"])
+    directory = directory_of(request["state_dir"], cluster)
+    rank = step.get("rank") or {}
+    if rank.get("image"):
+        run(docker.tag(rank["image"], kept_image(cluster, number)))
+    secrets = _path(directory, number, "env")
+    if rank.get("env_file"):
+        content = _secrets_of(request, directory, rank)
+        common.write_atomically(secrets, content)
+    elif os.path.lexists(secrets):
+        os.unlink(secrets)  # of a start under this number that was not recorded
+    common.write_atomically(_path(directory, number, "json"), json.dumps(step["record"], sort_keys=True).encode())
+    enabled.recorded(request, step)
+    for old in numbers(directory, "json")[: -int(step.get("keep", 20))]:
+        _remove(directory, old, "json")
+    with contextlib.suppress(Failed, OSError):
+        _prune(cluster, directory, int(step.get("keep_images", 3)))
+    return {}
+
+
+def restore_secrets(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Write the secrets that are kept of release ``number`` to ``path``, below the state directory."""
+    path = common.inside(step["path"], request["state_dir"])
+    directory = directory_of(request["state_dir"], request["cluster"])
+    content = _read(_path(directory, int(step["number"]), "env"))
+    if content is None:
+        missing = (step["number"], _path(directory, int(step["number"]), "env"))
+        raise Failed("the secrets of release %d are gone: %s is missing" % missing)
+    common.write_atomically(path, content)
+    return {}
+
+
+def _path(directory: str, number: int, suffix: str) -> str:
+    return os.path.join(directory, "%06d.%s" % (number, suffix))
+
+
+def _read(path: str) -> Optional[bytes]:
+    """The content of a file of this user, no link; None if there is none."""
+    try:
+        with os.fdopen(common.open_own(path, os.O_RDONLY), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _secrets_of(request: Dict[str, Any], directory: str, rank: Dict[str, Any]) -> bytes:
+    """The secrets of ``rank``; those that are kept of its release if its own file is gone."""
+    content = _read(common.inside(rank["env_file"], request["state_dir"]))
+    if content is None:
+        content = _read(_path(directory, int(rank["release"]), "env"))
+    if content is None:
+        raise Failed("the secrets of release %d are gone: %s is missing" % (rank["release"], rank["env_file"]))
+    return content
+
+
+def _remove(directory: str, number: int, suffix: str) -> None:
+    """Remove the file of a release, however many zeros its name begins with."""
+    for name in os.listdir(directory):
+        match = _FILE.fullmatch(name)
+        if match and (int(match.group(1)), match.group(2)) == (number, suffix):
+            os.unlink(os.path.join(directory, name))
+
+
+def _prune(cluster: str, directory: str, keep_images: int) -> None:
+    """Remove tags and secrets of releases that have no record, or an older image than the newest ``keep_images``."""
+    try:
+        tagged = images(cluster)
+    except Failed:
+        tagged = {}
+    kept = of_newest_images({number: tagged.get(number) for number in numbers(directory, "json")}, keep_images)
+    for number in numbers(directory, "env"):
+        if number not in kept:
+            _remove(directory, number, "env")
+    for name in os.listdir(directory):
+        if name.startswith(".partial-"):  # secrets, perhaps, of an agent that was killed; no other one is at work
+            os.unlink(os.path.join(directory, name))
+    until = time.monotonic() + _PRUNE_S
+    for number in sorted(tagged):
+        if number not in kept:
+            with contextlib.suppress(Failed):  # the last name of an image that a container uses stays
+                run(docker.remove_image(kept_image(cluster, number)), max(until - time.monotonic(), 1))
