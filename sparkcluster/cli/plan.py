@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import sys
 from typing import Any
@@ -21,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
     """Show what ``up`` would do; exit 1 where a finding would stop it."""
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import view_cluster
-    from sparkcluster.release.states import group_states
+    from sparkcluster.release.serving import rotated_secrets
+    from sparkcluster.release.states import differences, group_states
     from sparkcluster.spec import library, powers
 
     with querying(args) as (fleet, spec, _):
@@ -30,10 +32,16 @@ def run(args: argparse.Namespace) -> int:
     if plan is None:
         view.stop_on_errors()
         return 1
+    states = {
+        name: dataclasses.replace(group, rotated=rotated_secrets(view, group))
+        for name, group in group_states(view).items()
+    }
+    differing = [each for group in states.values() for each in differences(view, group)]
     document = {
         **plan.as_json(),
         "provisional": view.plan is None,
         "findings": [finding.as_json() for finding in view.findings],
+        "differences": [each.as_json() for each in differing],
     }
     if not emitted(args, document):
         show(document)
@@ -41,8 +49,11 @@ def run(args: argparse.Namespace) -> int:
             note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
         if view.plan is None:
             note(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
-        states = group_states(view)
         note(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
+        if differing:
+            note("it differs from what runs:")
+        for line in (line for each in differing for line in each.shown()):
+            note(f"  {line}")
         for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
             note(line)
     return 1 if has_errors(view.findings) else 0

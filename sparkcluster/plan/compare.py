@@ -34,13 +34,13 @@ def _group(old: RecordedGroup, new: RecordedGroup) -> Iterator[str]:
     layers = [set((group.image or {}).get("layers", ())) for group in (old, new)]
     if all(layers) and layers[0] != layers[1]:
         yield f"image: {len(layers[1] - layers[0])} of {len(layers[1])} layers are new"
-    yield from _versions(old.versions, new.versions)
+    yield from versions(old.versions, new.versions)
     if old.verify != new.verify:
         yield "verify was edited"
     yield from _measured(old.measured, new.measured)
 
 
-def _versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """A line for each version that changed, with its nodes where it did not change on all alike."""
     changed: dict[str, list[str]] = {}
     nodes = [name for name in new if name in old]

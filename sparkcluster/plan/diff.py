@@ -1,42 +1,83 @@
-"""The difference between two plans, as lines for a person."""
+"""The difference between two plans, as lines for a person, each with its class. Pure."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 # Environment is compared separately; the others contain the release or the plan hash, which differ between any two
 # plans.
 SKIPPED = ("--env", "--name", "--label", "--env-file")
 
+Class = Literal["image", "weights", "arguments", "secrets", "addresses", "text"]
+Flag = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One difference.
+
+    Attributes:
+        kind: its class; ``arguments`` is all that a rank is started with and no other class has.
+        text: a line for a person.
+        restarts: whether it takes effect by a restart alone. Not so a name that the ranks are not started with.
+    """
+
+    kind: Class
+    text: str
+    restarts: bool = True
+
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str] = ()) -> list[str]:
-    """One line for each difference between two plans in JSON form: of the recorded release, and the requested one.
+    """The lines of ``changes``."""
+    return [change.text for change in changes(old, new, own)]
 
-    ``own`` are the variables that sparkcluster sets on every rank whatever is written. Those of them that the recorded
-    ranks lack are one line for all nodes: another version made that plan, and nobody changed an inventory or playbook.
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str] = ()) -> list[Change]:
+    """One for each difference between two plans in JSON form: of the recorded release, and the requested one.
+
+    ``own`` are the variables and engine flags that sparkcluster sets whatever is written. Those of them that the
+    recorded ranks lack are one line for all nodes: another version made that plan, and nobody changed an inventory or
+    playbook.
     """
-    lines = [
-        f"{label}: {old.get(label)} → {new.get(label)}"
-        for label in ("model", "image")
+    labels: Mapping[str, Class] = {"model": _model_class(old, new), "image": "image"}
+    found = [
+        Change(kind, f"{label}: {old.get(label)} → {new.get(label)}", restarts=False)
+        for label, kind in labels.items()
         if old.get(label) != new.get(label)
     ]
     if old.get("groups") != new.get("groups"):
-        lines.append(f"groups: {_groups(old)} → {_groups(new)}")
+        found.append(Change("arguments", f"groups: {_groups(old)} → {_groups(new)}"))
     before: Mapping[str, Any] = old.get("nodes", {})
     after: Mapping[str, Any] = new.get("nodes", {})
-    lines += [f"{name}: leaves the cluster" for name in before if name not in after]
-    lines += [f"{name}: joins the cluster" for name in after if name not in before]
+    found += [Change("arguments", f"{name}: leaves the cluster") for name in before if name not in after]
+    found += [Change("arguments", f"{name}: joins the cluster") for name in after if name not in before]
     kept = [name for name in after if name in before]
-    added = _added(old, new, kept, own) if kept else {}
+    added = {**_added(old, new, kept, own), **_added_flags(old, new, kept, own)} if kept else {}
     if added:
-        values = ", ".join(name if value is None else f"{name}={value}" for name, value in added.items())
-        lines.append(f"set by this version of sparkcluster, not by inventory or playbook: {values}")
+        values = ", ".join(
+            name if value is None else f"{name}{' ' if name.startswith('--') else '='}{value}"
+            for name, value in added.items()
+        )
+        text = f"set by this version of sparkcluster, not by inventory or playbook: {values}"
+        found.append(Change("arguments", text))
     for name in kept:
-        lines += [f"{name}: {line}" for line in _node(before[name], after[name], added)]
-    return lines
+        found += [Change(kind, f"{name}: {line}") for kind, line in _node(before[name], after[name], added)]
+    return found
+
+
+def _model_class(old: Mapping[str, Any], new: Mapping[str, Any]) -> Class:
+    """The class of another name of the model: that of other weights, or only what the API calls them."""
+    weights = [
+        [container.get("launcher", {}).get("model") for node in plan.get("nodes", {}).values()
+         for container in node.get("containers", ())][:1]
+        for plan in (old, new)
+    ]  # fmt: skip
+    return "weights" if weights[0] != weights[1] else "arguments"
 
 
 def _added(old: Mapping[str, Any], new: Mapping[str, Any], kept: Sequence[str], own: Collection[str]) -> dict[str, Any]:
@@ -52,47 +93,90 @@ def _added(old: Mapping[str, Any], new: Mapping[str, Any], kept: Sequence[str], 
     return {name: after[0][name] if len({env.get(name) for env in after}) == 1 else None for name in names}
 
 
-def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[str]:
+def _added_flags(
+    old: Mapping[str, Any], new: Mapping[str, Any], kept: Sequence[str], own: Collection[str]
+) -> dict[str, Any]:
+    """The engine flags among ``own`` that no recorded rank has, with values; none of a record without commands."""
+    before, after = ([_engine(plan["nodes"][name]) for name in kept] for plan in (old, new))
+    if not all(before):
+        return {}
+    recorded = {flag[0] for flags in before for flag in flags}
+    return {
+        flag[0]: _joined(flag[1:]) for flags in after for flag in flags if flag[0] in own and flag[0] not in recorded
+    }
+
+
+def _engine(node: Mapping[str, Any]) -> list[Flag]:
+    """The command of a node's engine."""
+    containers = node.get("containers", ())
+    return [flag for each in containers for flag in _grouped(each.get("launcher", {}).get("engine", []))]
+
+
+def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[tuple[Class, str]]:
     if old.get("rank") != new.get("rank"):
-        yield f"rank {old.get('rank')} → {new.get('rank')}"
+        yield "arguments", f"rank {old.get('rank')} → {new.get('rank')}"
     env = {name: value for name, value in new.get("env", {}).items() if name not in added}
-    yield from _values("env", old.get("env", {}), env)
+    yield from (("arguments", line) for line in _values("env", old.get("env", {}), env))
     if old.get("secrets", []) != new.get("secrets", []):
-        yield f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
+        yield "secrets", f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
     nothing: Mapping[str, Any] = {}  # of a record that is damaged, or of another version
     for before, after in zip_longest(old.get("containers", ()), new["containers"], fillvalue=nothing):
-        yield from _container(before, after)
+        yield from _container(before, after, added)
 
 
-def _container(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _container(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[tuple[Class, str]]:
     if old.get("image") != new.get("image"):
-        yield f"image {_short(old.get('image'))} → {_short(new.get('image'))}"
+        yield "image", f"image {_short(old.get('image'))} → {_short(new.get('image'))}"
     before, after = old.get("launcher", {}), new.get("launcher", {})
+    class_of = _class_of(old, new)
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) == after.get(key):
             continue
+        kind: Class = "weights" if key == "model" else "arguments"
         if key == "engine":
-            yield from _flags("engine", _grouped(before.get(key, [])), _grouped(after.get(key, [])))
+            wanted = [flag for flag in _grouped(after.get(key, [])) if flag[0] not in added]
+            yield from _flags("engine", _grouped(before.get(key, [])), wanted, class_of)
         elif isinstance(before.get(key), dict) and isinstance(after.get(key), dict):
-            yield from _values(key, before[key], after[key])
+            yield from ((kind, line) for line in _values(key, before[key], after[key]))
         else:
-            yield f"{key}: {_shown(before.get(key))} → {_shown(after.get(key))}"
-    yield from _flags("run", _comparable(old), _comparable(new))
+            yield kind, f"{key}: {_shown(before.get(key))} → {_shown(after.get(key))}"
+    yield from _flags("run", _comparable(old), _comparable(new), class_of)
 
 
-def _comparable(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _class_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Flag], Class]:
+    """The class of a flag that one of two containers has: what names other weights or another image follows these."""
+    models = [container.get("launcher", {}).get("model") or {} for container in (old, new)]
+    differing = {model.get(key) for model in models for key in model if models[0].get(key) != models[1].get(key)}
+    # As plan.build names the directories of an image's caches.
+    images = {re.sub(r"[^A-Za-z0-9]", "-", _short(container.get("image"))) for container in (old, new)}
+    paths = [str(value) for value in differing if str(value).startswith("/")]
+
+    def class_of(flag: Flag) -> Class:
+        mount = flag[-1] if flag[0] == "--mount" else ""
+        if differing & set(flag) or "/models--" in mount or any(path in mount for path in paths):
+            return "weights"
+        if len(images) > 1 and any(f"/caches/{image}/" in mount for image in images):
+            return "image"
+        return "arguments"
+
+    return class_of
+
+
+def _comparable(container: Mapping[str, Any]) -> list[Flag]:
     """The flags of its command that are compared here."""
     name = str(container.get("name"))
     argv = [str(word).replace(name, "NAME") for word in container.get("argv", []) if word != container.get("image")]
     return [flag for flag in _grouped(argv) if flag[0] not in SKIPPED]
 
 
-def _flags(label: str, old: Sequence[tuple[str, ...]], new: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    yield from (f"{label} - {_joined(words)}" for words in old if words not in new)
-    yield from (f"{label} + {_joined(words)}" for words in new if words not in old)
+def _flags(
+    label: str, old: Sequence[Flag], new: Sequence[Flag], class_of: Callable[[Flag], Class]
+) -> Iterator[tuple[Class, str]]:
+    yield from ((class_of(words), f"{label} - {_joined(words)}") for words in old if words not in new)
+    yield from ((class_of(words), f"{label} + {_joined(words)}") for words in new if words not in old)
 
 
-def _grouped(argv: Sequence[str]) -> list[tuple[str, ...]]:
+def _grouped(argv: Sequence[str]) -> list[Flag]:
     """A command cut before every flag, so that a flag stays with its values."""
     found: list[list[str]] = [[]]
     for word in argv:

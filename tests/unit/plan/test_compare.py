@@ -35,7 +35,7 @@ def test_a_release_records_image_versions_and_speed_of_each_group(world):
     assert group["image"] == {"ids": {"alpha": "sha256:" + "b" * 8, "beta": "sha256:" + "b" * 8}, "layers": ("a", "b")}
     versions = {"vllm": "0.18.0", "ray": "2.51.0", "driver": "580.95.05"}
     assert group["versions"] == {"alpha": versions, "beta": versions}
-    assert group["measured"] == {"ttft_s": 0.5, "tokens_per_s": 20.0}
+    assert group["measured"] == {"ttft_s": 0.5, "tokens_per_s": 20.0, "start_s": None}
 
 
 def test_versions_that_changed_on_all_nodes_are_one_line_and_others_name_theirs(world):

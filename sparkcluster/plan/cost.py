@@ -1,0 +1,119 @@
+"""What every difference between what a group runs and what is written now costs. Pure.
+
+::
+
+    class      what differs                                                cost
+    image      the image                                                   download where a node lacks it, else switch
+    weights    model, revision, and what is loaded beside the model        likewise
+    arguments  engine flags, environment, options of the container,        switch; download where a node lacks what
+               members of the group                                        they need
+    secrets    names of secrets, and values that are others than in use    switch
+    addresses  addresses, interfaces and GID indices                       switch
+    text       verify, and what only people read                           nothing
+
+``switch``: seconds to minutes without an answer, in which the group restarts. ``download``: bytes move first, while the
+group serves, and then it restarts. ``nothing``: it needs no restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.engine import builds
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.weights import Weights
+from sparkcluster.plan.diff import Change, Class
+from sparkcluster.plan.image import has_brought_ray, without_ray
+from sparkcluster.spec import Spec
+from sparkcluster.topology import vocabularies
+from sparkcluster.topology.model import Topology
+
+Cost = Literal["nothing", "switch", "download"]
+# Of a playbook; the others are in the plan, or say where it is.
+TEXT = ("description", "source", "overlays", "goal", "figures", "request", "allow")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs in one class between what a group runs and what is written, and what that costs.
+
+    Attributes:
+        kind: its class.
+        lines: one for each difference.
+    """
+
+    kind: Class
+    group: str
+    lines: tuple[str, ...]
+    cost: Cost
+
+    def as_json(self) -> dict[str, Any]:
+        """The difference as JSON."""
+        return {"class": self.kind, "group": self.group, "lines": list(self.lines), "cost": self.cost}
+
+    def shown(self) -> list[str]:
+        """Its lines with class and cost."""
+        return [f"{line}  ({self.kind}: {self.cost})" for line in self.lines]
+
+
+def classed(group: str, changes: Sequence[Change], missing: Collection[Class]) -> tuple[Difference, ...]:
+    """``changes`` of a group by class, with their costs; ``missing`` is from ``missing_on``.
+
+    What is missing and has no difference of its own is missed by every restart.
+    """
+    restarting = {change.kind for change in changes if change.restarts}
+    unclaimed = set(missing) - restarting
+    found = []
+    for kind in get_args(Class):
+        lines = tuple(change.text for change in changes if change.kind == kind)
+        cost: Cost = "download" if unclaimed or kind in missing else "switch"
+        if lines:
+            found.append(Difference(kind, group, lines, cost if kind in restarting else "nothing"))
+    return tuple(found)
+
+
+def edited(recorded: Mapping[str, Any], spec: Spec, *, verify: bool) -> list[Change]:
+    """What of the ``recorded`` playbook was edited and needs no restart; ``verify``: whether that was."""
+    now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
+    names = [name for name in TEXT if recorded.get(name) != now.get(name)] if recorded else []
+    return [
+        Change("text", f"{name} in the playbook was edited", restarts=False)
+        for name in [*(["verify"] if verify else []), *names]
+    ]
+
+
+def missing_on(
+    spec: Spec, facts: Mapping[str, Facts], topology: Topology, names: Sequence[str], *, bring_ray: bool
+) -> set[Class]:
+    """What a node of a group on ``names`` lacks of what is written: image, weights, or what arguments need."""
+    nodes = {name: facts[name] for name in names if name in facts}
+    missing: set[Class] = set()
+    if spec.inventory.runtime.kind == "docker":
+        present = all(isinstance(read(node.image), Image) for node in nodes.values())
+        if not present or len(set(builds(nodes).values())) > 1:
+            missing.add("image")
+    if not all(_has_weights(spec, node) for node in nodes.values()) or len(_revisions(nodes)) > 1:
+        missing.add("weights")
+    rays = [name for name in without_ray(spec, facts, topology) if name in nodes] if bring_ray else []
+    if (
+        any(vocabularies.lacking(spec, node) for node in nodes.values())
+        or any(each.mark not in node.files for each in spec.beside.values() for node in nodes.values())
+        or not all(has_brought_ray(nodes[name]) for name in rays)
+    ):
+        missing.add("arguments")
+    return missing
+
+
+def _has_weights(spec: Spec, node: Facts) -> bool:
+    """Whether a node has all that its rank loads: the model, and the repositories beside it."""
+    beside = read(node.companions) or {}
+    loaded = [read(node.weights), *(beside.get(str(each.id)) for each in spec.playbook.companions)]
+    return all(isinstance(weights, Weights) and weights.complete for weights in loaded)
+
+
+def _revisions(nodes: Mapping[str, Facts]) -> set[str | None]:
+    return {weights.revision for node in nodes.values() if (weights := read(node.weights)) is not None}
