@@ -156,6 +156,14 @@ class Engine(abc.ABC):
         """
         return spec
 
+    def own_arguments(self, playbook: Playbook) -> frozenset[str]:
+        """Flags that ``planned`` adds to its command line because ``playbook`` does not set them."""
+        return frozenset()
+
+    def drain_s(self, playbook: Playbook) -> int:
+        """Seconds that it lets requests in flight finish after SIGTERM, by a playbook from ``planned``."""
+        return 0
+
     def repositories(self, playbook: Playbook) -> Mapping[str, str]:
         """Repositories of the Hugging Face hub that the arguments name beside the model, with their revisions.
 

@@ -109,10 +109,12 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
     except SparkclusterError as error:
         if isinstance(error, LaunchError):
             report.note(f"{launch.group}: {error.message}: stopping its ranks")
-        final = with_failed_stops(error, stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(error)))
+        # What has not answered has nothing in flight to wait for.
+        failed = stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(error), drain=False)
+        final = with_failed_stops(error, failed)
         raise final from (None if final is error else error)
     except BaseException:
-        stop(changer, ranks_of(launch.plan), report, silent=attempt.silent())
+        stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(), drain=False)
         raise
 
 

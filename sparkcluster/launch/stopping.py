@@ -13,7 +13,7 @@ from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
 from sparkcluster.runtime.memory import watch_return
-from sparkcluster.runtime.ranks import GRACE_S
+from sparkcluster.runtime.ranks import GRACE_S, stop_limit_s
 
 # Limit for reaching a node that is silent.
 SILENT_S = 3
@@ -28,24 +28,35 @@ def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
 
 
 def stop(
-    changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report, *, silent: Collection[str] = ()
+    changer: Changer,
+    ranks: Mapping[str, Sequence[Rank]],
+    report: Report,
+    *,
+    silent: Collection[str] = (),
+    drain: bool = True,
 ) -> dict[str, SparkclusterError]:
     """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
 
-    Then their memory is watched until it has come back, and what has not is reported.
+    With ``drain`` a head gets the time that its engine lets requests in flight finish; new ones it refuses at once.
+    Then the memory of all is watched until it has come back, and what has not is reported.
 
     Nodes that are ``silent`` are given ``SILENT_S`` to answer; those that do are stopped as the others are.
     """
     failed = failures(changer.fleet.each(_reach, [name for name in ranks if name in silent], limit_s=SILENT_S + 1))
     for head in (True, False):
-        steps = {
-            name: stop_steps([rank for rank in present if is_head(rank) is head])
+        stopping = {
+            name: [rank for rank in present if is_head(rank) is head]
             for name, present in ranks.items()
             if name not in failed
         }
-        for name in [name for name, wanted in steps.items() if wanted]:
-            report.progress(name, f"stopping its rank, which gets up to {GRACE_S} s")
-        failed |= failures(changer.attempt(steps, timeout_s=GRACE_S + 60))
+        limits_s = {
+            name: max(stop_limit_s(rank, drain=drain) for rank in those) for name, those in stopping.items() if those
+        }
+        for name, limit_s in limits_s.items():
+            requests = f", of which requests in flight up to {limit_s - GRACE_S} s" if limit_s > GRACE_S else ""
+            report.progress(name, f"stopping its rank, which gets up to {limit_s} s{requests}")
+        steps = {name: stop_steps(those, drain=drain) for name, those in stopping.items()}
+        failed |= failures(changer.attempt(steps, timeout_s=max(limits_s.values(), default=0) + 60))
     watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
     return failed
 

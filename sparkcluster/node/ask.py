@@ -243,7 +243,9 @@ class Answer:
         self.finish = choice.get("finish_reason") or self.finish
 
     def done(self) -> dict[str, Any]:
-        """The final document."""
+        """The final document; Failed where the engine broke the answer off, as vLLM does while it is stopped."""
+        if self.finish == "abort":
+            raise Failed("unavailable", "the engine aborted the request, as it does while it is being stopped")
         return {
             "content": "".join(self.content),
             "reasoning": "".join(self.reasoning),

@@ -21,6 +21,7 @@ from sparkcluster.node.shared import (
     BIND_FILE,
     ENTRY_FILE,
     LABEL_CLUSTER,
+    LABEL_DRAIN,
     LABEL_GROUP,
     LABEL_NODE,
     LABEL_PLAN,
@@ -32,7 +33,7 @@ from sparkcluster.node.shared import (
     LAUNCHER_FILE,
     hub_folder,
 )
-from sparkcluster.plan import docker_run, environment, image, paths
+from sparkcluster.plan import docker_run, environment, image, paths, ray_command
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
 from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.library import all_bundled
@@ -44,9 +45,6 @@ SECRETS_FILE = "secrets.env"
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 # Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
 JOIN_TIMEOUT_S = 300
-# Engines move tensors by NCCL and keep next to nothing in Ray's object store; left alone Ray would claim 30 %
-# of the memory that a Spark's GPU shares.
-OBJECT_STORE_BYTES = 2**30
 
 
 def build(
@@ -223,6 +221,9 @@ class _Rank:
             LABEL_RANK_DIR: rank_dir,
             LABEL_RUNTIME: self.spec.inventory.runtime.kind,
         }
+        # Requests are the head's.
+        if self.role == "head" and (drain_s := self.engine.drain_s(self.playbook)):
+            labels[LABEL_DRAIN] = str(drain_s)
         if self.image_id is None:
             directories: list[str] = [rank_dir]
             roots: dict[str, str] = {}
@@ -274,7 +275,7 @@ class _Rank:
             "ray": {
                 "port": group.ray_port,
                 "address": f"{group.head.address}:{group.ray_port}",
-                "start": _ray_start(group, member),
+                "start": ray_command.start(group, member),
                 "token": self.token,
             }
             if joins_ray
@@ -372,27 +373,6 @@ def _nodes(ranks: Sequence[_Rank], *, release: int, plan_hash: str) -> dict[str,
         )
         for rank in ranks
     }
-
-
-def _ray_start(group: Group, member: Member) -> list[str]:
-    """Command that starts Ray on a rank.
-
-    Ray is bound to the address where the ranks meet; its dashboard stays off, since its job API runs whatever
-    it is sent. One CPU each, since an engine's workers request none and Ray would otherwise keep one idle Python
-    process per core. A worker stays in the foreground, so that its end is the container's end; on the head
-    the engine takes that place.
-    """
-    argv = ["ray", "start"]
-    if member.rank == 0:
-        argv += ["--head", f"--node-ip-address={member.address}", f"--port={group.ray_port}"]
-        argv += ["--include-dashboard=false"]
-    else:
-        argv += [f"--address={group.head.address}:{group.ray_port}", f"--node-ip-address={member.address}"]
-    argv += ["--num-gpus=1", "--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-    argv += ["--disable-usage-stats"]
-    if member.rank > 0:
-        argv.append("--block")
-    return argv
 
 
 def _digest(nodes: Mapping[str, NodePlan]) -> str:

@@ -24,7 +24,7 @@ class ContainerPlan:
         directories: directories on the node that have to exist before, as caches and mounts of ours.
         env_file: file on the node (mode 0600) that the secrets are written to, or None without secrets.
         labels: what the rank is labelled with: io.sparkcluster.cluster, group, node, rank, release, plan,
-            state_dir, rank_dir and runtime.
+            state_dir, rank_dir and runtime; and drain_s where it lets requests finish when it is stopped.
         roots: of each path of the node that the playbook names, the directory that it has to be in when links are
             resolved.
         shared: those of ``directories`` that a user who is not root writes to in the container.

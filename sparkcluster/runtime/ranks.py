@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.facts.docker import Rank
-from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LABEL_PLAN, LABEL_RANK_DIR, LABEL_RUNTIME, LAUNCHER_FILE
+from sparkcluster.node.shared import (
+    BIND_FILE,
+    ENTRY_FILE,
+    LABEL_DRAIN,
+    LABEL_PLAN,
+    LABEL_RANK_DIR,
+    LABEL_RUNTIME,
+    LAUNCHER_FILE,
+)
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step
 
 GRACE_S = 30
 """Seconds from SIGTERM to SIGKILL, after a failed launch too: an engine that is killed while it releases its memory
 leaves shared memory behind, and on a Spark memory of the GPU (github.com/eugr/spark-vllm-docker/issues/257)."""
+DRAIN_MOST_S = 600
+"""The most seconds that requests in flight get before these, whatever a label says."""
 
 
-def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashes: Mapping[str, Any]) -> list[Step]:
+def stop_limit_s(rank: Rank, *, drain: bool = True) -> int:
+    """Seconds from SIGTERM to SIGKILL of ``rank``; with ``drain`` also those in which its requests may finish."""
+    label = rank.labels.get(LABEL_DRAIN, "")
+    drain_s = int(label) if drain and rank.state == "running" and re.fullmatch("[0-9]{1,9}", label) else 0
+    return min(drain_s, DRAIN_MOST_S) + GRACE_S
+
+
+def start_steps(
+    node: NodePlan,
+    *,
+    entry: str,
+    secrets: Mapping[str, str],
+    hashes: Mapping[str, Any],
+    kept_secrets: int | None = None,
+) -> list[Step]:
     """Steps that start every rank of ``node``.
 
     ``entry`` is the source of the launcher program, ``secrets`` the values of ``node.secrets`` by name, and ``hashes``
-    what a later ``up`` recognizes them by.
+    what a later ``up`` recognizes them by. With ``kept_secrets``, the number of a kept release, the values are those
+    that the node kept of it.
     """
     steps: list[Step] = []
     for rank in node.containers:
@@ -34,7 +60,9 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
         ]
         if len(rank.launcher["members"]) > 1:
             steps.append({"do": "build-library", "path": f"{rank.rank_dir}/{BIND_FILE}"})
-        if rank.env_file:
+        if rank.env_file and kept_secrets is not None:
+            steps.append({"do": "restore-secrets", "number": kept_secrets, "path": rank.env_file})
+        elif rank.env_file:
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})
         if rank.image is not None:
@@ -56,8 +84,10 @@ def start_steps(node: NodePlan, *, entry: str, secrets: Mapping[str, str], hashe
     return steps
 
 
-def stop_steps(ranks: Iterable[Rank]) -> list[Step]:
-    """Steps that stop and remove ``ranks``, whichever runtime holds them."""
+def stop_steps(ranks: Iterable[Rank], *, drain: bool = True) -> list[Step]:
+    """Steps that stop and remove ``ranks`` of one node, whichever runtime holds them; ``drain`` as ``stop_limit_s``."""
+    ranks = list(ranks)
+    grace_s = max((stop_limit_s(rank, drain=drain) for rank in ranks), default=GRACE_S)
     containers: list[str] = []
     directories: list[str] = []
     for rank in ranks:
@@ -68,7 +98,7 @@ def stop_steps(ranks: Iterable[Rank]) -> list[Step]:
             containers.append(rank.name)
     steps: list[Step] = []
     if containers:
-        steps.append({"do": "stop-containers", "names": containers, "grace_s": GRACE_S})
+        steps.append({"do": "stop-containers", "names": containers, "grace_s": grace_s})
     if directories:
-        steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S})
+        steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": grace_s})
     return steps

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+
 import pytest
 
 CONTROL = "/tmp/stub-control"
@@ -12,6 +16,57 @@ def ail(spark, *faults):
     """Put faults of the stub on a Spark's container, in place of those before."""
     words = " ".join(faults)
     spark.run(["sh", "-c", f"docker exec $(docker ps -q) sh -c 'printf \"%s\\n\" {words} > {CONTROL}'"])
+
+
+COMPLETE = """
+import json, sys, urllib.request
+body = json.dumps({"prompt": "hello", "max_tokens": int(sys.argv[2]), "ignore_eos": True}).encode()
+request = urllib.request.Request(sys.argv[1] + "/completions", body, {"Content-Type": "application/json"})
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+
+def complete(spark, endpoint, tokens):
+    """The answer to a request that a Spark sends itself."""
+    return json.loads(spark.run(["python3", "-c", COMPLETE, endpoint, str(tokens)]).stdout)
+
+
+def until(done, limit_s=30):
+    began = time.monotonic()
+    while not (found := done()):
+        assert time.monotonic() - began < limit_s
+        time.sleep(0.1)
+    return found
+
+
+def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cli, variant, ranks):
+    path = variant(lab, playbook=SERVES)
+    cli("up", path).ok()
+    endpoint = cli("status", path, "--json").ok().json["endpoint"]
+    head = lab.sparks[0]
+    ail(head, "slow=4")
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(complete(head, endpoint, 40)))
+    asking.start()
+    time.sleep(2)
+    down = cli.start("down", path)
+    down.wait_for("of which requests in flight up to 60 s")
+    until(lambda: "mode=drain timeout=60s" in head.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout)
+
+    (refused,) = complete(head, endpoint, 5)["choices"]
+    assert (refused["text"], refused["finish_reason"]) == ("", "abort")
+    status = cli("status", path, "--json")
+    (group,) = status.json["groups"]
+    assert (status.code, status.json["state"], group["ready"]) == (1, "degraded", False)
+    assert "the engine aborted the request" in group["why"]
+    assert not answers, "the first one is still under way"
+    assert all(ranks(lab).values()), "the worker goes on for as long"
+
+    asking.join(60)
+    ((choice,),) = [answer["choices"] for answer in answers]
+    assert (len(choice["text"].split()), choice["finish_reason"]) == (40, "length")
+    assert down.wait().ok().seconds < 30
+    assert not any(ranks(lab).values())
 
 
 def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
@@ -54,7 +109,10 @@ def test_a_model_that_answers_without_a_record_is_not_removed_for_another_playbo
         spark.run(["sh", "-c", "rm -r /root/.local/state/sparkcluster/clusters/*/releases"])
     edited = variant(lab, playbook={**SERVES, "env": {**SERVES["env"], "EDITED": "1"}})
     refused = cli("up", edited, "--json")
-    assert (refused.code, refused.error["difference"]) == (1, ["default runs a plan that no release recorded"])
+    assert (refused.code, refused.error["difference"]) == (
+        1,
+        ["default runs a plan that no release recorded  (arguments: switch)"],
+    )
     assert ranks(lab) == before
     lab.sparks[0].run(["sh", "-c", "docker kill $(docker ps -q)"])
     cli("up", edited).ok()
@@ -66,7 +124,10 @@ def test_a_rotated_key_is_offered(lab, cli, variant, ranks):
     cli("up", path, env={"THE_KEY": "kEy-first-value"}).ok()
     before = ranks(lab)
     offered = cli("up", path, "--json", env={"THE_KEY": "kEy-second-value"})
-    assert (offered.code, offered.error["difference"]) == (1, ["default: VLLM_API_KEY has a new value"])
+    assert (offered.code, offered.error["difference"]) == (
+        1,
+        ["default: VLLM_API_KEY has a new value  (secrets: switch)"],
+    )
     assert ranks(lab) == before
     cli("up", path, "--replace", env={"THE_KEY": "kEy-second-value"}).ok()
     assert cli("up", path, "--json", env={"THE_KEY": "kEy-second-value"}).ok().json["changed"] is False

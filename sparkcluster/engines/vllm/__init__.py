@@ -79,7 +79,9 @@ class Vllm(Engine):
 
     serve = imported(".command_line", "serve")
     environment = imported(".environment", "build")
-    planned = imported(".utilization", "planned")
+    planned = imported(".drain", "planned")
+    own_arguments = imported(".drain", "own_arguments")
+    drain_s = imported(".drain", "seconds")
     vocabularies = imported(".vocabulary", "vocabularies")
     memory_share = imported(".arguments", "claimed")
     forecast = imported(".memory", "forecast")

@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -455,6 +456,42 @@ class TestServing:
         assert process.wait(2.0) == 0
         until(lambda: not any(map(alive, below)), "the engine core is gone")
 
+    def begin(self, stage: Stage, **body: Any) -> tuple[threading.Thread, list[Any]]:
+        """A request under way."""
+        answers: list[Any] = []
+
+        def complete() -> None:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                answers.append(stage.complete(ignore_eos=True, **body))
+
+        thread = threading.Thread(target=complete)
+        thread.start()
+        until(lambda: stage.generated() > 0, "it is under way")
+        return thread, answers
+
+    def test_what_is_in_flight_finishes_and_new_requests_are_aborted(self, stage: Stage) -> None:
+        process = stage.ready(stage.serve("--shutdown-timeout", "10", STUB_FAULT="slow=8"))
+        thread, answers = self.begin(stage, max_tokens=16)
+        process.popen.terminate()
+        until(lambda: "mode=drain timeout=10s" in process.log, "it drains")
+        status, answer = stage.complete()
+        (choice,) = answer["choices"]
+        assert (status, choice["text"], choice["finish_reason"]) == (200, "", "abort")
+        thread.join(LIMIT_S)
+        ((status, answer),) = answers
+        assert (status, answer["usage"]["completion_tokens"]) == (200, 16)
+        assert process.wait(2.0) == 0
+
+    def test_it_waits_no_longer_than_it_was_told(self, stage: Stage) -> None:
+        process = stage.ready(stage.serve("--shutdown-timeout", "1", STUB_FAULT="slow=1"))
+        thread, answers = self.begin(stage, prompt="x", max_tokens=60)
+        began = time.monotonic()
+        process.popen.terminate()
+        assert process.wait(5.0) == 0
+        assert 1 <= time.monotonic() - began < 4
+        thread.join(LIMIT_S)
+        assert not answers
+
     def test_a_killed_server_leaves_nobody(self, stage: Stage) -> None:
         process = stage.ready(stage.serve("-tp", "2", STUB_GPUS="2"))
         below = descendants(process.popen.pid)
@@ -592,6 +629,19 @@ class TestRay:
         )
         assert worker.wait() == 1
         assert f"Unable to connect to GCS at {HEAD}:{stage.gcs_port}" in worker.log
+
+    def test_a_worker_may_die_before_it_has_joined_and_its_head_does_not(self, stage: Stage) -> None:
+        environment = stage.env(STUB_FAULT="die-ray=0.1")
+        head = ["ray", "start", "--head", f"--node-ip-address={HEAD}", f"--port={stage.gcs_port}"]
+        assert stage.start(*head, env=environment).wait() == 0
+        worker = ["ray", "start", f"--address={HEAD}:{stage.gcs_port}", f"--node-ip-address={WORKER}", "--block"]
+        joining = stage.start(*worker, env=stage.env(WORKER, STUB_FAULT="die-ray=0.1"))
+        try:
+            assert joining.wait() == 1
+            assert "raylet [exit code=1]" in joining.log
+            assert self.nodes(stage) == {HEAD: True}
+        finally:
+            stage.start("ray", "stop", env=environment).wait()
 
 
 class TestRanks:

@@ -33,6 +33,7 @@ class Spark(FakeHost):
         self.epoch = 1
         self.fails: dict[str, str] = {}
         self.waits: dict[str, float] = {}
+        self.graces: list[int] = []
         self.says: list[dict] = []
         self.answers = ["204"]
         self.interrupts: list[str] = []
@@ -45,6 +46,7 @@ class Spark(FakeHost):
         for step in request["steps"]:
             self.log.append((self.name, step["do"]))
             self.waits[step["do"]] = request["wait_s"]
+            self.graces += [step["grace_s"]] if "grace_s" in step else []
             if step["do"] in self.interrupts:
                 self.interrupts.remove(step["do"])
                 raise KeyboardInterrupt
@@ -189,6 +191,26 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
     assert running(sparks) == {}
     stops = [node for node, do in log if do == "stop-containers"]
     assert stops == ["alpha", "beta"]
+
+
+def test_a_launch_that_failed_waits_for_no_requests(up, sparks, planned, monkeypatch):
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    two = planned(args={"shutdown-timeout": 60})
+    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3"):
+        up(two)
+    assert (sparks["alpha"].graces, sparks["beta"].graces) == ([30], [30])
+
+
+def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, planned, log):
+    two = planned(args={"shutdown-timeout": 60})
+    fleet = Fleet({name: sparks[name] for name in two.plan.nodes})
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
+    assert stopping.stop(changer, stopping.ranks_of(two.plan), Told()) == {}
+    assert [node for node, do in log if do == "stop-containers"] == ["alpha", "beta"]
+    assert (sparks["alpha"].graces, sparks["beta"].graces) == ([90], [30])
+    assert sparks["alpha"].waits["stop-containers"] > sparks["beta"].waits["stop-containers"]
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,16 @@ def test_reasoning_alone_is_a_sign_of_life(serve: Serve, field: str) -> None:
     assert done["ttft_s"] is not None
 
 
+@pytest.mark.parametrize("text", ["", "half an ans"])
+def test_an_answer_that_the_engine_broke_off_is_none(serve: Serve, text: str) -> None:
+    """vLLM ends every new request so while it lets those in flight finish, and without that, those in flight."""
+    body = stream_of({"delta": {"content": text}, "finish_reason": "abort"}, usage={"completion_tokens": 0})
+    error = ask.main(request(serve(body)))["error"]
+    assert (error["kind"], "aborted" in error["message"]) == ("unavailable", True)
+    whole = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "abort"}]})
+    assert ask.main(request(serve(whole), stream=False))["error"]["kind"] == "unavailable"
+
+
 def test_a_tool_call_alone_is_a_sign_of_life(serve: Serve) -> None:
     body = stream_of(
         {"delta": {"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": "{"}}]}},

@@ -97,3 +97,25 @@ def test_ranks_are_stopped_by_what_holds_them():
         {"do": "stop-processes", "rank_dirs": [DIRECTORY], "grace_s": 30},
     ]
     assert stop_steps([]) == []
+
+
+def drains(label, state="running"):
+    return Rank(name="x", state=state, labels={"io.sparkcluster.drain_s": label})
+
+
+@pytest.mark.parametrize(
+    ("rank", "limit_s"),
+    [
+        (drains("60"), 90),
+        (drains("9" * 9), 630),
+        (drains("9" * 4000), 30),
+        (drains("-5"), 30),
+        (drains("6e9"), 30),
+        (drains("60", "exited"), 30),
+    ],
+)
+def test_a_rank_gets_what_its_requests_may_take_and_no_node_makes_anyone_wait_for_long(rank, limit_s):
+    (step,) = stop_steps([rank])
+    assert step["grace_s"] == limit_s
+    (failed,) = stop_steps([rank], drain=False)
+    assert failed["grace_s"] == 30

@@ -42,6 +42,9 @@ class Server(ThreadingHTTPServer):
         self.engine = engine
         self.options = options
         self.failed = threading.Event()  # set when a request met a dead engine
+        self.stopping = threading.Event()  # set by SIGTERM: from then on requests are aborted
+        self.answering = 0  # completions whose answer is not sent to its end
+        self.lock = threading.Lock()
 
     def handle_error(self, request, client_address):
         """Ignores clients that disconnected."""
@@ -200,6 +203,8 @@ class Handler(BaseHTTPRequestHandler):
         }
         if "lie-health" in faults.active():
             raise EngineDead(DEAD)
+        if self.server.stopping.is_set():
+            return iter([("", "abort")]), facts
         words = self.server.engine.generate(
             prompt, prompt_tokens, max_tokens=limit, extra=facts["reasoning"], ignore_eos=bool(body.get("ignore_eos"))
         )
@@ -214,6 +219,15 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "BadRequestError", "JSON decode error")
         if not isinstance(body, dict):
             raise Refusal(400, "BadRequestError", "Input should be a valid dictionary")
+        with self.server.lock:
+            self.server.answering += 1
+        try:
+            self._answer(body, chat)
+        finally:
+            with self.server.lock:
+                self.server.answering -= 1
+
+    def _answer(self, body, chat):
         words, facts = self._request(body, chat)
         pieces = in_pieces(words, facts, chat)
         if body.get("stream"):
@@ -283,7 +297,7 @@ def in_pieces(words, facts, chat):
     """Yields (field of the answer, text, finish reason or None) for each word; counts them in ``facts``."""
     for word, finish in words:
         position = facts["completion_tokens"]
-        facts["completion_tokens"] += 1
+        facts["completion_tokens"] += finish != "abort"
         piece = word if position in (0, facts["reasoning"]) or word in GARBAGE else " " + word
         if not chat:
             yield "text", piece, finish

@@ -147,7 +147,7 @@ def serve(args, spec, sock):
     try:
         wait_for_end(engine, server)
     except Stop:
-        drain(engine, args.shutdown_timeout or 0)
+        drain(server, args.shutdown_timeout or 0)
     log.uvicorn("Shutting down")
     log.uvicorn("Waiting for application shutdown.")
     log.uvicorn("Application shutdown complete.")
@@ -189,8 +189,12 @@ def wait_for_end(engine, server):
             return
 
 
-def drain(engine, limit_s):
-    """vLLM's shutdown: abort at once, or let requests finish for as long as --shutdown-timeout says."""
+def drain(server, limit_s):
+    """vLLM's shutdown: abort at once, or let requests finish for as long as --shutdown-timeout says.
+
+    It listens until then, and aborts new requests.
+    """
+    server.stopping.set()
     log.info(
         "launcher.py:267",
         "[shutdown] API server: stopping engine client mode=%s timeout=%ss",
@@ -198,7 +202,7 @@ def drain(engine, limit_s):
         limit_s,
     )
     deadline = time.monotonic() + limit_s
-    while engine.running and time.monotonic() < deadline:
+    while server.answering and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
