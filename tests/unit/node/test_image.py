@@ -65,7 +65,7 @@ def test_the_command_line_and_the_cached_result(
     argv = machine.ran[0]
     assert argv[6].startswith("sparkcluster-inspect-")
     assert [*argv[:6], *argv[7:]] == [
-        "docker", "run", "--rm", "--pull", "never", "--name", "--network", "none",
+        "docker", "run", "--rm", "--pull", "never", "--name", "--network", "none", "--memory", "4g",
         "--entrypoint", "python3", ID, "-c", interpreter.SNIPPET,
     ]  # fmt: skip
     facts = EngineFacts.model_validate(found)
