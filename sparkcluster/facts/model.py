@@ -10,7 +10,7 @@ from pydantic import Field
 from sparkcluster.facts.base import Fact, Few, Many, Path, Unread, Version, read
 from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
-from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, Time
+from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, SwitchDocument, Time
 from sparkcluster.facts.weights import Weights
 
 
@@ -123,6 +123,30 @@ class LeaseFact(Fact):
         return f"{self.operator or 'another operator'} {doing} {cluster}{ago}"
 
 
+class EnabledFact(Fact):
+    """The guard of a cluster that is enabled on the node.
+
+    Attributes:
+        stopped: whether ``down`` stopped the cluster, so that the guard starts nothing.
+        gave_up: why it does not restart its group any more.
+        waits: what it waits for.
+    """
+
+    runs: bool
+    stopped: bool = False
+    gave_up: str | None = None
+    waits: str | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it would not bring its rank back now, or None."""
+        if not self.runs:
+            return "it is not running"
+        if self.gave_up is not None:
+            return f"it gave up: {self.gave_up}"
+        return None if self.stopped or self.waits is None else f"it waits: {self.waits}"
+
+
 class Facts(Fact):
     """Everything that the probe read of one node in one round trip.
 
@@ -191,6 +215,8 @@ class Facts(Fact):
     state_dir: Path
     hf_home: Path
     release: ReleaseFact | Unread | None
+    switch: SwitchDocument | Unread | None = None
+    enabled: EnabledFact | Unread | None = None
     lease: LeaseFact | Unread | None
     staging: LeaseFact | Unread | None = None
     probe_s: Annotated[float, Field(ge=0, le=86_400)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 import signal
 import stat
@@ -16,7 +15,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterable
 
-from sparkcluster.node import bind, common, docker, memory, models, repair
+from sparkcluster.node import bind, common, docker, enabled, keep, memory, models, repair
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
@@ -78,12 +77,7 @@ def build_library(request: Request, step: Step) -> dict[str, Any]:
 
 def delete(request: Request, step: Step) -> dict[str, Any]:
     """Remove a file or tree below the state directory, if it exists; ``image`` may remove what is root's in it."""
-    path = common.expand(step["path"])
-    # A link itself is removed, not its target; links in its parents are resolved first.
-    path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    inside = os.path.realpath(common.expand(request["state_dir"]))
-    if not path.startswith(inside + os.sep):
-        raise Failed("%s is outside of %s" % (path, inside))
+    path = common.inside(step["path"], request["state_dir"])
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
     elif os.path.lexists(path):
@@ -245,18 +239,6 @@ def stop_processes(request: Request, step: Step) -> dict[str, Any]:
     return {}
 
 
-def record_release(request: Request, step: Step) -> dict[str, Any]:
-    """Write a numbered release; only the newest ``keep`` remain."""
-    directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "releases")
-    path = os.path.join(directory, "%06d.json" % step["number"])
-    common.write_atomically(path, json.dumps(step["record"], sort_keys=True).encode())
-    numbered = [name for name in os.listdir(directory) if re.match(r"^[0-9]+\.json$", name)]
-    kept = sorted(numbered, key=lambda name: int(name[:-5]))
-    for name in kept[: -int(step.get("keep", 20))]:
-        os.unlink(os.path.join(directory, name))
-    return {}
-
-
 STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "put": put,
     "mkdir": make_directory,
@@ -269,6 +251,10 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "start-process": start_process,
     "stop-processes": stop_processes,
     "evict": memory.evict,
-    "record": record_release,
+    "record": keep.record,
+    "restore-secrets": keep.restore_secrets,
     "unpack": unpack,
+    "enable": enabled.enable,
+    "disable": enabled.disable,
+    "stay-down": enabled.stop,
 }

@@ -74,6 +74,8 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
         "memory": lambda: system.meminfo(machine.text("/proc/meminfo")),
         "release": lambda: storage.release(machine, state_dir, cluster),
+        "switch": lambda: storage.switch(machine, state_dir, cluster),
+        "enabled": lambda: storage.enabled(machine, state_dir, cluster),
         "lease": lambda: storage.lease(machine, state_dir, cluster),
         "staging": lambda: storage.staging(machine, state_dir, cluster),
         "rays": lambda: storage.rays(machine, state_dir),

@@ -5,6 +5,10 @@ The one module of this room that other rooms import: what both sides say is writ
 
 from __future__ import annotations
 
+import hashlib
+import re
+from typing import Mapping
+
 # Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
 LABEL_CLUSTER = "io.sparkcluster.cluster"
 LABEL_GROUP = "io.sparkcluster.group"
@@ -15,6 +19,8 @@ LABEL_PLAN = "io.sparkcluster.plan"
 LABEL_STATE_DIR = "io.sparkcluster.state_dir"
 LABEL_RANK_DIR = "io.sparkcluster.rank_dir"
 LABEL_RUNTIME = "io.sparkcluster.runtime"
+# Seconds that an engine lets requests in flight finish after SIGTERM; none where it aborts them.
+LABEL_DRAIN = "io.sparkcluster.drain_s"
 LABEL_MEASURE = "io.sparkcluster.measure"
 
 # Files in the directory of a rank.
@@ -24,7 +30,16 @@ RANK_FILE = "rank.json"
 MEMORY_FILE = "memory.json"
 SHARED_MEMORY = "/dev/shm"
 SHARED_NAME = r"^[!-.0-~]*[!-\-0-~][!-.0-~]*$"  # of a file in it, in a command: one word, no other folder
+SWITCH_FILE = "switch.json"  # of a cluster: the switch to another release that is under way
+START_FILE = "start.json"  # of a cluster: what starts this node's rank of the recorded release
+# Of a cluster that is enabled: a directory, and files in it.
+ENABLED_DIR = "enabled"
+GUARD_FILE = "guard.py"
+CONFIG_FILE = "config.json"
+TOKEN_FILE = "token"
+STOPPED_FILE = "stopped"  # written by down: nothing starts until the next release is recorded
 BIND_FILE = "bind.so"
+_COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it
 COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 
 # Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.
@@ -58,6 +73,19 @@ def hub_folder(model_id: str) -> str:
     return "hub/models--" + model_id.replace("/", "--")
 
 
+def kept_image(cluster: str, number: int) -> str:
+    """The tag on the image that a rank of release ``number`` of ``cluster`` runs on a node."""
+    return "%s:%06d" % (kept_repository(cluster), number)
+
+
+def kept_repository(cluster: str) -> str:
+    """Repository of the tags of ``cluster``; a name that Docker does not allow in one is followed by its hash."""
+    if not _COMPONENT.fullmatch(cluster):
+        allowed = re.sub("[^a-z0-9]+", "-", cluster.lower()).strip("-")
+        cluster = "%s-%s" % (allowed, hashlib.sha256(cluster.encode()).hexdigest()[:8])
+    return "sparkcluster/" + cluster
+
+
 def registry_of(reference: str) -> str:
     """Host of the registry in an image reference; empty for Docker Hub, which ``docker login`` means by itself."""
     first, slash, _ = reference.partition("/")
@@ -74,3 +102,64 @@ def repository_of(reference: str) -> str:
     for prefix in ("docker.io/", "library/"):
         repository = repository[len(prefix) :] if repository.startswith(prefix) else repository
     return repository
+
+
+def of_newest_images(images: dict[int, str | None], most: int) -> set[int]:
+    """The releases that are kept of those in ``images``, by number: all that have one of the ``most`` newest images.
+
+    One without an image is kept if no image of a newer one was dropped.
+    """
+    met: set[str] = set()
+    kept: set[int] = set()
+    dropped = False
+    for number in sorted(images, reverse=True):
+        image = images[number]
+        if image is not None and image not in met:
+            if len(met) < most:
+                met.add(image)
+            else:
+                dropped = True
+        if (image in met) if image is not None else not dropped:
+            kept.add(number)
+    return kept
+
+
+# Llama 3.1 70B in FP8, a dense model that barely fits, prefills 803 tokens/s on a Spark (LMSYS,
+# https://lmsys.org/blog/2025-10-13-nvidia-dgx-spark). Over 128K tokens attention costs as much again (4 * tokens *
+# 8192 * 80 layers FLOP per token, half of it on average, beside 2 * 70e9), so this is half of what is left.
+PREFILL_FLOOR = 200.0
+"""Tokens per second that any model prefills at least."""
+_LEAST_STALL_S = 60.0
+UNKNOWN_CONTEXT = 262_144
+"""Tokens of the longest prompt where the engine does not say it: that of most models."""
+
+
+def stall_limit_s(context: int | None) -> float:
+    """Seconds without movement after which an engine that serves ``context`` tokens is dead."""
+    return max(_LEAST_STALL_S, (context or UNKNOWN_CONTEXT) / PREFILL_FLOOR)
+
+
+class Movement:
+    """For how long an engine's counters have not moved.
+
+    Attributes:
+        moved: whether two readings differed.
+    """
+
+    def __init__(self) -> None:
+        self.moved = False
+        self._last: dict[str, float] | None = None
+        self._unread = True
+        self._moved_at_s = 0.0
+
+    def feed(self, at_s: float, counters: Mapping[str, float]) -> None:
+        """Take in the counters ``at_s`` seconds after the request was sent; none where they could not be read."""
+        self._unread = not counters
+        if counters and counters != self._last:
+            self.moved = self._last is not None
+            self._moved_at_s = at_s
+            self._last = dict(counters)
+
+    def stalled_s(self, now_s: float) -> float | None:
+        """Seconds without movement until ``now_s``; None where the counters cannot be read: no evidence of either."""
+        return None if self._unread else now_s - self._moved_at_s

@@ -10,7 +10,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, because
-from sparkcluster.node.shared import UNFINISHED, WHOLE, hub_folder
+from sparkcluster.node.shared import (
+    CONFIG_FILE,
+    ENABLED_DIR,
+    STOPPED_FILE,
+    SWITCH_FILE,
+    UNFINISHED,
+    WHOLE,
+    hub_folder,
+)
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
@@ -237,6 +245,31 @@ def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     if not isinstance(number, int) or not isinstance(plan_hash, str):
         raise Unreadable("no number and plan_hash: %s" % path)
     return {"number": number, "plan_hash": plan_hash, "record": record}
+
+
+def switch(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+    """The switch to another release that was begun and not ended on this node, or None.
+
+    Raises:
+        Unreadable: its document is damaged.
+    """
+    path = "%s/%s" % (trusted(machine, state_dir, cluster), SWITCH_FILE)
+    return machine.document(path) if machine.exists(path) else None
+
+
+def enabled(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+    """What the cluster's guard on this node does, where the cluster is enabled; None where it is not."""
+    folder = "%s/%s" % (trusted(machine, state_dir, cluster), ENABLED_DIR)
+    if not machine.exists("%s/%s" % (folder, CONFIG_FILE)):
+        return None
+    found: Dict[str, Any] = {
+        "runs": common.is_locked(machine.at(folder + "/guard.lock")),
+        "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
+    }
+    for key, name in (("gave_up", "gave_up.json"), ("waits", "waits.json")):
+        document = common.read_json(machine.at("%s/%s" % (folder, name)))
+        found[key] = str(document.get("why"))[:1000] if isinstance(document, dict) else None
+    return found
 
 
 def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster") -> Optional[Dict[str, Any]]:

@@ -1,0 +1,132 @@
+"""What this node has of a cluster that is enabled, and the agent's steps that change it.
+
+Below ``clusters/NAME``::
+
+    start.json              what starts this node's rank of the release that was recorded last
+    enabled/guard.py        the program that starts it after a reboot, and restarts a dead group (``guard``)
+    enabled/config.json     cluster, node, state_dir, runtime, port and limits
+    enabled/token           random, the same on all nodes: by it guards know each other
+    enabled/stopped         written by down: nothing starts until the next release is recorded
+    enabled/starts.json     when this node's guard restarted its group, in seconds since 1970
+    enabled/gave_up.json    why it does not restart its group any more
+    enabled/waits.json      what it waits for
+    enabled/leases.json     epochs of leases that guards took on this node
+    enabled/journal.jsonl   every restart and how it ended
+    enabled/guard.lock      held while the guard runs
+
+Python 3.8, standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from typing import Any, Dict
+
+from sparkcluster.node import common, unit
+from sparkcluster.node.programs import Failed
+from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START_FILE, STOPPED_FILE, TOKEN_FILE
+
+STARTS_FILE, GAVE_UP_FILE, WAITS_FILE, LEASES_FILE = "starts.json", "gave_up.json", "waits.json", "leases.json"
+JOURNAL_FILE, LOCK_FILE = "journal.jsonl", "guard.lock"
+JOURNAL_LINES = 1000
+
+
+def directory_of(state_dir: str, cluster: str) -> str:
+    """The directory of ``cluster`` where it is enabled on this node."""
+    return os.path.join(common.cluster_dir(state_dir, cluster), ENABLED_DIR)
+
+
+def start_file(state_dir: str, cluster: str) -> str:
+    """The document of what starts this node's rank."""
+    return os.path.join(common.cluster_dir(state_dir, cluster), START_FILE)
+
+
+def recorded(request: Dict[str, Any], step: Dict[str, Any]) -> None:
+    """Take in that a release was recorded: ``step`` has its number, and in ``start`` what starts this node's rank.
+
+    With an empty ``start`` the rank goes on as before; null says that it did not come up, and is not started again.
+    What ``down`` wrote, and what the guard gave up, is over.
+    """
+    place = (request["state_dir"], request["cluster"])
+    if "start" not in step:  # it is recorded again, for going back
+        return
+    if step["start"] is None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(start_file(*place))
+    else:
+        _write_start(request, step["start"] or common.read_json(start_file(*place)), int(step["number"]))
+    clear(directory_of(*place))
+
+
+def _write_start(request: Dict[str, Any], start: Any, number: int) -> None:
+    if isinstance(start, dict):
+        # ``release`` is the one that it was started with; others were recorded beside it since.
+        document = dict({"release": number}, **dict(start, number=number, epoch=request["epoch"]))
+        path = start_file(request["state_dir"], request["cluster"])
+        common.write_atomically(path, json.dumps(document, sort_keys=True).encode())
+
+
+def clear(directory: str) -> None:
+    """Forget what keeps the guard from starting anything."""
+    for name in (STOPPED_FILE, GAVE_UP_FILE, STARTS_FILE, WAITS_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))
+
+
+def stop(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
+    directory = directory_of(request["state_dir"], request["cluster"])
+    if os.path.isdir(directory):
+        common.write_atomically(os.path.join(directory, STOPPED_FILE), b"%d\n" % int(time.time()))
+    return {}
+
+
+def enable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Install the guard: its ``program``, ``config``, ``token`` and systemd unit. ``number`` is the release recorded.
+
+    Answers as ``unit.install`` does.
+    """
+    place = (request["state_dir"], request["cluster"])
+    start = common.read_json(start_file(*place))
+    if not isinstance(start, dict) or start.get("number") != step["number"]:
+        raise Failed("this node has not recorded what starts its rank of release %d" % step["number"])
+    directory = directory_of(*place)
+    _write_start(request, start, step["number"])
+    unit.end(directory, step["unit"])
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    os.chmod(directory, 0o700)
+    contents = {GUARD_FILE: step["program"], CONFIG_FILE: json.dumps(step["config"]), TOKEN_FILE: step["token"]}
+    for name, text in contents.items():
+        common.write_atomically(os.path.join(directory, name), text.encode())
+    clear(directory)
+    return unit.install(directory, step["unit"])
+
+
+def disable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+    """Remove the guard, its unit and all of its files."""
+    directory = directory_of(request["state_dir"], request["cluster"])
+    unit.end(directory, step["unit"])
+    unit.remove(step["unit"])
+    if os.path.islink(directory):
+        raise Failed("%s is a link; remove it" % directory)
+    if os.path.isdir(directory):
+        shutil.rmtree(directory)
+    return {}
+
+
+def journal(directory: str, **entry: Any) -> None:
+    """Append an act of the guard; the oldest are dropped."""
+    path = os.path.join(directory, JOURNAL_FILE)
+    document = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry}
+    line = json.dumps(document).encode() + b"\n"
+    with os.fdopen(common.open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
+        lines = file.readlines()
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    if len(lines) >= 2 * JOURNAL_LINES:
+        common.write_atomically(path, b"".join([*lines[-JOURNAL_LINES:], line]))

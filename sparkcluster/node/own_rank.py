@@ -1,0 +1,220 @@
+"""What a guard does on its own node: says how its rank is, holds the node's lease, starts and stops the rank.
+
+Everything goes through the agent's own functions, under the lease and the change lock of this node. Python 3.8,
+standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from typing import Any, BinaryIO, Dict, List, Optional
+
+from sparkcluster.node import agent, common, enabled, ranks
+from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
+from sparkcluster.node.programs import Failed
+from sparkcluster.node.shared import (
+    CONFIG_FILE,
+    LABEL_CLUSTER,
+    LABEL_RANK_DIR,
+    LABEL_RUNTIME,
+    LABEL_STATE_DIR,
+    STOPPED_FILE,
+    SWITCH_FILE,
+)
+
+OPERATION = "restart"
+BARRIER_S = 15.0  # as of an operator's lease
+GRACE_S = 30
+_KEPT_EPOCHS = 1000
+
+
+class Held:
+    """The lease of this node, held by its guard."""
+
+    def __init__(self, lock: BinaryIO, epoch: int) -> None:
+        self.lock = lock
+        self.epoch = epoch
+
+
+class OwnRank:
+    """This node's rank of an enabled cluster, by the guard's ``directory``."""
+
+    def __init__(self, directory: str, machine: Optional[Machine] = None) -> None:
+        self.directory = directory
+        config = common.read_json(os.path.join(directory, CONFIG_FILE))
+        if not isinstance(config, dict):
+            raise Failed("%s has no %s" % (directory, CONFIG_FILE))
+        self.config: Dict[str, Any] = config
+        self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
+        self.held: Optional[Held] = None
+        self._machine = machine or Machine(docker_limit_s=DOCKER_LIMIT_S)
+        self._taking = threading.Lock()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether this guard is still wanted."""
+        return os.path.exists(os.path.join(self.directory, CONFIG_FILE))
+
+    def start_document(self) -> Dict[str, Any]:
+        """What starts the rank of the recorded release; empty without one."""
+        document = common.read_json(enabled.start_file(self.state_dir, self.cluster))
+        return document if isinstance(document, dict) else {}
+
+    def report(self) -> Dict[str, Any]:
+        """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
+
+        ``why`` is what keeps the guard from changing anything, or None.
+        """
+        start = self.start_document()
+        why = self._why(start)
+        states: Dict[str, str] = {}
+        if why is None:
+            try:
+                present = {rank["name"]: rank["state"] for rank in self._present()}
+            except Unreadable as error:
+                why = "the ranks of %s cannot be read: %s" % (self.node, error)
+            else:
+                states = {name: present.get(name, "gone") for name in start["ranks"]}
+                others = [name for name, state in present.items() if name not in states and state == "running"]
+                if others:
+                    why = "%s runs on %s, and is not of the recorded release" % (", ".join(sorted(others)), self.node)
+        return {"node": self.node, "release": start.get("number", 0), "leases": self.leases(start),
+                "ranks": states, "why": why}  # fmt: skip
+
+    def _why(self, start: Dict[str, Any]) -> Optional[str]:
+        if not start:
+            return "%s has recorded no release" % self.node
+        if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
+            return "the cluster was stopped by sparkcluster down"
+        lock, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
+        if self.held is None and common.is_locked(lock):
+            last = common.read_json(record) or {}
+            return "%s is changing the cluster" % str(last.get("operator") or "an operator")[:200]
+        path = os.path.join(common.cluster_dir(self.state_dir, self.cluster), SWITCH_FILE)
+        if os.path.lexists(path):
+            switch = common.read_json(path) or {}
+            number, groups = switch.get("number"), switch.get("groups")
+            if not isinstance(number, int) or not isinstance(groups, list):
+                return "%s is damaged" % path
+            if number > start["release"] and start["group"] in groups:
+                return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
+        return None
+
+    def leases(self, start: Dict[str, Any]) -> int:
+        """How many leases operators were granted on this node since the release was recorded: its epoch.
+
+        Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
+        """
+        last = common.read_json(self._lease_record) or {}
+        begin, epoch = int(start.get("epoch", 0)), int(last.get("epoch", 0))
+        own = [each for each in self._own_epochs() if begin < each <= epoch]
+        return epoch - begin - len(own)
+
+    def take(self) -> None:
+        """Take the lease of this node, as an operator does.
+
+        Raises:
+            Failed: somebody has it, or a change of the last one has not ended.
+        """
+        with self._taking:
+            if self.held is not None:
+                raise Failed("the guard of %s is at work already" % self.node)
+            lock_path, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
+            lock = common.try_lock(lock_path)
+            last = common.read_json(record) or {}
+            if lock is None:
+                raise Failed("%s has the lease on %s" % (str(last.get("operator") or "an operator")[:200], self.node))
+            try:
+                epoch = int(last.get("epoch", 0))
+                self._write_lease(epoch, granted=False)
+                common.change_lock(self.state_dir, self.cluster, BARRIER_S).close()
+                path = os.path.join(self.directory, enabled.LEASES_FILE)
+                own = [*self._own_epochs(), epoch + 1][-_KEPT_EPOCHS:]
+                common.write_atomically(path, json.dumps(own).encode())
+                self._write_lease(epoch + 1, granted=True)
+            except common.Busy as busy:
+                lock.close()
+                raise Failed("on %s %s" % (self.node, busy)) from None
+            except BaseException:
+                lock.close()
+                raise
+            self.held = Held(lock, epoch + 1)
+
+    def release(self) -> None:
+        """Let go of the lease."""
+        held, self.held = self.held, None
+        if held is not None:
+            held.lock.close()
+
+    def start(self) -> None:
+        """Start the rank of the recorded release.
+
+        Raises:
+            Failed: a step failed, or the lease is not held.
+        """
+        start = self.start_document()
+        steps = [
+            dict(step, number=start["number"]) if step["do"] == "restore-secrets" else step for step in start["steps"]
+        ]
+        self._change(steps)
+
+    def stop(self) -> None:
+        """Stop and remove every rank of the cluster on this node.
+
+        Raises:
+            Failed: one cannot be stopped, or the lease is not held.
+        """
+        try:
+            present = self._present()
+        except Unreadable as error:
+            raise Failed("the ranks of %s cannot be read: %s" % (self.node, error)) from None
+        process = [rank for rank in present if rank["labels"].get(LABEL_RUNTIME) == "process"]
+        containers = [rank["name"] for rank in present if rank not in process]
+        steps: List[Dict[str, Any]] = []
+        if containers:
+            steps.append({"do": "stop-containers", "names": containers, "grace_s": GRACE_S})
+        if process:
+            directories = [rank["labels"].get(LABEL_RANK_DIR, "") for rank in process]
+            steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S})
+        if steps:
+            self._change(steps)
+
+    def _change(self, steps: List[Dict[str, Any]]) -> None:
+        held = self.held
+        if held is None:
+            raise Failed("the guard of %s does not hold the lease" % self.node)
+        lease = {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": held.epoch}
+        answer = agent.main({**lease, "order": time.monotonic_ns(), "steps": steps}, None)  # type: ignore[arg-type]
+        if "results" not in answer:
+            failed = answer.get("failed") or {"step": "change", "message": answer.get("refused")}
+            raise Failed("%s: %s: %s" % (self.node, failed["step"], failed["message"]))
+
+    def _present(self) -> List[Dict[str, Any]]:
+        if self.config["runtime"] == "process":
+            found = ranks.processes(self._machine, self.state_dir, self.cluster)
+        else:
+            found = ranks.containers(self._machine, "%s=%s" % (LABEL_CLUSTER, self.cluster))
+        return [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == self.state_dir]
+
+    @property
+    def _lease_record(self) -> str:
+        return common.lease_files(self.state_dir, self.cluster, "cluster")[1]
+
+    def _own_epochs(self) -> List[int]:
+        found = common.read_json(os.path.join(self.directory, enabled.LEASES_FILE))
+        return [each for each in found if isinstance(each, int)] if isinstance(found, list) else []
+
+    def _write_lease(self, epoch: int, *, granted: bool) -> None:
+        document = {
+            "epoch": epoch,
+            "operator": "the guard on %s" % self.node,
+            "operation": OPERATION,
+            "since": time.time(),
+            "granted": granted,
+            "mark": hashlib.sha256(os.urandom(16)).hexdigest(),  # nobody resumes it
+        }
+        common.write_atomically(self._lease_record, json.dumps(document).encode())

@@ -1,0 +1,204 @@
+"""``enable`` and ``disable``: guards on the nodes that bring the recorded release back after a reboot."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets as random
+from collections.abc import Collection, Mapping
+from shlex import quote
+from typing import Any
+
+from sparkcluster import engines
+from sparkcluster.answers import checked
+from sparkcluster.endpoint.ask import request
+from sparkcluster.endpoint.find import endpoints
+from sparkcluster.errors import LaunchError, LeaseHeld, UsageError
+from sparkcluster.facts.base import Fact, read
+from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, all_values
+from sparkcluster.hosts.program import call, standalone
+from sparkcluster.inspect.cluster import View
+from sparkcluster.inspect.status import status
+from sparkcluster.plan.records import current_lease, recorded_groups, recorded_release
+from sparkcluster.probing.collect import collect_facts
+from sparkcluster.report import Report, count
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.memory import EVICT_S, weights_paths
+from sparkcluster.runtime.ranks import start_steps
+from sparkcluster.spec import Spec
+
+# Above Ray's and torch's ports, and below those that Linux chooses from.
+FIRST_PORT = 29_750
+_PORTS = 100
+_CHANGE_S = 180.0
+
+
+class Installed(Fact):
+    """The guard of a node: path of its systemd unit, None without systemd, and the command that it runs."""
+
+    unit: str | None
+    command: tuple[str, ...]
+
+
+class _Ended(Fact):
+    """The guard of a node has ended."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Enabled:
+    """How ``enable`` ended: the release that guards bring back, and the guard of each node."""
+
+    release: int
+    nodes: Mapping[str, Installed]
+
+
+def start_documents(
+    view: View,
+    names: Collection[str],
+    hashes: Mapping[str, Mapping[str, Any]],
+    *,
+    failed: Collection[str],
+    ready_timeout_s: float,
+) -> dict[str, dict[str, Any] | None]:
+    """By node, what starts its rank of the groups ``names`` again as it was started; without a secret. Pure.
+
+    Empty for nodes of groups that go on, None for those of groups that ``failed``. ``hashes`` are those of the secrets,
+    by group; their values come from what the node keeps of the release.
+    """
+    (topology, plan), spec, facts = view.ready(), view.spec, view.facts
+    entry = standalone("launcher", spec.playbook.engine)
+    apis = endpoints(plan.as_json(), plan.engine)
+    documents: dict[str, dict[str, Any] | None] = {
+        name: None if node.group in failed else {} for name, node in plan.nodes.items()
+    }
+    for group in topology.groups:
+        if group.name not in names:
+            continue
+        counters = engines.engine(plan.engine).counters
+        asked = request(apis[group.name], spec.playbook.verify, limit_s=0, max_tokens=1, counters=counters)
+        addresses = {member.name: member.address for member in group.members}
+        for name in group.names:
+            planned = plan.nodes[name]
+            image = next((rank.image for rank in planned.containers), None)
+            evict = {"do": "evict", "paths": weights_paths(spec.playbook, facts[name]), "image": image}
+            steps = start_steps(planned, entry=entry, secrets={}, hashes=hashes.get(group.name, {}), kept_secrets=0)
+            documents[name] = {
+                "group": group.name,
+                "head": planned.role == "head",
+                "address": addresses[name],
+                "peers": {other: address for other, address in addresses.items() if other != name},
+                "ranks": [rank.name for rank in planned.containers],
+                "steps": [{**evict, "limit_s": EVICT_S}, *steps],
+                "ask": asked if planned.role == "head" else None,
+                "ready_timeout_s": ready_timeout_s,
+            }
+    return documents
+
+
+def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
+    """Install guards on every node of the release that serves.
+
+    Raises:
+        UsageError: no release serves.
+        LeaseHeld: another operator has the lease.
+        SparkclusterError: a node could not be changed.
+    """
+    report.step("probe", count(len(fleet.hosts), "node"))
+    path = quote(str(spec.inventory_path))
+    document = status(fleet, spec)
+    if document["state"] != "serving":
+        raise UsageError(
+            f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
+            hint=f"sparkcluster up {path}; then enable",
+        )
+    with _lease(fleet, spec, "enable") as lease:
+        report.step("lease", count(len(fleet.hosts), "node"))
+        facts = _facts(fleet, spec)
+        newest = recorded_release(spec.inventory, facts)
+        groups = recorded_groups(newest.record) if newest else {}
+        nodes = [name for group in groups.values() for name in group.ranks]
+        former = [name for name in nodes if name not in facts]
+        if newest is None or former or newest.number != document["release"]:
+            why = f"{', '.join(former)} left the inventory" if former else "the release changed meanwhile"
+            raise LaunchError(f"{why}; nothing was enabled", step="enable", hint=f"sparkcluster status {path}")
+        report.step("enable", f"release {newest.number} on {count(len(nodes), 'node')}")
+        program, token, port = standalone("guard", spec.playbook.engine), random.token_hex(32), free_port(facts, nodes)
+        steps = {
+            name: [
+                {
+                    "do": "enable",
+                    "number": newest.number,
+                    "program": program,
+                    "token": token,
+                    "unit": unit_name(spec),
+                    "config": {
+                        "cluster": spec.inventory.cluster,
+                        "node": name,
+                        "state_dir": facts[name].state_dir,
+                        "runtime": spec.inventory.runtime.kind,
+                        "port": port,
+                    },
+                }
+            ]
+            for name in nodes
+        }
+        results = lease.changer.apply(steps, timeout_s=_CHANGE_S)
+    return Enabled(
+        newest.number,
+        {
+            name: checked(Installed, found[0] if found else {}, node=name, step="enable")
+            for name, found in results.items()
+        },
+    )
+
+
+def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
+    """Remove the guards from every node of the inventory; the nodes that had one.
+
+    Raises:
+        LeaseHeld: another operator has the lease.
+        SparkclusterError: a node could not be changed.
+    """
+    report.step("probe", count(len(fleet.hosts), "node"))
+    holder = current_lease(_facts(fleet, spec))
+    if holder is not None and holder.operation == "restart":
+        end_guards(fleet, spec)
+    with _lease(fleet, spec, "disable") as lease:
+        facts = _facts(fleet, spec)
+        report.step("disable", count(len(facts), "node"))
+        lease.changer.apply({name: [{"do": "disable", "unit": unit_name(spec)}] for name in facts})
+    return [name for name, node in facts.items() if read(node.enabled) is not None]
+
+
+def end_guards(fleet: Fleet, spec: Spec) -> None:
+    """End the guards, one of which has the lease, since it restarts its group."""
+    request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "unit": unit_name(spec)}
+
+    def end(host: Host) -> _Ended:
+        return call(host, "unit", request, answer=_Ended, timeout_s=90)
+
+    all_values(fleet.each(end, list(fleet.hosts)), LeaseHeld)
+
+
+def unit_name(spec: Spec) -> str:
+    """Name of the systemd unit of the cluster's guards."""
+    return f"sparkcluster-{spec.inventory.cluster}.service"
+
+
+def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:
+    """A port on which nothing listens on any of ``nodes``."""
+    taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
+    return next((port for port in range(FIRST_PORT, FIRST_PORT + _PORTS) if port not in taken), FIRST_PORT)
+
+
+def _facts(fleet: Fleet, spec: Spec) -> dict[str, Facts]:
+    """Facts of all nodes; raises the error of one that cannot be reached."""
+    collected = collect_facts(fleet, spec)
+    return all_values({**collected.facts, **collected.errors}, LeaseHeld)
+
+
+def _lease(fleet: Fleet, spec: Spec, operation: Any) -> Lease:
+    inventory = spec.inventory
+    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation)
+    return lease.acquire(list(fleet.hosts))

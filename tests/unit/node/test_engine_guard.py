@@ -1,0 +1,167 @@
+"""When a guard calls an engine dead: as endpoint.dead does, over a real endpoint."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+
+import pytest
+
+from sparkcluster.endpoint import dead
+from sparkcluster.node import engine_guard, shared
+
+
+class Engine(http.server.ThreadingHTTPServer):
+    """An engine on this node; ``status`` of completions, ``delay_s`` before them, and its counters."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.daemon_threads = True
+        self.statuses = [200]
+        self.delay_s = 0.0
+        self.counters = {"generated": 5, "prompted": 5}
+        self.moving = self.readable = True
+        self.asked = 0
+        self.over = threading.Event()
+
+    @property
+    def request_document(self):
+        counters = {"generated": ["generated"], "prompted": ["prompted"]}
+        url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return {"endpoint": url, "model": "m", "messages": [], "max_tokens": 1, "stream": True, "counters": counters}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Engine
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self):
+        if self.path != "/metrics":
+            self.answer(200, json.dumps({"data": [{"id": "m", "max_model_len": 100}]}))
+        elif self.server.readable:
+            if self.server.moving:
+                self.server.counters["prompted"] += 1
+            self.answer(200, "".join(f"{name} {value}\n" for name, value in self.server.counters.items()))
+        else:
+            self.answer(404, "")
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked += 1
+        self.server.over.wait(self.server.delay_s)
+        status = self.server.statuses.pop(0) if len(self.server.statuses) > 1 else self.server.statuses[0]
+        if status != 200:
+            self.answer(status, json.dumps({"error": {"message": "EngineDeadError"}}))
+            return
+        chunk = {"choices": [{"delta": {"content": "x"}, "finish_reason": "length"}]}
+        self.answer(200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    monkeypatch.setattr(engine_guard, "COUNTERS_S", 0.05)
+    monkeypatch.setattr(engine_guard, "AGAIN_S", 0.05)
+    monkeypatch.setattr(engine_guard, "REFUSED_S", 0.05)
+    monkeypatch.setattr(engine_guard, "stall_limit_s", lambda _: 0.5)
+    with Engine() as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        yield made
+        made.over.set()
+        made.shutdown()
+        thread.join()
+
+
+def test_an_engine_that_answers_lives(engine):
+    assert engine_guard.why_dead(engine.request_document) is None
+
+
+def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
+    engine.delay_s, engine.moving = 60, False
+    why = engine_guard.why_dead(engine.request_document)
+    assert why is not None
+    assert why.startswith("no counter of the engine has moved for")
+
+
+@pytest.mark.parametrize("change", [{"moving": True}, {"readable": False}])
+def test_a_request_that_waits_longer_is_no_death_while_counters_move_or_cannot_be_read(engine, change):
+    engine.delay_s, engine.moving = 1.5, False
+    vars(engine).update(change)
+    assert engine_guard.why_dead(engine.request_document) is None
+
+
+def test_500_twice_is_death_and_once_is_not(engine):
+    engine.moving = False
+    engine.statuses = [500, 200]
+    assert engine_guard.why_dead(engine.request_document) is None
+    engine.statuses = [500]
+    assert "EngineDeadError" in (engine_guard.why_dead(engine.request_document) or "")
+
+
+def test_500_twice_is_no_death_where_tokens_were_generated_for_others(engine, monkeypatch):
+    engine.statuses = [500]
+    monkeypatch.setattr(time, "sleep", lambda _: engine.counters.update(generated=engine.counters["generated"] + 1))
+    assert engine_guard.why_dead(engine.request_document) is None
+
+
+@pytest.mark.parametrize("status", [401, 404, 503, 400])
+def test_any_other_answer_says_nothing(engine, status):
+    engine.statuses = [status]
+    assert engine_guard.why_dead(engine.request_document) is None
+
+
+def test_an_engine_that_is_started_is_waited_for(engine):
+    engine.statuses = [503, 500, 200]
+    assert engine_guard.until_answered(engine.request_document, 10, lambda: True)
+    engine.statuses = [503]
+    assert not engine_guard.until_answered(engine.request_document, 0.3, lambda: True)
+    assert not engine_guard.until_answered(engine.request_document, 10, lambda: False)
+
+
+def test_an_engine_that_generates_for_others_is_not_asked(engine):
+    guard = engine_guard.EngineGuard(engine.request_document, 0.05)
+    try:
+        stop = time.monotonic() + 1
+        guard.want()
+        while time.monotonic() < stop:
+            engine.counters["generated"] += 1
+            time.sleep(0.005)
+        busy = engine.asked
+        assert busy <= 2
+        time.sleep(1)
+        assert engine.asked > busy + 2
+    finally:
+        guard.close()
+
+
+def test_what_was_found_before_a_change_does_not_count(engine):
+    engine.statuses = [500]
+    engine.moving = False
+    guard = engine_guard.EngineGuard(engine.request_document, 0.05)
+    try:
+        guard.want()
+        until = time.monotonic() + 10
+        while guard.dead is None:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        guard.forget()
+        assert guard.dead is None
+        time.sleep(0.5)
+        assert guard.dead is None
+    finally:
+        guard.close()
+
+
+def test_the_definition_is_the_one_of_endpoint_dead():
+    assert dead.stall_limit_s is shared.stall_limit_s
+    assert dead.Movement is shared.Movement

@@ -1,0 +1,602 @@
+"""The guards of two nodes, as the programs that enable installs, over real sockets; their ranks are processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.hosts.program import standalone
+from sparkcluster.node import agent, common, enabled, hello, own_rank, shared, unit
+from sparkcluster.node.group_guard import gone, problem
+
+ADDRESSES = {"alpha": "127.0.0.2", "beta": "127.0.0.3"}
+TOKEN = "5e" * 32
+ENGINE = """
+import http.server, json, os, sys, threading, time
+
+port, control = int(sys.argv[1]), sys.argv[2]
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def send(self, status, document, kind="application/json"):
+        body = document.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/metrics":
+            return self.send(200, "generated 5\\n", "text/plain")
+        self.send(200, json.dumps({"data": [{"id": "m", "max_model_len": 100}]}))
+
+    def do_POST(self):
+        if os.path.exists(control):
+            return self.send(500, json.dumps({"error": {"message": "EngineDeadError"}}))
+        chunk = {"choices": [{"delta": {"content": "x"}, "finish_reason": "length"}]}
+        self.send(200, "data: %s\\n\\ndata: [DONE]\\n\\n" % json.dumps(chunk), "text/event-stream")
+
+http.server.ThreadingHTTPServer(("127.0.0.2", port), Handler).serve_forever()
+"""
+SLEEP = "import time; time.sleep(600)"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.2", 0)) as one:
+        return one.getsockname()[1]
+
+
+def eventually(true, limit_s=20.0):
+    until = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < until, true
+        time.sleep(0.05)
+
+
+class Node:
+    """A node with its own state directory, on an address of the loopback interface."""
+
+    def __init__(self, cluster, name):
+        self.cluster, self.name = cluster, name
+        self.state = cluster.folder / name
+        self.directory = Path(common.cluster_dir(str(self.state), "atlas"))
+        self.enabled = self.directory / shared.ENABLED_DIR
+        self.guard = None
+        self.log = cluster.folder / f"{name}.log"
+
+    def record(self, number=1, epoch=3, *, program=None, ready_timeout_s=15, **changes):
+        """What the agent's step record leaves, under ``epoch``."""
+        head = self.name == "alpha"
+        rank_dir = str(self.directory / "ranks" / f"atlas-{number}-{self.name}")
+        words = [ENGINE, str(self.cluster.api), str(self.cluster.control)] if head else [SLEEP]
+        labels = {
+            shared.LABEL_CLUSTER: "atlas",
+            shared.LABEL_STATE_DIR: str(self.state),
+            shared.LABEL_RANK_DIR: rank_dir,
+            shared.LABEL_RUNTIME: "process",
+            shared.LABEL_PLAN: "p",
+        }
+        start = {
+            "group": "default",
+            "head": head,
+            "address": ADDRESSES[self.name],
+            "peers": {name: at for name, at in ADDRESSES.items() if name != self.name},
+            "ranks": [f"atlas-{number}-{self.name}"],
+            "steps": [
+                {"do": "restore-secrets", "number": 0, "path": f"{rank_dir}/secrets.env"},
+                {
+                    "do": "start-process",
+                    "name": f"atlas-{number}-{self.name}",
+                    "argv": [sys.executable, "-c", *([program] if program else words)],
+                    "rank_dir": rank_dir,
+                    "env": {},
+                    "env_file": f"{rank_dir}/secrets.env",
+                    "labels": labels,
+                },
+            ],
+            "ask": {
+                "endpoint": f"http://127.0.0.2:{self.cluster.api}/v1", "model": "m", "messages": [], "max_tokens": 1,
+                "stream": True, "counters": {"generated": ["generated"]},
+            } if head else None,
+            "ready_timeout_s": ready_timeout_s,
+        }  # fmt: skip
+        common.write_atomically(str(self.directory / f"releases/{number:06d}.env"), b"KEY=1\n")
+        enabled.recorded(self.lease(epoch), {"number": number, "start": {**start, **changes}})
+
+    def lease(self, epoch, operator="ann"):
+        """An operator's lease that is over; as a request has it."""
+        document = {"epoch": epoch, "operator": operator, "granted": True}
+        common.write_atomically(str(self.directory / "lease.json"), json.dumps(document).encode())
+        return {"state_dir": str(self.state), "cluster": "atlas", "epoch": epoch}
+
+    def install(self, token=TOKEN, **limits):
+        """The files that enable leaves."""
+        config = {
+            "cluster": "atlas", "node": self.name, "state_dir": str(self.state), "runtime": "process",
+            "port": self.cluster.port,
+            "limits": {"starts": 3, "pause_s": 0.1, "most_pause_s": 0.2, "probe_s": 0.2, "look_s": 0.3, **limits},
+        }  # fmt: skip
+        files = {"guard.py": self.cluster.program, "config.json": json.dumps(config), "token": token}
+        for name, text in files.items():
+            common.write_atomically(str(self.enabled / name), text.encode())
+
+    def boot(self):
+        """Start the guard as ExecStart does."""
+        argv = unit.command(str(self.enabled))
+        argv[0] = sys.executable
+        with self.log.open("ab") as log:
+            self.guard = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def end(self):
+        """Kill guard and rank, as a power loss does."""
+        if self.guard is not None:
+            self.guard.kill()
+            self.guard.wait()
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def pids(self):
+        """The ranks that run."""
+        found = [common.read_json(str(path)) for path in self.directory.glob("ranks/*/rank.json")]
+        return [rank["pid"] for rank in found if agent.alive(rank)]
+
+    @property
+    def journal(self):
+        path = self.enabled / "journal.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def acts(self):
+        return [entry["act"] for entry in self.journal]
+
+    @property
+    def waits(self):
+        document = common.read_json(str(self.enabled / "waits.json"))
+        return document["why"] if document else None
+
+    def says(self, text):
+        return text in self.log.read_text()
+
+
+class Cluster:
+    def __init__(self, folder):
+        self.folder = folder
+        self.api, self.port = free_port(), free_port()
+        self.control = folder / "engine-is-dead"
+        self.program = standalone("guard", "vllm")
+        self.alpha, self.beta = self.nodes = [Node(self, name) for name in ADDRESSES]
+
+    def enable(self, **limits):
+        for node in self.nodes:
+            node.install(**limits)
+            node.record()
+
+    def boot(self):
+        for node in self.nodes:
+            node.boot()
+
+    def serves(self):
+        eventually(lambda: self.alpha.acts[-1:] == ["serving"] and all(node.pids() for node in self.nodes))
+
+    def starts_nothing(self, why):
+        """The head's guard says why, and goes on to start nothing."""
+        eventually(lambda: why in (self.alpha.waits or ""))
+        time.sleep(1)
+        assert [node.pids() for node in self.nodes] == [[], []]
+        assert self.alpha.acts == []
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    yield made
+    for node in made.nodes:
+        node.end()
+
+
+def test_after_a_reboot_both_nodes_start_the_release_again(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    assert cluster.alpha.acts == ["restart", "serving"]
+    assert "atlas-1-alpha, atlas-1-beta are not running" in cluster.alpha.journal[0]["why"]
+    assert cluster.beta.acts == []
+    # its secrets are those that the node keeps of the release
+    assert (cluster.beta.directory / "ranks/atlas-1-beta/secrets.env").read_text() == "KEY=1\n"
+
+
+def test_what_was_waited_for_before_a_reboot_is_forgotten(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    cluster.alpha.guard.kill()
+    cluster.alpha.guard.wait()
+    (cluster.alpha.enabled / "waits.json").write_text(json.dumps({"why": "beta"}))
+    cluster.alpha.boot()
+    eventually(lambda: cluster.alpha.waits is None)
+
+
+def test_a_node_that_was_rebooted_alone_brings_the_whole_group_back(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    before = cluster.alpha.pids()
+    cluster.beta.end()
+    eventually(lambda: "beta: not reachable" in (cluster.alpha.waits or ""))
+    assert cluster.alpha.pids() == before
+    cluster.beta.boot()
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving", "restart", "serving"], 40)
+    assert cluster.alpha.pids() != before
+
+
+def test_nothing_starts_until_the_other_node_is_there(cluster):
+    cluster.enable()
+    cluster.alpha.boot()
+    cluster.starts_nothing("beta: not reachable")
+    cluster.beta.boot()
+    cluster.serves()
+
+
+def test_nothing_starts_after_down_until_the_next_release_is_recorded(cluster):
+    cluster.enable()
+    enabled.stop(cluster.beta.lease(3), {})
+    cluster.boot()
+    cluster.starts_nothing("stopped by sparkcluster down")
+    for node in cluster.nodes:
+        node.record(2, 4)
+    cluster.serves()
+    assert cluster.alpha.journal[-1]["release"] == 2
+
+
+def test_nothing_starts_where_the_nodes_have_different_releases(cluster):
+    cluster.enable()
+    cluster.beta.record(2)
+    cluster.boot()
+    cluster.starts_nothing("different releases (alpha: 1, beta: 2)")
+
+
+def test_nothing_starts_where_an_operator_changed_one_node_alone(cluster):
+    cluster.enable()
+    cluster.beta.lease(4)
+    cluster.boot()
+    cluster.starts_nothing("not changed alike (alpha: 0, beta: 1)")
+    cluster.alpha.lease(4)
+    cluster.serves()
+
+
+def test_nothing_starts_while_an_operator_has_the_lease(cluster):
+    cluster.enable()
+    lock = common.try_lock(str(cluster.beta.directory / "lease.lock"))
+    cluster.boot()
+    cluster.starts_nothing("ann is changing the cluster")
+    lock.close()
+    cluster.serves()
+
+
+def test_nothing_starts_in_the_middle_of_a_switch(cluster):
+    cluster.enable()
+    switch = cluster.beta.directory / "switch.json"
+    switch.write_text(json.dumps({"number": 2, "groups": ["default"]}))
+    cluster.boot()
+    cluster.starts_nothing("a switch to another release was cut off")
+    switch.write_text(json.dumps({"number": 1, "groups": ["default"]}))  # which was recorded
+    cluster.serves()
+
+
+def test_nothing_starts_beside_a_rank_of_another_release(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    before = [node.pids() for node in cluster.nodes]
+    for node in cluster.nodes:
+        node.record(2, 4)
+    eventually(lambda: "atlas-1-alpha runs on alpha, and is not of the recorded release" in (cluster.alpha.waits or ""))
+    time.sleep(1)
+    assert [node.pids() for node in cluster.nodes] == before
+
+
+def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
+    cluster.enable()
+    cluster.alpha.record(program="raise SystemExit(7)")
+    cluster.boot()
+    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"], 40)
+    assert cluster.alpha.acts == ["restart", "failed"] * 3 + ["gave up"]
+    assert "3 starts in 60 min, and still: atlas-1-alpha is not running" in cluster.alpha.journal[-1]["why"]
+    assert cluster.alpha.says("gave up of default")
+    time.sleep(1)
+    assert cluster.alpha.acts.count("restart") == 3
+    # not after the next boot either
+    for node in cluster.nodes:
+        node.end()
+    cluster.boot()
+    eventually(lambda: "it gave up" in (cluster.alpha.waits or ""))
+    time.sleep(1)
+    assert cluster.alpha.acts.count("restart") == 3
+    for node in cluster.nodes:
+        node.record(2, 5)
+    cluster.serves()
+
+
+def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    before = [node.pids() for node in cluster.nodes]
+    os.killpg(before[1][0], signal.SIGKILL)
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
+    after = [node.pids() for node in cluster.nodes]
+    assert all(len(pids) == 1 for pids in after)
+    assert not {pid for pids in after for pid in pids} & {pid for pids in before for pid in pids}
+    assert "atlas-1-beta is not running" in cluster.alpha.journal[2]["why"]
+
+
+def test_an_engine_that_answers_500_twice_is_restarted(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    cluster.control.touch()
+    eventually(lambda: cluster.alpha.acts[2:3] == ["restart"])
+    cluster.control.unlink()
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
+    assert "EngineDeadError" in cluster.alpha.journal[2]["why"]
+
+
+def test_a_group_of_one_node_needs_nobody(cluster):
+    cluster.alpha.install()
+    cluster.alpha.record(peers={})
+    cluster.alpha.boot()
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving"])
+
+
+def test_a_guard_waits_for_its_interconnect_address(cluster):
+    cluster.enable()
+    cluster.alpha.record(address="203.0.113.7")  # of no interface here: the cable is out, or it has another one now
+    cluster.boot()
+    cluster.starts_nothing("its interconnect address 203.0.113.7")
+    cluster.alpha.record()
+    cluster.serves()
+
+
+def test_a_lost_node_ends_a_start_and_counts_as_one(cluster):
+    cluster.enable()
+    cluster.control.touch()  # so that it starts, and does not answer
+    cluster.boot()
+    eventually(lambda: all(node.pids() for node in cluster.nodes))
+    cluster.beta.end()
+    eventually(lambda: cluster.alpha.acts == ["restart", "failed"])
+    eventually(lambda: not cluster.alpha.pids())
+    assert "beta" in cluster.alpha.journal[-1]["why"]
+    cluster.control.unlink()
+    cluster.beta.boot()
+    eventually(lambda: cluster.alpha.acts == ["restart", "failed", "restart", "serving"], 40)
+
+
+def test_a_model_that_never_answers_is_stopped_at_the_limit_of_its_start(cluster):
+    cluster.enable(starts=1)
+    for node in cluster.nodes:
+        node.record(ready_timeout_s=2)
+    cluster.control.touch()
+    cluster.boot()
+    eventually(lambda: cluster.alpha.acts == ["restart", "failed", "gave up"])
+    assert "did not answer within 2 s" in cluster.alpha.journal[1]["why"]
+    assert [node.pids() for node in cluster.nodes] == [[], []]
+
+
+def test_an_operator_finds_the_lease_of_a_guard_on_every_node_and_takes_it_when_it_ends(cluster):
+    cluster.enable()
+    cluster.control.touch()  # so that it starts, and does not answer
+    cluster.boot()
+    eventually(lambda: all(node.pids() for node in cluster.nodes))
+    for node in cluster.nodes:
+        lock, record, _ = common.lease_files(str(node.state), "atlas", "cluster")
+        assert common.is_locked(lock)
+        found = common.read_json(record)
+        assert (found["operator"], found["operation"], found["epoch"]) == (f"the guard on {node.name}", "restart", 4)
+    cluster.control.unlink()
+    cluster.serves()
+    eventually(lambda: not any(common.is_locked(str(node.directory / "lease.lock")) for node in cluster.nodes))
+    # A guard's own leases are no operator's.
+    assert [own_rank.OwnRank(str(node.enabled)).report()["leases"] for node in cluster.nodes] == [0, 0]
+
+
+def test_the_lease_on_a_peer_ends_with_the_heads_guard(cluster):
+    cluster.enable()
+    cluster.control.touch()
+    cluster.boot()
+    eventually(lambda: common.is_locked(str(cluster.beta.directory / "lease.lock")))
+    cluster.alpha.guard.kill()
+    eventually(lambda: not common.is_locked(str(cluster.beta.directory / "lease.lock")))
+
+
+def test_a_guard_ends_when_it_is_disabled_and_leaves_its_ranks(cluster):
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    for node in cluster.nodes:
+        request = {**node.lease(9), "steps": [{"do": "disable", "unit": "sparkcluster-test-none.service"}]}
+        lock = common.try_lock(str(node.directory / "lease.lock"))
+        assert agent.main(request, None) == {"results": [{}]}
+        lock.close()
+        assert node.guard.wait(5) == 0
+        assert not node.enabled.exists()
+        assert node.pids()
+
+
+def knock(cluster, say):
+    """What the guard of beta answers to ``say(lines)``, of one who comes from the address of alpha."""
+    try:
+        sock = socket.create_connection((ADDRESSES["beta"], cluster.port), 5, (ADDRESSES["alpha"], 0))
+    except OSError as error:
+        return str(error)
+    lines = hello._Lines(sock)
+    try:
+        say(lines)
+        return lines.read(time.monotonic() + 5)
+    except (hello.Refused, OSError) as refused:
+        return str(refused)
+    finally:
+        lines.close()
+
+
+FIRST = {"cluster": "atlas", "from": "alpha", "to": "beta", "nonce": "00"}
+
+
+def test_a_forged_hello_starts_nothing_and_is_counted(cluster):
+    cluster.enable()
+    cluster.beta.boot()
+    eventually(lambda: cluster.beta.log.exists() and cluster.beta.says("guards atlas"))
+
+    def wrong_proof(lines):
+        lines.write(FIRST)
+        lines.read(time.monotonic() + 5)
+        lines.write({"proof": "00" * 32})
+
+    def no_proof(lines):
+        lines.write(FIRST)
+        lines.read(time.monotonic() + 5)
+        lines.write({"body": json.dumps({"do": "take"}), "code": "00" * 32})
+
+    def reflected(lines):
+        """The listener's own proof, as if it were the caller's."""
+        lines.write(FIRST)
+        lines.write({"proof": lines.read(time.monotonic() + 5)["proof"]})
+
+    forged = [
+        wrong_proof,
+        no_proof,
+        reflected,
+        lambda lines: lines.write({**FIRST, "cluster": "other"}),
+        lambda lines: lines.write({**FIRST, "from": "gamma"}),
+        lambda lines: lines.write({**FIRST, "to": "alpha"}),
+        lambda lines: lines._sock.sendall(b"\x00" * 70_000 + b"\n"),
+        lambda lines: lines._sock.sendall(b"[" * 60_000 + b"\n"),
+    ]
+    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
+    for each in forged:
+        assert isinstance(knock(cluster, each), str), each
+    with pytest.raises(hello.Refused):
+        hello.call((ADDRESSES["beta"], cluster.port), b"0" * 64, cluster="atlas", name="alpha", other="beta",
+                   source=ADDRESSES["alpha"])  # fmt: skip
+    with contextlib.suppress(OSError), socket.create_connection((ADDRESSES["beta"], cluster.port), 5) as stranger:
+        assert stranger.recv(1) == b""  # from an address of no node of the group
+    eventually(lambda: cluster.beta.says("(9 refused)"))
+    assert cluster.beta.says("refused a hello from 127.0.0.2: the proof of the token is wrong")
+    assert cluster.beta.pids() == []
+    assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 3
+
+
+def overheard(cluster, asked):
+    """What alpha's guard sends to beta's to ask ``asked``, as one hears it who passes the lines on."""
+    server = socket.create_server(("127.0.0.4", cluster.port))
+    sent = []
+
+    def relay():
+        with server, server.accept()[0] as caller:
+            to = socket.create_connection((ADDRESSES["beta"], cluster.port), 5, (ADDRESSES["alpha"], 0))
+            with to, caller.makefile("rb") as lines, to.makefile("rb") as answers:
+                for line in lines:
+                    sent.append(line)
+                    to.sendall(line)
+                    if len(sent) != 2:  # the proof has no answer of its own
+                        caller.sendall(answers.readline())
+
+    thread = threading.Thread(target=relay)
+    thread.start()
+    talk = hello.call(("127.0.0.4", cluster.port), TOKEN.encode(), cluster="atlas", name="alpha", other="beta")
+    assert "failed" not in talk.ask(asked, 10)
+    talk.close()
+    thread.join()
+    return sent
+
+
+def test_what_was_said_once_cannot_be_repeated(cluster):
+    cluster.enable()
+    cluster.beta.boot()
+    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
+    sent = overheard(cluster, {"do": "take"})
+    assert len(sent) == 3
+    eventually(lambda: not common.is_locked(str(cluster.beta.directory / "lease.lock")))
+    assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 4
+
+    def again(lines):
+        lines._sock.sendall(sent[0])
+        lines.read(time.monotonic() + 5)  # another nonce
+        lines._sock.sendall(sent[1] + sent[2])
+
+    assert isinstance(knock(cluster, again), str)
+    eventually(lambda: cluster.beta.says("the proof of the token is wrong"))
+    assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 4
+
+
+@pytest.fixture
+def talkers():
+    """The two ends of a conversation, and the socket of the listener."""
+    sockets = socket.socketpair()
+    key = hello._key(TOKEN.encode(), ["atlas", "alpha", "beta", "1", "2"])
+    names = [("caller", "beta"), ("listener", "alpha")]
+    ends = [hello.Conversation(hello._Lines(one), key, *name) for one, name in zip(sockets, names, strict=True)]
+    yield *ends, sockets[1]
+    for end in ends:
+        end.close()
+
+
+def test_a_line_counts_once(talkers):
+    caller, listener, theirs = talkers
+    caller.say({"do": "hello"})
+    listener._lines._buffer = 2 * theirs.recv(4096)
+    assert listener.hear(1) == {"do": "hello"}
+    with pytest.raises(hello.Forged):
+        listener.hear(1)
+
+
+def test_a_line_that_comes_back_was_not_said_by_the_other(talkers):
+    caller, _, theirs = talkers
+    caller.say({"do": "take"})
+    theirs.sendall(theirs.recv(4096))
+    with pytest.raises(hello.Forged):
+        caller.hear(1)
+
+
+def test_only_who_took_the_lease_starts_or_stops(cluster):
+    cluster.enable()
+    cluster.beta.boot()
+    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
+    where = {"cluster": "atlas", "name": "alpha", "other": "beta", "source": ADDRESSES["alpha"]}
+    talk = hello.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
+    for word in ("start", "stop", "anything"):
+        assert talk.ask({"do": word}, 10)["failed"]
+    assert cluster.beta.pids() == []
+    talk.close()
+
+
+def report(**changes):
+    return {"release": 1, "leases": 0, "ranks": {"a": "running"}, "why": None, **changes}
+
+
+@pytest.mark.parametrize(
+    ("state", "is_gone"),
+    [("running", False), ("removing", False), ("unknown", False), ("exited", True), ("gone", True), ("dead", True)],
+)
+def test_a_rank_is_gone_once_it_has_ended(state, is_gone):
+    assert (gone({"alpha": report(), "beta": report(ranks={"b": state})}) is not None) is is_gone
+
+
+def test_a_node_that_has_a_reason_to_wait_is_heard_before_one_that_is_silent():
+    found = {"alpha": report(), "beta": report(why="ann is changing the cluster")}
+    assert problem("alpha", found, {"gamma": "no answer"}) == "ann is changing the cluster"
+    assert problem("alpha", {"alpha": report()}, {"gamma": "no answer"}) == "gamma: no answer"
+    assert problem("alpha", {}, {"alpha": "why"}) == "why"

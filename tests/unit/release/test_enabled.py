@@ -1,0 +1,216 @@
+"""``enable`` and ``disable``, and what the records and commands beside them do for guards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparkcluster.errors import CommandFailed, LaunchError, LeaseHeld, NotServing, UsageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import assess
+from sparkcluster.probing.collect import Collected
+from sparkcluster.release import enabled
+from sparkcluster.release.down import down
+from sparkcluster.report import Report
+from sparkcluster.runtime.ranks import start_steps
+
+from .conftest import FOUR, PAIRS, served
+
+KEY = {"key": {"env": "THE_KEY"}}
+GUARD = {"runs": True}
+ANSWER = {"done": {"content": "204", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
+INSTALLED = {"unit": "/etc/systemd/system/sparkcluster-atlas.service", "command": ["/usr/bin/python3", "guard.py"]}
+
+
+def fleet_of(world, **programs):
+    """Nodes that answer for ``world``, and grant every lease."""
+    hosts = {}
+    for name, facts in world.facts.items():
+        hosts[name] = FakeHost(name).program("probe", facts.model_dump(mode="json")).program("ask", ANSWER)
+        hosts[name].program("lease", [{"epoch": 4}, {"granted": 5}]).program("unit", {})
+        hosts[name].program("agent", lambda request: {"results": [INSTALLED for _ in request["steps"]]})
+        for program, answer in programs.items():
+            hosts[name].program(program, answer)
+    return Fleet(hosts)
+
+
+def steps(fleet, name):
+    """What the agent of a node was sent, in order."""
+    requests = fleet.hosts[name].requests
+    return [step for module, request in requests if module == "agent" for step in request["steps"]]
+
+
+def test_what_starts_a_rank_again_is_what_started_it(world):
+    cluster = world(api=KEY)
+    view = assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)
+    plan = view.ready()[1]
+    hashes = {"default": {"salt": "s", "hashes": {"VLLM_API_KEY": "h"}}}
+    found = enabled.start_documents(view, ["default"], hashes, failed=[], ready_timeout_s=600)
+    assert set(found) == {"alpha", "beta"}
+    for name, document in found.items():
+        evict, *again = document["steps"]
+        assert evict["do"] == "evict"
+        entry = next(step["content"] for step in again if str(step.get("path")).endswith("entry.py"))
+        started = start_steps(
+            plan.nodes[name], entry=entry, secrets=dict.fromkeys(plan.nodes[name].secrets, "v"),
+            hashes=hashes["default"],
+        )  # fmt: skip
+        secret = [step for step in started if str(step.get("path")).endswith("secrets.env")]
+        assert [step for step in again if step["do"] != "restore-secrets"] == [
+            step for step in started if step not in secret
+        ]
+        assert [step["path"] for step in again if step["do"] == "restore-secrets"] == [secret[0]["path"]]
+        assert document["ranks"] == [rank.name for rank in plan.nodes[name].containers]
+        assert document["ready_timeout_s"] == 600
+    alpha, beta = found["alpha"], found["beta"]
+    assert (alpha["head"], beta["head"]) == (True, False)
+    assert alpha["peers"] == {"beta": beta["address"]}
+    assert beta["peers"] == {"alpha": alpha["address"]}
+    assert alpha["address"].startswith("192.168.177.")  # the interconnect, not the network of the operator
+    assert beta["ask"] is None
+    assert alpha["ask"]["max_tokens"] == 1
+    assert alpha["ask"]["counters"]["generated"]
+
+
+def test_every_record_says_what_starts_the_groups_that_were_started_and_keeps_that_of_others(up, world):
+    cluster = world(FOUR, groups=PAIRS)
+    up(cluster)
+    assert {name: found["group"] for name, found in up.starts.items()} == {
+        "alpha": "east", "beta": "east", "gamma": "west", "delta": "west",
+    }  # fmt: skip
+    cluster.change("gamma", ranks=[]).change("delta", ranks=[])
+    up.starts.clear()
+    up(cluster)
+    assert (up.starts["alpha"], up.starts["beta"]) == ({}, {})
+    assert up.starts["gamma"]["ranks"] == ["sparkcluster-atlas-2-gamma"]
+
+
+def test_what_did_not_come_up_is_not_started_again(up, world):
+    cluster = world(FOUR, groups=PAIRS)
+    with pytest.raises(LaunchError):
+        up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
+    assert up.starts["alpha"]["group"] == "east"
+    assert (up.starts["gamma"], up.starts["delta"]) == (None, None)
+
+
+def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
+    cluster = served(world())
+    fleet = fleet_of(cluster)
+    done = enabled.enable(fleet, cluster.spec, Report())
+    assert (done.release, set(done.nodes)) == (3, {"alpha", "beta"})
+    sent = {name: steps(fleet, name) for name in fleet.hosts}
+    assert [[step["do"] for step in each] for each in sent.values()] == [["enable"], ["enable"]]
+    tokens = {each[0]["token"] for each in sent.values()}
+    assert len(tokens) == 1
+    assert len(tokens.copy().pop()) == 64
+    assert not any(
+        token in " ".join(argv) for token in tokens for host in fleet.hosts.values() for argv, _ in host.calls
+    )
+    assert {each[0]["config"]["node"] for each in sent.values()} == {"alpha", "beta"}
+    again = fleet_of(cluster)
+    enabled.enable(again, cluster.spec, Report())
+    assert steps(again, "alpha")[0]["token"] not in tokens
+
+
+def test_guards_listen_where_no_node_listens_already(world):
+    cluster = served(world())
+    cluster.change("beta", listeners=[{"address": "0.0.0.0", "port": enabled.FIRST_PORT, "process": "x"}])
+    fleet = fleet_of(cluster)
+    enabled.enable(fleet, cluster.spec, Report())
+    assert {steps(fleet, name)[0]["config"]["port"] for name in fleet.hosts} == {enabled.FIRST_PORT + 1}
+
+
+def test_enable_wants_a_release_that_serves(world):
+    cluster = world()
+    for one in (cluster, served(world()).change("beta", ranks=[])):
+        fleet = fleet_of(one)
+        with pytest.raises(UsageError) as caught:
+            enabled.enable(fleet, one.spec, Report())
+        assert caught.value.hint == "sparkcluster up inventory.yaml; then enable"
+        assert all(steps(fleet, name) == [] for name in fleet.hosts)
+
+
+def test_a_node_that_did_not_record_what_starts_its_rank_is_named(world):
+    cluster = served(world())
+    answer = {"failed": {"step": "enable", "message": "this node has not recorded what starts its rank of release 3"}}
+    with pytest.raises(CommandFailed, match="enable failed on alpha: this node has not recorded"):
+        enabled.enable(fleet_of(cluster, agent=answer), cluster.spec, Report())
+
+
+def held(operation):
+    return {"epoch": 4, "held": True, "operator": "the guard on alpha", "operation": operation, "since": 1.0}
+
+
+def test_disable_ends_a_guard_that_has_the_lease_and_waits_for_any_other_operator(world):
+    cluster = served(world()).change("alpha", lease=held("restart"), enabled=GUARD)
+    fleet = fleet_of(cluster)
+    assert enabled.disable(fleet, cluster.spec, Report()) == ["alpha"]
+    assert [module for module, _ in fleet.hosts["beta"].requests if module in {"unit", "lease", "agent"}] == [
+        *("unit", "lease", "agent"),
+    ]
+    assert [step["do"] for step in steps(fleet, "alpha")] == ["disable"]
+    other = fleet_of(cluster.change("alpha", lease=held("up")), lease=[{"held": held("up")}])
+    with pytest.raises(LeaseHeld):
+        enabled.disable(other, cluster.spec, Report())
+    assert not any(module in {"unit", "agent"} for host in other.hosts.values() for module, _ in host.requests)
+
+
+def test_down_tells_the_guards_before_it_stops_a_rank(world):
+    cluster = served(world()).change("alpha", enabled=GUARD)
+    fleet = fleet_of(cluster, memory={"done": {"waited_s": 0, "missing_bytes": 0}})
+    down(fleet, cluster.spec, Report(), reach=lambda _: Fleet({}))
+    assert [step["do"] for step in steps(fleet, "alpha")] == ["stay-down", "stop-containers", "delete", "delete"]
+    assert [step["do"] for step in steps(fleet, "beta")] == ["stop-containers", "delete", "delete"]
+
+
+def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
+    cluster = served(world())
+    refused = {"alpha": {"problem": "refused", "message": "nothing listens", "text": ""}}
+    with pytest.raises(NotServing):
+        up(cluster, answers=refused)
+    assert "lease" not in up.done
+    cluster.change("alpha", lease=held("restart"))
+
+    def in_use(kind):
+        raise LeaseHeld("the guard on alpha is running restart on atlas")
+
+    up.held = in_use
+    with pytest.raises(LeaseHeld) as caught:
+        up(cluster, answers=refused)
+    assert caught.value.exit_code == 3
+    assert not any(act.startswith(("stop", "launch")) for act in up.done)
+
+
+def test_after_a_guard_has_ended_up_looks_again(up, world):
+    """With --wait: what was seen while the guard started it does not count."""
+    cluster = served(world()).change("alpha", lease=held("restart"))
+    answers = {"alpha": lambda: {} if "lease" in up.done else {"problem": "refused", "message": "x", "text": ""}}
+    assert up(cluster, answers=answers).changed is False
+    assert "lease" in up.done
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "is_enabled", "guards"),
+    [
+        (None, None, False, {}),
+        (GUARD, GUARD, True, {}),
+        (GUARD, None, False, {}),
+        ({"runs": False}, GUARD, True, {"alpha": "it is not running"}),
+        ({"runs": True, "gave_up": "5 starts"}, GUARD, True, {"alpha": "it gave up: 5 starts"}),
+        ({"runs": True, "waits": "beta: no answer"}, GUARD, True, {"alpha": "it waits: beta: no answer"}),
+        ({"runs": True, "waits": "was stopped", "stopped": True}, GUARD, True, {}),
+    ],
+)
+def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guards):
+    cluster = served(world()).change("alpha", enabled=alpha).change("beta", enabled=beta)
+    document = enabled.status(fleet_of(cluster), cluster.spec)
+    assert (document["enabled"], document["guards"]) == (is_enabled, guards)
+    assert json.dumps(document)
+
+
+def test_a_guard_that_restarts_a_group_is_a_start(world):
+    cluster = served(world()).change("alpha", lease=held("restart"))
+    refused = {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
+    assert enabled.status(fleet_of(cluster, ask=refused), cluster.spec)["state"] == "starting"
