@@ -24,6 +24,7 @@
     │   ├── LayersAbsent      a node cannot load an image without layers that it was found to have
     │   └── RegistryAuth      the registry requires a login
     ├── LaunchError           the model did not answer
+    ├── RolledBack            a switch failed, and what served before serves again
     ├── StopError             ranks could not be removed
     ├── NotServing            there is no endpoint to ask
     ├── OtherPlan             another plan serves, and is left alone
@@ -284,6 +285,12 @@ class OtherPlan(SparkclusterError):
         return {"difference": list(self.lines)}
 
 
+class RolledBack(SparkclusterError):
+    """A switch to another release failed, and what served before serves again."""
+
+    exit_code = exit_codes.ROLLED_BACK
+
+
 class StopError(SparkclusterError):
     """Ranks could not be removed."""
 
@@ -296,3 +303,5 @@ class Interrupted(SparkclusterError):
     """The user pressed Ctrl-C; the message says what was left running."""
 
     exit_code = exit_codes.INTERRUPTED
+    left_running = False
+    """Whether what was begun is to be left as it is."""

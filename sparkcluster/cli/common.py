@@ -26,6 +26,13 @@ _FLAGS = {
     "--yes": "accept what the playbook can do beyond serving, without being asked",
     "--verbose": "also show notes, and why each finding matters",
 }
+_SWITCH_FLAGS = {
+    "--timeout": "limit until the model answers, in seconds; vLLM's own limits follow the playbook's ready_timeout_s",
+    "--wait": "wait up to S seconds for another operator's lease instead of exiting with code 3",
+    "--min-speed": "go back if the new release has less than R times the old one's tok/s; 0: do not measure",
+    "--trust": "apply what NODE has recorded to the other nodes, where they lack it or differ",
+    "--no-rollback": "do not go back where the new release fails",
+}
 _SHORT = {"--verbose": ["-v"]}
 
 
@@ -41,6 +48,22 @@ def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
     """Add flags that several commands have: those of ``_FLAGS``."""
     for flag in flags:
         parser.add_argument(flag, *_SHORT.get(flag, ()), action="store_true", help=_FLAGS[flag])
+
+
+def switch_flags(parser: argparse.ArgumentParser, *flags: str, min_speed: float = 0.7) -> None:
+    """Add flags of the commands that start groups: those of ``_SWITCH_FLAGS``; ``min_speed`` is a default."""
+    above = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
+    whole = number_type(float, lambda value: 0 <= value < float("inf"), "0 or more seconds")
+    share = number_type(float, lambda value: 0 <= value <= 1, "from 0 to 1")
+    kinds: dict[str, dict[str, Any]] = {
+        "--timeout": {"metavar": "S", "type": above},
+        "--wait": {"metavar": "S", "type": whole, "default": 0.0},
+        "--min-speed": {"metavar": "R", "type": share, "default": min_speed},
+        "--trust": {"metavar": "NODE"},
+        "--no-rollback": {"action": "store_true"},
+    }
+    for flag in flags:
+        parser.add_argument(flag, help=_SWITCH_FLAGS[flag], **kinds[flag])
 
 
 def at_least(minimum: int) -> Callable[[str], float]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 COMMANDS = {
     "up": "start a cluster and verify that the model answers",
     "down": "stop and remove what up started, on every node",
+    "upgrade": "switch to another image or playbook, or go back where that fails",
+    "rollback": "let an earlier release serve again",
+    "enable": "bring a cluster back after a reboot, and restart a dead group",
+    "disable": "undo enable; what serves goes on",
     "status": "show what runs on which node, and whether it serves",
     "plan": "show what up would do: environment and commands of every node",
     "preflight": "check every node for what would make up fail; changes nothing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from typing import Any
 
@@ -22,11 +23,11 @@ def run(args: argparse.Namespace) -> int:
     with querying(args) as (fleet, spec, _):
         document = status(fleet, spec)
     if not emitted(args, document):
-        show(document)
+        show(document, args.inventory)
     return 0 if document["state"] == "serving" else 1
 
 
-def show(document: dict[str, Any]) -> None:
+def show(document: dict[str, Any], inventory: object) -> None:
     """The status as text."""
     from sparkcluster.facts.model import LeaseFact
 
@@ -43,12 +44,17 @@ def show(document: dict[str, Any]) -> None:
             attached = document[kind].get("attached", True)
             lease = LeaseFact.model_validate({**document[kind], "held": attached, "at_work": True})
             say(lease.describe(document["cluster"], time.time()))
+    switch = document["switch"]
+    if switch and not document["lease"]:
+        say(f"  {switch['operator']} left a switch from release {switch['source']} unfinished")
+        say(f"  to end it: sparkcluster upgrade {shlex.quote(str(inventory))} --resume")
     for group in document["groups"]:
         why = f" ({group['why']})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")
     if document["image"]:
         digest = f"  {document['digest']}" if document["digest"] else ""
         say(f"  image: {document['image']}{digest}")
+    _show_guards(document)
     rows = []
     for node in nodes:
         cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], node["container"])
@@ -57,3 +63,11 @@ def show(document: dict[str, Any]) -> None:
     for node in nodes:
         if node["why"]:
             say(f"  {node['name']}: {node['why']}")
+
+
+def _show_guards(document: dict[str, Any]) -> None:
+    """Whether the cluster comes back after a reboot, and why not."""
+    if document["enabled"] or document["guards"]:
+        say(f"  enabled: {'yes' if document['enabled'] else 'not on every node'}")
+    for name, trouble in document["guards"].items():
+        say(f"  guard on {name}: {trouble}")

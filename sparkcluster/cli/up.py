@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, number_type, reporting
+from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
 from sparkcluster.cli.output import note, program, say
+
+if TYPE_CHECKING:
+    from sparkcluster.release.up import Up
+    from sparkcluster.spec import Spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,13 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
     )
-    seconds = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
-    parser.add_argument(
-        "--timeout",
-        metavar="S",
-        type=seconds,
-        help="limit until the model answers, in seconds; vLLM's own limits follow the playbook's ready_timeout_s",
-    )
+    switch_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait", min_speed=0.0)
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
 
 
@@ -41,39 +40,51 @@ def run(args: argparse.Namespace) -> int:
         with reporting(args) as (fleet, spec, report):
             consent.ask(spec, report, yes=args.yes)
             probes = begin_probe(fleet, spec)
+            from sparkcluster.release.deploy import Options
             from sparkcluster.release.up import up
-            from sparkcluster.release.walk import Options
 
-            options = Options(timeout_s=args.timeout, clear_caches=args.clear_caches, replace=args.replace)
+            options = Options(
+                timeout_s=args.timeout,
+                clear_caches=args.clear_caches,
+                replace=args.replace,
+                rollback=not args.no_rollback,
+                trust=args.trust,
+                min_speed=args.min_speed,
+                wait_s=args.wait,
+            )
             done = up(fleet, spec, options, report, probes)
     except OtherPlan as error:
         if not args.json:
             for line in error.lines:
                 note(f"  {line}")
         raise
-    document = {
-        "cluster": spec.inventory.cluster,
-        "state": "serving",
-        "changed": done.changed,
-        "release": done.release,
-        "model": spec.playbook.model_name,
-        "seconds": round(done.seconds, 2),
-        "drift": {name: list(lines) for name, lines in done.drift.items()},
-        "groups": [
-            {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
-            for group in (done.view.plan.groups if done.view.plan else ())
-        ],
-    }
+    document = result(spec, done) | {"drift": {name: list(lines) for name, lines in done.drift.items()}}
     if not emitted(args, document):
         show(document, args.inventory)
     return 0
 
 
-def show(document: dict[str, object], inventory: object) -> None:
+def result(spec: Spec, done: Up) -> dict[str, Any]:
+    """What ``up``, ``upgrade`` and ``rollback`` report."""
+    return {
+        "cluster": spec.inventory.cluster,
+        "state": "serving",
+        "changed": done.changed,
+        "release": done.release,
+        "model": done.view.spec.playbook.model_name,
+        "seconds": round(done.seconds, 2),
+        "groups": [
+            {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
+            for group in (done.view.plan.groups if done.view.plan else ())
+        ],
+    }
+
+
+def show(document: dict[str, Any], inventory: object) -> None:
     """The result for people, on stdout."""
     state = "up" if document["changed"] else "already up, nothing changed"
     say(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
-    for group in document["groups"]:  # type: ignore[attr-defined]
+    for group in document["groups"]:
         say(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
     say(f"  model  {document['model']}")
     path = shlex.quote(str(inventory))

@@ -112,7 +112,23 @@ class Measured(_Document, total=False):
     """What verifying a group has measured; None where the answer did not tell."""
 
     ttft_s: Measure | None
+    start_s: Measure | None
     tokens_per_s: Measure | None
+
+
+class PlaybookDocument(_Document, total=False):
+    """What is read of the playbook in a record; all of it where a release is started again."""
+
+    name: str
+    engine: Annotated[str, AfterValidator(_known)]
+    verify: VerifyDocument
+
+
+class BesideDocument(_Document, total=False):
+    """What was mounted from beside the playbook, by which it is found on a node."""
+
+    mark: Required[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]]
+    name: Required[Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f,:\"]{1,255}$")]]
 
 
 class GroupDocument(_Document, total=False):
@@ -127,14 +143,23 @@ class GroupDocument(_Document, total=False):
     image: ImageDocument | None
     versions: Annotated[dict[Label, Annotated[dict[str, Version], Field(max_length=64)]], Field(max_length=1024)]
     measured: Measured
+    playbook: PlaybookDocument | None
+    beside: Annotated[dict[str, BesideDocument], Field(max_length=1024)]
+    bundled: bool
 
 
-class PlaybookDocument(_Document, total=False):
-    """What is read of the playbook in a record."""
+class SwitchDocument(_Document, total=False):
+    """A switch to another release that was begun: from which one, and to which playbook, or ``back`` to which one."""
 
-    name: str
-    engine: Annotated[str, AfterValidator(_known)]
-    verify: VerifyDocument
+    number: Required[Number]
+    source: Required[Number]
+    back: Required[Number | None]
+    groups: Required[Annotated[list[Label], Field(max_length=1024)]]
+    operator: Required[Annotated[str, Field(max_length=200)]]
+    began_at: Required[Time]
+    playbook: Required[PlaybookDocument]
+    beside: Required[Annotated[dict[str, BesideDocument], Field(max_length=1024)]]
+    bundled: Required[bool]
 
 
 class ReachedNode(_Document, total=False):
@@ -153,6 +178,7 @@ class Record(_Document, total=False):
     verified_at: Time
     operator: str
     image_digest: str | None
+    partial: bool
     playbook: PlaybookDocument
     nodes: Annotated[dict[str, ReachedNode], Field(max_length=1024)]
     plan: PlanDocument

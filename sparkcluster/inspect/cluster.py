@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
@@ -62,6 +62,12 @@ class View:
                 hint="sparkcluster stage INVENTORY   brings it and starts nothing; sparkcluster up does both",
             )
         return self.topology, self.plan
+
+    def findings_of(self, names: Collection[str]) -> list[Finding]:
+        """The findings without those about nodes of groups other than ``names``."""
+        groups = self.topology.groups if self.topology else ()
+        others = {node for group in groups if group.name not in names for node in group.names}
+        return [finding for finding in self.findings if finding.node not in others]
 
     def stop_on_errors(self) -> None:
         """Raise FoundErrors where a finding stops a launch, PlanError where none can be planned."""

@@ -9,6 +9,7 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
 from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Reply
@@ -25,11 +26,14 @@ from sparkcluster.plan.records import (
     runs_recorded,
     unreadable,
 )
+from sparkcluster.plan.switch import pending
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 30.0
+# Operations that stop groups to start others.
+STARTS = ("up", "upgrade", "rollback", "restart")
 
 
 def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
@@ -40,7 +44,9 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     recorded: Record = latest.record if latest and present.of_release(latest) else {}
     lease = current_lease(collected.facts)
     staging = current_staging(collected.facts)
-    starting = lease is not None and lease.operation == "up"
+    starting = lease is not None and lease.operation in STARTS
+    guards = {name: guard for name, facts in collected.facts.items() if (guard := read(facts.enabled)) is not None}
+    switch = pending(collected.facts, latest)
     groups = group_documents(fleet, recorded, present, starting=starting)
     blind = bool(collected.errors or unreadable(collected.facts))
     state = overall(groups, present, blind=blind, starting=starting)
@@ -54,7 +60,10 @@ def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
         "digest": recorded.get("image_digest"),
         "release": recorded.get("number"),
         "lease": _lease_document(lease) if lease else None,
+        "switch": None if switch is None else switch.as_json(),
         "staging": None if staging is None else {**_lease_document(staging), "attached": staging.held},
+        "enabled": bool(guards) and guards.keys() == collected.facts.keys(),
+        "guards": {name: guard.trouble for name, guard in guards.items() if guard.trouble},
         "groups": groups,
         "nodes": node_documents(spec, collected, present, recorded, groups),
     }
@@ -118,8 +127,8 @@ def problem(reply: Reply | None) -> str | None:
 def overall(groups: list[dict[str, Any]], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
     """The state of the cluster in one word.
 
-    ``blind``: the ranks of some node could not be read; ``starting``: an ``up`` is under way. Any other operation does
-    not change the state.
+    ``blind``: the ranks of some node could not be read; ``starting``: an operation of STARTS is under way. Any other
+    does not change the state.
     """
     if groups and all(group["state"] == "serving" for group in groups) and not blind:
         return "serving"

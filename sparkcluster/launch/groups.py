@@ -53,11 +53,13 @@ def _interrupted(
     except KeyboardInterrupt:
         pending = calls.pending()
         nodes = [node for launch in launches if launch.group in pending for node in launch.plan.nodes]
-        raise Interrupted(
+        left = Interrupted(
             f"interrupted again; ranks may still run on {', '.join(nodes)}" if nodes else "interrupted again",
             step="launch",
             hint="sparkcluster down INVENTORY",
-        ) from None
+        )
+        left.left_running = True
+        raise left from None
 
 
 def _keep_logs(outcomes: dict[str, Outcome], logs: Path | None) -> None:

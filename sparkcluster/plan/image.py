@@ -58,7 +58,7 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
     Raises:
         PlanError: runtime ``docker`` and a playbook without image.
     """
-    reference = spec.playbook.image
+    reference = spec.image
     if reference is None:
         raise PlanError(
             f"playbook {spec.playbook.name} has no image, and runtime docker requires one",

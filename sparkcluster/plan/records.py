@@ -25,10 +25,15 @@ from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Verify
 
 KEEP = 20
+# Images that each node keeps, with the releases that run one of them: what can be gone back to.
+KEEP_IMAGES = 3
 # The clocks of two operators differ by less.
 DAY_S = 86_400
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
-KEPT = ("verified", "network", "written", "secrets", "image", "versions", "measured")
+KEPT = (
+    *("verified", "network", "written", "secrets", "image", "versions", "measured"),
+    *("playbook", "beside", "bundled"),
+)
 
 
 def next_number(facts: Iterable[Facts]) -> int:
@@ -65,7 +70,11 @@ class RecordedGroup:
         secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
         image: from ``software.image_identity``; None with runtime process, and in a record of an older version.
         versions: from ``software.versions``; empty in a record of an older version.
-        measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it; likewise.
+        measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it, and ``start_s`` from the start of
+            its ranks until then; likewise.
+        playbook: that it was started from; None in a record of an older version, which has one for all groups.
+        beside: by the source of a mount beside the playbook, ``mark`` and ``name`` of what was there.
+        bundled: whether that playbook came with sparkcluster.
     """
 
     name: str
@@ -80,6 +89,9 @@ class RecordedGroup:
     image: dict[str, Any] | None = None
     versions: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     measured: dict[str, Any] = dataclasses.field(default_factory=dict)
+    playbook: dict[str, Any] | None = None
+    beside: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    bundled: bool = False
 
     @property
     def head(self) -> str | None:
@@ -134,7 +146,7 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
         found[name] = RecordedGroup(
             name=name,
             release=group.get("release", recorded.get("number", 0)),
-            engine=recorded.get("playbook", {}).get("engine", engines.DEFAULT),
+            engine=(group.get("playbook") or recorded.get("playbook", {})).get("engine", engines.DEFAULT),
             plan=group_plan(plan, name),
             verify=Verify.model_validate(verify),
             **{key: group[key] for key in KEPT if key in group},
@@ -223,6 +235,19 @@ def written_network(spec: Spec) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def kept_rank(groups: Iterable[RecordedGroup], node: str) -> dict[str, Any]:
+    """``rank`` of the agent's step ``record`` on ``node``: what it keeps of its rank in ``groups``; empty without one.
+
+    A group that has not answered is none to go back to, and may have left no secrets.
+    """
+    for group in groups:
+        if group.verified and node in group.ranks:
+            rank = group.plan["nodes"][node]["containers"][0]
+            files = {key: rank.get(key) for key in ("image", "env_file")}
+            return {"rank": {"release": group.release, **files}}
+    return {}
+
+
 def record(
     spec: Spec,
     groups: Sequence[RecordedGroup],
@@ -234,12 +259,14 @@ def record(
     version: str,
     digest: str | None = None,
     former: Mapping[str, Any] | None = None,
+    partial: bool = False,
 ) -> dict[str, Any]:
     """The document that is kept of a release.
 
     ``groups`` are those that were deployed, and those that serve beside them since an earlier release; ``verified_at``
     is when the model had answered, in seconds since 1970; ``digest`` the image as any node can pull it,
-    ``name@sha256:…``; ``former`` nodes of the record before, which may still have ranks though they left the inventory.
+    ``name@sha256:…``; ``former`` nodes of the record before, which may still have ranks though they left the inventory;
+    ``partial``, if other groups are about to be switched: it is nothing to go back to.
     """
     inventory = spec.inventory
     return {
@@ -254,6 +281,7 @@ def record(
         "nodes": dict(former or {}) | {node.label: {"host": node.host} for node in inventory.nodes},
         "plan": joined(groups),
         "groups": {group.name: group.as_json() for group in groups},
+        "partial": partial,
     }
 
 

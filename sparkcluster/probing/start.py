@@ -33,7 +33,7 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
         "cluster": inventory.cluster,
         "state_dir": inventory.state_dir,
         "hf_home": inventory.hf_home,
-        "image": playbook.image if inventory.runtime.kind == "docker" else None,
+        "image": spec.image if inventory.runtime.kind == "docker" else None,
         "model": {**playbook.model.model_dump(), "choice": playbook.choice},
         "companions": [
             {**each.model_dump(), "choice": {**playbook.choice, "include": [], "exclude": []}}

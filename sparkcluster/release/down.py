@@ -14,8 +14,9 @@ from sparkcluster.errors import CommandFailed, StopError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.record import Record
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Fleet, failures
 from sparkcluster.launch.stopping import stop
+from sparkcluster.node.shared import SWITCH_FILE
 from sparkcluster.plan.records import cluster_ranks, unreadable
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
@@ -126,9 +127,16 @@ def down(
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
             changer = dataclasses.replace(lease.changer, tell=report.note)
+            # First: a guard restarts what is gone.
+            stay = {name: [{"do": "stay-down"}] for name, node in now.facts.items() if node.enabled is not None}
+            failed |= failures(changer.attempt({name: each for name, each in stay.items() if name not in failed},
+                                               timeout_s=60))  # fmt: skip
             failed |= stop(changer, ranks, report)
             wipe = {
-                name: [{"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"}]
+                name: [
+                    {"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"},
+                    {"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/{SWITCH_FILE}"},
+                ]
                 for name, node in now.facts.items()
                 if name not in failed
             }

@@ -1,12 +1,12 @@
-"""The end of a launch of several groups: what is recorded, and the error that is shown. Pure."""
+"""In which turns groups are switched, what is recorded of a launch, and the error that is shown. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.running import Reply
 from sparkcluster.launch.groups import Outcome
@@ -16,6 +16,7 @@ from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import RecordedGroup, group_plan, written_network
 from sparkcluster.release.states import GroupState
 from sparkcluster.spec import Spec
+from sparkcluster.spec.library import all_bundled
 from sparkcluster.topology import recorded as networks
 from sparkcluster.topology.model import Topology
 
@@ -28,20 +29,25 @@ def newly_recorded(
     facts: Mapping[str, Facts],
     replies: Mapping[str, Reply],
     secrets: Mapping[str, dict[str, Any]],
-    kept: Mapping[str, GroupState],
+    kept: Mapping[str, RecordedGroup],
+    start_s: Mapping[str, float] | None = None,
+    names: Collection[str] | None = None,
 ) -> list[RecordedGroup]:
     """Every group of ``plan`` as the next release records it, also a group that has not answered.
 
     ``facts`` are those of the nodes that ``plan`` was made from, ``replies`` those of the groups that came up,
-    ``secrets`` salt and hashes of what each was started with, ``kept`` the groups that serve since an earlier release.
+    ``secrets`` salt and hashes of what each was started with, ``kept`` the groups that serve since an earlier release,
+    ``start_s`` how long each took to start, ``names`` those that were started, if not all; others are not recorded.
     """
     document = plan.as_json()
+    bundled = all_bundled(spec)
     found = []
     for group in topology.groups:
-        before = kept[group.name].recorded if group.name in kept else None
+        if names is not None and group.name not in {*names, *kept}:
+            continue
         labels = plan.nodes[group.head.name].containers[0].labels
         found.append(
-            before
+            kept.get(group.name)
             or RecordedGroup(
                 name=group.name,
                 release=int(labels[LABEL_RELEASE]),
@@ -54,14 +60,30 @@ def newly_recorded(
                 secrets=secrets.get(group.name, {}),
                 image=software.image_identity(facts, group.names),
                 versions=software.versions(plan.engine, facts, group.names),
-                measured=_measured(replies.get(group.name)),
+                measured=_measured(replies.get(group.name), (start_s or {}).get(group.name)),
+                playbook=spec.playbook.model_dump(mode="json", exclude_defaults=True),
+                beside={each.source: {"mark": each.mark, "name": each.name} for each in spec.beside.values()},
+                bundled=bundled,
             )
         )
     return found
 
 
-def _measured(reply: Reply | None) -> dict[str, Any]:
-    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s} if reply else {}
+def _measured(reply: Reply | None, start_s: float | None) -> dict[str, Any]:
+    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": start_s} if reply else {}
+
+
+def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[list[str]]:
+    """``names`` in batches of ``at_once``, the first of them alone: those of ``order``, then the others as they come.
+
+    Raises:
+        UsageError: ``order`` has a name that is none of a group.
+    """
+    for name in order:
+        if name not in names:
+            raise UsageError(f"--order {name}: no group of that name is switched", hint=f"groups: {', '.join(names)}")
+    ordered = [*dict.fromkeys(order), *(name for name in names if name not in order)]
+    return [ordered[:1], *(ordered[at : at + at_once] for at in range(1, len(ordered), at_once))]
 
 
 def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Collection, Mapping
+from shlex import quote
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
@@ -19,9 +20,18 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import launched, observe_nodes
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.records import ClusterRanks, recorded_groups
+from sparkcluster.plan.records import ClusterRanks, RecordedGroup, recorded_groups
 from sparkcluster.release.down import down_there, former_nodes
-from sparkcluster.release.states import TABLE, Action, GroupState, Seen, State, after_asking, group_states
+from sparkcluster.release.states import (
+    TABLE,
+    Action,
+    GroupState,
+    Seen,
+    State,
+    after_asking,
+    differences,
+    group_states,
+)
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import Node
@@ -38,13 +48,22 @@ def survey(
     *,
     replace: bool,
     before: Mapping[str, GroupState] | None = None,
+    abandoned: Collection[str] = (),
+    kept: Mapping[str, RecordedGroup] | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, GroupState]:
     """Ask every group that should answer, all at once, and decide what to do with each.
 
-    A group that was asked ``before`` and has the same ranks as then is not asked again.
+    A group that was asked ``before`` and has the same ranks as then is not asked again. Of groups ``abandoned``, whose
+    switch to another release was cut off, ranks that no release recorded are not asked but cleaned. Where a release is
+    to serve again, ``kept`` are its groups, and ``only`` those that are looked at.
     """
-    groups = group_states(view)
-    to_ask = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK}
+    groups = {name: group for name, group in group_states(view).items() if only is None or name in only}
+    left = {name for name, group in groups.items() if name in abandoned and group.unrecorded}
+    down = {State.EMPTY, State.STARTED, State.REMAINS}
+    # Where the switch has stopped a group, the others go the same way.
+    stopped = bool(left) or any(group.state in down for name, group in groups.items() if name in abandoned)
+    to_ask = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK and name not in left}
     seen = {
         name: earlier.seen
         for name, earlier in (before or {}).items()
@@ -53,19 +72,30 @@ def survey(
     seen |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in seen}, report)
     for name, group in groups.items():
         if name not in to_ask:
-            groups[name] = dataclasses.replace(group, action=TABLE[group.state])
+            action = Action.CLEAN if name in left else TABLE[group.state]
+            groups[name] = dataclasses.replace(group, action=action)
             continue
-        rotated = secrets.rotated(group.recorded.secrets, view.spec) if group.recorded else ()
+        rotated = rotated_secrets(view, group, kept)
         action = after_asking(
             group.state,
             answers=seen[name].wrong is None,
             dead=seen[name].dead is not None,
             rotated=bool(rotated),
             drifted=bool(group.drift),
-            replace=replace,
+            replace=replace or (stopped and name in abandoned),
         )
         groups[name] = dataclasses.replace(group, seen=seen[name], rotated=rotated, action=action)
     return groups
+
+
+def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGroup] | None = None) -> tuple[str, ...]:
+    """Names of secrets that have another value here, or in the release ``kept``, than the ranks of ``group`` have."""
+    if group.recorded is None:
+        return ()
+    if kept is None:
+        return secrets.rotated(group.recorded.secrets, view.spec)
+    differ = group.name in kept and kept[group.name].secrets != group.recorded.secrets
+    return tuple(sorted(group.recorded.secrets.get("hashes", {}))) if differ else ()
 
 
 def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Seen]:
@@ -148,15 +178,20 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     if any(group.state is State.OTHER for group in refused.values()):
         if view.plan is None and view.unplanned is not None:
             view.stop_on_errors()
-        lines = [line for group in refused.values() for line in group.changes]
         # With --replace ranks would be left on nodes that are no longer in the inventory.
         former = elsewhere(view, refused)
-        hint = f"{down_there(view.spec, former)}, then up" if former else _hint(view)
-        raise OtherPlan("this cluster serves another plan; nothing was changed", lines, hint=hint)
-    rotated = [f"{name}: {variable} has a new value" for name, group in refused.items() for variable in group.rotated]
-    if rotated:
+        recorded = all(group.recorded for group in refused.values())
+        hint = f"{down_there(view.spec, former)}, then up" if former else _hint(view, upgrade=recorded)
+        raise OtherPlan("this cluster serves another plan; nothing was changed", _differing(view, refused), hint=hint)
+    if any(group.rotated for group in refused.values()):
         message = "a secret differs from the one in use; nothing was changed"
-        raise OtherPlan(message, rotated, hint=_hint(view))
+        raise OtherPlan(message, _differing(view, refused), hint=_hint(view, upgrade=True))
+
+
+def _differing(view: View, groups: Mapping[str, GroupState]) -> list[str]:
+    """What differs of the groups that are refused for it, in lines with class and cost."""
+    differing = [group for group in groups.values() if group.changes or group.rotated]
+    return [line for group in differing for each in differences(view, group) for line in each.shown()]
 
 
 def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
@@ -175,9 +210,10 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
             )
 
 
-def _hint(view: View) -> str:
-    path = view.spec.inventory_path
-    return f"sparkcluster up {path} --replace; or sparkcluster down {path}, then up"
+def _hint(view: View, *, upgrade: bool = False) -> str:
+    path = quote(str(view.spec.inventory_path))
+    first = f"sparkcluster upgrade {path}; or " if upgrade else ""
+    return f"{first}sparkcluster up {path} --replace; or sparkcluster down {path}, then up"
 
 
 def taken(present: ClusterRanks) -> LaunchError:

@@ -25,15 +25,18 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from sparkcluster import engines
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE
 from sparkcluster.plan import environment
 from sparkcluster.plan.build import build
-from sparkcluster.plan.diff import difference
+from sparkcluster.plan.cost import Difference, classed, edited, missing_on
+from sparkcluster.plan.diff import Change, changes
 from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.plan.records import (
     RecordedGroup,
@@ -103,9 +106,10 @@ class GroupState:
     Attributes:
         ranks: its ranks by node, whatever their state.
         recorded: what the newest release recorded of it; None where it has no record.
-        changes: what the plan would change of a group that serves, in lines.
+        planned: what the plan would change of a group that serves.
         drift: addresses and GID indices that are not those its ranks were started with, in lines.
         number: release that its ranks carry, where they are those of the plan.
+        lacking: whether it serves this plan, and a node of it has no record of that.
         unrecorded: whether ranks of one start run that no release recorded.
         seen: what it answered; None where it was not asked.
         rotated: names of secrets that have another value than its ranks were started with.
@@ -116,13 +120,24 @@ class GroupState:
     state: State
     ranks: Mapping[str, tuple[Rank, ...]]
     recorded: RecordedGroup | None = None
-    changes: tuple[str, ...] = ()
+    planned: tuple[Change, ...] = ()
     drift: tuple[str, ...] = ()
     number: int | None = None
     unrecorded: bool = False
+    lacking: bool = False
     seen: Seen | None = None
     rotated: tuple[str, ...] = ()
     action: Action | None = None
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What the plan would change, in lines."""
+        return tuple(change.text for change in self.planned)
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether requests may be in flight that it can still answer."""
+        return self.seen.dead is None if self.seen else all_running(self.ranks)
 
     @property
     def replaced(self) -> bool:
@@ -163,18 +178,27 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         return GroupState(name, State.TAKEN, ranks)
     if not ranks:
         return GroupState(name, State.EMPTY, ranks)
-    if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.ranks.ours):
-        changes, drifted = compared(view, recorded)
-        return GroupState(name, State.OTHER if changes else State.SERVING, ranks, recorded, changes, drifted)
     number = runs_planned(view.planned, planned, ranks) if view.planned and planned else None
+    if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.ranks.ours):
+        planned_changes, drifted = compared(view, recorded)
+        state = State.OTHER if planned_changes else State.SERVING
+        lacks = number is not None and state is State.SERVING and lacking(view, recorded)
+        return GroupState(name, state, ranks, recorded, planned_changes, drifted, lacking=lacks)
     unread = next((facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread)), None)
     if number is None and recorded is None and unread and all_running(ranks):
-        return GroupState(name, State.OTHER, ranks, changes=(f"the record of its release cannot be read: {unread}",))
+        text = f"the record of its release cannot be read: {unread}"
+        return GroupState(name, State.OTHER, ranks, planned=(Change("arguments", text),))
     if number is None and runs_unrecorded(view, name, ranks):
-        changes = (f"{name} runs a plan that no release recorded",)
-        return GroupState(name, State.OTHER, ranks, changes=changes, unrecorded=True)
+        unknown = Change("arguments", f"{name} runs a plan that no release recorded")
+        return GroupState(name, State.OTHER, ranks, planned=(unknown,), unrecorded=True)
     state = State.REMAINS if number is None else State.STARTED
     return GroupState(name, state, ranks, recorded, number=number)
+
+
+def lacking(view: View, recorded: RecordedGroup) -> bool:
+    """Whether a node of the group has no record of its release: ``up`` was killed while it recorded it."""
+    found = [view.facts[node].release for node in recorded.ranks if node in view.facts]
+    return any(each is None or (isinstance(each, ReleaseFact) and each.number < recorded.release) for each in found)
 
 
 def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
@@ -191,7 +215,23 @@ def runs_unrecorded(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]
     return group is not None and set(group.names) == set(ranks) and len(starts) == 1 and all_running(ranks)
 
 
-def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
+    """Everything in which a group that serves differs from what is written, by class, with what it costs."""
+    if group.state not in {State.SERVING, State.OTHER}:
+        return ()
+    found = [*group.planned, *(Change("addresses", line) for line in group.drift)]
+    if group.recorded is not None:
+        found += [Change("secrets", f"{group.name}: {variable} has a new value") for variable in group.rotated]
+        written = view.newest.record.get("playbook", {}) if view.newest else {}
+        found += edited(written, view.spec, verify=group.recorded.verify != view.spec.playbook.verify)
+    now = _named(view.topology.groups, group.name) if view.topology else None
+    if now is None or view.topology is None:
+        return classed(group.name, found, ())
+    missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)
+    return classed(group.name, found, missing)
+
+
+def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], tuple[str, ...]]:
     """What the plan would change of a recorded group, and what has drifted since it was started.
 
     If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
@@ -199,23 +239,30 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[str, ...], tupl
     """
     # Of a group that lacks the image there is a draft only.
     drafted = view.draft and not (view.planned and _named(view.planned.groups, recorded.name))
-    changes = _changes(view, recorded, view.draft if drafted else view.planned)
+    found = _changes(view, recorded, view.draft if drafted else view.planned)
     before = restored(recorded.network) if recorded.network else None
-    if not changes or before is None or recorded.written != written_network(view.spec):
-        return changes, ()
+    if not found or before is None or recorded.written != written_network(view.spec):
+        return found, ()
     now = _named(view.topology.groups, recorded.name) if view.topology else None
     as_before = _changes(view, recorded, _plan_with(view, before))
-    return (changes, ()) if as_before else ((), tuple(drift(before, now)))
+    if not as_before:
+        return (), tuple(drift(before, now))
+    lines = {change.text for change in as_before}
+    return tuple(
+        change if change.text in lines else dataclasses.replace(change, kind="addresses") for change in found
+    ), ()
 
 
-def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[str, ...]:
+def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[Change, ...]:
     if plan is None:
-        return ("no plan can be made from the playbook and the facts of the nodes",)
+        return (Change("arguments", "no plan can be made from the playbook and the facts of the nodes"),)
     if _named(plan.groups, recorded.name) is None:
-        return (f"group {recorded.name} is no longer in the inventory",)
+        return (Change("arguments", f"group {recorded.name} is no longer in the inventory"),)
     now = _named(view.topology.groups, recorded.name) if view.topology else None
-    own = environment.own(view.spec.playbook, now.members[0]) if now else ()
-    return tuple(difference(recorded.plan, group_plan(plan.as_json(), recorded.name), own))
+    playbook = view.spec.playbook
+    own = engines.engine(playbook.engine).own_arguments(playbook)
+    own |= environment.own(playbook, now.members[0]) if now else frozenset()
+    return tuple(changes(recorded.plan, group_plan(plan.as_json(), recorded.name), own))
 
 
 def _plan_with(view: View, group: Group) -> Plan | None:

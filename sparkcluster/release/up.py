@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from sparkcluster.errors import FoundErrors, PlanError
+from sparkcluster.errors import FoundErrors, LeaseHeld, PlanError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.plan.records import current_lease
+from sparkcluster.plan.switch import anything, pending
 from sparkcluster.probing.start import Answer
+from sparkcluster.release.deploy import Options, stop_before_staging, whole
 from sparkcluster.release.serving import note_differences, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.states import Action, GroupState
-from sparkcluster.release.walk import Options, Walk, stop_before_staging, whole
+from sparkcluster.release.walk import Target, Walk
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
-from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.lease import Lease, Operation
 from sparkcluster.spec import Spec
 
 # An engine that dies closes its API first; its rank is gone some seconds later.
 DYING_S = 5.0
+LEASE_AGAIN_S = 2.0
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,6 +38,9 @@ class Up:
         view: the cluster as it was last seen.
         answers: what each group answered, by name.
         drift: addresses and GID indices that changed since a group was started, in lines, by group.
+        source: the release that served before; 0 without one.
+        downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
+        speed: tokens/s before and after, by group; None where it was not measured.
     """
 
     view: View
@@ -40,14 +49,27 @@ class Up:
     answers: Mapping[str, Reply]
     seconds: float
     drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    source: int = 0
+    downtime_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    speed: Mapping[str, tuple[float | None, float | None]] = dataclasses.field(default_factory=dict)
 
 
-def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls[Answer] | None = None) -> Up:
+def up(
+    fleet: Fleet,
+    spec: Spec,
+    options: Options,
+    report: Report,
+    probes: Calls[Answer] | None = None,
+    *,
+    operation: Operation = "up",
+    target: Target | None = None,
+) -> Up:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
-    ``probes`` are those that were sent already.
+    ``probes`` are those that were sent already. With ``target``, ``spec`` is that of a kept release.
 
     Raises:
+        RolledBack: what was to be replaced serves again.
         FoundErrors: findings of severity error; nothing was changed.
         OtherPlan, NotServing: a group serves something else or not as expected, and is not dead; nothing was changed.
         LeaseHeld: another operator has the lease.
@@ -55,22 +77,30 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls
     """
     began = time.monotonic()
     report.step("probe", count(len(fleet.hosts), "node"))
-    view, groups = see(fleet, spec, options, report, probes)
-    refuse(view, groups)
+    view, groups = see(fleet, spec, options, report, probes=probes, target=target)
+    actions = {group.action for group in groups.values()}
+    # With the lease held, what is refused may be about ranks that its holder is starting: a guard, say.
+    changing = Action.REFUSE in actions and current_lease(view.facts) is not None
+    if not changing:
+        refuse(view, groups)
     note_differences(view, groups, report)
-    if not {Action.START, Action.WATCH, Action.CLEAN} & {group.action for group in groups.values()}:
+    source = view.newest.number if view.newest else 0
+    unfinished = anything(view.facts) or any(group.lacking for group in groups.values())
+    if not changing and not unfinished and not {Action.START, Action.WATCH, Action.CLEAN} & actions:
         stop_on_wrong_answers(view, groups)
         return Up(
             view,
             changed=False,
-            release=view.newest.number if view.newest else 0,
+            release=source,
+            source=source,
             answers=replies(groups),
             seconds=time.monotonic() - began,
             drift={name: group.drift for name, group in groups.items() if group.drift},
         )
-    secrets.check(spec)
+    if target is None:
+        secrets.check(spec)
     starting = [name for name, group in groups.items() if group.action is Action.START or group.replaced]
-    if starting:
+    if starting and target is None:
         # Fail before taking a lease, and before stopping what serves.
         try:
             stop_before_staging(view, starting)
@@ -78,16 +108,30 @@ def up(fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls
             # With the lease held, what was found may be about ranks that its holder is starting.
             if current_lease(view.facts) is None:
                 raise
-    lease = Lease(fleet, cluster=spec.inventory.cluster, state_dir=spec.inventory.state_dir, operation="up")
-    with lease.acquire(list(view.facts)):
+    inventory = spec.inventory
+
+    def take() -> Lease:
+        lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation)
+        return lease.acquire(list(view.facts))
+
+    with until_free(take, options.wait_s, report) as lease:
         report.step("lease", count(len(view.facts), "node"))
-        walk = Walk(lease.changer, spec, options, report)
+        walk = Walk(lease.changer, spec, options, report, target)
         try:
             with walk.staging:
-                answers = walk.to_serving(groups)
+                answers = walk.to_serving({} if changing else groups)
         except KeyboardInterrupt:
             raise walk.interrupted() from None
-        done = Up(walk.view, changed=True, release=walk.number, answers=answers, seconds=time.monotonic() - began)
+        done = Up(
+            walk.new.view,
+            changed=walk.changed,
+            release=walk.number,
+            answers=answers,
+            seconds=time.monotonic() - began,
+            source=source,
+            downtime_s=walk.measured.downtime_s,
+            speed=walk.measured.speed,
+        )
     observed.note(
         spec.inventory.cluster, "up", model=spec.playbook.model_name, seconds=round(done.seconds, 1),
         clear_caches=options.clear_caches, hub_offline=_offline(done.view),
@@ -100,15 +144,43 @@ def _offline(view: View) -> bool:
     return all(node.env.get("HF_HUB_OFFLINE") == "1" for node in (view.plan.nodes.values() if view.plan else ()))
 
 
+def until_free(take: Callable[[], T], wait_s: float, report: Report) -> T:
+    """What ``take`` returns, which is tried again for ``wait_s`` while another operator has the lease.
+
+    Raises:
+        LeaseHeld: another operator still has it.
+    """
+    until, waiting = time.monotonic() + wait_s, False
+    while True:
+        try:
+            return take()
+        except LeaseHeld as held:
+            if time.monotonic() >= until:
+                raise
+            if not waiting:
+                report.note(f"{held.message}: waiting up to {wait_s:g} s")
+            waiting = True
+            time.sleep(min(LEASE_AGAIN_S, max(0.0, until - time.monotonic())))
+
+
 def see(
-    fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls[Answer] | None
+    fleet: Fleet,
+    spec: Spec,
+    options: Options,
+    report: Report,
+    *,
+    probes: Calls[Answer] | None,
+    target: Target | None,
 ) -> tuple[View, dict[str, GroupState]]:
     """The cluster and what each group answers; looked at again where an engine may be dying."""
     # First of all: an engine that has lost a node may keep a request waiting.
     view = whole(view_cluster(fleet, spec, probes=probes))
-    groups = survey(fleet, view, report, replace=options.replace)
+    goal: dict[str, Any] = {} if target is None else {"kept": target.kept.groups, "only": target.groups}
+    cut_off = pending(view.facts, view.newest)
+    abandoned = cut_off.groups if cut_off else ()
+    groups = survey(fleet, view, report, replace=options.replace, abandoned=abandoned, **goal)
     if any(reply.problem in {"refused", "lost"} for reply in replies(groups).values()):
         time.sleep(DYING_S)
         view = whole(view_cluster(fleet, spec))
-        groups = survey(fleet, view, report, replace=options.replace, before=groups)
+        groups = survey(fleet, view, report, replace=options.replace, before=groups, abandoned=abandoned, **goal)
     return view, groups

@@ -1,118 +1,108 @@
-"""The walk over the state table under one lease: clean, check, stage, start, watch, verify, record."""
+"""The walk over the state table under one lease: switch what is replaced, group by group, then start what is missing.
+
+A switch stops nothing before the way back is proven, and goes back where the new release fails::
+
+    looked at ── staged ── way back proven ── journal ──▶ stopped ── started ── serving ── compared ──▶ recorded
+    (the old release serves)                                  │ any failure
+                                                              ▼
+                                              journal ── stopped ── old release started ── serving ──▶ recorded
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from shlex import quote
 
-import sparkcluster
-from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, SparkclusterError
-from sparkcluster.facts.engine import image_digest
+from sparkcluster.endpoint.find import endpoints
+from sparkcluster.errors import (
+    FoundErrors,
+    HostError,
+    Interrupted,
+    LaunchError,
+    LeaseLost,
+    RolledBack,
+    SparkclusterError,
+    UsageError,
+)
 from sparkcluster.facts.running import Reply
-from sparkcluster.findings import Finding, has_errors
-from sparkcluster.hosts.again import is_transient
-from sparkcluster.hosts.program import standalone
-from sparkcluster.inspect.cluster import View, view_cluster
-from sparkcluster.inspect.doctor import observe_nodes, running_heads
-from sparkcluster.inspect.preflight import between
-from sparkcluster.launch import failed_logs
-from sparkcluster.launch.group import Launch
-from sparkcluster.launch.groups import Outcome, launch_groups
-from sparkcluster.launch.stopping import stop
-from sparkcluster.plan.records import KEEP, record, unreadable
+from sparkcluster.inspect.cluster import view_cluster
+from sparkcluster.inspect.history import node_records
+from sparkcluster.plan.records import RecordedGroup, recorded_groups
+from sparkcluster.plan.switch import anything, pending
+from sparkcluster.release import journal, speed, way_back
+from sparkcluster.release.deploy import Deployment, Doing, Options
 from sparkcluster.release.down import down_there, former_nodes, shown
-from sparkcluster.release.outcome import came_back, failure, newly_recorded
-from sparkcluster.release.serving import OBSERVE_S, elsewhere, refuse, replies, stop_on_wrong_answers, survey
-from sparkcluster.release.stage import copy_for_start, staging_lease
-from sparkcluster.release.states import Action, GroupState, State
+from sparkcluster.release.outcome import came_back, in_turn
+from sparkcluster.release.restore import keep, restore, write_journal
+from sparkcluster.release.serving import elsewhere, refuse, replies, stop_on_wrong_answers, survey
+from sparkcluster.release.stage import staging_lease
+from sparkcluster.release.states import Action, GroupState, Seen, State, group_states
+from sparkcluster.release.way_back import Kept
 from sparkcluster.report import Report
-from sparkcluster.runtime import Changer, secrets, start_steps
-from sparkcluster.runtime.lease import this_operator
-from sparkcluster.runtime.memory import evict
+from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.topology.model import Topology
 
-# How long a node that is silent when a release is recorded is tried again.
-RECORD_S = 60.0
+
+@dataclasses.dataclass(slots=True)
+class Switched:
+    """What a switch has measured, by group."""
+
+    downtime_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    before: dict[str, speed.Speed] = dataclasses.field(default_factory=dict)
+    after: dict[str, speed.Speed] = dataclasses.field(default_factory=dict)
+
+    @property
+    def speed(self) -> dict[str, tuple[float | None, float | None]]:
+        """Tokens/s before and after."""
+        none = speed.Speed(None)
+        return {
+            name: (found.tokens_per_s, self.after.get(name, none).tokens_per_s) for name, found in self.before.items()
+        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """The flags of ``up``.
+class Target:
+    """A kept release that is to serve again: these groups of it, which are started from one spec."""
 
-    Attributes:
-        timeout_s: overrides the playbook's readiness limit.
-        replace: whether to replace what serves another plan, has drifted, or does not answer as it should.
-    """
-
-    timeout_s: float | None = None
-    clear_caches: bool = False
-    replace: bool = False
-
-
-def whole(view: View) -> View:
-    """``view``, in which every node reports its ranks: a rank that is not seen is not gone.
-
-    Raises:
-        FoundErrors: a node cannot be reached, or has an error.
-        LaunchError: a node cannot list its ranks.
-    """
-    blind = unreadable(view.facts)
-    if view.collected.errors or (blind and has_errors(view.findings)):
-        raise FoundErrors(view.findings)
-    for name, why in blind.items():
-        hint = f"on {name}: systemctl status docker"
-        raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="probe", hint=hint)
-    return view
-
-
-def relevant(findings: Sequence[Finding], view: View, names: Collection[str]) -> list[Finding]:
-    """``findings`` without those about nodes of groups that are left alone."""
-    groups = view.topology.groups if view.topology else ()
-    others = {node for group in groups if group.name not in names for node in group.names}
-    return [finding for finding in findings if finding.node not in others]
-
-
-def stop_before_staging(view: View, names: Collection[str]) -> Topology:
-    """The topology of the groups ``names``, unless a finding is an error that staging does not fix.
-
-    Raises:
-        FoundErrors: with every finding about them.
-        PlanError: no topology can be made.
-    """
-    findings = relevant(view.findings, view, names)
-    if has_errors([finding for finding in findings if not finding.code.startswith(("IMG-", "MDL-"))]):
-        raise FoundErrors(findings)
-    if view.topology is None:
-        raise view.unplanned or LaunchError("no topology", step="plan")
-    return view.topology.of_groups(names)
+    kept: Kept
+    groups: Collection[str]
 
 
 class Walk:
-    """The walk over the state table under one lease."""
+    """The walk over the state table under one lease, towards ``spec``; with ``target`` that of a kept release."""
 
-    def __init__(self, changer: Changer, spec: Spec, options: Options, report: Report) -> None:
-        self.changer = dataclasses.replace(changer, tell=report.note)
-        self.fleet = changer.fleet
+    def __init__(
+        self, changer: Changer, spec: Spec, options: Options, report: Report, target: Target | None = None
+    ) -> None:
+        self.changer = changer
         self.spec = spec
         self.options = options
         self.report = report
-        # Facts from before the lease may be stale.
-        self.view = whole(view_cluster(self.fleet, spec))
-        # After down no rank is left, here or on nodes that are no longer in the inventory.
-        before = self.view.newest.record if self.view.newest and self.view.ranks.anything else {}
-        self.former = {node.label: {"host": node.host} for node in former_nodes(spec, {"": before})}
-        self.number = 0
-        self.doing = "probe"
+        self.doing = Doing()
+        self.measured = Switched()
         # From what is copied while a group still serves until it is stopped and all is there: nobody comes between.
         self.staging = staging_lease(changer.fleet, spec, "up")
-
-    def step(self, name: str, text: str = "") -> None:
-        """Report that a step begins, and remember it for an interruption."""
-        self.doing = name
-        self.report.step(name, text)
+        self.target = target
+        self.new = Deployment(
+            changer,
+            spec,
+            options,
+            report,
+            staging=self.staging,
+            doing=self.doing,
+            kept=target.kept if target else None,
+        )
+        view = self.new.view
+        # After down no rank is left, here or on nodes that are no longer in the inventory.
+        before = view.newest.record if view.newest and view.ranks.anything else {}
+        self.former = {node.label: {"host": node.host} for node in former_nodes(spec, {"": before})}
+        self.pending = pending(view.facts, view.newest)
+        self.number = 0
+        self.changed = False
+        self.stopped: set[str] = set()
 
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
@@ -121,209 +111,287 @@ class Walk:
             "launch": "ranks may still run: sparkcluster down INVENTORY stops them",
             "record": "the model serves, and sparkcluster up again records it",
         }
-        return Interrupted(f"interrupted; {remains.get(self.doing, 'no rank was started')}", step=self.doing)
+        left = remains.get(self.doing.step, "no rank was started")
+        return Interrupted(f"interrupted; {left}", step=self.doing.step)
 
     def survey(self, before: Mapping[str, GroupState]) -> dict[str, GroupState]:
         """Every group as it is now, and what to do with each; raises if a group conflicts with the plan."""
-        groups = survey(self.fleet, self.view, self.report, replace=self.options.replace, before=before)
-        refuse(self.view, groups)
+        groups = survey(
+            self.changer.fleet,
+            self.new.view,
+            self.report,
+            replace=self.options.replace,
+            before=before,
+            abandoned=self.pending.groups if self.pending else (),
+            kept=self.target.kept.groups if self.target else None,
+            only=self.target.groups if self.target else None,
+        )
+        refuse(self.new.view, groups)
         return groups
 
     def to_serving(self, before: Mapping[str, GroupState]) -> dict[str, Reply]:
         """Walk until every group serves; replies by group. ``before`` was seen before the lease was taken.
 
         Raises:
+            RolledBack: the switch of a group failed, and what served before serves again.
             NotServing: a group that was left alone does not answer as it should.
         """
         groups = self.survey(before)
+        found: dict[str, Reply] = {}
+        switched = self.to_switch(groups)
+        if switched:
+            found, groups = self.switch(switched, groups)
+            groups = self.survey(groups)
         dirty = {name: group for name, group in groups.items() if group.action is Action.CLEAN}
         if dirty:
-            replaced = any(group.replaced for group in dirty.values())
-            if replaced:
-                # While they still serve.
-                stop_before_staging(self.view, dirty)
-                self.copy_missing()
-            self.clean(dirty)
-            self.view = whole(view_cluster(self.fleet, self.spec))
-            groups = self.survey(groups)
-            for group in groups.values():
-                if group.action is Action.CLEAN:
-                    raise came_back(group)
+            self.new.clean(dirty)
+            groups = self.looked_after_clean(groups, dirty)
         launches = {name: group for name, group in groups.items() if group.action in {Action.START, Action.WATCH}}
         kept = {name: group for name, group in groups.items() if name not in launches}
-        found = replies(kept)
+        found = replies(kept) | found
         if launches:
-            found |= self.launch(launches, kept)
-        else:
-            self.number = self.view.newest.number if self.view.newest else 0
-        stop_on_wrong_answers(self.view, groups)
+            self.prepare(launches)
+            found |= self.launch(launches, self.recorded(kept))
+        elif not switched:
+            self.number = self.new.view.newest.number if self.new.view.newest else 0
+        lacking = {name: each for name, each in kept.items() if each.action is Action.KEEP and each.lacking}
+        if lacking:
+            self.record_again(replies(lacking), kept)
+        if not switched and anything(self.new.view.facts):
+            self.forget()
+        stop_on_wrong_answers(self.new.view, groups)
         return found
 
-    def clean(self, groups: Mapping[str, GroupState]) -> None:
-        """Remove every rank of ``groups``, whatever its state."""
-        for name, group in groups.items():
-            if group.seen:
-                dead = group.seen.dead
-                self.report.note(f"{name} is dead ({dead}): starting it again" if dead else f"{name} is replaced")
-        self.step("clean", f"removing ranks of {', '.join(groups)}")
-        former = elsewhere(self.view, groups)
+    def to_switch(self, groups: Mapping[str, GroupState]) -> dict[str, GroupState]:
+        """Groups that are replaced though they are not dead, and those whose switch was cut off."""
+        begun = self.pending.groups if self.pending else ()
+        unfinished = {Action.CLEAN, Action.START, Action.WATCH}
+        return {
+            name: group
+            for name, group in groups.items()
+            if (group.replaced and group.recorded) or (name in begun and group.action in unfinished)
+        }
+
+    def looked_after_clean(self, groups: Mapping[str, GroupState], cleaned: Collection[str]) -> dict[str, GroupState]:
+        """Every group once the ranks of ``cleaned`` were removed."""
+        self.new.look()
+        now = self.survey(groups)
+        for name in cleaned:
+            if now[name].action is Action.CLEAN:
+                raise came_back(now[name])
+        return now
+
+    def prepare(self, launches: Mapping[str, GroupState]) -> None:
+        """Check and stage for what is to be started."""
+        starting = [name for name, each in launches.items() if each.state is State.EMPTY]
+        if starting:
+            self.new.prepare(starting)
+
+    def launch(self, groups: Mapping[str, GroupState], kept: Mapping[str, RecordedGroup]) -> dict[str, Reply]:
+        """Start, watch, verify and record ``groups`` beside ``kept``; their replies."""
+        outcomes, hashes = self.new.launch(groups)
+        try:
+            return self.new.finish(outcomes, hashes, kept=kept, former=self.former)
+        finally:
+            self.number, self.changed = self.new.number, True
+
+    def record_again(self, replies: Mapping[str, Reply], kept: Mapping[str, GroupState]) -> None:
+        """Record groups that serve this plan, as it is here: what one node has of it is not copied to others."""
+        recorded = self.recorded(kept)
+        hashes = {name: recorded[name].secrets for name in replies}
+        others = {name: each for name, each in recorded.items() if name not in replies}
+        self.new.finish(replies, hashes, kept=others, former=self.former)
+        self.number, self.changed = self.new.number, True
+
+    def recorded(self, groups: Mapping[str, GroupState]) -> dict[str, RecordedGroup]:
+        """What is recorded of ``groups``, which are left as they are, and of those that are not looked at."""
+        newest = self.new.view.newest
+        others = recorded_groups(newest.record) if self.target and newest else {}
+        left = {name: group for name, group in others.items() if self.target and name not in self.target.groups}
+        return left | {name: group.recorded for name, group in groups.items() if group.recorded}
+
+    # The switch.
+
+    def switch(
+        self, switched: Mapping[str, GroupState], groups: Mapping[str, GroupState]
+    ) -> tuple[dict[str, Reply], dict[str, GroupState]]:
+        """Replace ``switched`` in turn, the first of them alone; their replies, and all groups then.
+
+        One that fails takes those before it back.
+
+        Raises:
+            RolledBack: what served before serves again.
+        """
+        names = list(dict.fromkeys([*switched, *(self.pending.groups if self.pending else ())]))
+        batches = in_turn(list(switched), self.options.order, self.options.max_unavailable)
+        kept = self.ready_to_switch(switched, names)
+        found: dict[str, Reply] = {}
+        groups = dict(groups)
+        touched: list[str] = []
+        try:
+            write_journal(self.new, names, self.source())
+            for batch in batches:
+                if touched and self.options.pause_s:
+                    self.new.step("pause", f"{self.options.pause_s:g} s before {', '.join(batch)}")
+                    time.sleep(self.options.pause_s)
+                touched += batch
+                began = time.monotonic()
+                dirty = {name: groups[name] for name in batch if groups[name].action is Action.CLEAN}
+                if dirty:
+                    self.stopped |= dirty.keys()
+                    self.new.clean(dirty)
+                    groups = self.looked_after_clean(groups, dirty)
+                found |= self.switched(batch, groups, began, partial=len(touched) < len(switched))
+                self.new.look()
+                now = group_states(self.new.view)
+                groups |= {name: dataclasses.replace(now[name], seen=Seen(found[name])) for name in batch}
+        except LeaseLost:
+            raise
+        except (SparkclusterError, KeyboardInterrupt) as error:
+            if kept is None or (isinstance(error, Interrupted) and error.left_running):
+                raise
+            raise self.back(kept, names if self.pending else touched, error) from error
+        self.forget()
+        return found, groups
+
+    def ready_to_switch(self, switched: Mapping[str, GroupState], names: Sequence[str]) -> Kept | None:
+        """The release to go back to with ``names``, once all that is slow is done; nothing is stopped.
+
+        Raises:
+            SparkclusterError: something is missing for the new release, or for the way back.
+        """
+        former = elsewhere(self.new.view, switched)
         if former:
             raise LaunchError(
                 f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
                 step="clean",
                 hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
             )
-        ranks = {
-            node: tuple(rank for each in groups.values() for rank in each.ranks.get(node, ()))
-            for node in self.view.ranks.ours
-        }
-        failed = stop(self.changer, ranks, self.report)
-        if failed:
-            name, error = next(iter(failed.items()))
-            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)
+        try:
+            if self.target:
+                way_back.require_secrets(self.target.kept, list(switched), self.secrets())
+            self.new.prepare(switched)  # while they still serve
+            kept = self.way_back(switched, names)
+        except SparkclusterError:
+            if self.pending and self.pending.source:
+                back = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {self.pending.source}"
+                self.report.note(f"hint: {back}   starts the release again that served before the switch")
+            raise
+        answering = {name: each for name, each in switched.items() if each.seen and each.seen.wrong is None}
+        recorded = {name: each.recorded for name, each in answering.items() if each.recorded}
+        if self.options.min_speed and recorded:
+            self.report.step("measure", "the speed of what serves")
+            self.measured.before = speed.of_groups(self.changer.fleet, recorded)
+        return kept
 
-    def launch(self, groups: Mapping[str, GroupState], kept: Mapping[str, GroupState]) -> dict[str, Reply]:
-        """Check, stage, start, watch and verify ``groups``, and record them beside ``kept``; their replies.
+    def secrets(self) -> dict[str, Sequence[int]]:
+        """The releases whose secrets each node has."""
+        return {node: answer.secrets for node, answer in node_records(self.changer.fleet, self.spec)[0].items()}
+
+    def source(self) -> int:
+        """The release that served before what is under way."""
+        if self.pending:
+            return self.pending.source
+        return self.new.view.newest.number if self.new.view.newest else 0
+
+    def switched(
+        self, batch: Sequence[str], groups: Mapping[str, GroupState], began: float, *, partial: bool
+    ) -> dict[str, Reply]:
+        """Start the groups ``batch`` of the new release, verify them, compare their speed, and record them."""
+        outcomes, hashes = self.new.launch({name: groups[name] for name in batch})
+        others = {name: each for name, each in groups.items() if name not in batch}
+        if all(isinstance(outcome, Reply) for outcome in outcomes.values()):
+            self.measured.downtime_s |= dict.fromkeys(batch, time.monotonic() - began)
+            for name in batch:
+                self.compare(name)
+        try:
+            kept = self.recorded(others)
+            return self.new.finish(outcomes, hashes, kept=kept, former=self.former, partial=partial)
+        finally:
+            self.number, self.changed = self.new.number, True
+
+    def compare(self, name: str) -> None:
+        """Compare the speed of a group with that before; LaunchError where it is too slow."""
+        before = self.measured.before.get(name)
+        if before is None or not self.options.min_speed:
+            return
+        plan = self.new.view.ready()[1]
+        endpoint = endpoints(plan.as_json(), plan.engine)[name]
+        host = self.changer.fleet.hosts[endpoint.head]
+        self.report.progress(endpoint.head, "measuring its speed")
+        after = speed.measure(host, endpoint, self.spec.playbook.verify, plan.engine)
+        self.measured.after[name] = after
+        note = speed.compare(name, before, after, self.options.min_speed, endpoint.head)
+        if note:
+            self.report.note(note)
+
+    def forget(self) -> None:
+        """Remove the journal of a switch that has ended; where a node is silent its record says so too."""
+        with contextlib.suppress(HostError):
+            self.changer.apply(journal.remove(self.spec, self.new.view.facts))
+        self.pending = None
+
+    # The way back.
+
+    def way_back(self, switched: Mapping[str, GroupState], names: Sequence[str]) -> Kept | None:
+        """The release to go back to, once every node is proven to have what starts it again; None if none is wanted.
 
         Raises:
-            SparkclusterError: a group failed; those that came up serve and are recorded.
+            UsageError, LaunchError: it cannot be gone back to; nothing was changed.
         """
-        starting = [name for name, each in groups.items() if each.state is State.EMPTY]
-        if starting:
-            self.prepare(starting)
-        if len(starting) < len(groups):
-            self.report.note("the ranks of this plan are already running: continuing with them")
-        topology, plan = self.view.ready()
-        values = secrets.values(self.spec, plan.of_groups(groups))
-        hashes = secrets.keyed_hashes(values)
-        started_with = self.hashes_of_running([group for name, group in groups.items() if name not in starting])
-        started_with |= dict.fromkeys(starting, hashes)
-        entry = standalone("launcher", self.spec.playbook.engine)
-        # Apart from the start, which is sent again where its answer is lost: caches in use must not be deleted.
-        self.changer.apply({node: self.cache_steps(node) for node in plan.of_groups(starting).nodes})
-        launches = []
-        expect_at = ":".join(map(str, self.spec.places.get(("verify", "expect"), ("the playbook",))))
-        for name in groups:
-            part = plan.of_groups([name])
-            steps = None
-            if name in starting:
-                steps = {
-                    node: start_steps(planned, entry=entry, secrets=values, hashes=hashes)
-                    for node, planned in part.nodes.items()
-                }
-            launches.append(
-                Launch(
-                    name,
-                    part,
-                    topology.of_groups([name]),
-                    self.spec.playbook.verify,
-                    self.options.timeout_s or self.spec.playbook.ready_timeout_s,
-                    steps,
-                    expect_at,
-                )
-            )
-        self.doing = "launch"
-        logs = failed_logs.directory(self.spec.inventory.cluster)
-        outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
-        return self.finish(outcomes, kept, started_with)
+        if not self.options.rollback:
+            return None
+        self.doing.step = "way back"
+        number = self.source()
+        if not number or (self.target and self.target.kept.number == number):
+            return None
+        fleet = self.changer.fleet
+        try:
+            kept = way_back.find_kept(fleet, self.spec, number, self.report, trust=self.options.trust)
+        except UsageError as error:
+            if any(group.seen for group in switched.values()) or not self.pending:
+                raise
+            # Nothing of it serves: what one node says of a switch stops no start.
+            self.report.note(f"warning: there is no way back: {error.message}")
+            return None
+        names = [name for name in names if name in kept.groups]
+        if not names:
+            return None
+        keep(self.new, kept, [name for name in names if name in switched and switched[name].seen])
+        for part in kept.parts(names):
+            spec = way_back.recorded_spec(self.spec, kept, part[0])
+            way_back.refuse_powers(spec)
+            way_back.prove(view_cluster(fleet, spec), kept, part, self.secrets())
+        return kept
 
-    def hashes_of_running(self, groups: Collection[GroupState]) -> dict[str, dict[str, Any]]:
-        """Salt and hashes of the secrets that ranks which run already were started with, by group."""
-        facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
-        observations = observe_nodes(self.fleet, self.spec, facts, OBSERVE_S)
-        heads = [rank for _, rank in running_heads(self.spec, facts, observations)]
-        return {rank.group: dict(rank.launcher.get("secrets") or {}) for rank in heads}
+    def back(self, kept: Kept, names: Sequence[str], error: BaseException) -> SparkclusterError:
+        """Go back to ``kept`` with the groups ``names``; the error that says how that ended."""
+        interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
+        cause = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
+        found = cause.findings if isinstance(cause, FoundErrors) else ()
+        for finding in (each for each in found if each.severity == "error"):
+            self.report.note(f"error: {finding.code} {finding.node or ''}: {finding.summary}")
+        self.step_back(f"{cause.message}: going back to release {kept.number}")
+        by_hand = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {kept.number}"
+        names = [name for name in names if name in kept.groups]
+        try:
+            number = restore(self.new, kept, names, stopped=self.stopped, former=self.former)
+        except (KeyboardInterrupt, Interrupted):
+            text = f"interrupted while going back to release {kept.number}"
+            return Interrupted(text, step="way back", hint=by_hand)
+        except LeaseLost as lost:
+            return lost
+        except SparkclusterError as failed:
+            text = f"{cause.message}; going back to release {kept.number} failed too: {failed.message}"
+            return LaunchError(text, node=failed.node, step="way back", hint=by_hand)
+        self.forget()
+        self.number = number
+        text = f"{cause.message}; release {kept.number} serves again, as release {number}"
+        kind = Interrupted if interrupted else RolledBack
+        return kind(text, node=cause.node, step=cause.step, hint=cause.hint)
 
-    def prepare(self, names: Collection[str]) -> None:
-        """Check and stage for the groups ``names``."""
-        self.step("check")
-        reached = self.check(names)
-        self.copy_missing()
-        self.staging.close()
-        self.view.ready()
-        findings = relevant(self.view.findings, self.view, names)
-        if has_errors(findings):
-            raise FoundErrors(findings)
-        for finding in [*findings, *reached]:
-            if finding.severity == "warning":
-                self.report.note(f"warning: {finding.code} {finding.node or ''}: {finding.summary}")
-        nodes = self.view.ready()[1].of_groups(names).nodes
-        evict(self.changer, self.spec.playbook, nodes, self.view.facts, self.report)
-
-    def copy_missing(self) -> None:
-        """Copy weights, image and Ray to the nodes that lack them."""
-        self.doing = "stage"
-        self.view = copy_for_start(self.changer, self.staging, self.view, self.report)
-
-    def check(self, names: Collection[str]) -> list[Finding]:
-        """Stop on errors that staging does not fix, before anything is changed.
-
-        Returns:
-            Findings about the connections between the nodes, which the view does not have.
-        """
-        topology = stop_before_staging(self.view, names)
-        _, reached = between(self.fleet, self.spec, self.view.facts, topology, self.report, epochs=self.changer.epochs)
-        if has_errors(reached):
-            raise FoundErrors([*relevant(self.view.findings, self.view, names), *reached])
-        return reached
-
-    def cache_steps(self, name: str) -> list[dict[str, Any]]:
-        """Steps that throw the compile caches of the plan's image away, where the user asks for it."""
-        if not self.options.clear_caches or self.view.plan is None:
-            return []
-        # Those of other images may be in use by another cluster of the same user.
-        caches = f"{self.view.facts[name].state_dir}/caches/"
-        return [
-            {"do": "delete", "path": path, "image": rank.image}
-            for rank in self.view.plan.nodes[name].containers
-            for path in rank.directories
-            if path.startswith(caches)
-        ]
-
-    def finish(
-        self, outcomes: Mapping[str, Outcome], kept: Mapping[str, GroupState], hashes: Mapping[str, dict[str, Any]]
-    ) -> dict[str, Reply]:
-        """Record what came up; replies by group, or the failure of those that did not come up."""
-        topology, plan = self.view.ready()
-        replies = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Reply)}
-        groups = newly_recorded(
-            self.spec, plan, topology, facts=self.view.facts, replies=replies, secrets=hashes, kept=kept
-        )
-        started = [group.release for group in groups if group.name in outcomes]
-        self.number = max([*started, self.view.newest.number + 1 if self.view.newest else 0])
-        failed = failure(outcomes, self.number)
-        if replies:
-            self.step("record", f"release {self.number}")
-            document = record(
-                self.spec,
-                groups,
-                number=self.number,
-                plan_hash=plan.hash,
-                operator=this_operator(),
-                verified_at=time.time(),
-                version=sparkcluster.__version__,
-                digest=image_digest(self.view.facts.values()),
-                former=self.former,
-            )
-            step = {"do": "record", "number": self.number, "record": document, "keep": KEEP}
-            # The launch has waited for a node that was silent when its model answered.
-            changer = dataclasses.replace(self.changer, patience_s=RECORD_S)
-            try:
-                changer.apply({name: [step] for name in plan.nodes})
-            except SparkclusterError as error:
-                raise failed or _unrecorded(error) from error
-        if failed:
-            raise failed
-        return replies
-
-
-def _unrecorded(error: SparkclusterError) -> SparkclusterError:
-    """The error where the model answers, and a node could not be reached to record that."""
-    if not is_transient(error):
-        return error
-    return LaunchError(
-        f"the model answers, and {error.node} could not be recorded: {error.message}",
-        node=error.node,
-        step="record",
-        hint="run sparkcluster up again once it can be reached: it verifies and records what runs",
-    )
+    def step_back(self, text: str) -> None:
+        """Report that it is gone back, and why."""
+        self.report.note(text)
+        self.report.step("way back", "starting the release before")
+        self.doing.step = "way back"

@@ -30,7 +30,7 @@ from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
 from sparkcluster.runtime.change import CHANGING, Changer, LeaseKind
 
-Operation = Literal["up", "down", "stage", "prune", "measure"]
+Operation = Literal["up", "upgrade", "rollback", "down", "enable", "disable", "stage", "prune", "measure"]
 
 TTL_S = 15
 HEARTBEAT_S = 3
@@ -182,7 +182,9 @@ class Lease(Closing):
                 _holder(said.held).describe(self._cluster, time.time()),
                 node=host.name,
                 step="lease",
-                hint=f"wait until it ends; the lease of a killed command expires after {TTL_S} s. If no such command "
+                hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
+                if said.held.get("operation") == "restart"
+                else f"wait until it ends; the lease of a killed command expires after {TTL_S} s. If no such command "
                 f"runs, the answer of {host.name} is wrong: remove {host.name} from the inventory",
             )
         if said.epoch is None:

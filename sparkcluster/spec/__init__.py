@@ -19,6 +19,9 @@ class Spec:
     Attributes:
         beside: what the playbook mounts from its own directory, by the source of the mount.
         places: file and line of every key of the playbook, for findings about what was written.
+        kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
+            a kept release.
+        bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
     """
 
     inventory: Inventory
@@ -27,6 +30,13 @@ class Spec:
     playbook_path: Path
     beside: Mapping[str, Beside] = dataclasses.field(default_factory=dict)
     places: Mapping[KeyPath, tuple[str, int]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    kept_image: str | None = None
+    bundled: bool | None = None
+
+    @property
+    def image(self) -> str | None:
+        """The name by which Docker knows the image that runs."""
+        return self.kept_image or self.playbook.image
 
 
 __all__ = ["Inventory", "KeyPath", "Playbook", "Spec"]

@@ -32,6 +32,8 @@ def bundled() -> list[Path]:
 
 def all_bundled(spec: Spec) -> bool:
     """Whether a playbook comes with sparkcluster unchanged, and so does all that it extends or has over it."""
+    if spec.bundled is not None:
+        return spec.bundled
     files = {spec.playbook_path, *(Path(file) for file, _ in spec.places.values())}
     return {_listed(file) for file in files} <= set(_SHIPPED.read_text(encoding="utf-8").splitlines())
 

@@ -25,7 +25,7 @@ Request = dict[str, Any]
 def artifacts(spec: Spec, selected: Sequence[Artifact]) -> list[Artifact]:
     """The artifacts of ``selected`` that this spec has, in staging order."""
     found: list[Artifact] = []
-    if "image" in selected and spec.inventory.runtime.kind == "docker" and spec.playbook.image:
+    if "image" in selected and spec.inventory.runtime.kind == "docker" and spec.image:
         found.append("image")  # first: it may hold the downloader of the weights
     if "weights" in selected:
         found.append("weights")
@@ -40,7 +40,7 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
     """
     if what == "image":
         docker = read(facts.docker)
-        return {"reference": spec.playbook.image, "images_dir": docker.images_dir if docker is not None else "/"}
+        return {"reference": spec.image, "images_dir": docker.images_dir if docker is not None else "/"}
     return {
         "id": spec.playbook.model.id,
         "revision": spec.playbook.model.revision,
@@ -85,7 +85,7 @@ def image_request(
     return {
         "what": "image",
         "image_id": image_id,
-        "reference": spec.playbook.image or "",
+        "reference": spec.image or "",
         "config": config,
         "config_sum": image.config_sum,
         "layers": list(image.layers),

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import WHOLE
 from sparkcluster.runtime import Changer
@@ -23,6 +24,13 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> list[tuple[Beside, S
     for each in spec.beside.values():
         lack = tuple((name, "missing") for name, node in facts.items() if each.mark not in node.files)
         if lack:
+            if not each.members:
+                raise StageError(
+                    f"{each.source} is gone, which was beside the playbook of a release",
+                    node=lack[0][0],
+                    step="stage files",
+                    hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
+                )
             found.append((each, Staging("files", each.source, (), lack, (), each.size_bytes)))
     return found
 

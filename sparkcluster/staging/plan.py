@@ -78,16 +78,27 @@ def find_missing(
     others = tuple(name for name, _ in missing if name not in parts)
     found = Staging(
         what=what,
-        name=model.label if what == "weights" else spec.playbook.image or "",
+        name=model.label if what == "weights" else spec.image or "",
         sources=sources,
         missing=missing,
-        download=() if sources or (what == "weights" and not model.id) else (*parts, *others),
+        download=() if sources or _nowhere(spec, what) else (*parts, *others),
         size_bytes=artifact.size_bytes if artifact is not None else None,
         parts=parts,
     )
+    if found.missing and not found.sources and what == "image" and spec.kept_image and not given:
+        raise StageError(
+            f"no node has the image {spec.kept_image} any more",
+            step="stage image",
+            hint="sparkcluster upgrade INVENTORY --image REF   brings another",
+        )
     if found.missing and not found.sources and not found.download and len(parts) < 2 and not given:
         raise no_weights(facts, found.missing[0][0], spec)
     return found
+
+
+def _nowhere(spec: Spec, what: Artifact) -> bool:
+    """Whether it is in no registry and no hub: a kept image has a name of ours, which may be another's there."""
+    return not spec.playbook.model.id if what == "weights" else spec.kept_image is not None
 
 
 def _parts(facts: Mapping[str, Facts], names: Sequence[str]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from sparkcluster.hosts.base import Closing, Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.records import record
+from sparkcluster.release import journal
 from sparkcluster.release.outcome import newly_recorded
 from sparkcluster.spec.load import load
 from tests.unit.conftest import IMAGE, describe
@@ -61,6 +62,7 @@ DONE = {
     "usage": {"completion_tokens": 40, "prompt_tokens": 20}, "status": 200,
 }  # fmt: skip
 COUNTERS = {"generated": 100.0, "prompted": 40.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1}
+CHANGED = {"id": "c0ffee", "already": False, "unit": None, "command": ["python3", "guard.py"]}
 PULLING = {
     "phase": "download", "bytes": 5, "total": 10, "layers": 1, "layers_total": 2, "rate_bytes_s": 5, "remaining_s": 1,
 }  # fmt: skip
@@ -88,6 +90,8 @@ def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
     waits = {
         "release.serving.AGAIN_S": 0.0,
         "release.up.DYING_S": 0.0,
+        "release.restore.RETURN_S": 0.0,
+        "release.restore.AGAIN_S": 0.0,
         "launch.group.INTERVAL_S": -2,
         "launch.readiness.LAST_LINES_S": 0.0,
         "staging.job._LOOK_S": 0.2,
@@ -164,13 +168,15 @@ class Cluster:
     """Two nodes, their honest answers, and the command line that asks them.
 
     ``states``: ``serving`` a release runs and is recorded, ``empty`` nothing runs, ``bare`` the same, and beta lacks the
-    weights, and both the content of their image, ``started`` ranks of the plan run that no release recorded.
+    weights, and both the content of their image, ``started`` ranks of the plan run that no release recorded, ``stopped``
+    a release is recorded, and a switch was cut off after its ranks were stopped.
     """
 
     def __init__(self, folder: Path, patched: pytest.MonkeyPatch) -> None:
         self.inventory = folder / "atlas.yaml"
         self.inventory.write_text(INVENTORY)
         (folder / "small.yaml").write_text(PLAYBOOK)
+        (folder / "other.yaml").write_text(PLAYBOOK.replace("name: small", 'name: other\nenv: {OMP_NUM_THREADS: "8"}'))
         self.spec = load(self.inventory, None)
         self.internal: list[BaseException] = []
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
@@ -201,7 +207,12 @@ class Cluster:
         for each in serving.values():
             each["release"] = {"number": 1, "plan_hash": self.plan.hash, "record": self.record}
             each["lease"] = {"epoch": 3, "held": False, "operator": "ann@desk", "operation": "up", "since": 1.7e9}
-        self.states = {"empty": empty, "bare": bare, "started": started, "serving": serving}
+            each["enabled"] = {"runs": True, "stopped": False, "gave_up": None, "waits": "beta: no answer"}
+        stopped = copy.deepcopy(serving)
+        switch = journal.document(self.spec, number=2, source=1, groups=["default"], back=None)
+        for each in stopped.values():
+            each.update(ranks=[], switch=switch)
+        self.states = {"empty": empty, "bare": bare, "started": started, "serving": serving, "stopped": stopped}
 
     @staticmethod
     def _facts(name: str) -> dict[str, Any]:
@@ -215,16 +226,17 @@ class Cluster:
             return [self.states[state][name]]
         answers: dict[str, list[Any]] = {
             "image": [IMAGE["inside"]],
-            "records": [{"records": [self.record]}],
+            "records": [{"records": [self.record], "images": {"000001": IMAGE["id"]}, "secrets": [1], "switch": None}],
             "lease": [{"epoch": 3}],
             "lease said": [{"granted": request["grant"]}] if "grant" in request else [],
-            "agent": [{"results": [{"id": "c0ffee", "already": False}] * len(request.get("steps", ()))}],
+            "agent": [{"results": [CHANGED] * len(request.get("steps", ()))}],
             "ask": [{"counters": COUNTERS, "context": 4096}, {"reasoning": "12 * 17"}, {"text": "204"}, {"done": DONE}],
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),
             "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
             "fetch": [{"bytes": 5, "total": 10}, {"done": {"bytes": 10}}],
             "take": [{"offset": 0}],
+            "unit": [{}],
             "take said": [{"done": {"bytes": 10}}],
             "pull": [{"bytes": 5, "total": 10, "pull": PULLING}, {"done": {"bytes": 10}}],
         }  # fmt: skip

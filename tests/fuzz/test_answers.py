@@ -49,6 +49,19 @@ SUBJECTS = {
     "up agent": ("up INVENTORY", "empty", "agent"),
     "up lease": ("up INVENTORY", "empty", "lease"),
     "up observe": ("up INVENTORY", "started", "observe"),
+    "upgrade probe": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "probe"),
+    "upgrade ask": ("upgrade INVENTORY --playbook other", "serving", "ask"),
+    "upgrade records": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "records"),
+    "upgrade agent": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "agent"),
+    "resume probe": ("upgrade INVENTORY --resume", "stopped", "probe"),
+    "resume records": ("upgrade INVENTORY --resume", "stopped", "records"),
+    "rollback records": ("rollback INVENTORY 1", "empty", "records"),
+    "up records": ("up INVENTORY", "stopped", "records"),
+    "enable probe": ("enable INVENTORY", "serving", "probe"),
+    "enable lease": ("enable INVENTORY", "serving", "lease"),
+    "enable agent": ("enable INVENTORY", "serving", "agent"),
+    "disable probe": ("disable INVENTORY", "serving", "probe"),
+    "disable agent": ("disable INVENTORY --json", "serving", "agent"),
     "doctor probe": ("doctor INVENTORY", "serving", "probe"),
     "doctor observe": ("doctor INVENTORY", "started", "observe"),
     "doctor observe json": ("doctor INVENTORY --json", "serving", "observe"),
@@ -65,7 +78,7 @@ def test_a_command_survives_any_answer(attacked: Any, subject: str, seed: int) -
         code, output = attacked.attack(words.split(), state, program, seed)
     if attacked.internal:
         raise AssertionError(f"internal error, seed {seed}") from attacked.internal[0]
-    assert code in {0, 1, 2, 3, 130}, output
+    assert code in {0, 1, 2, 3, 4, 130}, output
     assert not CRASHED.search(output), output
     if words.startswith("down") and code != 3:
         steps = [
@@ -74,7 +87,9 @@ def test_a_command_survives_any_answer(attacked: Any, subject: str, seed: int) -
             if name != attacked.hostile
             for step in request.get("steps", ())
         ]
-        assert [step["do"] for step in steps] == ["stop-containers", "delete"], "the honest node was not cleaned"
+        assert [step["do"] for step in steps] == ["stay-down", "stop-containers", "delete", "delete"], (
+            "the honest node was not cleaned"
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,6 +99,8 @@ def test_a_command_survives_any_answer(attacked: Any, subject: str, seed: int) -
         ("status INVENTORY", "serving", 0), ("ask INVENTORY Hello", "serving", 0), ("releases INVENTORY", "serving", 0),
         ("down INVENTORY", "serving", 0), ("stage INVENTORY", "bare", 0), ("logs INVENTORY", "serving", 0),
         ("up INVENTORY", "serving", 0), ("up INVENTORY", "started", 0), ("doctor INVENTORY", "serving", 0),
+        ("upgrade INVENTORY", "serving", 0), ("upgrade INVENTORY --resume", "stopped", 0), ("rollback INVENTORY 1", "serving", 0),
+        ("enable INVENTORY", "serving", 0), ("disable INVENTORY --json", "serving", 0),
     ],
 )  # fmt: skip
 def test_honest_answers_reach_the_end(attacked: Any, words: str, state: str, code: int) -> None:

@@ -157,6 +157,12 @@ IMAGE: dict[str, Any] = {
                "nccl_loaded": "2.30.7", "verbs": "yes", "family": "upstream"},
 }  # fmt: skip
 
+WEIGHTS: dict[str, Any] = {
+    "path": "/home/nvidia/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/" + "ab" * 20,
+    "revision": "ab" * 20,
+    "files": [{"name": "model.safetensors", "size_bytes": 16000000000}],
+}
+
 
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -201,6 +207,8 @@ class World:
 
     spec: Spec
     facts: dict[str, Facts]
+    histories: dict[str, dict[int, Any]] = dataclasses.field(default_factory=dict)
+    secrets: dict[str, set[int]] = dataclasses.field(default_factory=dict)
 
     def plan(self, release: int = 1) -> Plan:
         """What ``up`` would deploy now."""
@@ -210,6 +218,12 @@ class World:
     def change(self, node: str, **update: Any) -> World:
         """The same with other facts of ``node``."""
         self.facts[node] = parse(node, self.facts[node].model_dump() | update)
+        return self
+
+    def staged(self) -> World:
+        """The same with the weights on every node."""
+        for name in self.facts:
+            self.change(name, weights=WEIGHTS)
         return self
 
     def run(self, plan: Plan, *nodes: str, state: str = "running", **labels: str) -> World:

@@ -271,7 +271,7 @@ def _at(document: Any, way: list[str]) -> Any:
 def _element_names(elements: list[Any]) -> list[str]:
     for key in NAMES:
         names = [element.get(key) for element in elements if isinstance(element, dict)]
-        if None not in names and len(set(names)) == len(elements):
+        if all(isinstance(name, str | int) for name in names) and len(set(names)) == len(elements):
             return [str(name) for name in names]
     return [str(at) for at in range(len(elements))]
 

@@ -22,7 +22,10 @@ from sparkcluster.inspect import preflight as checking
 from sparkcluster.inspect.history import history
 from sparkcluster.inspect.models import models
 from sparkcluster.inspect.status import status
+from sparkcluster.plan.cost import Difference
 from sparkcluster.report import Report
+
+DIFFERENCE = Difference("image", "default", ("alpha: image a → b",), "switch")
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
         "models": {"cluster": "atlas", **models(fleet, one.spec).as_json(), "removed": {"o/m": {"alpha": 5}}},
         "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json(),
         "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
-        "plan": {**one.plan().as_json(), "provisional": False, "findings": []},
+        "plan": {**one.plan().as_json(), "provisional": False, "findings": [], "differences": [DIFFERENCE.as_json()]},
         "ask": asking.document(asking.ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8)),
     }
     for name, document in found.items():

@@ -96,8 +96,9 @@ def ref(name: str) -> Schema:
 
 
 STRINGS = many(text())
-# A keyword of Python, so that it cannot be an argument.
+# Keywords of Python, so that they cannot be arguments.
 FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download"])]}}
+CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "secrets", "addresses", "text"])}
 WHY = by_name(text(), "why a node is left out, by node")
 STATES = ["serving", "starting", "degraded", "down"]
 MEASURED = record(
@@ -110,6 +111,58 @@ MEASURED = record(
 )
 NODE_FACTS = by_name({"anyOf": [ref("Facts"), ref("Unread")]}, "facts by node, or why there are none")
 FINDINGS = many(ref("Finding"))
+DIFFERENCES = many(
+    record(
+        **CLASS,
+        group=text(),
+        lines=STRINGS,
+        cost=text(
+            "nothing: no restart; switch: the group restarts; download: bytes move first, then it restarts",
+            enum=["nothing", "switch", "download"],
+        ),
+    ),
+    "what groups that run differ in from the plan, from playbook and inventory",
+)
+STAGING = many(
+    record(
+        what=text(enum=["weights", "image", "vocabulary", "ray", "files"]),
+        name=text(),
+        **FROM,
+        parts=many(text(), "nodes that have some of its files, where none has all"),
+        missing=by_name(text(), "what each node lacks"),
+        size_bytes=integer(null=True),
+    )
+)
+EXPECTED = by_name(
+    many(
+        record(
+            node=text(),
+            source=text(),
+            bytes=integer(),
+            over=text("network and interface"),
+            encrypted=boolean(),
+            seconds=number("about how long it takes"),
+        )
+    ),
+    "what would move of weights, by their name (--dry-run)",
+)
+# What up, upgrade and rollback say of what serves.
+SERVES: dict[str, Any] = {
+    "cluster": text(),
+    "state": text(enum=["serving"]),
+    "changed": boolean("whether anything was started or changed"),
+    "release": integer(),
+    "model": text(),
+    "seconds": number(),
+    "groups": many(record(name=text(), nodes=STRINGS, endpoint=text("ends in /v1"))),
+}
+SPEED = record(before=number("tokens/s", null=True), after=number("tokens/s", null=True))
+SWITCHED: dict[str, Any] = {
+    **SERVES,
+    "from": integer("the release that served before; 0 without one"),
+    "downtime_s": number("of the group that was longest without an answer; 0 where nothing was stopped"),
+    "speed": by_name(SPEED, "by group, where it was measured"),
+}
 SPARKS = many(record(name=text(), host=text()))
 
 DOCUMENTS: dict[str, Schema] = {
@@ -130,7 +183,9 @@ DOCUMENTS: dict[str, Schema] = {
                 "of SpecError: every problem in an inventory or playbook",
             ),
             log=many(text(), "of LaunchError: last log lines of the rank that failed"),
-            difference=many(text(), "of OtherPlan: what differs from the plan that serves"),
+            difference=many(
+                text(), "of OtherPlan: what differs from the plan that serves, each line with class and cost"
+            ),
             others=many(
                 record(
                     kind=text(),
@@ -166,15 +221,35 @@ DOCUMENTS: dict[str, Schema] = {
         encrypted=boolean("of a transfer: on the way"),
     ),
     "up": record(
-        cluster=text(),
-        state=text(enum=["serving"]),
-        changed=boolean("whether anything was started or changed"),
-        release=integer(),
-        model=text(),
-        seconds=number(),
+        **SERVES,
         drift=by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
-        groups=many(record(name=text(), nodes=STRINGS, endpoint=text("ends in /v1"))),
     ),
+    "upgrade": record(
+        "of upgrade --dry-run, what would be done: in place of state and what follows",
+        _optional=(
+            *("state", "changed", "release", "model", "seconds", "groups", "from", "downtime_s", "speed"),
+            *(
+                "dry_run",
+                "differences",
+                "staging",
+                "expected",
+                "versions",
+                "image_known",
+                "expected_downtime_s",
+                "findings",
+            ),
+        ),
+        **SWITCHED,
+        dry_run=boolean(),
+        differences=DIFFERENCES,
+        staging=STAGING,
+        expected=EXPECTED,
+        versions=many(text(), "versions that would change inside the image"),
+        image_known=boolean("whether every node has the image, so that its versions are known"),
+        expected_downtime_s=number("how long the last start took", null=True),
+        findings=FINDINGS,
+    ),
+    "rollback": record(**SWITCHED),
     "down": record(
         cluster=text(),
         state=text("of the nodes that were contacted", enum=["down"]),
@@ -188,6 +263,18 @@ DOCUMENTS: dict[str, Schema] = {
             )
         ),
     ),
+    "enable": record(
+        cluster=text(),
+        enabled=boolean(),
+        release=integer("that comes back after a reboot"),
+        nodes=by_name(
+            record(
+                unit=text("path of the systemd unit; null without systemd", null=True),
+                command=many(text(), "that the unit runs"),
+            )
+        ),
+    ),
+    "disable": record(cluster=text(), enabled=boolean(), nodes=many(text(), "that were enabled")),
     "status": record(
         cluster=text(),
         state=text(enum=STATES),
@@ -200,9 +287,19 @@ DOCUMENTS: dict[str, Schema] = {
             "the operation under way that changes the cluster, null where there is none",
             _null=True,
             operator=text("user@host (pid)", null=True),
-            operation=text("up, down, measure or prune", null=True),
+            operation=text("up, upgrade, rollback, down, restart, measure or prune", null=True),
             since=number("seconds since 1970", null=True),
             epoch=integer(),
+        ),
+        switch=record(
+            "the switch to another release that was begun and not ended; upgrade --resume ends it if lease is null",
+            _null=True,
+            source=integer("release that served before"),
+            number=integer("of the release that is switched to"),
+            back=integer("kept release that is gone back to", null=True),
+            groups=STRINGS,
+            operator=text("user@host (pid)"),
+            began_at=number("seconds since 1970"),
         ),
         staging=record(
             "the operation under way that stages, null where there is none",
@@ -213,6 +310,8 @@ DOCUMENTS: dict[str, Schema] = {
             epoch=integer(),
             attached=boolean("whether that operator is there; what was begun goes on without them"),
         ),
+        enabled=boolean("whether it comes back after a reboot of any node"),
+        guards=by_name(text(), "why a guard would not bring its rank back now, by node"),
         groups=many(
             record(
                 name=text(),
@@ -265,6 +364,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         provisional=boolean("whether some node still lacks the image"),
         findings=FINDINGS,
+        differences=DIFFERENCES,
     ),
     "preflight": record(
         ok=boolean(),
@@ -317,16 +417,7 @@ DOCUMENTS: dict[str, Schema] = {
     "stage": record(
         cluster=text(),
         dry_run=boolean(),
-        staging=many(
-            record(
-                what=text(enum=["weights", "image", "vocabulary", "ray", "files"]),
-                name=text(),
-                **FROM,
-                parts=many(text(), "nodes that have some of its files, where none has all"),
-                missing=by_name(text(), "what each node lacks"),
-                size_bytes=integer(null=True),
-            )
-        ),
+        staging=STAGING,
         copied=many(ref("Copied")),
         verified=by_name(many(text()), "nodes of which every byte was read, by model (--verify)"),
         corrupt=many(
@@ -341,19 +432,7 @@ DOCUMENTS: dict[str, Schema] = {
             "copies that were wrong (--verify)",
         ),
         warnings=many(text(), "of copies that left the interconnect"),
-        expected=by_name(
-            many(
-                record(
-                    node=text(),
-                    source=text(),
-                    bytes=integer(),
-                    over=text("network and interface"),
-                    encrypted=boolean(),
-                    seconds=number("about how long it takes"),
-                )
-            ),
-            "what would move of weights, by their name (--dry-run)",
-        ),
+        expected=EXPECTED,
     ),
     "models": record(
         cluster=text(),
@@ -390,12 +469,17 @@ DOCUMENTS: dict[str, Schema] = {
                 digest=text("the image as any node can pull it, name@sha256:…", null=True),
                 nodes=many(text(), "that have the record"),
                 running=boolean(),
+                kept=boolean("whether its nodes keep image and secrets, to go back to it"),
+                lost=record(
+                    image=many(text(), "nodes that keep it, and whose image is gone"),
+                    secrets=many(text(), "nodes that keep it, and whose secrets are gone"),
+                ),
             )
         ),
         old=integer("number of a release that is compared"),
         new=integer("of the other one"),
         differences=many(text(), "between the two, in place of releases"),
-        errors=by_name(text(), "why a node, or a record of it, is left out"),
+        errors=by_name(text(), "why a node, or a record of it, is left out, or what it keeps is not known"),
     ),
     "playbooks": record(
         playbooks=many(

@@ -9,6 +9,7 @@ from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.status import status
+from sparkcluster.release import journal
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_the_image_is_shown_as_it_can_be_pulled(told, world, capsys):
     image = one.facts["beta"].image.model_dump() | {"digest": f"vllm/vllm-openai@{DIGEST}"}
     document = told(served(one.change("beta", image=image)))
     assert (document["image"], document["digest"]) == ("vllm/vllm-openai:v0.18.0", f"vllm/vllm-openai@{DIGEST}")
-    cli_status.show(document)
+    cli_status.show(document, "mine.yaml")
     assert f"vllm/vllm-openai@{DIGEST}" in capsys.readouterr().out
     assert told(served(world()))["digest"] is None
 
@@ -103,13 +104,33 @@ def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
     assert (states(document)["beta"], document["nodes"][1]["why"]) == ("unknown", "the Docker engine does not answer")
 
 
+@pytest.mark.parametrize("operation", ["up", "upgrade", "rollback"])
 @pytest.mark.parametrize("running", [False, True])
-def test_an_up_at_work(told, world, running):
+def test_a_start_at_work(told, world, running, operation):
     one = world()
-    one.change("alpha", lease=lease("up"))
+    one.change("alpha", lease=lease(operation))
     document = told(one.run(one.plan(3)) if running else one)
     assert document["state"] == "starting"
-    assert document["lease"] == {"operator": "ann@desk", "operation": "up", "since": 1763690000.0, "epoch": 4}
+    assert document["lease"] == {"operator": "ann@desk", "operation": operation, "since": 1763690000.0, "epoch": 4}
+
+
+def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_recorded(told, world, capsys):
+    one = served(world())
+    number = one.facts["alpha"].release.number
+    switch = journal.document(one.spec, number=number + 1, source=number, groups=["default"], back=None)
+    one.change("beta", switch=switch)
+    document = told(one)
+    assert {key: document["switch"][key] for key in ("source", "number", "back")} == {
+        "source": number,
+        "number": number + 1,
+        "back": None,
+    }
+    cli_status.show(document, "mine.yaml")
+    out = capsys.readouterr().out
+    assert f"left a switch from release {number} unfinished" in out
+    assert "to end it: sparkcluster upgrade mine.yaml --resume" in out
+    one.change("beta", switch={**switch, "number": number})
+    assert told(one)["switch"] is None
 
 
 @pytest.mark.parametrize("operation", ["down", "stage", "measure", None])
@@ -134,18 +155,18 @@ def test_a_staging_beside_what_serves_is_shown_and_changes_no_state(told, world,
     assert document["staging"] == {
         "operator": "ann@desk", "operation": "stage", "since": 1763690000.0, "epoch": 4, "attached": True,
     }  # fmt: skip
-    cli_status.show(document)
+    cli_status.show(document, "mine.yaml")
     assert "ann@desk is running stage on atlas, started 12 s ago" in capsys.readouterr().out.splitlines()
     both = told(world().change("alpha", lease=lease("up"), staging={**lease("up"), "since": 1763690007.0}))
     assert (both["state"], both["staging"]["operation"]) == ("starting", "up")
-    cli_status.show(both)
+    cli_status.show(both, "mine.yaml")
     assert capsys.readouterr().out.count("ann@desk is running up on atlas") == 1, "one command with two leases"
 
 
 def test_a_staging_that_goes_on_without_its_operator_is_shown(told, world, capsys):
     document = told(world().change("beta", staging={**lease("stage"), "held": False, "at_work": True}))
     assert (document["lease"], document["staging"]["attached"]) == (None, False)
-    cli_status.show(document)
+    cli_status.show(document, "mine.yaml")
     assert "what ann@desk stages for atlas goes on without them" in capsys.readouterr().out.splitlines()
     over = told(world().change("beta", staging={**lease("stage"), "held": False}))
     assert over["staging"] is None
@@ -153,11 +174,26 @@ def test_a_staging_that_goes_on_without_its_operator_is_shown(told, world, capsy
 
 def test_people_read_who_does_what_since_when(told, world, capsys, monkeypatch):
     monkeypatch.setattr(cli_status.time, "time", lambda: 1763690012.3)
-    cli_status.show(told(world().change("alpha", lease=lease("stage"))))
+    cli_status.show(told(world().change("alpha", lease=lease("stage"))), "mine.yaml")
     assert capsys.readouterr().out.splitlines()[:2] == [
         "atlas: down",
         "ann@desk is running stage on atlas, started 12 s ago",
     ]
+
+
+def test_a_head_that_is_being_stopped_is_not_ready(world):
+    """Its ranks run, its API answers, and no request is accepted any more."""
+    one = served(world())
+    error = {"status": None, "kind": "unavailable", "message": "the engine aborted the request"}
+    hosts = {}
+    for name, facts in one.facts.items():
+        hosts[name] = FakeHost(name).program("ask", {"error": error})
+        hosts[name].program("probe", facts.model_dump(mode="json"))
+    document = status(Fleet(hosts), one.spec)
+    (group,) = document["groups"]
+    assert (document["state"], document["endpoint"]) == ("degraded", None)
+    assert (group["ready"], group["state"]) == (False, "degraded")
+    assert "aborted the request" in group["why"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,14 @@ import pytest
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.inspect.cluster import has_recorded_ray
-from sparkcluster.plan.records import cluster_ranks, labelled_heads, next_number, recorded_groups, recorded_release
+from sparkcluster.plan.records import (
+    cluster_ranks,
+    kept_rank,
+    labelled_heads,
+    next_number,
+    recorded_groups,
+    recorded_release,
+)
 from sparkcluster.spec.playbook import Playbook
 
 
@@ -216,3 +223,17 @@ def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):
     assert (old.release, old.verified, old.network, old.secrets) == (4, True, None, {})
     assert (old.plan, old.verify.expect) == (whole.plan, "204")
     assert recorded_groups({"number": 4, "plan": {"model": "m"}}) == {}
+
+
+def test_a_node_keeps_image_and_secrets_of_its_own_rank(world, monkeypatch):
+    monkeypatch.setenv("KEY", "s3cret")
+    pairs = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
+    site = world("alpha beta gamma delta", groups=pairs, api={"key": {"env": "KEY"}})
+    site.change("beta", image=site.facts["beta"].image.model_dump() | {"id": "sha256:" + "b" * 64})
+    groups = recorded_groups(json.loads(json.dumps(site.document(site.plan(7), 9, answered=["east"])))).values()
+    head = site.plan(7).nodes["alpha"].containers[0]
+    assert kept_rank(groups, "alpha") == {"rank": {"release": 7, "image": head.image, "env_file": head.env_file}}
+    assert head.env_file.endswith(f"/ranks/{head.name}/secrets.env")
+    assert kept_rank(groups, "beta")["rank"]["image"] == "sha256:" + "b" * 64
+    assert kept_rank(groups, "gamma") == {}, "its group has not answered"
+    assert kept_rank(groups, "omega") == {}

@@ -89,7 +89,7 @@ def test_every_rank_of_ours_goes_and_no_other(stop, world):
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 2, "beta": 2}
     assert cluster.facts["alpha"].ranks == ()
     assert [rank.name for rank in cluster.facts["beta"].ranks] == ["sparkcluster-atlas-5-beta"]
-    assert stop.sparks["alpha"].steps() == ["stop-containers", "delete"]
+    assert stop.sparks["alpha"].steps() == ["stop-containers", "delete", "delete"]
 
 
 def test_nothing_there_is_fine(stop, world):

@@ -217,7 +217,7 @@ def test_a_group_that_never_answered_does_not_serve_and_leaves_the_other_as_it_i
 
 def test_groups_of_two_releases_serve_where_the_newest_record_has_both(pairs):
     cluster = pairs(west=None)
-    kept = {"east": states(cluster)["east"]}
+    kept = {"east": states(cluster)["east"].recorded}
     plan = cluster.plan(release=4)
     cluster.run(plan, "gamma", "delta").record(plan, 4, answered=["west"], kept=kept)
     found = states(cluster)

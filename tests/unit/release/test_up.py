@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from sparkcluster.errors import (
@@ -18,139 +16,19 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.facts.reach import Reach
-from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding
-from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import assess
-from sparkcluster.probing.collect import Collected
-from sparkcluster.release import serving, walk
-from sparkcluster.release import stage as staging
+from sparkcluster.release import deploy
 from sparkcluster.release import up as module
 from sparkcluster.release.down import former_nodes
-from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 
-ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
-PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
-FOUR = "alpha beta gamma delta"
-
-
-class Told:
-    """A Report that remembers its notes."""
-
-    def __init__(self):
-        self.notes = []
-
-    def step(self, name, text=""):
-        pass
-
-    def progress(self, node, text):
-        pass
-
-    def note(self, text):
-        self.notes.append(text)
-
+from .conftest import FOUR, PAIRS, served
 
 DEAD = {"problem": "engine-dead", "message": "the engine answers 500: EngineCore encountered an issue"}
 BUSY = {"problem": "timeout", "message": "no complete answer within 180 s", "stalled_s": 1.0, "context": 4096}
 HUNG = BUSY | {"stalled_s": 61.0}
-
-
-@pytest.fixture
-def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
-    """``up(world)``: nodes change as the launch would change them; ``up.done`` tells what was done, in order."""
-
-    def run(world, *, errors=None, answers=None, fails=None, options=None):
-        """``answers`` are changes of the reply by head, ``fails`` groups that do not come up."""
-        run.done = done = []
-        run.report = Told()
-        hosts = {name: FakeHost(name).program("agent", record) for name in world.facts}
-        fleet = Fleet({name: host.program("observe", observed(world, name)) for name, host in hosts.items()})
-        run.recorded = []
-        run.deleted = []
-
-        def view_now(*_, **__):
-            facts = {name: node for name, node in world.facts.items() if name not in (errors or {})}
-            return assess(world.spec, Collected(facts, errors or {}), facts)
-
-        def ask(host, endpoint, verify, **_):
-            done.append(f"ask {host.name}")
-            run.verify, run.endpoint = verify, endpoint
-            reply = dataclasses.replace(ANSWER, group=endpoint.group, head=host.name)
-            change = (answers or {}).get(host.name, {})
-            return dataclasses.replace(reply, **(change() if callable(change) else change))
-
-        def stop(changer, ranks, report):
-            gone = {rank.name for each in ranks.values() for rank in each}
-            done.append(f"stop {' '.join(name for name in ranks if ranks[name])}")
-            for name in ranks:
-                left = [rank for rank in world.facts[name].model_dump()["ranks"] if rank["name"] not in gone]
-                world.change(name, ranks=left)
-            return {}
-
-        def launch(changer, launches, report, logs):
-            outcomes = {}
-            for each in launches:
-                done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
-                run.steps = each.steps
-                outcomes[each.group] = (fails or {}).get(each.group) or dataclasses.replace(ANSWER, group=each.group)
-                if each.steps is not None and each.group not in (fails or {}):
-                    world.run(each.plan)
-            return outcomes
-
-        class HeldLease(Lease):
-            def acquire(self, names):
-                done.append({"cluster": "lease", "staging": "lease of staging"}[self._kind])
-                run.held(self._kind)
-                self.epochs = {"alpha": 1, "beta": 1}
-                return self
-
-            def close(self):
-                done.extend(["end of staging"] * (self._kind == "staging" and bool(self.epochs) and not self._closed))
-                self._closed = True
-
-        monkeypatch.setattr(module, "view_cluster", view_now)
-        monkeypatch.setattr(walk, "view_cluster", view_now)
-        monkeypatch.setattr(serving, "ask", ask)
-        monkeypatch.setattr(serving, "AGAIN_S", 0)
-        monkeypatch.setattr(module, "DYING_S", 0)
-        monkeypatch.setattr(walk, "stop", stop)
-        monkeypatch.setattr(walk, "launch_groups", launch)
-        monkeypatch.setattr(staging, "view_cluster", view_now)
-        monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
-        monkeypatch.setattr(module, "Lease", HeldLease)
-        monkeypatch.setattr(staging, "Lease", HeldLease)
-        return module.up(fleet, world.spec, options or module.Options(), run.report)
-
-    run.held = lambda kind: None
-
-    def observed(world, node):
-        launcher = {"role": "head", "engine": ["vllm", "serve", "m"], **run.launcher}
-        return lambda _: {
-            "ranks": [
-                {"name": rank.name, "state": rank.state, "labels": rank.labels, "launcher": launcher}
-                for rank in world.facts[node].ranks
-                if rank.labels["io.sparkcluster.rank"] == "0"
-            ]
-        }
-
-    run.launcher = {}
-
-    def record(request):
-        run.recorded += [step["record"] for step in request["steps"] if step["do"] == "record"]
-        run.deleted += [(len(run.done), step["path"]) for step in request["steps"] if step["do"] == "delete"]
-        return {"results": [{}]}
-
-    return run
-
-
-def served(world, plan=None, number=3):
-    """The world with a recorded plan that runs."""
-    plan = plan or world.plan(release=number)
-    return world.run(plan).record(plan, number)
 
 
 def test_from_nothing(up, world):
@@ -232,7 +110,7 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
 
     up.stage = stage
     assert up(cluster, options=module.Options(replace=True)).changed is True
-    assert up.done == ["ask alpha", "lease", "stage", "stop alpha beta", "stage", "launch alpha beta"]
+    assert up.done == ["ask alpha", "lease", "stage", "stop alpha beta", "launch alpha beta"]
     broken = world(playbook={"env": {"A": "2"}})
     broken.run(other.plan(release=3)).record(other.plan(release=3), 3)
     broken.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
@@ -241,8 +119,7 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
     assert up.done == ["ask alpha"]
 
 
-def test_what_is_staged_before_groups_are_replaced_keeps_its_lease_until_they_are_about_to_start(up, world):
-    """Another staging that began in between would refuse the start when nothing serves any longer."""
+def test_after_groups_were_stopped_nothing_is_staged_which_another_staging_would_refuse(up, world):
     lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
     other = world(playbook={"env": {"A": "1"}})
     cluster = world(playbook={"env": {"A": "2"}})
@@ -256,7 +133,7 @@ def test_what_is_staged_before_groups_are_replaced_keeps_its_lease_until_they_ar
     assert up(cluster, options=module.Options(replace=True)).changed is True
     assert up.done == [
         *("ask alpha", "lease", "lease of staging"),
-        *("stop alpha beta", "end of staging", "launch alpha beta"),
+        *("end of staging", "stop alpha beta", "launch alpha beta"),
     ]
 
 
@@ -312,9 +189,10 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
 
 def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatch):
     changes = {"api": {"key": {"env": "KEY"}}, "playbook": {"secrets": ["WANDB_KEY"]}}
+    changes["permit"] = {"secrets": ["WANDB_KEY"]}
     monkeypatch.setenv("KEY", "first")
     monkeypatch.setenv("WANDB_KEY", "hf")
-    cluster = world(**changes)
+    cluster = world(**changes).staged()
     up(cluster)
     (document, _) = up.recorded
     assert "first" not in str(document)
@@ -325,7 +203,8 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     monkeypatch.setenv("KEY", "second")
     with pytest.raises(OtherPlan, match="a secret differs from the one in use") as caught:
         up(cluster)
-    assert caught.value.lines == ("default: VLLM_API_KEY has a new value",)
+    assert caught.value.lines == ("default: VLLM_API_KEY has a new value  (secrets: switch)",)
+    assert "sparkcluster upgrade inventory.yaml" in caught.value.hint
     assert "--replace" in caught.value.hint
     monkeypatch.delenv("KEY")
     assert up(cluster).changed is False
@@ -337,7 +216,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
 def test_a_record_chooses_no_variable_to_read_and_ends_no_command(up, world, monkeypatch, name):
     monkeypatch.setenv("KEY", "first")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x" * 32)
-    cluster = world(api={"key": {"env": "KEY"}})
+    cluster = world(api={"key": {"env": "KEY"}}).staged()
     up(cluster)
     (document, _) = up.recorded
     document["groups"]["default"]["secrets"]["hashes"] |= {name: "ab" * 32, "VLLM_API_KEY": "ab" * 32}
@@ -346,7 +225,7 @@ def test_a_record_chooses_no_variable_to_read_and_ends_no_command(up, world, mon
         cluster.change(node, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
     with pytest.raises(OtherPlan) as caught:
         up(cluster)
-    assert caught.value.lines == ("default: VLLM_API_KEY has a new value",)
+    assert caught.value.lines == ("default: VLLM_API_KEY has a new value  (secrets: switch)",)
 
 
 def test_ranks_that_were_started_are_gone_on_with(up, world):
@@ -422,6 +301,7 @@ def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_
         with pytest.raises(OtherPlan, match="another plan") as caught:
             up(edited, answers={"alpha": reply})
         assert "no release recorded" in caught.value.lines[0]
+        assert "upgrade" not in caught.value.hint, "nothing is recorded that could be gone back to"
         assert up.done == ["ask alpha"]
     assert up(edited, answers={"alpha": {"problem": "refused", "message": "nothing listens"}}).changed is True
     assert up.done[-3:] == ["lease", "stop alpha beta", "launch alpha beta"]
@@ -491,7 +371,7 @@ def test_an_error_ends_it_before_the_lease(up, world):
 
 def test_nodes_that_do_not_reach_each_other_end_it_before_anything_is_staged(up, world, monkeypatch):
     blocked = Finding("NET-041", "error", "beta drops it", "beta")
-    monkeypatch.setattr(walk, "between", lambda *_, **__: (Reach(()), [blocked]))
+    monkeypatch.setattr(deploy, "between", lambda *_, **__: (Reach(()), [blocked]))
     up.stage = lambda *_, **__: pytest.fail("staged")
     with pytest.raises(FoundErrors) as caught:
         up(world())
@@ -500,7 +380,7 @@ def test_nodes_that_do_not_reach_each_other_end_it_before_anything_is_staged(up,
 
 
 def test_what_serves_is_not_made_to_reach_each_other(up, world, monkeypatch):
-    monkeypatch.setattr(walk, "between", lambda *_, **__: pytest.fail("a healthy cluster pays for nothing"))
+    monkeypatch.setattr(deploy, "between", lambda *_, **__: pytest.fail("a healthy cluster pays for nothing"))
     assert up(served(world())).changed is False
 
 
@@ -549,6 +429,10 @@ def test_a_dead_group_is_brought_back_and_the_other_left_alone(up, world, state)
     names = [node["containers"][0]["name"].split("-")[2] for node in up.recorded[0]["plan"]["nodes"].values()]
     assert names == ["3", "3", "4", "4"]
     assert len(up.recorded) == 4, "every node has the record"
+    image = "sha256:" + "5a" * 32
+    kept = sorted((rank["release"], rank["image"], rank["env_file"].split("/")[-2]) for rank in up.ranks)
+    ranks = [(3, "alpha"), (3, "beta"), (4, "delta"), (4, "gamma")]
+    assert kept == [(release, image, f"sparkcluster-atlas-{release}-{node}") for release, node in ranks]
 
 
 def test_an_error_on_a_node_of_a_group_that_serves_does_not_keep_the_other_from_being_brought_back(up, world):
@@ -567,6 +451,7 @@ def test_a_group_that_fails_leaves_the_other_recorded_and_the_next_up_brings_it_
         up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
     assert caught.value.exit_code == 1
     (document, *_) = up.recorded
+    assert [rank and rank["release"] for rank in up.ranks].count(None) == 2, "what never answered is not kept"
     assert {name: group["verified"] for name, group in document["groups"].items()} == {"east": True, "west": False}
     for name in cluster.facts:
         cluster.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
@@ -613,9 +498,9 @@ def test_nodes_of_a_group_that_left_the_inventory_are_still_recorded(up, world):
 
 
 def test_a_model_that_serves_and_could_not_be_recorded_is_left_running_and_said():
-    error = walk._unrecorded(HostTimeout("no answer from right port 22 within 10 s", node="right"))
+    error = deploy._unrecorded(HostTimeout("no answer from right port 22 within 10 s", node="right"))
     assert (error.node, error.step, error.exit_code) == ("right", "record", 1)
     assert error.message.startswith("the model answers, and right could not be recorded: no answer from right")
     assert "up again" in error.hint
     refused = LeaseLost("right refuses the change", node="right")
-    assert walk._unrecorded(refused) is refused
+    assert deploy._unrecorded(refused) is refused

@@ -80,7 +80,7 @@ LINES = {
 }
 KINDS = frozenset(
     "hang-load hang-serve die-load die-serve exit0 garbage lie-health slow slow-start leak null-content oom tcp-fallback "
-    "nccl-memlock nccl-gid hang-rendezvous hang-compile hang-after slow-first nan-scales moe-backend eager ray-dead".split()
+    "nccl-memlock nccl-gid hang-rendezvous hang-compile hang-after slow-first nan-scales moe-backend eager ray-dead die-ray".split()
 )
 
 _logged = set()

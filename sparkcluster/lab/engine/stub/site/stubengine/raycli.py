@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from stubengine import RAY_VERSION, log, proc, rayclient
+from stubengine import RAY_VERSION, faults, log, proc, rayclient
 from stubengine.gcs import Gcs
 from stubengine.raylet import Raylet
 from stubengine.wire import host_ip
@@ -108,6 +108,9 @@ def start(flags):
     def work(ready):
         try:
             rayclient.token()
+            if "die-ray" in faults.active() and not flags.head:
+                time.sleep(float(faults.active()["die-ray"]))
+                return fail("Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=1]")
             if flags.head:
                 flags.address = "%s:%d" % (address, Gcs(address, flags.port).port)
             raylet = Raylet(address, flags.num_gpus)

@@ -1,0 +1,31 @@
+"""``sparkcluster rollback``."""
+
+from __future__ import annotations
+
+import argparse
+
+from sparkcluster.cli.common import at_least, emitted, inventory_argument, reporting, switch_flags
+from sparkcluster.cli.upgrade import show_switch, switched
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``rollback``."""
+    inventory_argument(parser, "--json-lines", playbook=False)
+    parser.add_argument(
+        "release", metavar="RELEASE", type=at_least(1), nargs="?", help="number of the release; default: the one before"
+    )
+    switch_flags(parser, "--timeout", "--trust", "--wait")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Let a kept release serve again."""
+    with reporting(args) as (fleet, spec, report):
+        from sparkcluster.release.deploy import Options
+        from sparkcluster.release.upgrade import rollback
+
+        options = Options(timeout_s=args.timeout, trust=args.trust, min_speed=0, wait_s=args.wait)
+        done = rollback(fleet, spec, args.release, options, report)
+    document = switched(spec, done)
+    if not emitted(args, document):
+        show_switch(document, args.inventory)
+    return 0

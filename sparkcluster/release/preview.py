@@ -1,0 +1,91 @@
+"""What ``upgrade`` would do, from a look that changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparkcluster.errors import FoundErrors
+from sparkcluster.findings import Finding
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import view_cluster
+from sparkcluster.plan import software
+from sparkcluster.plan.compare import versions
+from sparkcluster.plan.cost import Difference
+from sparkcluster.release import stage
+from sparkcluster.release.serving import rotated_secrets
+from sparkcluster.release.states import differences, group_states
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec
+from sparkcluster.staging.run import StageReport
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preview:
+    """What would be done.
+
+    Attributes:
+        source: number of the release that serves; None without one.
+        differences: between what runs and what would, with what each costs.
+        staging: what would move.
+        versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
+        known: whether every node has the image.
+        start_s: how long the last start took, until its answer was verified: about the downtime; None if unknown.
+        findings: what speaks against it.
+    """
+
+    source: int | None
+    differences: tuple[Difference, ...]
+    staging: StageReport
+    versions: tuple[str, ...]
+    known: bool
+    start_s: float | None
+    findings: tuple[Finding, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of ``upgrade --dry-run``."""
+        return {
+            "from": self.source,
+            "differences": [each.as_json() for each in self.differences],
+            **{key: value for key, value in self.staging.as_json().items() if key in {"staging", "expected"}},
+            "versions": list(self.versions),
+            "image_known": self.known,
+            "expected_downtime_s": self.start_s,
+            "findings": [each.as_json() for each in self.findings],
+        }
+
+
+def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
+    """Look at the cluster as an upgrade to ``spec`` would find it.
+
+    Raises:
+        FoundErrors: a node did not answer.
+        SparkclusterError: as ``stage --dry-run``.
+    """
+    view = view_cluster(fleet, spec)
+    if view.collected.errors:
+        raise FoundErrors(view.collected.findings())
+    groups = {
+        name: dataclasses.replace(group, rotated=rotated_secrets(view, group))
+        for name, group in group_states(view).items()
+    }
+    changed: list[str] = []
+    starts = []
+    for name, group in groups.items():
+        if group.recorded is None:
+            continue
+        now = software.versions(spec.playbook.engine, view.facts, [n for n in group.recorded.ranks if n in view.facts])
+        # Without the image only the driver is known, which an upgrade leaves as it is.
+        if view.plan is not None:
+            changed += [f"{name}: {line}" for line in versions(group.recorded.versions, now)]
+        starts.append(group.recorded.measured.get("start_s"))
+    known = [each for each in starts if each is not None]
+    return Preview(
+        source=view.newest.number if view.newest else None,
+        differences=tuple(each for group in groups.values() for each in differences(view, group)),
+        staging=stage.stage(fleet, spec, stage.Options(dry_run=True), report),
+        versions=tuple(changed),
+        known=view.plan is not None,
+        start_s=max(known) if known else None,
+        findings=view.findings,
+    )

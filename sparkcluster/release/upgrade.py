@@ -1,0 +1,194 @@
+"""``upgrade`` and ``rollback``: what is slow while the old release serves, then the switch by ``up``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparkcluster.answers import problem
+from sparkcluster.errors import UsageError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.inspect.history import node_records
+from sparkcluster.inspect.lost import Records
+from sparkcluster.plan.switch import Switch, pending
+from sparkcluster.release import stage
+from sparkcluster.release.deploy import Options, whole
+from sparkcluster.release.states import State, group_states
+from sparkcluster.release.up import Up, until_free, up
+from sparkcluster.release.walk import Target
+from sparkcluster.release.way_back import agreed, beside_of, find_kept, recorded_spec, refuse_powers
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Playbook
+
+
+def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+    """Let ``spec`` serve: stage it while the old release serves, then switch to it, or go back.
+
+    Raises:
+        RolledBack: the new release failed, and the old one serves again.
+        SparkclusterError: as ``up`` and ``stage``.
+    """
+    until_free(lambda: stage.stage(fleet, spec, stage.Options(), report), options.wait_s, report)
+    return up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
+
+
+def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+    """End a switch that was cut off: forward if it went forward, back if it went back.
+
+    Where none is under way the newest release serves on, or is started again.
+
+    Raises:
+        UsageError: nothing was ever deployed, or the nodes disagree on what was begun.
+    """
+    report.step("probe", "what was begun")
+    view = whole(view_cluster(fleet, spec, inside=False))
+    switch = pending(view.facts, view.newest)
+    if switch is None:
+        if view.newest is None:
+            raise UsageError(
+                "no release was ever recorded, and no switch begun",
+                hint=f"sparkcluster up {quote(str(spec.inventory_path))}",
+            )
+        report.note(f"no switch was cut off; release {view.newest.number} is verified")
+        return rollback(fleet, spec, view.newest.number, options, report)
+    try:
+        document = agreed(switch.documents, "the switch that was begun", spec, options.trust, report)
+    except UsageError:
+        # It was cut off while it was written, for the first time or for the way back: back is safe in both cases.
+        sources = {document["source"] for document in switch.documents.values()}
+        alone = len(switch.documents) == 1 and not _serves(view, switch)
+        if not switch.source or len(sources) > 1 or alone:
+            raise
+        return rollback(fleet, spec, switch.source, options, report)
+    operator = document["operator"]
+    if document["back"] is not None:
+        report.note(f"{operator} was going back to release {document['back']}: going on")
+        return rollback(fleet, spec, document["back"], options, report)
+    report.note(f"going on with the switch from release {switch.source} that {operator} began")
+    wanted = begun_spec(spec, document)
+    refuse_powers(wanted)
+    return upgrade(fleet, wanted, options, report)
+
+
+def begun_spec(spec: Spec, document: Mapping[str, Any]) -> Spec:
+    """The spec that a switch goes to, on the nodes of today's inventory.
+
+    Raises:
+        UsageError: its playbook cannot be read by this version of sparkcluster.
+    """
+    try:
+        playbook = Playbook.model_validate(document["playbook"])
+    except ValidationError as error:
+        raise UsageError(f"the playbook of the switch that was begun cannot be used: {problem(error)}") from None
+    return dataclasses.replace(
+        spec,
+        playbook=playbook,
+        playbook_path=Path(playbook.name),
+        beside=beside_of(document["beside"]),
+        places={},
+        bundled=document["bundled"],
+    )
+
+
+def _serves(view: View, switch: Switch) -> bool:
+    """Whether every group of ``switch`` runs as it is recorded."""
+    groups = group_states(view)
+    return all(name in groups and groups[name].state in {State.SERVING, State.OTHER} for name in switch.groups)
+
+
+def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report) -> Up:
+    """Let release ``number`` serve again; None stands for the last one that was another.
+
+    Raises:
+        UsageError: there is none, it is not kept any more, or the nodes disagree on it.
+        RolledBack: it failed, and what served before serves again.
+    """
+    report.step("probe", "the releases that are kept")
+    answers, _ = node_records(fleet, spec)
+    number = number or _stopped(fleet, spec) or _before(answers, spec)
+    kept = find_kept(fleet, spec, number, report, trust=options.trust)
+    images = {node: answer.images for node, answer in answers.items() if answer.images is not None}
+    needs_image = any(group.image for group in kept.groups.values())
+    if needs_image and images and not any(f"{number:06d}" in found for found in images.values()):
+        raise UsageError(
+            f"no node has the image of release {number} any more",
+            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   shows which releases are kept",
+        )
+    written = {group.name for group in spec.inventory.groups} or {"default"}
+    gone = [name for name in kept.groups if name not in written]
+    if gone or not kept.groups:
+        raise UsageError(
+            f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
+            if gone
+            else f"no group of release {number} has answered",
+            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   lists others",
+        )
+    done: Up | None = None
+    for part in kept.parts(list(kept.groups)):
+        old = recorded_spec(spec, kept, part[0])
+        refuse_powers(old)
+        again = up(
+            fleet,
+            old,
+            dataclasses.replace(options, replace=True, clear_caches=False),
+            report,
+            operation="rollback",
+            target=Target(kept, part),
+        )
+        done = again if done is None else dataclasses.replace(again, changed=done.changed or again.changed)
+    assert done is not None  # noqa: S101 - it has groups
+    return done
+
+
+def _stopped(fleet: Fleet, spec: Spec) -> int | None:
+    """The number of the release that served last, if a switch was begun and not ended, or nothing runs."""
+    view = whole(view_cluster(fleet, spec, inside=False))
+    switch = pending(view.facts, view.newest)
+    if switch is not None and switch.source:
+        return switch.source
+    return view.newest.number if view.newest and not view.ranks.anything else None
+
+
+def _before(answers: Mapping[str, Records], spec: Spec) -> int:
+    """The number of the newest release that is another than the last one, and is kept.
+
+    Only what most nodes have counts, and no release in the middle of a switch, or with a group that has not answered.
+    """
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for answer in answers.values():
+        for document in answer.records:
+            number = document.get("number")
+            if isinstance(number, int):
+                found.setdefault(number, []).append(document)
+    records = {number: same[0] for number, same in found.items() if 2 * len(same) > len(answers)}
+    last = max(records, default=0)
+    kept = {int(number) for answer in answers.values() for number in answer.images or {}} or records.keys()
+    others = [
+        number
+        for number, document in records.items()
+        if number < last
+        and number in kept
+        and document.get("plan_hash") != records[last].get("plan_hash")
+        and not document.get("partial")
+        and _verified(document)
+    ]
+    if not others:
+        raise UsageError(
+            f"{spec.inventory.cluster} has no release to go back to",
+            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   lists what was deployed",
+        )
+    return max(others)
+
+
+def _verified(document: Mapping[str, Any]) -> bool:
+    """Whether every group of a record has answered."""
+    groups = document.get("groups")
+    found = groups.values() if isinstance(groups, dict) else ()
+    return all(isinstance(group, dict) and group.get("verified", True) is True for group in found)

@@ -1,0 +1,191 @@
+"""``up`` on a world of facts: nodes change as a launch would change them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from sparkcluster.facts.base import read
+from sparkcluster.facts.running import Reply
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import assess
+from sparkcluster.probing.collect import Collected
+from sparkcluster.release import deploy, serving, walk
+from sparkcluster.release import stage as staging
+from sparkcluster.release import up as module
+from sparkcluster.release import upgrade as upgrading
+from sparkcluster.report import Report
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.staging.run import StageReport
+from tests.unit.conftest import WEIGHTS
+
+ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
+PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
+FOUR = "alpha beta gamma delta"
+
+
+class Told(Report):
+    """A Report that remembers its notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def step(self, name, text=""):
+        pass
+
+    def progress(self, node, text):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
+    """``up(world)``: nodes change as the launch would change them; ``up.done`` tells what was done, in order."""
+
+    def run(world, *, errors=None, answers=None, fails=None, options=None, command=None):  # noqa: C901
+        """``answers`` are changes of the reply by head, ``fails`` groups that do not come up, or what says how they end.
+
+        ``command(fleet, spec, options, report)`` is run instead of ``up``.
+        """
+        run.done = done = []
+        for name in world.facts:
+            if world.facts[name].weights is None:
+                world.change(name, weights=WEIGHTS)
+        run.report = Told()
+        run.fails = fails if callable(fails) else lambda each: (fails or {}).get(each.group)
+        hosts = {name: FakeHost(name).program("agent", agent(world, name)) for name in world.facts}
+        for name, host in hosts.items():
+            host.program("observe", observed(world, name)).program("records", records(world, name))
+        fleet = Fleet(hosts)
+        run.recorded = []
+        run.ranks = []
+        run.deleted = []
+
+        def view_now(_, spec, **__):
+            run.tick("look")
+            facts = {name: node for name, node in world.facts.items() if name not in (errors or {})}
+            return assess(spec, Collected(facts, errors or {}), facts)
+
+        def ask(host, endpoint, verify, **_):
+            done.append(f"ask {host.name}")
+            run.verify, run.endpoint = verify, endpoint
+            reply = dataclasses.replace(ANSWER, group=endpoint.group, head=host.name)
+            change = (answers or {}).get(host.name, {})
+            return dataclasses.replace(reply, **(change() if callable(change) else change))
+
+        def stop(changer, ranks, report, *, drain):
+            gone = {rank.name for each in ranks.values() for rank in each}
+            done.append(f"stop {' '.join(name for name in ranks if ranks[name])}")
+            run.tick("stop")
+            for name in ranks:
+                left = [rank for rank in world.facts[name].model_dump()["ranks"] if rank["name"] not in gone]
+                world.change(name, ranks=left)
+                run.tick("stopped")
+            return {}
+
+        def launch(changer, launches, report, logs):
+            outcomes = {}
+            for each in launches:
+                done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
+                run.steps = each.steps
+                run.tick("launch")
+                failed = run.fails(each)
+                outcomes[each.group] = failed or dataclasses.replace(ANSWER, group=each.group)
+                if each.steps is not None and not failed:
+                    for name in each.plan.nodes:
+                        world.run(each.plan, name)
+                        run.tick("started")
+            return outcomes
+
+        class HeldLease(Lease):
+            def acquire(self, names):
+                done.append({"cluster": "lease", "staging": "lease of staging"}[self._kind])
+                run.held(self._kind)
+                self.epochs = {"alpha": 1, "beta": 1}
+                return self
+
+            def close(self):
+                done.extend(["end of staging"] * (self._kind == "staging" and bool(self.epochs) and not self._closed))
+                self._closed = True
+
+        monkeypatch.setattr(module, "view_cluster", view_now)
+        monkeypatch.setattr(walk, "view_cluster", view_now)
+        monkeypatch.setattr(serving, "ask", ask)
+        monkeypatch.setattr(serving, "AGAIN_S", 0)
+        monkeypatch.setattr(module, "DYING_S", 0)
+        monkeypatch.setattr(deploy, "view_cluster", view_now)
+        monkeypatch.setattr(deploy, "stop", stop)
+        monkeypatch.setattr(deploy, "launch_groups", launch)
+        monkeypatch.setattr(walk.speed, "measure", lambda *_: walk.speed.Speed(None))
+        monkeypatch.setattr(staging, "view_cluster", view_now)
+        monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
+        monkeypatch.setattr(module, "Lease", HeldLease)
+        monkeypatch.setattr(staging, "Lease", HeldLease)
+        monkeypatch.setattr(upgrading, "view_cluster", view_now)
+        return (command or module.up)(fleet, world.spec, options or module.Options(), run.report)
+
+    run.starts = {}
+    run.held = lambda kind: None
+    run.tick = lambda event: None
+
+    def observed(world, node):
+        launcher = {"role": "head", "engine": ["vllm", "serve", "m"], **run.launcher}
+        return lambda _: {
+            "ranks": [
+                {"name": rank.name, "state": rank.state, "labels": rank.labels, "launcher": launcher}
+                for rank in world.facts[node].ranks
+                if rank.labels["io.sparkcluster.rank"] == "0"
+            ]
+        }
+
+    run.launcher = {}
+
+    def agent(world, node):
+        def change(request):
+            run.tick(" ".join(step["do"] for step in request["steps"]))
+            for step in request["steps"]:
+                if step["do"] == "record":
+                    run.recorded.append(step["record"])
+                    run.ranks.append(step.get("rank"))
+                    run.starts[node] = step.get("start")
+                    if (step.get("rank") or {}).get("env_file"):
+                        world.secrets.setdefault(node, set()).add(step["number"])
+                    world.histories.setdefault(node, {})[step["number"]] = step["record"]
+                    hashed = {"number": step["number"], "plan_hash": step["record"]["plan_hash"]}
+                    release = read(world.facts[node].release)
+                    if release is None or release.number <= step["number"]:
+                        world.change(node, release={**hashed, "record": step["record"]})
+                elif step["do"] == "delete" and not step["path"].endswith("switch.json"):
+                    run.deleted.append((len(run.done), step["path"]))
+                elif step["do"] in {"put", "delete"}:
+                    world.change(node, switch=json.loads(step["content"]) if step["do"] == "put" else None)
+            return {"results": [{} for _ in request["steps"]]}
+
+        return change
+
+    def records(world, node):
+        def answer(_):
+            run.tick("records")
+            found = dict(world.histories.get(node, {}))
+            if release := read(world.facts[node].release):
+                found.setdefault(release.number, release.record)
+            return {
+                "records": json.loads(json.dumps(list(found.values()))),
+                "images": None,
+                "secrets": sorted(world.secrets.get(node, ())),
+            }
+
+        return answer
+
+    return run
+
+
+def served(world, plan=None, number=3):
+    """The world with a recorded plan that runs."""
+    plan = plan or world.plan(release=number)
+    return world.run(plan).record(plan, number)

@@ -1,0 +1,462 @@
+"""A switch to another release: proven before, taken back where it fails, ended by whoever comes next where it is cut off."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from sparkcluster import exit_codes
+from sparkcluster.errors import (
+    Interrupted,
+    LaunchError,
+    LeaseLost,
+    OtherPlan,
+    RolledBack,
+    SparkclusterError,
+    UsageError,
+)
+from sparkcluster.facts.base import read
+from sparkcluster.plan.switch import pending
+from sparkcluster.release import journal, walk
+from sparkcluster.release import up as module
+from sparkcluster.release.outcome import in_turn
+from sparkcluster.release.speed import Speed, compare
+from sparkcluster.release.upgrade import resume, rollback, upgrade
+
+from .conftest import FOUR, PAIRS
+
+BROKEN = "the engine crashed at load"
+
+
+class Killed(BaseException):
+    """The controller is gone from one moment to the next."""
+
+
+@pytest.fixture
+def switching(world):
+    """``switching(names, **inventory)``: a world whose playbook was edited since release 3, which serves."""
+
+    def make(names="alpha beta", **inventory):
+        old = world(names, playbook={"env": {"A": "1"}}, **inventory)
+        cluster = world(names, playbook={"env": {"A": "2"}}, **inventory)
+        plan = old.plan(release=3)
+        cluster.facts = old.run(plan).record(plan, 3).facts
+        cluster.secrets = {node: {3} for node in cluster.facts}
+        return cluster
+
+    return make
+
+
+def acts(up):
+    """What was done to ranks."""
+    return [each for each in up.done if each.split()[0] in {"stop", "launch", "watch"}]
+
+
+def value(cluster, node="alpha"):
+    """What the variable A of the recorded release is on a node, and its number."""
+    release = read(cluster.facts[node].release)
+    return release.record["plan"]["nodes"][node]["env"]["A"], release.number
+
+
+def running(cluster):
+    """The release numbers of the ranks, by node."""
+    return {
+        name: [rank.labels["io.sparkcluster.release"] for rank in node.ranks] for name, node in cluster.facts.items()
+    }
+
+
+def fails_with(wanted, error=BROKEN):
+    """Ranks whose variable A is ``wanted`` do not come up."""
+
+    def outcome(launch):
+        node = next(iter(launch.plan.nodes.values()))
+        return LaunchError(error, node=node.node) if node.env["A"] == wanted else None
+
+    return outcome
+
+
+def test_a_switch_stages_first_then_replaces_and_is_recorded(up, switching):
+    cluster = switching()
+    done = up(cluster, command=upgrade)
+    assert (done.changed, done.source, done.release) == (True, 3, 4)
+    assert value(cluster) == ("2", 4)
+    assert [node.switch for node in cluster.facts.values()] == [None, None]
+    assert acts(up) == ["stop alpha beta", "launch alpha beta"]
+    assert set(done.downtime_s) == {"default"}
+
+
+def test_a_release_that_fails_is_taken_back(up, switching):
+    cluster = switching()
+    with pytest.raises(RolledBack) as caught:
+        up(cluster, command=upgrade, fails=fails_with("2"))
+    assert caught.value.exit_code == exit_codes.ROLLED_BACK
+    assert caught.value.message == f"{BROKEN}; release 3 serves again, as release 4"
+    assert value(cluster) == ("1", 4)
+    assert up.done[-2:] == ["launch alpha beta", "launch alpha beta"]
+    assert [node.switch for node in cluster.facts.values()] == [None, None]
+
+
+def test_without_rollback_the_failure_is_left(up, switching):
+    cluster = switching()
+    with pytest.raises(LaunchError, match=BROKEN):
+        up(cluster, command=upgrade, fails=fails_with("2"), options=module.Options(rollback=False))
+    assert running(cluster) == {"alpha": [], "beta": []}
+
+
+def test_where_going_back_fails_too_the_command_is_said(up, switching):
+    cluster = switching()
+    with pytest.raises(LaunchError) as caught:
+        up(cluster, command=upgrade, fails=lambda _: LaunchError(BROKEN, node="alpha"))
+    assert "going back to release 3 failed too" in caught.value.message
+    assert caught.value.hint == "sparkcluster rollback inventory.yaml 3"
+    assert caught.value.exit_code == exit_codes.FAILED
+    done = up(cluster, command=resume)
+    assert (done.release, value(cluster)) == (4, ("1", 4))
+
+
+def test_ctrl_c_after_the_old_release_was_stopped_brings_it_back(up, switching):
+    cluster = switching()
+    outcome = [Interrupted("interrupted", step="launch"), None]
+    with pytest.raises(Interrupted, match="release 3 serves again, as release 4") as caught:
+        up(cluster, command=upgrade, fails=lambda _: outcome.pop(0))
+    assert caught.value.exit_code == exit_codes.INTERRUPTED
+    assert value(cluster) == ("1", 4)
+
+
+def test_who_lost_the_lease_takes_nothing_back(up, switching):
+    cluster = switching()
+    with pytest.raises(LeaseLost):
+        up(cluster, command=upgrade, fails=lambda _: LeaseLost("another operator has the lease"))
+    assert up.done.count("launch alpha beta") == 1
+
+
+def test_nothing_is_stopped_where_the_way_back_is_not_there(up, switching):
+    cluster = switching()
+    plan = read(cluster.facts["alpha"].release)
+    edited = json.loads(json.dumps(plan.record))
+    edited["groups"]["default"]["playbook"]["env"]["A"] = "3"
+    cluster.change("alpha", release={"number": 3, "plan_hash": plan.plan_hash, "record": edited})
+    with pytest.raises(UsageError, match="the record of release 3 is not the same on alpha and beta") as caught:
+        up(cluster, command=upgrade)
+    assert caught.value.hint == "to use what one node has: --trust NODE, with one of alpha, beta"
+    assert acts(up) == []
+    assert running(cluster) == {"alpha": ["3"], "beta": ["3"]}
+    assert up(cluster, command=upgrade, options=module.Options(trust="beta")).release == 4
+
+
+def test_what_one_node_alone_has_recorded_is_not_applied_to_others_unasked(up, switching):
+    cluster = switching().change("beta", release=None)
+    with pytest.raises(UsageError, match="only alpha has the record of release 3") as caught:
+        up(cluster, command=upgrade)
+    assert "--trust alpha" in caught.value.hint
+    assert acts(up) == []
+
+
+def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switching):
+    cluster = switching()
+    up(cluster, command=upgrade)
+
+    def to(number):
+        return lambda fleet, spec, options, report: rollback(fleet, spec, number, options, report)
+
+    done = up(cluster, command=to(3))
+    assert (done.changed, done.source, done.release) == (True, 4, 5)
+    assert value(cluster) == ("1", 5)
+    assert up(cluster, command=to(3)).changed is False
+    with pytest.raises(UsageError, match="no node has a record of release 9"):
+        up(cluster, command=to(9))
+
+
+def test_the_release_before_is_the_last_that_was_another(up, switching, world):
+    cluster = switching()
+    with pytest.raises(UsageError, match="no release to go back to"):
+        up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
+    up(cluster, command=upgrade)
+    assert up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r)).release == 5
+    assert value(cluster) == ("1", 5)
+    up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
+    assert value(cluster) == ("2", 6)
+
+
+def test_groups_are_switched_in_turn(up, switching):
+    cluster = switching(FOUR, groups=PAIRS)
+    done = up(cluster, command=upgrade)
+    assert done.release == 5
+    assert acts(up) == ["stop alpha beta", "launch alpha beta", "stop gamma delta", "launch gamma delta"]
+    record = read(cluster.facts["delta"].release).record
+    assert {name: group["release"] for name, group in record["groups"].items()} == {"east": 4, "west": 5}
+
+
+@pytest.mark.parametrize(
+    ("order", "at_once", "batches"),
+    [
+        ((), 1, [["a"], ["b"], ["c"], ["d"]]),
+        ((), 2, [["a"], ["b", "c"], ["d"]]),
+        (("c", "a"), 9, [["c"], ["a", "b", "d"]]),
+    ],
+)
+def test_the_first_group_is_alone_and_the_others_come_as_many_as_may_be_away(order, at_once, batches):
+    assert in_turn(["a", "b", "c", "d"], order, at_once) == batches
+
+
+def test_an_order_of_unknown_groups_stops_nothing(up, switching):
+    cluster = switching(FOUR, groups=PAIRS)
+    with pytest.raises(UsageError, match="--order north: no group") as caught:
+        up(cluster, command=upgrade, options=module.Options(order=("north",)))
+    assert (acts(up), caught.value.hint) == ([], "groups: east, west")
+    up(cluster, command=upgrade, options=module.Options(order=("west",)))
+    assert acts(up)[0] == "stop gamma delta"
+
+
+@pytest.mark.parametrize("broken", ["east", "west"])
+def test_the_first_group_that_fails_takes_those_before_it_back(up, switching, broken):
+    cluster = switching(FOUR, groups=PAIRS)
+    new = fails_with("2")
+    with pytest.raises(RolledBack):
+        up(cluster, command=upgrade, fails=lambda launch: new(launch) if launch.group == broken else None)
+    assert {value(cluster, node)[0] for node in cluster.facts} == {"1"}
+    if broken == "east":
+        assert "stop gamma delta" not in up.done
+
+
+def test_a_slow_release_is_an_error_and_under_load_a_warning():
+    before, slow = Speed(100.0), Speed(60.0)
+    assert compare("default", before, Speed(71.0), 0.7, "alpha") is None
+    assert compare("default", None, slow, 0.7, "alpha") is None
+    assert "while other requests ran" in compare("default", dataclasses.replace(before, busy=True), slow, 0.7, "alpha")
+    with pytest.raises(LaunchError, match=r"100\.0 → 60\.0 tok/s") as caught:
+        compare("default", before, slow, 0.7, "alpha")
+    assert "--min-speed" in caught.value.hint
+
+
+def test_resume_without_a_switch_verifies_what_serves(up, switching, world):
+    cluster = switching()
+    assert up(cluster, command=resume).changed is False
+    assert any("no switch was cut off" in note for note in up.report.notes)
+    with pytest.raises(UsageError, match="no release was ever recorded"):
+        up(world(), command=resume)
+
+
+COMMANDS = {"resume": resume, "up": module.up, "rollback": lambda f, s, o, r: rollback(f, s, 3, o, r)}
+
+
+def killed_at(up, cluster, event, **more):
+    """Run an upgrade that is killed at its event number ``event``; False if it ended before."""
+    left = [event]
+
+    def tick(_):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    up.tick = tick
+    try:
+        up(cluster, command=upgrade, **more)
+    except Killed:
+        return True
+    except SparkclusterError:
+        return False
+    finally:
+        up.tick = lambda event: None
+    return False
+
+
+def ended(up, cluster, command, fails, **options):
+    """The error of ``command``, or None."""
+    try:
+        up(cluster, command=command, fails=fails, options=module.Options(**options))
+    except SparkclusterError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("then", COMMANDS)
+def test_a_switch_that_is_killed_anywhere_is_ended_by_whoever_comes_next(up, switching, then, broken):
+    """Every event of the fake world, on every node: no path ends without a release that serves and is recorded."""
+    fails = fails_with("2") if broken else None
+    for event in range(1, 200):
+        cluster = switching()
+        if not killed_at(up, cluster, event, fails=fails):
+            break
+        stopped = any(each.startswith("stop") for each in up.done)
+        if stopped:
+            switch = pending(cluster.facts, read(cluster.facts["alpha"].release))
+            recorded = {read(node.release).number for node in cluster.facts.values()}
+            assert switch is not None or recorded != {3}, (event, up.done)
+        error = ended(up, cluster, COMMANDS[then], fails)
+        if isinstance(error, UsageError) and "--trust" in error.hint:
+            # Cut off while it was written, and no release to go on with unasked: the user is told what to type.
+            error = ended(up, cluster, COMMANDS[then], fails, trust="alpha")
+        if isinstance(error, OtherPlan):  # the old release serves, and up replaces nothing that does
+            assert acts(up) == []
+            error = ended(up, cluster, resume, fails, trust="alpha")
+        assert error is None or isinstance(error, RolledBack), (event, up.done, error)
+        numbers = running(cluster)
+        assert len({tuple(each) for each in numbers.values()}) == 1, (event, numbers)
+        (number,) = numbers["alpha"]
+        releases = [read(node.release) for node in cluster.facts.values()]
+        assert len({release.number for release in releases}) == 1, (event, releases)
+        recorded = {release.record["groups"]["default"]["release"] for release in releases}
+        assert {int(number)} == recorded, (event, numbers, recorded)
+        if not broken or then == "rollback":
+            assert value(cluster)[0] in {"1", "2"}
+        else:
+            assert value(cluster)[0] == "1", event
+    assert event > 15, "the exploration reached its end too early"
+
+
+def killed_before(up, cluster, event, count, **more):
+    """Run an upgrade that is killed before its ``count``-th ``event``."""
+    seen = []
+
+    def tick(each):
+        seen.append(each)
+        if each == event and seen.count(event) == count:
+            raise Killed
+
+    up.tick = tick
+    with pytest.raises(Killed):
+        up(cluster, command=upgrade, **more)
+    up.tick = lambda event: None
+
+
+def test_ctrl_c_while_the_old_release_stops_starts_it_again_though_its_ranks_still_run(up, switching):
+    """The stop goes on on its node when nobody waits for it: what runs then is about to end."""
+    cluster = switching()
+    cut = []
+
+    def tick(event):
+        if event == "stop" and not cut:
+            cut.append(event)
+            raise KeyboardInterrupt
+        if event == "put" and cut == ["stop"]:  # the journal waited for the change lock until the stop had ended
+            cut.append(event)
+            cluster.change("alpha", ranks=[])
+
+    up.tick = tick
+    with pytest.raises(Interrupted, match="interrupted; release 3 serves again, as release 4"):
+        up(cluster, command=upgrade)
+    assert running(cluster) == {"alpha": ["4"], "beta": ["4"]}
+
+
+def test_after_a_resume_a_group_that_fails_takes_those_back_that_were_switched_before(up, switching):
+    cluster = switching(FOUR, groups=PAIRS)
+    killed_before(up, cluster, "stop", 2)
+    new = fails_with("2")
+    with pytest.raises(RolledBack):
+        up(cluster, command=resume, fails=lambda launch: new(launch) if launch.group == "west" else None)
+    assert {value(cluster, node)[0] for node in cluster.facts} == {"1"}
+    assert all(running(cluster).values())
+
+
+def test_a_release_in_the_middle_of_a_switch_is_not_gone_back_to(up, switching):
+    cluster = switching(FOUR, groups=PAIRS)
+    new = fails_with("2")
+    with pytest.raises(RolledBack):
+        up(cluster, command=upgrade, fails=lambda launch: new(launch) if launch.group == "west" else None)
+    with pytest.raises(UsageError, match="no release to go back to"):
+        up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
+
+
+def test_groups_that_are_not_gone_back_with_stay_recorded_as_they_are(up, world):
+    old = world("alpha beta", playbook={"env": {"A": "1"}}, groups=PAIRS[:1])
+    first = old.plan(release=3)
+    old.run(first).record(first, 3)
+    cluster = world(FOUR, playbook={"env": {"A": "2"}}, groups=PAIRS)
+    second = cluster.plan(release=4)
+    cluster.run(second).record(second, 4)
+    for node in ("alpha", "beta"):
+        cluster.histories.setdefault(node, {})[3] = read(old.facts[node].release).record
+        cluster.secrets[node] = {3}
+    up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
+    record = read(cluster.facts["gamma"].release).record
+    assert (value(cluster)[0], value(cluster, "gamma")[0]) == ("1", "2")
+    assert {name: (each["release"], each["verified"]) for name, each in record["groups"].items()} == {
+        "east": (5, True),
+        "west": (4, True),
+    }
+
+
+def test_a_node_that_left_the_inventory_keeps_a_switch_from_beginning(up, world):
+    old = world("alpha beta", playbook={"env": {"A": "1"}})
+    plan = old.plan(release=3)
+    facts = old.run(plan).record(plan, 3).facts
+    cluster = world("alpha", playbook={"env": {"A": "1"}})
+    cluster.facts = {"alpha": facts["alpha"]}
+    with pytest.raises(LaunchError, match="also run outside of the inventory, on beta"):
+        up(cluster, command=upgrade)
+    assert (cluster.facts["alpha"].switch, acts(up)) == (None, [])
+
+
+def test_what_one_node_says_of_a_switch_stops_no_start(up, world):
+    cluster = world()
+    switch = journal.document(cluster.spec, number=5, source=999, groups=["default"], back=None)
+    cluster.change("beta", switch=switch)
+    assert up(cluster).changed is True
+    assert any("no node has a record of release 999" in note for note in up.report.notes)
+    assert cluster.facts["beta"].switch is None
+
+
+def test_a_release_number_of_one_node_alone_does_not_move_the_way_back(up, switching):
+    cluster = switching()
+    up(cluster, command=upgrade)
+    record = dict(cluster.histories["beta"][4])
+    cluster.histories["beta"][10**9] = {**record, "number": 10**9, "plan_hash": "evil"}
+    up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
+    assert value(cluster)[0] == "1"
+
+
+def test_secrets_that_are_gone_are_no_way_back(up, switching, monkeypatch):
+    cluster = switching()
+    monkeypatch.setattr(walk, "keep", lambda *_: None)  # as where its ranks do not run
+    cluster.secrets.clear()
+    with pytest.raises(LaunchError, match="alpha, beta lost its secrets") as caught:
+        up(cluster, command=upgrade)
+    assert (acts(up), caught.value.hint) == ([], "with --no-rollback it is replaced without a way back")
+
+
+def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, switching):
+    cluster = switching()
+    up(cluster, command=upgrade)
+    cluster.secrets["beta"].discard(3)
+    with pytest.raises(LaunchError, match="beta lost the secrets of release 3; nothing was stopped"):
+        up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
+    assert acts(up) == []
+
+
+def test_where_nothing_serves_the_last_release_is_gone_back_to(up, switching):
+    cluster = switching()
+    with pytest.raises(LaunchError):
+        up(cluster, command=upgrade, fails=fails_with("2"), options=module.Options(rollback=False))
+    done = up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
+    assert (done.release, value(cluster)[0]) == (4, "1")
+
+
+@pytest.mark.parametrize("broken", [None, "east", "west"])
+@pytest.mark.parametrize("then", ["resume", "up"])
+def test_a_switch_of_two_groups_that_is_killed_leaves_no_group_behind(up, switching, then, broken):
+    """At every third event: whatever was cut off, all groups serve afterwards, and all of one release."""
+    new = fails_with("2")
+
+    def fails(launch):
+        return new(launch) if launch.group == broken else None
+
+    for event in range(1, 300, 3):
+        cluster = switching(FOUR, groups=PAIRS)
+        if not killed_at(up, cluster, event, fails=fails):
+            break
+        error = ended(up, cluster, COMMANDS[then], fails)
+        if isinstance(error, OtherPlan):  # every group serves
+            assert acts(up) == []
+            error = ended(up, cluster, resume, fails)
+        if isinstance(error, UsageError):
+            assert "--trust" in error.hint, (event, error.message)
+            error = ended(up, cluster, resume, fails, trust="alpha")
+        assert error is None or isinstance(error, RolledBack), (event, up.done, error)
+        assert all(running(cluster).values()), (event, running(cluster))
+        values = {value(cluster, node)[0] for node in cluster.facts}
+        assert len(values) == 1, (event, values, up.done)
+    assert event > 30, "the exploration reached its end too early"
