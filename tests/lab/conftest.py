@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from sparkcluster.lab import Lab, LabError, machine
 from sparkcluster.lab import spec as lab_spec
 from sparkcluster.lab.core import in_parallel
 from sparkcluster.lab.registry import Registry
+from tests.lab import builds
+
+pytest.register_assert_rewrite("tests.lab.switching")
 
 HERE = Path(__file__).parent
 
@@ -144,12 +147,32 @@ def registry(lab: Lab) -> Iterator[Registry]:
         spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
 
 
+@pytest.fixture
+def image(clean: Callable[[Lab], None]) -> Iterator[Callable[..., str]]:
+    """``image(lab, name, env={…}, without=[…])``: another build of the lab's image on every Spark; its reference.
+
+    Variables such as ``STUB_FAULT`` make it a broken build; ``without=["vllm"]`` or ``["ray"]`` leaves a program out.
+    """
+    made: list[tuple[Lab, str]] = []
+
+    def make(lab: Lab, name: str, *, env: dict[str, str] | None = None, without: Sequence[str] = ()) -> str:
+        made.append((lab, builds.load(lab, name, env=env, without=without)))
+        return made[-1][1]
+
+    yield make
+    for lab in {id(lab): lab for lab, _ in made}.values():
+        clean(lab)
+        names = [reference for of, reference in made if of is lab]
+        in_parallel(lambda spark, names=names: spark.run(["docker", "rmi", "-f", *names], check=False), lab.sparks)
+
+
 @pytest.fixture(scope="session")
 def clean() -> Callable[[Lab], None]:
     """Heal all faults of a lab and remove all that a cluster left on its Sparks, but what is only a cache."""
 
     script = 'set -e; ids=$(docker ps -aq); [ -z "$ids" ] || docker rm -f $ids > /dev/null; '
-    script += "rm -rf /root/.local/state/sparkcluster/clusters"
+    script += "docker images --filter 'reference=sparkcluster/*' --format '{{.Repository}}:{{.Tag}}' | "
+    script += "xargs -r docker rmi > /dev/null; rm -rf /root/.local/state/sparkcluster/clusters"
 
     def do(lab: Lab) -> None:
         lab.heal()
@@ -286,7 +309,7 @@ class Cli:
     def start(self, *argv: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Running:
         """Start a command and go on; ``prefix`` goes before it, as ``nsenter …`` does."""
         words = tuple(str(word) for word in argv)
-        if (words[:1] in {("up",), ("stage",)} or "--deep" in words) and "--yes" not in words:
+        if (words[:1] in {("up",), ("stage",), ("upgrade",)} or "--deep" in words) and "--yes" not in words:
             words += ("--yes",)  # many tests set variables of the stub; tests/unit/cli/test_powers.py has the question
         environment = {
             **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")},

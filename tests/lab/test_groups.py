@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
-import urllib.request
 
 import pytest
 
 from sparkcluster.lab import Lab
+from tests.lab.switching import Client
 
 
 @pytest.fixture(scope="module")
@@ -71,34 +70,6 @@ def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
     assert running(ranks, quad) == {name: [] for name in names}
 
 
-class Client:
-    """Asks an endpoint again and again; ``failed`` are the requests that did not end well."""
-
-    def __init__(self, url, model):
-        self.url, self.model, self.count, self.failed = url, model, 0, []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": 4}).encode()
-        while not self._over.wait(0.1):
-            request = urllib.request.Request(f"{self.url}/completions", body, {"Content-Type": "application/json"})
-            try:
-                with urllib.request.urlopen(request, timeout=20) as response:
-                    json.load(response)["choices"][0]["text"]
-            except (OSError, ValueError, LookupError) as error:
-                self.failed.append(repr(error))
-            self.count += 1
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-
 def test_a_dead_replica_is_brought_back_while_the_other_goes_on_serving(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]
@@ -110,7 +81,7 @@ def test_a_dead_replica_is_brought_back_while_the_other_goes_on_serving(quad, ma
     with Client(first["groups"][0]["endpoint"], first["model"]) as client:
         up = cli("up", path, "--json").ok().json
         assert (up["changed"], up["release"]) == (True, 2)
-    assert (client.failed, client.count > 10) == ([], True)
+    assert (client.failed, len(client.answered) > 10) == ([], True)
     assert [ranks(quad)[name] for name in names[:2]] == east
     status = cli("status", path, "--json").ok().json
     assert (status["state"], status["release"]) == ("serving", 2)

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-STATE = "/root/.local/state/sparkcluster"
+from tests.lab.switching import left_behind, one_set
+
 MODEL = "/root/models/tiny"
 
 SLOW = {"env": {"STUB_FAULT": "slow-start=60"}}
@@ -24,29 +25,6 @@ def step(name):
     return f'"event": "step", "name": "{name}"'
 
 
-def one_set(ranks, lab):
-    """The containers of every Spark: exactly one, running, and all of one release and plan."""
-    found = ranks(lab)
-    assert {node: [state for _, _, state in containers] for node, containers in found.items()} == {
-        spark.name: ["running"] for spark in lab.sparks
-    }
-    forms = ("io.sparkcluster.release", "io.sparkcluster.plan")
-    labels = {
-        spark.run(
-            [
-                "docker",
-                "inspect",
-                "-f",
-                " ".join(f'{{{{index .Config.Labels "{key}"}}}}' for key in forms),
-                containers[0][0],
-            ]
-        ).stdout
-        for spark, containers in ((spark, found[spark.name]) for spark in lab.sparks)
-    }
-    assert len(labels) == 1, labels
-    return found
-
-
 def serves_once_and_for_all(lab, cli, ranks, inventory=None):
     """``up`` ends serving, with one set of containers; another changes nothing; no program of ours is left behind."""
     inventory = inventory or lab.inventory
@@ -55,13 +33,7 @@ def serves_once_and_for_all(lab, cli, ranks, inventory=None):
     again = cli("up", inventory, "--json").ok().json
     assert (again["changed"], again["state"]) == (False, "serving")
     assert ranks(lab) == found
-    for spark in lab.sparks:
-        assert spark.run(["sh", "-c", f"find {STATE} -name '.partial-*'"]).stdout == ""
-        until = time.monotonic() + 5
-        # The boot line of our programs, which a container's own processes do not carry.
-        while "boot=json.loads" in (left := spark.run(["ps", "-eo", "args"]).stdout) and time.monotonic() < until:
-            time.sleep(0.2)
-        assert "boot=json.loads" not in left
+    assert left_behind(lab) == []
 
 
 @pytest.mark.parametrize(

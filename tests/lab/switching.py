@@ -1,0 +1,120 @@
+"""A cluster that is switched to another release: a client that asks all the time, and what is left in the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any, Self
+
+from sparkcluster.lab import Lab
+
+STATE = "/root/.local/state/sparkcluster"
+LABELS = ("io.sparkcluster.release", "io.sparkcluster.plan")
+SETTLES_S = 10
+
+
+def complete(url: str, model: str, key: str | None = None, timeout_s: float = 20) -> int:
+    """HTTP status of a completion; OSError or ValueError where there was no whole answer."""
+    body = json.dumps({"model": model, "prompt": "Hello", "max_tokens": 4}).encode()
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url}/completions", body, headers), timeout=timeout_s
+        ) as response:
+            if not json.load(response)["choices"][0]["text"]:
+                raise ValueError("an empty answer")
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except LookupError as error:
+        raise ValueError(f"no choices: {error}") from error
+
+
+class Client:
+    """Asks an endpoint again and again.
+
+    Attributes:
+        answered: when each request that ended well was sent.
+        failed: the same of the others, and why.
+    """
+
+    def __init__(self, url: str, model: str) -> None:
+        self.url, self.model = url, model
+        self.answered: list[float] = []
+        self.failed: list[tuple[float, str]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            sent = time.monotonic()
+            try:
+                status = complete(self.url, self.model)
+            except (OSError, ValueError) as error:
+                self.failed.append((sent, repr(error)))
+            else:
+                if status == 200:
+                    self.answered.append(sent)
+                else:
+                    self.failed.append((sent, f"HTTP {status}"))
+
+    def wait_for_answer(self, since: float, limit_s: float = 30) -> None:
+        """Wait for an answer to a request sent after ``since``."""
+        until = time.monotonic() + limit_s
+        while not any(sent > since for sent in list(self.answered)):
+            assert time.monotonic() < until, f"no answer for {limit_s} s: {self.failed[-1:]}"
+            time.sleep(0.1)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def one_set(ranks: Callable[[Lab], Any], lab: Lab) -> dict[str, list[tuple[str, str, str]]]:
+    """The containers of every Spark: exactly one, running, and all of one release and plan."""
+    found: dict[str, list[tuple[str, str, str]]] = ranks(lab)
+    assert {node: [state for _, _, state in containers] for node, containers in found.items()} == {
+        spark.name: ["running"] for spark in lab.sparks
+    }
+    form = " ".join(f'{{{{index .Config.Labels "{label}"}}}}' for label in LABELS)
+    labels = {spark.run(["docker", "inspect", "-f", form, found[spark.name][0][0]]).stdout for spark in lab.sparks}
+    assert len(labels) == 1, labels
+    return found
+
+
+def left_behind(lab: Lab) -> list[str]:
+    """Files of a switch under way, half files, and programs of ours that still run after some seconds."""
+    find = ["find", STATE, "-name", "switch.json", "-o", "-name", ".partial-*"]
+    found = [f"{spark.name}:{path}" for spark in lab.sparks for path in spark.run(find).stdout.split()]
+    until = time.monotonic() + SETTLES_S
+    for spark in lab.sparks:
+        # The boot line of our programs, which a container's own processes do not carry.
+        while "boot=json.loads" in (running := spark.run(["ps", "-eo", "args"]).stdout) and time.monotonic() < until:
+            time.sleep(0.2)
+        found += [f"{spark.name}: {line[:200]}" for line in running.splitlines() if "boot=json.loads" in line]
+    return found
+
+
+def settled(lab: Lab, cli: Any, ranks: Callable[[Lab], Any], inventory: Any = None) -> dict[str, Any]:
+    """The status of a cluster that serves and answers, with one set of containers and nothing of a switch left."""
+    inventory = inventory or lab.inventory
+    status: dict[str, Any] = cli("status", inventory, "--json").ok().json
+    assert (status["state"], status["lease"], status["staging"]) == ("serving", None, None), status
+    one_set(ranks, lab)
+    assert left_behind(lab) == []
+    assert cli("ask", inventory, "Hello", "--max-tokens", "4").ok().out.strip()
+    return status
+
+
+def images_of(status: dict[str, Any]) -> set[str]:
+    """Ids of the images that run."""
+    return {node["image"] for node in status["nodes"]}

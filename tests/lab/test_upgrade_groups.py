@@ -1,0 +1,138 @@
+"""``upgrade`` and ``rollback`` group by group: somebody who asks the groups that are ready notices nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from tests.lab.switching import complete, images_of, left_behind
+
+pytestmark = pytest.mark.full
+
+UPGRADE_S = 600
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(4)
+
+
+class Router:
+    """Sends requests to the groups that ``status`` calls ready, as somebody in front of the cluster would.
+
+    A request that fails goes to another group, once, if ``status`` does not call its own ready any more.
+
+    Attributes:
+        failed: requests that nobody answered: when, and what was known of the groups.
+        moved: how many went to another group.
+    """
+
+    def __init__(self, cli, inventory, model):
+        self.cli, self.inventory, self.model = cli, inventory, model
+        self.answered, self.moved, self.failed = [], 0, []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _ready(self):
+        done = self.cli("status", self.inventory, "--json", timeout=120)
+        return {group["name"]: group["endpoint"] for group in done.json["groups"] if group["ready"]}
+
+    def _asked(self, url):
+        with contextlib.suppress(OSError, ValueError):
+            return complete(url, self.model) == 200
+        return False
+
+    def _run(self):
+        while not self._over.is_set():
+            ready = self._ready()
+            if not ready:
+                self.failed.append((time.monotonic(), "no group is ready"))
+            for name, url in ready.items():
+                sent = time.monotonic()
+                if self._asked(url):
+                    self.answered.append(name)
+                    continue
+                now = self._ready()
+                others = [other for each, other in now.items() if each != name]
+                if name in now or not any(map(self._asked, others)):
+                    self.failed.append((sent, f"{name} failed, {sorted(now)} are ready"))
+                self.moved += 1
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def replicas(lab, cli, variant):
+    """The cluster serves as two groups of two; its inventory, and the endpoint of each."""
+    names = [spark.name for spark in lab.sparks]
+    inventory = variant(lab, groups=[{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}])
+    up = cli("up", inventory, "--json", timeout=UPGRADE_S).ok().json
+    return inventory, {group["name"]: group["endpoint"] for group in up["groups"]}
+
+
+def settled(lab, cli, inventory):
+    """The status of a cluster whose groups all serve, with nothing of a switch left."""
+    status = cli("status", inventory, "--json").ok().json
+    assert (status["state"], status["lease"], status["staging"]) == ("serving", None, None)
+    assert all(group["ready"] for group in status["groups"])
+    assert left_behind(lab) == []
+    return status
+
+
+def test_somebody_who_asks_what_is_ready_sees_no_failed_request(lab, cli, make_cli, image, replicas):
+    inventory, _ = replicas
+    old = images_of(settled(lab, cli, inventory))
+
+    def run(*words):
+        with Router(make_cli(), inventory, "tiny") as router:
+            done = cli(*words, "--json", timeout=UPGRADE_S)
+        assert router.failed == [], done
+        assert len(router.answered) > 3
+        return done
+
+    first = image(lab, "first")
+    done = run("upgrade", inventory, "--image", first, "--min-speed", "0", "--yes").ok().json
+    status = settled(lab, cli, inventory)
+    new = images_of(status)
+    assert len(new) == 1
+    assert new.isdisjoint(old)
+    assert status["release"] == done["release"]
+
+    broken = image(lab, "garbage", env={"STUB_FAULT": "garbage"})
+    failed = run("upgrade", inventory, "--image", broken, "--min-speed", "0", "--yes")
+    assert failed.code == 4, failed
+    assert images_of(settled(lab, cli, inventory)) == new
+
+    run("rollback", inventory, "1").ok()
+    assert images_of(settled(lab, cli, inventory)) == old
+
+
+def test_the_first_group_that_fails_spares_the_second(lab, cli, ranks, image, replicas):
+    inventory, _ = replicas
+    before = ranks(lab)
+    broken = image(lab, "crash", env={"STUB_FAULT": "die-load=1"})
+    failed = cli("upgrade", inventory, "--image", broken, "--min-speed", "0", "--json", timeout=UPGRADE_S)
+    assert failed.code == 4, failed
+    same = [spark.name for spark in lab.sparks if ranks(lab)[spark.name] == before[spark.name]]
+    assert same in ([spark.name for spark in lab.sparks[:2]], [spark.name for spark in lab.sparks[2:]])
+    settled(lab, cli, inventory)
+
+
+def test_a_failure_of_the_second_group_brings_the_first_one_back(lab, cli, image, replicas):
+    inventory, _ = replicas
+    old = images_of(settled(lab, cli, inventory))
+    last = lab.sparks[3].name
+    broken = image(lab, "crash", env={"STUB_FAULT": f"die-load=1@{last}"})
+    failed = cli("upgrade", inventory, "--image", broken, "--min-speed", "0", "--json", timeout=UPGRADE_S)
+    assert failed.code == 4, failed
+    assert last in failed.error["message"]
+    assert images_of(settled(lab, cli, inventory)) == old

@@ -1,0 +1,221 @@
+"""``upgrade`` that is killed, stopped or interrupted at any point, and who ends it. Stub engine."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+
+import pytest
+import yaml
+
+from tests.lab.switching import STATE, images_of, one_set, settled
+from tests.lab.test_kill import step
+from tests.lab.test_lease import lapsed
+
+UPGRADE_S = 300
+FLAGS = ("--min-speed", "0", "--yes")
+BEFORE = ("probe", "stage", "lease", "check")
+"""Steps while the old release still serves, and nothing has been written of a switch."""
+AFTER = ("clean", "start", "watch", "verify", "record")
+SAMPLE = ("watch",)
+STEPS = [point if point in SAMPLE else pytest.param(point, marks=pytest.mark.full) for point in (*BEFORE, *AFTER)]
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A copy of the inventory in a directory of its own."""
+
+    def write(lab):
+        path = tmp_path / "elsewhere" / "inventory.yaml"
+        path.parent.mkdir(exist_ok=True)
+        return shutil.copy(lab.inventory, path)
+
+    return write
+
+
+@pytest.fixture
+def two_images(lab, cli, image):
+    """The cluster serves; ids of its image and of a build that it can be switched to, and the reference of that."""
+    cli("up", lab.inventory).ok()
+    newer = image(lab, "newer")
+    (old,) = images_of(cli("status", lab.inventory, "--json").ok().json)
+    new = lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", newer]).stdout.strip()
+    assert old != new
+    return old, new, newer
+
+
+def comes_to(point):
+    """What is written when an upgrade comes to a step of its new release: the old one is verified too, before."""
+    return "default: verifying the answer" if point == "verify" else step(point)
+
+
+def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image"):
+    """An upgrade that was sent a signal when it came to a step."""
+    running = cli.start("upgrade", lab.inventory, flag, reference, *FLAGS, "--json-lines")
+    running.wait_for(comes_to(point), timeout=120)
+    running.kill(number)
+    return running
+
+
+def ended(lab, cli, ranks, images, release=None):
+    """The cluster has settled on one of ``images``, and another look changes nothing; its id."""
+    status = settled(lab, cli, ranks)
+    (found,) = images_of(status)
+    assert found in images
+    assert release is None or status["release"] == release
+    return found
+
+
+@pytest.mark.parametrize("point", STEPS)
+def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
+    """Somebody else does, who has the inventory and not the playbook that was switched to."""
+    old, new, newer = two_images
+    before = one_set(ranks, lab)
+    playbook = tmp_path / "newer.yaml"
+    playbook.write_text(yaml.safe_dump({**yaml.safe_load(lab.playbook.read_text()), "image": newer}))
+    killed(cli, lab, playbook, point, flag="--playbook")
+    playbook.unlink()
+    other = make_cli()
+    done = other("upgrade", elsewhere(lab), "--resume", "--json", "--yes", timeout=UPGRADE_S)
+    if point in AFTER:
+        assert done.code in {0, 4}, done
+        ended(lab, other, ranks, {old, new})
+    else:
+        assert done.ok().json["changed"] is False
+        assert ended(lab, other, ranks, {old}, release=1) == old
+        assert ranks(lab) == before
+    # Nothing is left to resume, and the same upgrade can still be made.
+    assert cli("upgrade", lab.inventory, "--image", newer, *FLAGS, "--json", timeout=UPGRADE_S).ok()
+    assert ended(lab, cli, ranks, {new}) == new
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", AFTER)
+def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, point):
+    """Its playbook names the old image: where the new one has come to serve, up says so and changes nothing."""
+    old, new, newer = two_images
+    killed(cli, lab, newer, point)
+    other = make_cli()
+    done = other("up", lab.inventory, "--json", timeout=UPGRADE_S)
+    found = ended(lab, other, ranks, {old, new})
+    assert done.code == 0 or (found == new and done.error["kind"] == "OtherPlan"), done
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", AFTER)
+def test_rollback_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, point):
+    old, _, newer = two_images
+    killed(cli, lab, newer, point)
+    other = make_cli()
+    other("rollback", lab.inventory, "--json", timeout=UPGRADE_S).ok()
+    assert ended(lab, other, ranks, {old}) == old
+
+
+@pytest.mark.full
+def test_rollback_after_a_kill_leads_to_the_release_that_served_and_no_further(
+    lab, cli, make_cli, ranks, image, two_images
+):
+    _, new, newer = two_images
+    cli("upgrade", lab.inventory, "--image", newer, *FLAGS, timeout=UPGRADE_S).ok()
+    killed(cli, lab, image(lab, "third"), "watch")
+    other = make_cli()
+    other("rollback", lab.inventory, "--json", timeout=UPGRADE_S).ok()
+    assert ended(lab, other, ranks, {new}) == new
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["clean", "watch", "verify"])
+def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere, point):
+    """What one node says is applied to others where the user trusts that node."""
+    old, new, newer = two_images
+    killed(cli, lab, newer, point)
+    lab.sparks[0].run(["rm", "-rf", f"{STATE}/clusters"])
+    other = make_cli()
+    refused = other("upgrade", elsewhere(lab), "--resume", "--json", timeout=UPGRADE_S)
+    assert refused.code in {1, 2}, refused
+    assert "--trust right" in refused.error["hint"]
+    done = other("upgrade", elsewhere(lab), "--resume", "--trust", "right", "--json", "--yes", timeout=UPGRADE_S)
+    assert done.code in {0, 4}, done
+    ended(lab, other, ranks, {old, new})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pause_s", [0, 1, 3, 5, 8])
+def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
+    lab, cli, make_cli, ranks, image, two_images, pause_s
+):
+    old = two_images[0]
+    broken = image(lab, "garbage", env={"STUB_FAULT": "garbage"})
+    running = cli.start("upgrade", lab.inventory, "--image", broken, *FLAGS, "--json-lines")
+    running.wait_for(step("way back"), timeout=120)
+    time.sleep(pause_s)
+    running.kill()
+    other = make_cli()
+    done = other("upgrade", lab.inventory, "--resume", "--json", timeout=UPGRADE_S)
+    assert done.code in {0, 4}, done
+    assert ended(lab, other, ranks, {old}) == old
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(9))
+def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
+    lab, cli, make_cli, ranks, image, two_images, seed
+):
+    old = two_images[0]
+    chance = random.Random(seed)
+    fault = chance.choice([None, "garbage", "die-load=1"])
+    tried = image(lab, "tried", env={"STUB_FAULT": fault} if fault else {})
+    goes = {old} if fault else {old, lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", tried]).stdout.strip()}
+    for _ in range(chance.randint(1, 3)):
+        running = cli.start("upgrade", lab.inventory, "--image", tried, *FLAGS, "--json-lines")
+        running.wait_for(step("probe"))
+        time.sleep(chance.uniform(1, 20))
+        running.kill()
+    words = [("upgrade", lab.inventory, "--resume"), ("up", lab.inventory), ("rollback", lab.inventory)][seed % 3]
+    other = make_cli()
+    done = other(*words, "--json", timeout=UPGRADE_S)
+    assert done.code in {0, 1, 2, 4}, done
+    ended(lab, other, ranks, goes)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", ["stage", "clean", "watch", "verify", "record"])
+def test_ctrl_c_at_any_step_and_resume_end_well(lab, cli, make_cli, ranks, two_images, point):
+    old, new, newer = two_images
+    done = killed(cli, lab, newer, point, signal.SIGINT).wait(UPGRADE_S)
+    # On a busy machine the answer may come before the signal.
+    answered = point in {"verify", "record"} and done.code == 0
+    assert answered or done.code in {130, 4}, done
+    assert "Traceback" not in done.err
+    if done.code == 4:
+        assert ended(lab, cli, ranks, {old}) == old
+    other = make_cli()
+    other("upgrade", lab.inventory, "--resume", "--json", "--yes", timeout=UPGRADE_S)
+    ended(lab, other, ranks, {old, new})
+
+
+@pytest.mark.full
+def test_an_upgrade_that_was_stopped_until_another_ended_it_changes_nothing_when_it_wakes(
+    lab, cli, make_cli, ranks, image, two_images
+):
+    old = two_images[0]
+    slow = image(lab, "slow", env={"STUB_FAULT": "slow-start=40"})
+    new = lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", slow]).stdout.strip()
+    running = cli.start("upgrade", lab.inventory, "--image", slow, *FLAGS, "--json-lines")
+    running.wait_for("loading weights", timeout=120)
+    running.kill(signal.SIGSTOP)
+    other = make_cli()
+    try:
+        lapsed(lab)
+        done = other("upgrade", lab.inventory, "--resume", "--json", timeout=UPGRADE_S)
+        assert done.code in {0, 4}, done
+        before = one_set(ranks, lab)
+    finally:
+        running.kill(signal.SIGCONT)
+    woken = running.wait(120)
+    assert woken.code == 1, woken
+    assert woken.error["kind"] == "LeaseLost"
+    assert ranks(lab) == before
+    ended(lab, other, ranks, {old, new})
