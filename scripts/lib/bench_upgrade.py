@@ -1,0 +1,142 @@
+"""What bench-upgrade measures; run by scripts/bench-upgrade."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
+from bench import PROGRAM, lab, show, ssh, timed, wait_until_quiet
+from bench_up import quick_verify, running_plan
+
+from sparkcluster.lab import Lab
+
+# Time between two questions: what the downtime is known to.
+EVERY_S = 0.02
+
+
+class Client:
+    """Asks the endpoint all the time; the ends of its answers, in seconds."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self.answered: list[float] = []
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
+        self._request = urllib.request.Request(f"{url}/chat/completions", body, {"Content-Type": "application/json"})
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            try:
+                with urllib.request.urlopen(self._request, timeout=30) as response:
+                    if json.load(response)["choices"][0]["finish_reason"] != "abort":
+                        self.answered.append(time.monotonic())
+            except (OSError, ValueError, LookupError):
+                continue
+
+    def during(self, change: Callable[[], object]) -> tuple[float, float]:
+        """The longest time without an answer while ``change`` ran, and from its begin to that, in seconds."""
+        self._thread.start()
+        while not self.answered:
+            time.sleep(EVERY_S)
+        began = time.monotonic()
+        change()
+        ended = time.monotonic()
+        while self.answered[-1] < ended:
+            time.sleep(EVERY_S)
+        self._over.set()
+        self._thread.join()
+        times = [each for each in self.answered if each > began - 1]
+        gap, last = max((after - before, before) for before, after in pairwise(times))
+        return gap, last - began
+
+
+def build(made: Lab, name: str) -> str:
+    """Another build of the playbook's image on the first node, with one changed layer; its reference."""
+    image = yaml.safe_load(made.playbook.read_text())["image"]
+    reference = f"bench-upgrade:{name}"
+    script = (
+        f"docker rm -f {name} >/dev/null 2>&1; docker run --name {name} --entrypoint sh {image} "
+        f"-c 'head -c 1000000 /dev/urandom > /{name}' && docker commit -q "
+        f"--change \"$(docker inspect -f 'ENTRYPOINT {{{{json .Config.Entrypoint}}}}' {image})\" {name} {reference} && "
+        f"docker rm {name}"
+    )
+    made.sparks[0].run(["sh", "-c", script])
+    return reference
+
+
+def restart_by_hand(inventory: Path, plan: dict[str, object]) -> None:
+    """Stop the containers of ``plan``, the head first, and start the very same again, with a shell script over ssh."""
+    nodes = list(plan["nodes"].values())  # type: ignore[attr-defined]
+    lines = ["set -e"]
+    commands = ssh(inventory)
+    for node, command in zip(nodes, commands, strict=True):
+        for container in node["containers"]:
+            stop = f"docker stop -t 90 {container['name']} >/dev/null && docker rm {container['name']} >/dev/null"
+            lines.append(f"{shlex.join(command)} {shlex.quote(stop)}")
+    for node, command in zip(nodes, commands, strict=True):
+        starts = [shlex.quote(shlex.join(container["argv"])) for container in node["containers"]]
+        lines += [f"{shlex.join(command)} {start} >/dev/null &" for start in starts]
+    lines.append("wait")
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+        script.write("\n".join(lines) + "\n")
+        script.flush()
+        timed(["bash", script.name])
+
+
+def switch(engine: str, times: int) -> bool:
+    """The downtime of a switch over that of a restart by hand, in turns; and how long the old release answered."""
+    with lab(2, engine) as made:
+        quick_verify(made.inventory)
+        path = str(made.inventory)
+        timed([PROGRAM, "up", path, "--yes"])
+        images = [build(made, name) for name in ("even", "odd")]
+        for image in images:  # every node has both from here on
+            timed([PROGRAM, "upgrade", path, "--image", image, "--yes", "--min-speed", "0"])
+        ratios, ours, bare, shares = [], [], [], []
+        wait_until_quiet()
+        for turn in range(times):
+            plan = running_plan(made)
+            url, model = next(iter(plan["endpoints"].values())), str(plan["model"])  # type: ignore[attr-defined]
+            words = [PROGRAM, "upgrade", path, "--image", images[turn % 2], "--yes", "--min-speed", "0"]
+            began = time.monotonic()
+            down, served = Client(url, model).during(partial(timed, words))
+            taken = time.monotonic() - began
+            again, _ = Client(url, model).during(partial(restart_by_hand, made.inventory, running_plan(made)))
+            ours.append(down)
+            bare.append(again)
+            ratios.append(down / again)
+            shares.append(served / taken)
+        detail = f"{statistics.median(ours):.3g} s / {statistics.median(bare):.3g} s"
+        # The bound is for the real engine: the stub starts in a second, about as long as it takes to look.
+        limit = 1.10 if engine == "vllm" else None
+        within = show(
+            f"downtime of a switch / restart by hand, {engine}", statistics.median(ratios), detail, at_most=limit
+        )
+        show(f"share of the upgrade in which the old one answered, {engine}", statistics.median(shares), "")
+        return within
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench-upgrade", description="a switch against doing it by hand, as ratios")
+    parser.add_argument("--stub", action="store_true", help="without the real engine")
+    args = parser.parse_args()
+    results = [switch("stub", 3)]
+    if not args.stub:
+        results.append(switch("vllm", 3))
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
