@@ -6,7 +6,7 @@ Below ``clusters/NAME``::
     enabled/guard.py        the program that starts it after a reboot, and restarts a dead group (``guard``)
     enabled/config.json     cluster, node, state_dir, runtime, port and limits
     enabled/token           random, the same on all nodes: by it guards know each other
-    enabled/stopped         written by down: nothing starts until the next release is recorded
+    enabled/stopped         written by down and before a start: nothing starts until the next release is recorded
     enabled/starts.json     when this node's guard restarted its group, in seconds since 1970
     enabled/gave_up.json    why it does not restart its group any more
     enabled/waits.json      what it waits for
@@ -93,7 +93,8 @@ def enable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     place = (request["state_dir"], request["cluster"])
     start = common.read_json(start_file(*place))
     if not isinstance(start, dict) or start.get("number") != step["number"]:
-        raise Failed("this node has not recorded what starts its rank of release %d" % step["number"])
+        hint = "sparkcluster down, then up, records it"
+        raise Failed("this node has not recorded what starts its rank of release %d: %s" % (step["number"], hint))
     directory = directory_of(*place)
     _write_start(request, start, step["number"])
     unit.end(directory, step["unit"])
@@ -110,7 +111,7 @@ def disable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     """Remove the guard, its unit and all of its files."""
     directory = directory_of(request["state_dir"], request["cluster"])
     unit.end(directory, step["unit"])
-    unit.remove(step["unit"])
+    unit.remove(directory, step["unit"])
     if os.path.islink(directory):
         raise Failed("%s is a link; remove it" % directory)
     if os.path.isdir(directory):

@@ -126,7 +126,9 @@ class EngineGuard:
             number = self._asked
             before, generated = generated, ask.read_counters(self.request).get("generated")
             if before is not None and generated not in (None, before):
-                continue  # it answers others
+                if self._asked == number:
+                    self.dead = None  # it answers others
+                continue
             found = why_dead(self.request, lambda number=number: self._asked == number)  # type: ignore[misc]
             generated = ask.read_counters(self.request).get("generated")
             if self._asked == number:

@@ -49,6 +49,8 @@ class Peer:
             try:
                 answer = self._talk.ask({"do": word}, HELLO_S if word == "hello" else CHANGE_S)
             except Refused as error:
+                # An answer that comes late would be taken for that to the next question.
+                self._talk.close()
                 raise Failed("%s: %s" % (self._talk.other, error)) from None
         if answer.get("failed"):
             raise Failed(str(answer["failed"]))
@@ -75,19 +77,22 @@ class Myself:
 
     def __init__(self, own: OwnRank) -> None:
         self._own = own
+        self._holds = False
 
     def do(self, word: str) -> Report:
         """As of a peer."""
         if word in ("take", "stop", "start"):
             {"take": self._own.take, "stop": self._own.stop, "start": self._own.start}[word]()
+            self._holds = self._holds or word == "take"
         return self._own.report()
 
     def beat(self) -> None:
         """Nothing: the lock is held by this process."""
 
     def close(self) -> None:
-        """Let go of the lease."""
-        self._own.release()
+        """Let go of the lease, if it was taken here."""
+        if self._holds:
+            self._own.release()
 
 
 Member = Union[Peer, Myself]
@@ -249,10 +254,13 @@ class GroupGuard:
             self.wait_for("it gave up: %s" % reason)
             return self._look_s
         now, limits = time.time(), self._limits
-        starts = self._starts(now)
+        # Starts that fail slowly are as many in a longer time.
+        slow_s = limits["starts"] * (float(start["ready_timeout_s"]) + limits["most_pause_s"])
+        within_s = max(float(limits["within_s"]), slow_s)
+        starts = self._starts(now, within_s)
         if len(starts) >= limits["starts"]:
-            minutes = float(limits["within_s"]) / 60
-            why = "%d starts in %g min, and still: %s" % (len(starts), minutes, self._last_failure or reason)
+            minutes = within_s / 60
+            why = "%d starts in %.0f min, and still: %s" % (len(starts), minutes, self._last_failure or reason)
             self._write(enabled.GAVE_UP_FILE, {"why": why, "at": now})
             self._journal("gave up", start, why=why)
             return self._look_s
@@ -326,10 +334,10 @@ class GroupGuard:
         finally:
             over.set()
 
-    def _starts(self, now: float) -> List[float]:
+    def _starts(self, now: float, within_s: float) -> List[float]:
         found = common.read_json(os.path.join(self._own.directory, enabled.STARTS_FILE))
         times = [each for each in found if isinstance(each, (int, float))] if isinstance(found, list) else []
-        return [each for each in times if now - self._limits["within_s"] < each <= now]
+        return [each for each in times if now - within_s < each <= now]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
         entry = {"act": act, "node": self._own.node, "group": start["group"], "release": start["number"], **more}

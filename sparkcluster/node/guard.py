@@ -26,6 +26,7 @@ TTL_S = 15.0
 """A guard that took the lease here and falls silent has lost it then, as an operator would."""
 CONVERSATIONS = 16
 BIND_AGAIN_S = 2.0
+AFTER_ERROR_S = 10.0
 
 
 def say(text: str) -> None:
@@ -177,7 +178,13 @@ def run(own: OwnRank, token: bytes) -> None:
                 group.wait_for("its interconnect address %s" % listener.address)
                 time.sleep(BIND_AGAIN_S)
                 continue
-            group.sleep(group.look())
+            try:
+                pause_s = group.look()
+            except Exception as error:
+                # A full disk, or an answer of a peer that is none: without systemd nothing starts it again.
+                say("cannot look at the group: %s: %s" % (type(error).__name__, error))
+                pause_s = AFTER_ERROR_S
+            group.sleep(pause_s)
     finally:
         listener.close()
         own.release()

@@ -192,4 +192,4 @@ def _key(token: bytes, said: Any) -> bytes:
 
 
 def _same(found: Any, expected: str) -> bool:
-    return isinstance(found, str) and hmac.compare_digest(found.encode(), expected.encode())
+    return isinstance(found, str) and hmac.compare_digest(found.encode(errors="replace"), expected.encode())

@@ -68,8 +68,8 @@ def record(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
         common.write_atomically(secrets, content)
     elif os.path.lexists(secrets):
         os.unlink(secrets)  # of a start under this number that was not recorded
+    enabled.recorded(request, step)  # first: a record without it would be taken for whole
     common.write_atomically(_path(directory, number, "json"), json.dumps(step["record"], sort_keys=True).encode())
-    enabled.recorded(request, step)
     for old in numbers(directory, "json")[: -int(step.get("keep", 20))]:
         _remove(directory, old, "json")
     with contextlib.suppress(Failed, OSError):

@@ -86,14 +86,18 @@ class OwnRank:
                 "ranks": states, "why": why}  # fmt: skip
 
     def _why(self, start: Dict[str, Any]) -> Optional[str]:
-        if not start:
-            return "%s has recorded no release" % self.node
-        if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
-            return "the cluster was stopped by sparkcluster down"
         lock, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
         if self.held is None and common.is_locked(lock):
             last = common.read_json(record) or {}
             return "%s is changing the cluster" % str(last.get("operator") or "an operator")[:200]
+        return self._unwanted(start)
+
+    def _unwanted(self, start: Dict[str, Any]) -> Optional[str]:
+        """Why nothing is to be started here, whoever has the lease."""
+        if not start:
+            return "%s has recorded no release" % self.node
+        if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
+            return "the cluster was stopped by an operator; the next up that succeeds ends that"
         path = os.path.join(common.cluster_dir(self.state_dir, self.cluster), SWITCH_FILE)
         if os.path.lexists(path):
             switch = common.read_json(path) or {}
@@ -128,6 +132,11 @@ class OwnRank:
             last = common.read_json(record) or {}
             if lock is None:
                 raise Failed("%s has the lease on %s" % (str(last.get("operator") or "an operator")[:200], self.node))
+            # Not only the head looks: whoever has the token may ask.
+            unwanted = self._unwanted(self.start_document())
+            if unwanted is not None:
+                lock.close()
+                raise Failed(unwanted)
             try:
                 epoch = int(last.get("epoch", 0))
                 self._write_lease(epoch, granted=False)

@@ -74,8 +74,10 @@ def install(directory: str, name: str) -> Dict[str, Any]:
     if not os.path.isdir(BOOTED):
         return found
     if as_root is not None:
-        remove_user(name)
+        remove_user(directory, name)
         path = os.path.join(SYSTEM, name)
+        if os.path.exists(path) and not _is_of(path, directory):
+            raise Failed("%s is of another cluster of this name" % path)
         run([*as_root, "install", "-m", "644", os.path.join(directory, name), path], 30)
         run([*as_root, "systemctl", "daemon-reload"], 60)
         run([*as_root, "systemctl", "enable", name], 60)
@@ -101,9 +103,9 @@ def end(directory: str, name: str) -> None:
     """
     if os.path.isdir(BOOTED):
         as_root = root()
-        if os.path.exists(os.path.join(SYSTEM, name)) and as_root is not None:
+        if _is_of(os.path.join(SYSTEM, name), directory) and as_root is not None:
             run([*as_root, "systemctl", "stop", name], 60)
-        if os.path.exists(os.path.join(_user_units(), name)):
+        if _is_of(os.path.join(_user_units(), name), directory):
             succeeds(["systemctl", "--user", "stop", name], 60, env=_user_environment())
     lock = os.path.join(directory, "guard.lock")
     until, number = time.monotonic() + END_S, signal.SIGTERM
@@ -117,11 +119,11 @@ def end(directory: str, name: str) -> None:
         time.sleep(0.1)
 
 
-def remove(name: str) -> None:
-    """Remove the unit ``name``; a user's linger stays, for another may need it."""
-    remove_user(name)
+def remove(directory: str, name: str) -> None:
+    """Remove the unit ``name`` of the guard in ``directory``; a user's linger stays, for another may need it."""
+    remove_user(directory, name)
     path = os.path.join(SYSTEM, name)
-    if not os.path.exists(path):
+    if not _is_of(path, directory):
         return
     as_root = root()
     if as_root is None:
@@ -133,10 +135,19 @@ def remove(name: str) -> None:
         run([*as_root, "systemctl", "daemon-reload"], 60)
 
 
-def remove_user(name: str) -> None:
-    """Remove the user unit ``name``, if there is one."""
+def _is_of(path: str, directory: str) -> bool:
+    """Whether the unit at ``path`` starts the guard in ``directory``: a cluster of this name may be another's."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return _quoted(directory) in file.read()
+    except OSError:
+        return False
+
+
+def remove_user(directory: str, name: str) -> None:
+    """Remove the user unit ``name`` of the guard in ``directory``, if there is one."""
     path = os.path.join(_user_units(), name)
-    if os.path.exists(path):
+    if _is_of(path, directory):
         if os.path.isdir(BOOTED):
             succeeds(["systemctl", "--user", "disable", "--now", name], 60, env=_user_environment())
         with contextlib.suppress(FileNotFoundError):
@@ -162,4 +173,4 @@ def _user_environment() -> Dict[str, str]:
 def _quoted(word: str) -> str:
     """A word of ExecStart: in quotes, with what systemd expands escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return escaped if escaped == word and " " not in word else '"%s"' % escaped
+    return escaped if escaped == word and not set(" '") & set(word) else '"%s"' % escaped

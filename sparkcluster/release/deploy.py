@@ -9,6 +9,7 @@ from typing import Any
 
 import sparkcluster
 from sparkcluster.errors import FoundErrors, LaunchError, SparkclusterError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
@@ -225,6 +226,9 @@ class Deployment:
         topology, plan = self.view.ready()
         evict(self.changer, self.spec.playbook, plan.of_groups(starting).nodes, self.view.facts, self.report)
         hashes = self.hashes_of_running([group for name, group in groups.items() if name not in starting])
+        # A guard would start the release before where this start fails, or is cut off.
+        enabled = [node for node in plan.of_groups(starting).nodes if read(self.view.facts[node].enabled) is not None]
+        self.changer.apply({node: [{"do": "stay-down"}] for node in enabled})
         # Apart from the start, which is sent again where its answer is lost: caches in use must not be deleted.
         self.changer.apply({node: self.cache_steps(node) for node in plan.of_groups(starting).nodes})
         steps, started_with = self.steps(starting, plan)
@@ -336,7 +340,7 @@ class Deployment:
                 partial=partial,
             )
             step = {"do": "record", "number": self.number, "record": document, "keep": KEEP, "keep_images": KEEP_IMAGES}
-            limit_s = self.options.timeout_s or self.spec.playbook.ready_timeout_s
+            limit_s = max(self.options.timeout_s or 0, self.spec.playbook.ready_timeout_s)
             failing = outcomes.keys() - replies.keys()
             starts = start_documents(self.view, replies, hashes, failed=failing, ready_timeout_s=limit_s)
             # The launch has waited for a node that was silent when its model answered.

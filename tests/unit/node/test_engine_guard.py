@@ -150,7 +150,7 @@ def test_what_was_found_before_a_change_does_not_count(engine):
     guard = engine_guard.EngineGuard(engine.request_document, 0.05)
     try:
         guard.want()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while guard.dead is None:
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -158,6 +158,24 @@ def test_what_was_found_before_a_change_does_not_count(engine):
         assert guard.dead is None
         time.sleep(0.5)
         assert guard.dead is None
+    finally:
+        guard.close()
+
+
+def test_an_engine_that_answers_others_again_is_not_dead_any_more(engine):
+    engine.statuses = [500]
+    engine.moving = False
+    guard = engine_guard.EngineGuard(engine.request_document, 0.05)
+    try:
+        guard.want()
+        until = time.monotonic() + 60
+        while guard.dead is None:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        while guard.dead is not None:
+            engine.counters["generated"] += 1
+            assert time.monotonic() < until
+            time.sleep(0.02)
     finally:
         guard.close()
 

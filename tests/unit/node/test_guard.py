@@ -59,7 +59,7 @@ def free_port():
         return one.getsockname()[1]
 
 
-def eventually(true, limit_s=20.0):
+def eventually(true, limit_s=60.0):
     until = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < until, true
@@ -255,7 +255,7 @@ def test_nothing_starts_after_down_until_the_next_release_is_recorded(cluster):
     cluster.enable()
     enabled.stop(cluster.beta.lease(3), {})
     cluster.boot()
-    cluster.starts_nothing("stopped by sparkcluster down")
+    cluster.starts_nothing("stopped by an operator")
     for node in cluster.nodes:
         node.record(2, 4)
     cluster.serves()
@@ -329,6 +329,28 @@ def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
     for node in cluster.nodes:
         node.record(2, 5)
     cluster.serves()
+
+
+def test_starts_that_fail_slowly_come_to_their_cap_too(cluster):
+    """Five starts that each fail at a limit of half an hour are never within one hour."""
+    cluster.enable(within_s=0.01)
+    cluster.alpha.record(program="raise SystemExit(7)")
+    cluster.boot()
+    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"], 40)
+    assert cluster.alpha.acts == ["restart", "failed"] * 3 + ["gave up"]
+
+
+def test_a_guard_starts_nothing_on_a_node_that_was_stopped_whoever_asks(cluster):
+    cluster.enable()
+    cluster.beta.boot()
+    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
+    (cluster.beta.enabled / shared.STOPPED_FILE).write_text("1")
+    where = {"cluster": "atlas", "name": "alpha", "other": "beta", "source": ADDRESSES["alpha"]}
+    talk = hello.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
+    assert "stopped by an operator" in talk.ask({"do": "take"}, 10)["failed"]
+    assert talk.ask({"do": "start"}, 10)["failed"]
+    assert cluster.beta.pids() == []
+    talk.close()
 
 
 def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):

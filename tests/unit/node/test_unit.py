@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from sparkcluster.node import agent, common, enabled, unit
+from sparkcluster.node.programs import Failed
 
 NAME = "sparkcluster-atlas.service"
 
@@ -81,9 +82,20 @@ def test_root_and_who_may_use_sudo_get_a_system_unit(tmp_path, systemd, root, su
     steps = [line for line in said() if line.startswith("systemctl")]
     assert steps == ["systemctl daemon-reload", f"systemctl enable {NAME}", f"systemctl restart {NAME}"]
     assert any("sudo systemctl enable" in line for line in said()) is sudo
-    unit.remove(NAME)
+    unit.remove(str(tmp_path / "clusters/atlas/enabled"), NAME)
     assert not (tmp_path / "system" / NAME).exists()
     assert f"systemctl disable {NAME}" in said()
+
+
+def test_the_unit_of_another_cluster_of_this_name_stays(tmp_path, systemd):
+    systemd(root=True, sudo=False)
+    unit.install(str(tmp_path / "clusters/atlas/enabled"), NAME)
+    other = str(tmp_path / "other/clusters/atlas/enabled")
+    (tmp_path / "other/clusters/atlas/enabled").mkdir(parents=True)
+    unit.remove(other, NAME)
+    assert (tmp_path / "system" / NAME).exists()
+    with pytest.raises(Failed, match="is of another cluster of this name"):
+        unit.install(other, NAME)
 
 
 def test_who_may_not_gets_a_user_unit_that_outlives_the_login(tmp_path, systemd):
@@ -97,7 +109,7 @@ def test_who_may_not_gets_a_user_unit_that_outlives_the_login(tmp_path, systemd)
         f"systemctl --user enable {NAME}",
         f"systemctl --user restart {NAME}",
     ]
-    unit.remove(NAME)
+    unit.remove(str(tmp_path / "clusters/atlas/enabled"), NAME)
     assert not (tmp_path / "config/systemd/user" / NAME).exists()
 
 

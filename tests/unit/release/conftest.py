@@ -162,6 +162,8 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                         world.change(node, release={**hashed, "record": step["record"]})
                 elif step["do"] == "delete" and not step["path"].endswith("switch.json"):
                     run.deleted.append((len(run.done), step["path"]))
+                elif step["do"] == "stay-down":
+                    run.done.append(f"stay-down {node}")
                 elif step["do"] in {"put", "delete"}:
                     world.change(node, switch=json.loads(step["content"]) if step["do"] == "put" else None)
             return {"results": [{} for _ in request["steps"]]}

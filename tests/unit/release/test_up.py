@@ -37,6 +37,15 @@ def test_from_nothing(up, world):
     assert up.done == ["lease", "launch alpha beta"]
 
 
+def test_a_guard_stays_down_while_a_group_is_started_and_afterwards_if_that_failed(up, world):
+    """It would start the release before as soon as the lease is free; a record ends it."""
+    cluster = world().change("beta", enabled={"runs": True})
+    with pytest.raises(LaunchError):
+        up(cluster, fails={"default": LaunchError("the engine crashed at load", node="alpha")})
+    assert up.done == ["lease", "stay-down beta", "launch alpha beta"]
+    assert up.recorded == []
+
+
 def test_what_serves_is_asked_and_left_alone(up, world):
     done = up(served(world()))
     assert (done.changed, done.release) == (False, 3)
