@@ -160,13 +160,7 @@ class Deployment:
                 dead = group.seen.dead
                 self.report.note(f"{name} is dead ({dead}): starting it again" if dead else f"{name} is replaced")
         self.step("clean", f"removing ranks of {', '.join(groups)}")
-        former = elsewhere(self.view, groups)
-        if former:
-            raise LaunchError(
-                f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
-                step="clean",
-                hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
-            )
+        self.refuse_elsewhere(groups)
         failed: dict[str, SparkclusterError] = {}
         for drain in (True, False):
             ranks = {
@@ -180,6 +174,16 @@ class Deployment:
         if failed:
             name, error = next(iter(failed.items()))
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)
+
+    def refuse_elsewhere(self, names: Collection[str]) -> None:
+        """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory."""
+        former = elsewhere(self.view, names)
+        if former:
+            raise LaunchError(
+                f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
+                step="clean",
+                hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
+            )
 
     def prepare(self, names: Collection[str]) -> None:
         """Check and stage for the groups ``names``; of a kept release errors are only reported.

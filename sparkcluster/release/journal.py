@@ -12,10 +12,10 @@ from typing import Any
 
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import SWITCH_FILE
+from sparkcluster.release.outcome import origin_of
 from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import this_operator
 from sparkcluster.spec import Spec
-from sparkcluster.spec.library import all_bundled
 
 
 def document(spec: Spec, *, number: int, source: int, groups: Collection[str], back: int | None) -> dict[str, Any]:
@@ -30,9 +30,7 @@ def document(spec: Spec, *, number: int, source: int, groups: Collection[str], b
         "groups": sorted(groups),
         "operator": this_operator()[:200],
         "began_at": time.time(),
-        "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
-        "beside": {each.source: {"mark": each.mark, "name": each.name} for each in spec.beside.values()},
-        "bundled": all_bundled(spec),
+        **origin_of(spec),
     }
 
 

@@ -21,6 +21,15 @@ from sparkcluster.topology import recorded as networks
 from sparkcluster.topology.model import Topology
 
 
+def origin_of(spec: Spec) -> dict[str, Any]:
+    """What starts from ``spec`` again, in a record or a journal: ``playbook``, what is ``beside`` it, ``bundled``."""
+    return {
+        "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
+        "beside": {each.source: {"mark": each.mark, "name": each.name} for each in spec.beside.values()},
+        "bundled": all_bundled(spec),
+    }
+
+
 def newly_recorded(
     spec: Spec,
     plan: Plan,
@@ -40,7 +49,7 @@ def newly_recorded(
     ``start_s`` how long each took to start, ``names`` those that were started, if not all; others are not recorded.
     """
     document = plan.as_json()
-    bundled = all_bundled(spec)
+    origin = origin_of(spec)
     found = []
     for group in topology.groups:
         if names is not None and group.name not in {*names, *kept}:
@@ -61,9 +70,7 @@ def newly_recorded(
                 image=software.image_identity(facts, group.names),
                 versions=software.versions(plan.engine, facts, group.names),
                 measured=_measured(replies.get(group.name), (start_s or {}).get(group.name)),
-                playbook=spec.playbook.model_dump(mode="json", exclude_defaults=True),
-                beside={each.source: {"mark": each.mark, "name": each.name} for each in spec.beside.values()},
-                bundled=bundled,
+                **origin,
             )
         )
     return found

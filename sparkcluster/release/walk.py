@@ -34,10 +34,10 @@ from sparkcluster.plan.records import RecordedGroup, recorded_groups
 from sparkcluster.plan.switch import anything, pending
 from sparkcluster.release import journal, speed, way_back
 from sparkcluster.release.deploy import Deployment, Doing, Options
-from sparkcluster.release.down import down_there, former_nodes, shown
+from sparkcluster.release.down import former_nodes
 from sparkcluster.release.outcome import came_back, in_turn
 from sparkcluster.release.restore import keep, restore, write_journal
-from sparkcluster.release.serving import elsewhere, refuse, replies, stop_on_wrong_answers, survey
+from sparkcluster.release.serving import refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.stage import staging_lease
 from sparkcluster.release.states import Action, GroupState, Seen, State, group_states
 from sparkcluster.release.way_back import Kept
@@ -260,13 +260,7 @@ class Walk:
         Raises:
             SparkclusterError: something is missing for the new release, or for the way back.
         """
-        former = elsewhere(self.new.view, switched)
-        if former:
-            raise LaunchError(
-                f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
-                step="clean",
-                hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
-            )
+        self.new.refuse_elsewhere(switched)
         try:
             if self.target:
                 way_back.require_secrets(self.target.kept, list(switched), self.secrets())
@@ -358,10 +352,11 @@ class Walk:
         if not names:
             return None
         keep(self.new, kept, [name for name in names if name in switched and switched[name].seen])
+        secrets = self.secrets()
         for part in kept.parts(names):
             spec = way_back.recorded_spec(self.spec, kept, part[0])
             way_back.refuse_powers(spec)
-            way_back.prove(view_cluster(fleet, spec), kept, part, self.secrets())
+            way_back.prove(view_cluster(fleet, spec), kept, part, secrets)
         return kept
 
     def back(self, kept: Kept, names: Sequence[str], error: BaseException) -> SparkclusterError:

@@ -144,40 +144,37 @@ def test_an_engine_that_generates_for_others_is_not_asked(engine):
         guard.close()
 
 
-def test_what_was_found_before_a_change_does_not_count(engine):
+@pytest.fixture
+def dead_engine(engine):
+    """An engine that fails, its guard, which has found that, and the limit of what is waited for."""
     engine.statuses = [500]
     engine.moving = False
     guard = engine_guard.EngineGuard(engine.request_document, 0.05)
+    until = time.monotonic() + 60
     try:
         guard.want()
-        until = time.monotonic() + 60
         while guard.dead is None:
             assert time.monotonic() < until
             time.sleep(0.02)
-        guard.forget()
-        assert guard.dead is None
-        time.sleep(0.5)
-        assert guard.dead is None
+        yield engine, guard, until
     finally:
         guard.close()
 
 
-def test_an_engine_that_answers_others_again_is_not_dead_any_more(engine):
-    engine.statuses = [500]
-    engine.moving = False
-    guard = engine_guard.EngineGuard(engine.request_document, 0.05)
-    try:
-        guard.want()
-        until = time.monotonic() + 60
-        while guard.dead is None:
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        while guard.dead is not None:
-            engine.counters["generated"] += 1
-            assert time.monotonic() < until
-            time.sleep(0.02)
-    finally:
-        guard.close()
+def test_what_was_found_before_a_change_does_not_count(dead_engine):
+    _, guard, _ = dead_engine
+    guard.forget()
+    assert guard.dead is None
+    time.sleep(0.5)
+    assert guard.dead is None
+
+
+def test_an_engine_that_answers_others_again_is_not_dead_any_more(dead_engine):
+    engine, guard, until = dead_engine
+    while guard.dead is not None:
+        engine.counters["generated"] += 1
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_the_definition_is_the_one_of_endpoint_dead():
