@@ -161,7 +161,7 @@ def test_a_job_that_was_cancelled_is_waited_for_and_begins_anew(world):
     world.until(lambda _: time.monotonic() > until)
     assert world.ordered_epoch() == 7
     (world.directory / "go").touch()
-    world.until(lambda now: now.get("pid") != said["pid"])
+    world.until(lambda now: now.get("looks") and now["pid"] != said["pid"])
     world.order(stop="well")
     assert "looks" in last(second)["done"]
     assert last(first)["refused"]
