@@ -15,11 +15,19 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 _STARTS_WITH = ("Entrypoint", "Cmd", "WorkingDir", "User", "Healthcheck", "Volumes")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes of ``docker run`` and ``docker exec`` where the program in the container cannot be started."""
+BESIDE = ("--network", "none", "--memory", "4g")
+"""Options of a container beside a release that fills a Spark: with more memory it could take the node down."""
+LOOK_S = 60.0  # of a container that looks at its image; the first start of a big one reads it from a cold disk
 
 
 def run_once(image: str, python: str, source: str, options: Sequence[str]) -> List[str]:
     """Command that runs a Python program in a container of ``image``, which is removed after it and never pulled."""
-    return ["docker", "run", "--rm", "--pull", "never", *options, "--entrypoint", python, image, "-c", source]
+    return run_program(image, [python, "-c", source], options)
+
+
+def run_program(image: str, words: Sequence[str], options: Sequence[str]) -> List[str]:
+    """Command that runs a program of the image in place of its entrypoint; else as ``run_once``."""
+    return ["docker", "run", "--rm", "--pull", "never", *options, "--entrypoint", words[0], image, *words[1:]]
 
 
 @contextlib.contextmanager

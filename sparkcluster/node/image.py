@@ -8,9 +8,6 @@ from typing import Any, Dict, List, Optional
 from sparkcluster.node import common, container_facts, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, failed
 
-MEMORY = "4g"  # beside a release that fills a Spark, more could take the node down with it
-LIMIT_S = 60.0  # of one container; the first start of a big image reads it from a cold disk
-
 
 def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
     """What the image contains, as kept from an earlier run or read now: its engine facts, or ``{"unread": "why"}``.
@@ -71,5 +68,5 @@ def family(config: Dict[str, Any]) -> str:
 
 def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
     with docker.named("inspect", machine.run) as name:
-        options = [*name, "--network", "none", "--memory", MEMORY]
-        return list(machine.run(docker.run_once(image_id, python, interpreter.SNIPPET, options), LIMIT_S))
+        argv = docker.run_once(image_id, python, interpreter.SNIPPET, [*name, *docker.BESIDE])
+        return list(machine.run(argv, docker.LOOK_S))

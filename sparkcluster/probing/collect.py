@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkcluster import output_file
 from sparkcluster.errors import HostError, SparkclusterError, UsageError
-from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.base import Fact, Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import parse, parse_engine
@@ -143,6 +143,34 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
         image = images[name].model_copy(update={"inside": inside})
         inspected[name] = facts[name].model_copy(update={"image": image})
     return inspected
+
+
+class Gpus(Fact):
+    """Number of GPUs in a container, None if that says nothing; or why there is none."""
+
+    gpus: int | None = None
+    unread: str | None = None
+
+
+def without_gpu(fleet: Fleet, images: Mapping[str, str]) -> dict[str, str]:
+    """Why a container of an image has no GPU, by node, of the nodes that say so; ``images`` are IDs by node.
+
+    NVIDIA's container toolkit gives none where, for one, the image asks for a newer driver.
+
+    Raises:
+        SparkclusterError: a node did not answer.
+    """
+
+    def ask(host: Host) -> Gpus:
+        return call(host, "container_gpu", {"image_id": images[host.name]}, answer=Gpus, timeout_s=IMAGE_S)
+
+    found: dict[str, str] = {}
+    for name, answer in fleet.each(ask, images).items():
+        if isinstance(answer, SparkclusterError):
+            raise answer
+        if answer.unread is not None or answer.gpus == 0:
+            found[name] = answer.unread or "nvidia-smi lists none"
+    return found
 
 
 def _name(node: str, spec: Spec, image: Image) -> str:

@@ -24,6 +24,7 @@ from sparkcluster.launch.groups import Outcome, launch_groups
 from sparkcluster.launch.stopping import stop
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record, unreadable
+from sparkcluster.probing.collect import without_gpu
 from sparkcluster.release.down import down_there, shown
 from sparkcluster.release.enabled import start_documents
 from sparkcluster.release.outcome import failure, newly_recorded
@@ -202,6 +203,17 @@ class Deployment:
         for finding in [*findings, *reached]:
             if finding.severity in {"warning", "error"}:
                 self.report.note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
+
+    def prove_gpu(self, names: Collection[str]) -> None:
+        """Raise LaunchError where a container of the image has no GPU; of a kept release that is only reported."""
+        nodes = self.view.ready()[1].of_groups(names).nodes
+        images = {node: image.id for node in nodes if (image := read(self.view.facts[node].image)) is not None}
+        for node, why in without_gpu(self.fleet, images).items():
+            text = f"a container of {self.spec.playbook.image} has no GPU on {node}: {why}"
+            if self.kept is None:
+                hint = f"on {node}: docker run --rm --gpus all --entrypoint nvidia-smi {self.spec.playbook.image}"
+                raise LaunchError(text, node=node, step="check", hint=hint)
+            self.report.note(f"warning: {text}")
 
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""

@@ -265,6 +265,7 @@ class Walk:
             if self.target:
                 way_back.require_secrets(self.target.kept, list(switched), self.secrets())
             self.new.prepare(switched)  # while they still serve
+            self.new.prove_gpu(switched)
             kept = self.way_back(switched, names)
         except SparkclusterError:
             if self.pending and self.pending.source:

@@ -166,14 +166,22 @@ def test_of_a_broken_image_the_old_release_serves_again(lab, cli, image, ranks, 
         assert images_of(settled(lab, cli, ranks)).isdisjoint(old)
 
 
-@pytest.mark.parametrize("case", [pytest.param("vllm", marks=pytest.mark.full), "registry"])
+REFUSED = {
+    "vllm": ({"without": ["vllm"]}, "has no vLLM"),
+    "cuda": ({"env": {"NVIDIA_REQUIRE_CUDA": "cuda>=13.9"}}, "unsatisfied condition: cuda>=13.9"),
+}
+"""What is wrong with the new image, and what is said of it."""
+
+
+@pytest.mark.parametrize("case", [*(pytest.param(case, marks=pytest.mark.full) for case in REFUSED), "registry"])
 def test_an_image_that_cannot_serve_is_refused_before_anything_stops(lab, cli, image, ranks, upgrade, registry, case):
     cli("up", lab.inventory).ok()
     before = ranks(lab)
-    bad = f"{registry.address}/nothing:1" if case == "registry" else image(lab, "bare", without=["vllm"])
+    build, cause = REFUSED.get(case, ({}, f"{registry.address}/nothing:1"))
+    bad = image(lab, case, **build) if build else cause
     done = upgrade(lab.inventory, bad)
     assert done.code == 1, done
-    assert (bad if case == "registry" else "has no vLLM") in str(done.json), done
+    assert cause in str(done.json), done
     assert ranks(lab) == before
     assert settled(lab, cli, ranks)["release"] == 1
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from typing import Any
+
+from . import gpu
 
 CAP_SYS_RESOURCE = 24
 
@@ -25,6 +28,7 @@ def fit_container(args: list[str]) -> int:
         clip(config["process"] if option == "--bundle" else config)
     if option == "--bundle":
         show_hardware(config)
+        bring_nvidia_smi(config, path.rpartition("/")[0])
     with open(path, "w") as file:
         json.dump(config, file)
     return 0
@@ -52,3 +56,16 @@ def show_hardware(config: dict[str, Any]) -> None:
         for place in ("/sys/class", "/sys/devices/virtual/net"):
             bind = {"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]}
             config["mounts"].append(bind)
+
+
+def bring_nvidia_smi(config: dict[str, Any], bundle: str) -> None:
+    """Mount a program that lists the GPU into a container with ``--gpus``, as NVIDIA's toolkit mounts its own."""
+    environment = dict(each.partition("=")[::2] for each in config["process"]["env"])
+    if "utility" not in environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(","):
+        return
+    source = bundle + "/nvidia-smi"
+    with open(source, "w") as file:
+        file.write("#!/bin/sh\necho 'GPU 0: %s (UUID: %s)'\n" % (gpu.NAME, gpu.FIELDS["uuid"]))
+    os.chmod(source, 0o755)
+    bind = {"destination": "/usr/bin/nvidia-smi", "type": "bind", "source": source, "options": ["bind", "ro"]}
+    config["mounts"].append(bind)

@@ -61,6 +61,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         hosts = {name: FakeHost(name).program("agent", agent(world, name)) for name in world.facts}
         for name, host in hosts.items():
             host.program("observe", observed(world, name)).program("records", records(world, name))
+            host.program("container_gpu", lambda _, name=name: run.gpus.get(name, {"gpus": 1}))
         fleet = Fleet(hosts)
         run.recorded = []
         run.ranks = []
@@ -130,6 +131,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         return (command or module.up)(fleet, world.spec, options or module.Options(), run.report)
 
     run.starts = {}
+    run.gpus = {}
     run.held = lambda kind: None
     run.tick = lambda event: None
 

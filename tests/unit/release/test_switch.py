@@ -146,6 +146,25 @@ def test_nothing_is_stopped_where_the_way_back_is_not_there(up, switching):
     assert up(cluster, command=upgrade, options=module.Options(trust="beta")).release == 4
 
 
+@pytest.mark.parametrize("answer", [{"unread": "nvidia-container-cli: requirement error"}, {"gpus": 0}])
+def test_nothing_is_stopped_where_a_container_of_the_image_has_no_gpu(up, switching, answer):
+    cluster = switching()
+    up.gpus = {"beta": answer}
+    with pytest.raises(LaunchError, match=r"has no GPU on beta: (nvidia-container-cli: req|nvidia-smi lists none)"):
+        up(cluster, command=upgrade)
+    assert acts(up) == []
+    assert value(cluster) == ("1", 3)
+
+
+def test_a_release_that_served_is_gone_back_to_though_its_container_shows_no_gpu(up, switching):
+    cluster = switching()
+    up(cluster, command=upgrade)
+    up.gpus = {"beta": {"unread": "nvidia-container-cli: it would not"}}
+    up(cluster, command=lambda *args: rollback(args[0], args[1], 3, *args[2:]))
+    assert value(cluster) == ("1", 5)
+    assert any("has no GPU on beta" in note for note in up.report.notes)
+
+
 def test_what_one_node_alone_has_recorded_is_not_applied_to_others_unasked(up, switching):
     cluster = switching().change("beta", release=None)
     with pytest.raises(UsageError, match="only alpha has the record of release 3") as caught:

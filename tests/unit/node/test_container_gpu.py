@@ -1,0 +1,50 @@
+"""Whether a container of an image has the GPU: what Docker and the toolkit print, and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.node import container_gpu
+from sparkcluster.node.machine import Unreadable
+
+LISTED = "GPU 0: NVIDIA GB10 (UUID: GPU-1)\n"
+REQUIRED = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.1, please update your driver"
+REFUSED = (
+    "docker: Error response from daemon: failed to create task for container: error running prestart hook #0: "
+    f"exit status 1, stdout: , stderr: Auto-detected mode as 'legacy'\n{REQUIRED}\n\nRun 'docker run --help' for more"
+)
+MISSING = (
+    "docker: Error response from daemon: failed to stat library\n"
+    "nvidia-container-cli: container error: stat libcuda.so: no such file or directory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"),
+    [
+        ((0, LISTED), {"gpus": 1}),
+        ((0, ""), {"gpus": 0}),
+        ((125, REFUSED), {"unread": REQUIRED}),
+        # Docker takes what the toolkit does not find for the program.
+        ((127, MISSING), {"unread": "nvidia-container-cli: container error: stat libcuda.so: no such file or directory"}),
+        ((127, 'exec: "nvidia-smi": executable file not found in $PATH'), {"gpus": None}),
+        ((125, 'docker: could not select device driver "" with capabilities: [[gpu]].\n\nRun x'),
+         {"unread": 'docker: could not select device driver "" with capabilities: [[gpu]].'}),
+        ((9, ""), {"unread": "nvidia-smi exit 9"}),
+        (Unreadable("docker timed out"), {"unread": "docker timed out"}),
+    ],
+)  # fmt: skip
+def test_what_a_container_says(make_machine, outcome, answer):
+    machine = make_machine({})
+
+    def run(argv, limit_s=3.0):
+        machine.ran.append(argv)
+        if isinstance(outcome, Unreadable) and argv[1] != "rm":
+            raise outcome
+        return outcome
+
+    machine.run = run
+    assert container_gpu.main({"image_id": "sha256:5f"}, machine=machine) == answer
+    argv = machine.ran[0]
+    assert argv[-4:] == ["--entrypoint", "nvidia-smi", "sha256:5f", "-L"]
+    assert " ".join(argv[7:]).startswith("--network none --memory 4g --gpus all ")
