@@ -31,7 +31,7 @@ _SWITCH_FLAGS = {
     "--wait": "wait up to S seconds for another operator's lease instead of exiting with code 3",
     "--min-speed": "go back if the new release has less than R times the old one's tok/s; 0: do not measure",
     "--trust": "apply what NODE has recorded to the other nodes, where they lack it or differ",
-    "--no-rollback": "do not go back where the new release fails",
+    "--no-rollback": "leave a new release that fails as it is, and write a bundle",
 }
 _SHORT = {"--verbose": ["-v"]}
 

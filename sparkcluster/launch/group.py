@@ -44,6 +44,7 @@ class Launch:
         plan, topology: of this group alone.
         steps: what starts its ranks, by node; None where they run already.
         expect_at: where ``verify.expect`` is written.
+        left: whether ranks that fail are left as they are, for study.
     """
 
     group: str
@@ -53,6 +54,7 @@ class Launch:
     ready_timeout_s: float
     steps: Mapping[str, Sequence[dict[str, Any]]] | None
     expect_at: str = "the playbook"
+    left: bool = False
 
 
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -94,6 +96,8 @@ def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
 def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
     """Start the group (unless it runs already), watch it, verify it; its last reply. On any failure stop its ranks.
 
+    Those of a launch whose ranks are ``left`` stay where the launch itself failed.
+
     Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.
 
     Raises:
@@ -107,6 +111,9 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
             start(changer, engines.engine(launch.plan.engine), launch.steps)
         return attempt.until_answered()
     except SparkclusterError as error:
+        if launch.left and isinstance(error, LaunchError):
+            report.note(f"{launch.group}: {error.message}: its ranks are left as they are")
+            raise
         if isinstance(error, LaunchError):
             report.note(f"{launch.group}: {error.message}: stopping its ranks")
         # What has not answered has nothing in flight to wait for.

@@ -234,8 +234,13 @@ class Deployment:
             raise FoundErrors([*self.view.findings_of(names), *reached])
         return reached
 
-    def launch(self, groups: Mapping[str, GroupState]) -> tuple[dict[str, Outcome], dict[str, dict[str, Any]]]:
-        """Start those of ``groups`` that are empty, watch and verify all; outcomes, and hashes of secrets, by group."""
+    def launch(
+        self, groups: Mapping[str, GroupState], *, left: bool = False
+    ) -> tuple[dict[str, Outcome], dict[str, dict[str, Any]]]:
+        """Start those of ``groups`` that are empty, watch and verify all; outcomes, and hashes of secrets, by group.
+
+        ``left``: ranks that fail are left as they are.
+        """
         starting = [name for name, each in groups.items() if each.state is State.EMPTY]
         if len(starting) < len(groups):
             self.report.note("the ranks of this plan are already running: continuing with them")
@@ -258,6 +263,7 @@ class Deployment:
                 self.options.timeout_s or self.spec.playbook.ready_timeout_s,
                 steps.get(name),
                 expect_at,
+                left,
             )
             for name in groups
         ]

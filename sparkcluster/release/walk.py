@@ -248,6 +248,10 @@ class Walk:
         except LeaseLost:
             raise
         except (SparkclusterError, KeyboardInterrupt) as error:
+            if not self.options.rollback and isinstance(error, LaunchError):
+                from sparkcluster.release import wreck  # noqa: PLC0415 - few runs need it
+
+                wreck.keep(self.changer.fleet, self.spec, error, self.source(), self.report)
             if kept is None or (isinstance(error, Interrupted) and error.left_running):
                 raise
             raise self.back(kept, names if self.pending else touched, error) from error
@@ -293,7 +297,7 @@ class Walk:
         self, batch: Sequence[str], groups: Mapping[str, GroupState], began: float, *, partial: bool
     ) -> dict[str, Reply]:
         """Start the groups ``batch`` of the new release, verify them, compare their speed, and record them."""
-        outcomes, hashes = self.new.launch({name: groups[name] for name in batch})
+        outcomes, hashes = self.new.launch({name: groups[name] for name in batch}, left=not self.options.rollback)
         others = {name: each for name, each in groups.items() if name not in batch}
         if all(isinstance(outcome, Reply) for outcome in outcomes.values()):
             self.measured.downtime_s |= dict.fromkeys(batch, time.monotonic() - began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tarfile
 import time
 
 import pytest
@@ -193,6 +194,10 @@ def test_without_a_way_back_a_broken_image_is_left_to_the_user(lab, cli, image, 
     done = upgrade(lab.inventory, image(lab, "garbage", **env("garbage")), "--no-rollback")
     assert done.code == 1, done
     assert "garbage" in done.error["message"]
+    one_set(ranks, lab)
+    path = re.search(r"bundle: (\S+/bundle\.tar\.gz);", done.error["hint"])[1]
+    with tarfile.open(path) as archive:
+        assert {name.split("/", 1)[1].partition("/")[0] for name in archive.getnames()} >= {"logs", "doctor.json"}
     cli("rollback", lab.inventory, "--json", timeout=UPGRADE_S).ok()
     assert images_of(settled(lab, cli, ranks)) == old
 

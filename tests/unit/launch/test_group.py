@@ -126,7 +126,7 @@ def up(sparks, monkeypatch):
     """``up(planned)`` starts, watches and verifies; what it told is in ``up.report``."""
     monkeypatch.setattr(group, "INTERVAL_S", -1.5)
 
-    def run(planned, *, again=False, timeout_s=30, **verify):
+    def run(planned, *, again=False, timeout_s=30, left=False, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
         changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), hold=run.hold)
@@ -141,7 +141,7 @@ def up(sparks, monkeypatch):
             topology = planned.topology.of_groups([each.name])
             verify_settings = Verify.model_validate({"pause_s": 0, **verify})
             launches.append(
-                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
+                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps, left=left)
             )
         run.outcomes = groups.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
@@ -191,6 +191,16 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
     assert running(sparks) == {}
     stops = [node for node, do in log if do == "stop-containers"]
     assert stops == ["alpha", "beta"]
+
+
+def test_ranks_of_a_launch_that_failed_are_left_for_study_where_that_was_asked_for(up, sparks, two, log, monkeypatch):
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3"):
+        up(two, left=True)
+    assert "stop-containers" not in [do for _, do in log]
+    assert "g0: the rank on beta ended with exit code 3: its ranks are left as they are" in up.report.notes
 
 
 def test_a_launch_that_failed_waits_for_no_requests(up, sparks, planned, monkeypatch):

@@ -94,6 +94,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
             for each in launches:
                 done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
                 run.steps = each.steps
+                run.left = {**run.left, each.group: each.left}
                 run.tick("launch")
                 failed = run.fails(each)
                 outcomes[each.group] = failed or dataclasses.replace(ANSWER, group=each.group)
@@ -132,6 +133,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
     run.starts = {}
     run.gpus = {}
+    run.left = {}
     run.held = lambda kind: None
     run.tick = lambda event: None
 

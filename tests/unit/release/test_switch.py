@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tarfile
 
 import pytest
 
@@ -98,11 +99,21 @@ def test_a_release_that_fails_is_taken_back(up, switching):
     assert [node.switch for node in cluster.facts.values()] == [None, None]
 
 
-def test_without_rollback_the_failure_is_left(up, switching):
+def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     cluster = switching()
-    with pytest.raises(LaunchError, match=BROKEN):
+    with pytest.raises(LaunchError, match=BROKEN) as caught:
         up(cluster, command=upgrade, fails=fails_with("2"), options=module.Options(rollback=False))
-    assert running(cluster) == {"alpha": [], "beta": []}
+    assert up.left == {"default": True}
+    path = tmp_path / "sparkcluster/failed/atlas/bundle.tar.gz"
+    assert caught.value.hint == f"bundle: {path}; sparkcluster rollback inventory.yaml 3   serves release 3 again"
+    with tarfile.open(path) as archive:
+        assert any(name.endswith("doctor.json") for name in archive.getnames())
+
+
+def test_a_switch_with_a_way_back_leaves_no_ranks_that_failed(up, switching):
+    up(switching(), command=upgrade)
+    assert up.left == {"default": False}
 
 
 def test_where_going_back_fails_too_the_command_is_said(up, switching):

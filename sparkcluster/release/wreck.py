@@ -1,0 +1,46 @@
+"""``--no-rollback``: what a failed switch leaves for study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+
+from sparkcluster.errors import LaunchError, SparkclusterError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import bundle, first_hour
+from sparkcluster.inspect.doctor import doctor
+from sparkcluster.launch import failed_logs
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec
+
+DOCTOR_S = 30.0
+
+
+def keep(fleet: Fleet, spec: Spec, error: LaunchError, source: int, report: Report) -> None:
+    """Write a bundle about the ranks that a failed switch left; ``error`` says where, and what ends it.
+
+    Args:
+        fleet: the connections.
+        spec: what was switched to.
+        error: how the switch failed.
+        source: the release that served before; 0 if there was none.
+        report: told what is read.
+    """
+    written = _bundle(fleet, spec, report)
+    inventory = quote(str(spec.inventory_path))
+    ends = f"rollback {inventory} {source}   serves release {source} again" if source else f"down {inventory}"
+    error.hint = "; ".join(
+        [*filter(None, [error.hint]), *([f"bundle: {written}"] if written else []), f"sparkcluster {ends}"]
+    )
+
+
+def _bundle(fleet: Fleet, spec: Spec, report: Report) -> Path | None:
+    path = failed_logs.directory(spec.inventory.cluster) / "bundle.tar.gz"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = doctor(fleet, spec, DOCTOR_S, report)
+        bundle.write(path, found, first_hour.gather(fleet, spec, found.facts, None, report, changes=False))
+    except (SparkclusterError, OSError) as error:
+        report.note(f"no bundle was written: {error}")
+        return None
+    return path
