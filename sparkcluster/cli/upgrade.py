@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, number_type, reporting, switch_flags
 from sparkcluster.cli.output import say
+from sparkcluster.cli.transfers import size
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             consent.ask(spec, report, yes=args.yes)
             done = upgrade(fleet, spec, options, report)
-    document = switched(spec, done)
+    document = switched(spec, done) | {"moved_bytes": done.moved_bytes}
     if not emitted(args, document):
         show_switch(document, args.inventory)
     return 0
@@ -137,6 +138,8 @@ def switched(spec: Spec, done: Up) -> dict[str, Any]:
 def show_switch(document: dict[str, Any], inventory: object) -> None:
     """The result for people, on stdout."""
     show(document, inventory)
+    if document.get("moved_bytes"):
+        say(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
     if document["downtime_s"]:
         say(f"  down   {document['downtime_s']} s (release {document['from']} served before)")
     for name, speed in document["speed"].items():

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from sparkcluster.errors import Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
+from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.running import Reply
 from sparkcluster.launch.groups import Outcome
@@ -19,6 +19,13 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.library import all_bundled
 from sparkcluster.topology import recorded as networks
 from sparkcluster.topology.model import Topology
+
+
+def cause(error: SparkclusterError) -> str:
+    """What went wrong, in one line: of findings the first error."""
+    findings = error.findings if isinstance(error, FoundErrors) else ()
+    first = next((each for each in findings if each.severity == "error"), None)
+    return error.message if first is None else f"{first.node or 'the cluster'}: {first.summary} ({first.code})"
 
 
 def origin_of(spec: Spec) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sparkcluster.errors import FoundErrors
 from sparkcluster.plan.records import KEEP, KEEP_IMAGES, kept_rank, next_number, recorded_groups
@@ -13,6 +13,7 @@ from sparkcluster.release import journal
 from sparkcluster.release.deploy import Deployment
 from sparkcluster.release.states import GroupState, group_states
 from sparkcluster.release.way_back import Kept, recorded_spec
+from sparkcluster.report import Report
 from sparkcluster.runtime.ranks import DRAIN_MOST_S, GRACE_S
 from sparkcluster.spec import Spec
 
@@ -21,6 +22,8 @@ RETURN_S = 600.0
 AGAIN_S = 5.0
 # A change waits half of its limit for the one before: for the longest stop of a head that drains.
 STOP_S = 2.0 * (DRAIN_MOST_S + GRACE_S) + 60
+
+T = TypeVar("T")
 
 
 def restore(
@@ -102,20 +105,32 @@ def _still_runs(group: GroupState, kept: Kept) -> bool:
 
 def _reached(new: Deployment, spec: Spec, kept: Kept) -> Deployment:
     """The deployment of ``spec``, once all nodes answer: one of them may be starting again."""
+    return once_reached(
+        lambda: Deployment(
+            new.changer,
+            spec,
+            dataclasses.replace(new.options, clear_caches=False),
+            new.report,
+            staging=new.staging,
+            doing=new.doing,
+            kept=kept,
+        ),
+        new.report,
+    )
+
+
+def once_reached(look: Callable[[], T], report: Report) -> T:
+    """What ``look`` returns, as soon as all nodes answer.
+
+    Raises:
+        FoundErrors: a node does not answer for ten minutes.
+    """
     until = time.monotonic() + RETURN_S
     while True:
         try:
-            return Deployment(
-                new.changer,
-                spec,
-                dataclasses.replace(new.options, clear_caches=False),
-                new.report,
-                staging=new.staging,
-                doing=new.doing,
-                kept=kept,
-            )
+            return look()
         except FoundErrors as error:
             if time.monotonic() > until:
                 raise
-            new.report.progress(error.node or "", f"waiting for all nodes to answer: {error.message}")
+            report.progress(error.node or "", f"waiting for all nodes to answer: {error.message}")
             time.sleep(AGAIN_S)

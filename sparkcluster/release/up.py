@@ -41,6 +41,7 @@ class Up:
         source: the release that served before; 0 without one.
         downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
         speed: tokens/s before and after, by group; None where it was not measured.
+        moved_bytes: of image and weights, that an upgrade copied while the release before served.
     """
 
     view: View
@@ -52,6 +53,7 @@ class Up:
     source: int = 0
     downtime_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     speed: Mapping[str, tuple[float | None, float | None]] = dataclasses.field(default_factory=dict)
+    moved_bytes: int = 0
 
 
 def up(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -11,14 +11,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster.answers import problem
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import (
+    Interrupted,
+    LaunchError,
+    LeaseHeld,
+    LeaseLost,
+    RolledBack,
+    SparkclusterError,
+    UsageError,
+)
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.history import node_records
 from sparkcluster.inspect.lost import Records
-from sparkcluster.plan.switch import Switch, pending
+from sparkcluster.plan.switch import pending
 from sparkcluster.release import stage
 from sparkcluster.release.deploy import Options, whole
+from sparkcluster.release.outcome import cause
+from sparkcluster.release.restore import once_reached
 from sparkcluster.release.states import State, group_states
 from sparkcluster.release.up import Up, until_free, up
 from sparkcluster.release.walk import Target
@@ -35,8 +45,60 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         RolledBack: the new release failed, and the old one serves again.
         SparkclusterError: as ``up`` and ``stage``.
     """
-    until_free(lambda: stage.stage(fleet, spec, stage.Options(), report), options.wait_s, report)
-    return up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
+    report.step("probe", "what serves")
+    before = whole(view_cluster(fleet, spec, inside=False))
+    try:
+        staged = until_free(lambda: stage.stage(fleet, spec, stage.Options(), report), options.wait_s, report)
+        done = up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
+        return dataclasses.replace(done, moved_bytes=sum(copied.bytes for copied in staged.copied))
+    except (RolledBack, LeaseHeld, LeaseLost, Interrupted):
+        raise
+    except SparkclusterError as error:
+        served = _serving(before)
+        if options.rollback and served and before.newest:
+            _bring_back(fleet, spec, options, report, served=served, number=before.newest.number, error=error)
+        raise
+
+
+def _bring_back(
+    fleet: Fleet,
+    spec: Spec,
+    options: Options,
+    report: Report,
+    *,
+    served: Collection[str],
+    number: int,
+    error: SparkclusterError,
+) -> None:
+    """Start release ``number`` again if groups of it that ``served`` were lost before the switch began.
+
+    A node that rebooted took its ranks with it, and is waited for.
+
+    Raises:
+        RolledBack: the release serves again; ``error`` is why it has to.
+        LaunchError: it does not.
+    """
+    by_hand = f"sparkcluster rollback {quote(str(spec.inventory_path))} {number}"
+    try:
+        view = once_reached(lambda: whole(view_cluster(fleet, spec, inside=False)), report)
+        lost = set(served) - _serving(view)
+        if not lost or pending(view.facts, view.newest):
+            return
+        report.note(f"{cause(error)}: {', '.join(sorted(lost))} of release {number} is gone: starting it again")
+        done = rollback(fleet, spec, number, options, report)
+    except (LeaseHeld, LeaseLost, Interrupted):
+        raise
+    except SparkclusterError as failed:
+        text = f"{cause(error)}; release {number} could not be started again: {failed.message}"
+        raise LaunchError(text, node=failed.node, step="way back", hint=by_hand) from error
+    text = f"{cause(error)}; release {number} serves again, as release {done.release}"
+    raise RolledBack(text, node=error.node, step=error.step, hint=error.hint) from error
+
+
+def _serving(view: View) -> set[str]:
+    """Groups of which all ranks run as they are recorded."""
+    serve = {State.SERVING, State.OTHER}
+    return {name for name, group in group_states(view).items() if group.state in serve and group.recorded}
 
 
 def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
@@ -63,7 +125,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     except UsageError:
         # It was cut off while it was written, for the first time or for the way back: back is safe in both cases.
         sources = {document["source"] for document in switch.documents.values()}
-        alone = len(switch.documents) == 1 and not _serves(view, switch)
+        alone = len(switch.documents) == 1 and not _serving(view) >= set(switch.groups)
         if not switch.source or len(sources) > 1 or alone:
             raise
         return rollback(fleet, spec, switch.source, options, report)
@@ -95,12 +157,6 @@ def begun_spec(spec: Spec, document: Mapping[str, Any]) -> Spec:
         places={},
         bundled=document["bundled"],
     )
-
-
-def _serves(view: View, switch: Switch) -> bool:
-    """Whether every group of ``switch`` runs as it is recorded."""
-    groups = group_states(view)
-    return all(name in groups and groups[name].state in {State.SERVING, State.OTHER} for name in switch.groups)
 
 
 def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report) -> Up:

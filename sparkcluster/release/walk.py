@@ -18,7 +18,6 @@ from shlex import quote
 
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import (
-    FoundErrors,
     HostError,
     Interrupted,
     LaunchError,
@@ -35,7 +34,7 @@ from sparkcluster.plan.switch import anything, pending
 from sparkcluster.release import journal, speed, way_back
 from sparkcluster.release.deploy import Deployment, Doing, Options
 from sparkcluster.release.down import former_nodes
-from sparkcluster.release.outcome import came_back, in_turn
+from sparkcluster.release.outcome import came_back, cause, in_turn
 from sparkcluster.release.restore import keep, restore, write_journal
 from sparkcluster.release.serving import refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.stage import staging_lease
@@ -367,11 +366,9 @@ class Walk:
     def back(self, kept: Kept, names: Sequence[str], error: BaseException) -> SparkclusterError:
         """Go back to ``kept`` with the groups ``names``; the error that says how that ended."""
         interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
-        cause = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
-        found = cause.findings if isinstance(cause, FoundErrors) else ()
-        for finding in (each for each in found if each.severity == "error"):
-            self.report.note(f"error: {finding.code} {finding.node or ''}: {finding.summary}")
-        self.step_back(f"{cause.message}: going back to release {kept.number}")
+        failed_with = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
+        why = cause(failed_with)
+        self.step_back(f"{why}: going back to release {kept.number}")
         by_hand = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {kept.number}"
         names = [name for name in names if name in kept.groups]
         try:
@@ -382,13 +379,13 @@ class Walk:
         except LeaseLost as lost:
             return lost
         except SparkclusterError as failed:
-            text = f"{cause.message}; going back to release {kept.number} failed too: {failed.message}"
+            text = f"{why}; going back to release {kept.number} failed too: {failed.message}"
             return LaunchError(text, node=failed.node, step="way back", hint=by_hand)
         self.forget()
         self.number = number
-        text = f"{cause.message}; release {kept.number} serves again, as release {number}"
+        text = f"{why}; release {kept.number} serves again, as release {number}"
         kind = Interrupted if interrupted else RolledBack
-        return kind(text, node=cause.node, step=cause.step, hint=cause.hint)
+        return kind(text, node=failed_with.node, step=failed_with.step, hint=failed_with.hint)
 
     def step_back(self, text: str) -> None:
         """Report that it is gone back, and why."""

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import random
 import tarfile
 from collections.abc import Mapping, Sequence
 
@@ -20,17 +21,30 @@ PROGRAMS = {
 """What an image without a program lacks."""
 
 
-def load(lab: Lab, name: str, *, env: Mapping[str, str] | None = None, without: Sequence[str] = ()) -> str:
-    """Give every Spark of a stub lab a build of its image: with variables, without programs; its reference.
+def load(
+    lab: Lab,
+    name: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    without: Sequence[str] = (),
+    sparks: int | None = None,
+    layer_bytes: int = 0,
+) -> str:
+    """Give every Spark of a lab, or the first ones, a build of its image: with variables, without programs.
 
-    Each build has a layer of its own, so that builds of different names are different images.
+    Each build has a layer of its own, so that builds of different names are different images: its name, and
+    ``layer_bytes`` that do not compress.
+
+    Returns:
+        Its reference.
     """
     store = images.prepare(lab.state.engine)
     reference = f"{store.reference.rpartition(':')[0]}:{name}"
     digest = store.image_id.removeprefix("sha256:")
     config = json.loads((store.data_root / f"image/overlay2/imagedb/content/sha256/{digest}").read_text())
     hidden = [path for program in without for path in PROGRAMS[program]]
-    layer = _tar({"etc/lab-build": f"{name}\n".encode(), **{_whiteout(path): b"" for path in hidden}})
+    more = {"etc/lab-bytes": random.Random(name).randbytes(layer_bytes)} if layer_bytes else {}
+    layer = _tar({"etc/lab-build": f"{name}\n".encode(), **more, **{_whiteout(path): b"" for path in hidden}})
     below = len(config["rootfs"]["diff_ids"])
     config["rootfs"]["diff_ids"].append("sha256:" + hashlib.sha256(layer).hexdigest())
     config["history"].append({"created": config["created"], "created_by": f"build {name}"})
@@ -42,7 +56,7 @@ def load(lab: Lab, name: str, *, env: Mapping[str, str] | None = None, without: 
     manifest = json.dumps([{"Config": file, "RepoTags": [reference], "Layers": layers}]).encode()
     archive = _tar({file: content, layers[-1]: layer, "manifest.json": manifest})
     text = base64.b64encode(archive).decode()
-    in_parallel(lambda spark: spark.run(["sh", "-c", "base64 -d | docker load -q"], text_in=text), lab.sparks)
+    in_parallel(lambda spark: spark.run(["sh", "-c", "base64 -d | docker load -q"], text_in=text), lab.sparks[:sparks])
     return reference
 
 

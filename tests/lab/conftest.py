@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +149,14 @@ def registry(lab: Lab) -> Iterator[Registry]:
 
 @pytest.fixture
 def image(clean: Callable[[Lab], None]) -> Iterator[Callable[..., str]]:
-    """``image(lab, name, env={…}, without=[…])``: another build of the lab's image on every Spark; its reference.
+    """``image(lab, name, …)``: another build of the lab's image, as ``builds.load`` makes it; its reference.
 
     Variables such as ``STUB_FAULT`` make it a broken build; ``without=["vllm"]`` or ``["ray"]`` leaves a program out.
     """
     made: list[tuple[Lab, str]] = []
 
-    def make(lab: Lab, name: str, *, env: dict[str, str] | None = None, without: Sequence[str] = ()) -> str:
-        made.append((lab, builds.load(lab, name, env=env, without=without)))
+    def make(lab: Lab, name: str, **build: Any) -> str:
+        made.append((lab, builds.load(lab, name, **build)))
         return made[-1][1]
 
     yield make

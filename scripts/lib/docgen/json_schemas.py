@@ -228,6 +228,7 @@ DOCUMENTS: dict[str, Schema] = {
         "of upgrade --dry-run, what would be done: in place of state and what follows",
         _optional=(
             *("state", "changed", "release", "model", "seconds", "groups", "from", "downtime_s", "speed"),
+            "moved_bytes",
             *(
                 "dry_run",
                 "differences",
@@ -240,6 +241,7 @@ DOCUMENTS: dict[str, Schema] = {
             ),
         ),
         **SWITCHED,
+        moved_bytes=integer("of image and weights, while the release before served"),
         dry_run=boolean(),
         differences=DIFFERENCES,
         staging=STAGING,

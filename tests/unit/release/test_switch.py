@@ -16,15 +16,18 @@ from sparkcluster.errors import (
     OtherPlan,
     RolledBack,
     SparkclusterError,
+    StageError,
     UsageError,
 )
 from sparkcluster.facts.base import read
 from sparkcluster.plan.switch import pending
 from sparkcluster.release import journal, walk
+from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release.outcome import in_turn
 from sparkcluster.release.speed import Speed, compare
 from sparkcluster.release.upgrade import resume, rollback, upgrade
+from sparkcluster.staging.run import StageReport
 
 from .conftest import FOUR, PAIRS
 
@@ -109,6 +112,36 @@ def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_p
     assert caught.value.hint == f"bundle: {path}; sparkcluster rollback inventory.yaml 3   serves release 3 again"
     with tarfile.open(path) as archive:
         assert any(name.endswith("doctor.json") for name in archive.getnames())
+
+
+def test_what_a_reboot_took_before_the_switch_is_started_again(up, switching, monkeypatch):
+    cluster = switching()
+
+    def reboots(*_, **__):
+        left = [{**rank, "state": "exited"} for rank in cluster.facts["beta"].model_dump()["ranks"]]
+        cluster.change("beta", ranks=left)
+        up.stage = lambda *_, **__: StageReport(())
+        monkeypatch.setattr(staging, "stage_all", up.stage)
+        raise StageError("the copy broke off", node="beta", step="stage")
+
+    up.stage = reboots
+    with pytest.raises(RolledBack, match="the copy broke off; release 3 serves again, as release 4") as caught:
+        up(cluster, command=upgrade)
+    assert caught.value.node == "beta"
+    assert acts(up) == ["stop alpha beta", "launch alpha beta"]
+    assert value(cluster) == ("1", 4)
+
+
+def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, switching):
+    cluster = switching()
+
+    def full(*_, **__):
+        raise StageError("no space left on device", node="beta", step="stage")
+
+    up.stage = full
+    with pytest.raises(StageError, match="no space"):
+        up(cluster, command=upgrade)
+    assert acts(up) == []
 
 
 def test_a_switch_with_a_way_back_leaves_no_ranks_that_failed(up, switching):
