@@ -24,6 +24,9 @@ from sparkcluster.lab import Lab
 
 # Time between two questions: what the downtime is known to.
 EVERY_S = 0.02
+# Until guards have met and watch.
+WATCHING_S = 10
+STATE = "/root/.local/state/sparkcluster/clusters"
 
 
 class Client:
@@ -128,13 +131,59 @@ def switch(engine: str, times: int) -> bool:
         return within
 
 
+def boot_guards(made: Lab) -> None:
+    """Start the guards as systemd does after a boot: a virtual Spark has none."""
+    for spark in made.sparks:
+        unit = spark.run(["cat", f"{STATE}/{made.name}/enabled/sparkcluster-{made.name}.service"]).stdout
+        command = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).removeprefix("ExecStart=")
+        spark.run(["sh", "-c", f"setsid {command} >> /root/guard.log 2>&1 < /dev/null &"])
+
+
+def served_again(made: Lab) -> int:
+    """How often the guards brought the group back."""
+    journal = f"{STATE}/{made.name}/enabled/journal.jsonl"
+    found = made.sparks[0].run(["cat", journal], check=False).stdout
+    return [json.loads(line)["act"] for line in found.splitlines()].count("serving")
+
+
+def guards(engine: str, times: int) -> None:
+    """From the death of a rank to the next answer, of an enabled cluster, over that of a restart by hand, in turns."""
+    with lab(2, engine) as made:
+        quick_verify(made.inventory)
+        timed([PROGRAM, "up", str(made.inventory), "--yes"])
+        timed([PROGRAM, "enable", str(made.inventory)])
+        plan = running_plan(made)
+        url, model = next(iter(plan["endpoints"].values())), str(plan["model"])  # type: ignore[attr-defined]
+        ours, bare = [], []
+
+        def die() -> None:
+            before = served_again(made)
+            made.fault(made.sparks[1].name, "kill-worker")
+            while served_again(made) == before:
+                time.sleep(0.5)
+
+        for _ in range(times):
+            # Beside guards a restart by hand would be two restarts.
+            bare.append(Client(url, model).during(partial(restart_by_hand, made.inventory, plan))[0])
+            boot_guards(made)
+            time.sleep(WATCHING_S)
+            ours.append(Client(url, model).during(die)[0])
+            for spark in made.sparks:
+                spark.run(["pkill", "-KILL", "-f", "enabled/guard.py"], check=False)
+        ratio = statistics.median(one / other for one, other in zip(ours, bare, strict=True))
+        detail = f"{statistics.median(ours):.3g} s / {statistics.median(bare):.3g} s"
+        show(f"dead group found and serving again / restart by hand, {engine}", ratio, detail)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-upgrade", description="a switch against doing it by hand, as ratios")
     parser.add_argument("--stub", action="store_true", help="without the real engine")
     args = parser.parse_args()
     results = [switch("stub", 3)]
+    guards("stub", 3)
     if not args.stub:
         results.append(switch("vllm", 3))
+        guards("vllm", 2)
     return 0 if all(results) else 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets as random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
@@ -12,11 +12,11 @@ from sparkcluster import engines
 from sparkcluster.answers import checked
 from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.errors import LaunchError, LeaseHeld, UsageError
+from sparkcluster.errors import LaunchError, LeaseHeld, SparkclusterError, StopError, UsageError
 from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, all_values
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.status import status
@@ -112,7 +112,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
             f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
             hint=f"sparkcluster up {path}; then enable",
         )
-    with _lease(fleet, spec, "enable") as lease:
+    with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
         report.step("lease", count(len(fleet.hosts), "node"))
         facts = _facts(fleet, spec)
         newest = recorded_release(spec.inventory, facts)
@@ -154,31 +154,46 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
 
 
 def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
-    """Remove the guards from every node of the inventory; the nodes that had one.
+    """Remove the guards from the nodes of the inventory that answer; the nodes that had one.
 
     Raises:
         LeaseHeld: another operator has the lease.
-        SparkclusterError: a node could not be changed.
+        StopError: a node did not answer, or was not changed; the others were.
+        HostError: none answered.
     """
     report.step("probe", count(len(fleet.hosts), "node"))
-    holder = current_lease(_facts(fleet, spec))
+    collected = collect_facts(fleet, spec)
+    facts, failed = collected.facts, dict(collected.errors)
+    if not facts:
+        all_values(failed, LeaseHeld)
+    holder = current_lease(facts)
     if holder is not None and holder.operation == "restart":
-        end_guards(fleet, spec)
-    with _lease(fleet, spec, "disable") as lease:
-        facts = _facts(fleet, spec)
-        report.step("disable", count(len(facts), "node"))
-        lease.changer.apply({name: [{"do": "disable", "unit": unit_name(spec)}] for name in facts})
-    return [name for name, node in facts.items() if read(node.enabled) is not None]
+        end_guards(fleet, spec, facts)
+    with _lease(fleet, spec, "disable", list(facts), failed) as lease:
+        now = collect_facts(fleet, spec, [name for name in facts if name not in failed])
+        failed |= now.errors
+        report.step("disable", count(len(now.facts), "node"))
+        steps = {name: [{"do": "disable", "unit": unit_name(spec)}] for name in now.facts}
+        failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
+    if failed:
+        name, error = next(iter(failed.items()))
+        raise StopError(
+            f"not disabled on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
+            node=name,
+            step="disable",
+            hint=f"sparkcluster disable {quote(str(spec.inventory_path))}   again, once it answers",
+        )
+    return [name for name, node in now.facts.items() if read(node.enabled) is not None]
 
 
-def end_guards(fleet: Fleet, spec: Spec) -> None:
-    """End the guards, one of which has the lease, since it restarts its group."""
+def end_guards(fleet: Fleet, spec: Spec, nodes: Collection[str]) -> None:
+    """End the guards of ``nodes``, one of which has the lease, since it restarts its group."""
     request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "unit": unit_name(spec)}
 
     def end(host: Host) -> _Ended:
         return call(host, "unit", request, answer=_Ended, timeout_s=90)
 
-    all_values(fleet.each(end, list(fleet.hosts)), LeaseHeld)
+    all_values(fleet.each(end, list(nodes)), LeaseHeld)
 
 
 def unit_name(spec: Spec) -> str:
@@ -198,7 +213,9 @@ def _facts(fleet: Fleet, spec: Spec) -> dict[str, Facts]:
     return all_values({**collected.facts, **collected.errors}, LeaseHeld)
 
 
-def _lease(fleet: Fleet, spec: Spec, operation: Any) -> Lease:
+def _lease(
+    fleet: Fleet, spec: Spec, operation: Any, names: Sequence[str], lost: dict[str, SparkclusterError] | None = None
+) -> Lease:
     inventory = spec.inventory
     lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation)
-    return lease.acquire(list(fleet.hosts))
+    return lease.acquire(list(names), lost=lost)

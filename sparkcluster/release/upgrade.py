@@ -113,13 +113,9 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     view = whole(view_cluster(fleet, spec, inside=False))
     switch = pending(view.facts, view.newest)
     if switch is None:
-        if view.newest is None:
-            raise UsageError(
-                "no release was ever recorded, and no switch begun",
-                hint=f"sparkcluster up {quote(str(spec.inventory_path))}",
-            )
-        report.note(f"no switch was cut off; release {view.newest.number} is verified")
-        return rollback(fleet, spec, view.newest.number, options, report)
+        number = view.newest.number if view.newest else _last(fleet, spec)
+        report.note(f"no switch was cut off; release {number} is verified")
+        return rollback(fleet, spec, number, options, report)
     try:
         document = agreed(switch.documents, "the switch that was begun", spec, options.trust, report)
     except UsageError:
@@ -137,6 +133,19 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     wanted = begun_spec(spec, document)
     refuse_powers(wanted)
     return upgrade(fleet, wanted, options, report)
+
+
+def _last(fleet: Fleet, spec: Spec) -> int:
+    """The number of the newest release that any node has, where the head of a group has lost its records."""
+    answers, _ = node_records(fleet, spec)
+    numbers = [document.get("number") for answer in answers.values() for document in answer.records]
+    last = max((number for number in numbers if isinstance(number, int)), default=0)
+    if not last:
+        raise UsageError(
+            "no release was ever recorded, and no switch begun",
+            hint=f"sparkcluster up {quote(str(spec.inventory_path))}",
+        )
+    return last
 
 
 def begun_spec(spec: Spec, document: Mapping[str, Any]) -> Spec:

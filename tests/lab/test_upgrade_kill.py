@@ -126,7 +126,7 @@ def test_rollback_after_a_kill_leads_to_the_release_that_served_and_no_further(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("point", ["clean", "watch", "verify"])
+@pytest.mark.parametrize("point", ["stage", "check", "clean", "watch", "verify"])
 def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere, point):
     """What one node says is applied to others where the user trusts that node."""
     old, new, newer = two_images

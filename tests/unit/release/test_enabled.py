@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, LaunchError, LeaseHeld, NotServing, UsageError
+from sparkcluster.errors import CommandFailed, HostLost, LaunchError, LeaseHeld, NotServing, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
@@ -155,6 +155,22 @@ def test_disable_ends_a_guard_that_has_the_lease_and_waits_for_any_other_operato
     with pytest.raises(LeaseHeld):
         enabled.disable(other, cluster.spec, Report())
     assert not any(module in {"unit", "agent"} for host in other.hosts.values() for module, _ in host.requests)
+
+
+def test_disable_says_which_node_it_did_not_reach_and_changes_the_others(world):
+    cluster = served(world()).change("alpha", enabled=GUARD).change("beta", enabled=GUARD)
+    fleet = fleet_of(cluster)
+
+    def gone(_):
+        raise HostLost("beta: no route to host", node="beta", step="connect")
+
+    fleet.hosts["beta"].program("probe", gone)
+    with pytest.raises(StopError) as caught:
+        enabled.disable(fleet, cluster.spec, Report())
+    assert caught.value.message == "not disabled on beta: no route to host"
+    assert caught.value.hint.startswith("sparkcluster disable inventory.yaml")
+    assert [step["do"] for step in steps(fleet, "alpha")] == ["disable"]
+    assert steps(fleet, "beta") == []
 
 
 def test_down_tells_the_guards_before_it_stops_a_rank(world):
