@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sparkcluster.errors import FoundErrors
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.records import KEEP, KEEP_IMAGES, kept_rank, next_number, recorded_groups
 from sparkcluster.release import journal
 from sparkcluster.release.deploy import Deployment
@@ -106,6 +107,7 @@ def _still_runs(group: GroupState, kept: Kept) -> bool:
 def _reached(new: Deployment, spec: Spec, kept: Kept) -> Deployment:
     """The deployment of ``spec``, once all nodes answer: one of them may be starting again."""
     return once_reached(
+        new.fleet,
         lambda: Deployment(
             new.changer,
             spec,
@@ -119,8 +121,8 @@ def _reached(new: Deployment, spec: Spec, kept: Kept) -> Deployment:
     )
 
 
-def once_reached(look: Callable[[], T], report: Report) -> T:
-    """What ``look`` returns, as soon as all nodes answer.
+def once_reached(fleet: Fleet, look: Callable[[], T], report: Report) -> T:
+    """What ``look`` returns, as soon as all nodes of ``fleet`` answer.
 
     Raises:
         FoundErrors: a node does not answer for ten minutes.
@@ -134,3 +136,5 @@ def once_reached(look: Callable[[], T], report: Report) -> T:
                 raise
             report.progress(error.node or "", f"waiting for all nodes to answer: {error.message}")
             time.sleep(AGAIN_S)
+            for host in fleet.hosts.values():
+                host.renew()

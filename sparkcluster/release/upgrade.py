@@ -80,7 +80,7 @@ def _bring_back(
     """
     by_hand = f"sparkcluster rollback {quote(str(spec.inventory_path))} {number}"
     try:
-        view = once_reached(lambda: whole(view_cluster(fleet, spec, inside=False)), report)
+        view = once_reached(fleet, lambda: whole(view_cluster(fleet, spec, inside=False)), report)
         lost = set(served) - _serving(view)
         if not lost or pending(view.facts, view.newest):
             return

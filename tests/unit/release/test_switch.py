@@ -10,6 +10,7 @@ import pytest
 
 from sparkcluster import exit_codes
 from sparkcluster.errors import (
+    FoundErrors,
     Interrupted,
     LaunchError,
     LeaseLost,
@@ -20,13 +21,16 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.facts.base import read
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.switch import pending
-from sparkcluster.release import journal, walk
+from sparkcluster.release import journal, restore, walk
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release.outcome import in_turn
 from sparkcluster.release.speed import Speed, compare
 from sparkcluster.release.upgrade import resume, rollback, upgrade
+from sparkcluster.report import Report
 from sparkcluster.staging.run import StageReport
 
 from .conftest import FOUR, PAIRS
@@ -130,6 +134,19 @@ def test_what_a_reboot_took_before_the_switch_is_started_again(up, switching, mo
     assert caught.value.node == "beta"
     assert acts(up) == ["stop alpha beta", "launch alpha beta"]
     assert value(cluster) == ("1", 4)
+
+
+def test_a_node_that_starts_again_is_connected_to_again(monkeypatch):
+    """A connection that could not be opened is not retried unless it is renewed."""
+    monkeypatch.setattr(restore, "AGAIN_S", 0)
+    fleet = Fleet({name: FakeHost(name) for name in ("alpha", "beta")})
+
+    def look():
+        if not fleet.hosts["beta"].renewed:
+            raise FoundErrors([])
+        return "all answer"
+
+    assert restore.once_reached(fleet, look, Report()) == "all answer"
 
 
 def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, switching):
