@@ -279,7 +279,8 @@ class Deployment:
     ) -> tuple[dict[str, dict[str, list[Step]]], dict[str, dict[str, Any]]]:
         """Steps that start each group by node, and hashes of the secrets that it is started with."""
         entry = standalone("launcher", self.spec.playbook.engine)
-        values = secrets.values(self.spec, plan.of_groups(starting)) if self.kept is None and starting else {}
+        anew = self.kept is None or self.kept.anew
+        values = secrets.values(self.spec, plan.of_groups(starting)) if anew and starting else {}
         hashes = dict.fromkeys(starting, secrets.keyed_hashes(values))
         if self.kept is not None:
             hashes = {name: self.kept.groups[name].secrets for name in starting}
@@ -290,7 +291,7 @@ class Deployment:
                     entry=entry,
                     secrets=values,
                     hashes=hashes[name],
-                    kept_secrets=self.kept.number if self.kept is not None else None,
+                    kept_secrets=self.kept.number if self.kept is not None and not anew else None,
                 )
                 for node, planned in plan.of_groups([name]).nodes.items()
             }

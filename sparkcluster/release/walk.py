@@ -143,6 +143,8 @@ class Walk:
             groups = self.survey(groups)
         dirty = {name: group for name, group in groups.items() if group.action is Action.CLEAN}
         if dirty:
+            if self.target:
+                way_back.require_secrets(self.target.kept, list(dirty), self.secrets())
             self.new.clean(dirty)
             groups = self.looked_after_clean(groups, dirty)
         launches = {name: group for name, group in groups.items() if group.action in {Action.START, Action.WATCH}}

@@ -27,6 +27,7 @@ from sparkcluster.node.shared import kept_image
 from sparkcluster.plan.cost import missing_on
 from sparkcluster.plan.records import RecordedGroup, recorded_groups
 from sparkcluster.report import Report
+from sparkcluster.runtime import secrets as values
 from sparkcluster.spec import Spec, powers
 from sparkcluster.spec.beside import Beside
 from sparkcluster.spec.playbook import Playbook
@@ -40,11 +41,13 @@ class Kept:
         number: under which its images and secrets are kept.
         groups: as it recorded them.
         document: the whole record.
+        anew: whether it starts with the operator's secrets, which are the same, as nodes lost their own.
     """
 
     number: int
     groups: Mapping[str, RecordedGroup]
     document: Mapping[str, Any]
+    anew: bool = False
 
     def parts(self, names: Collection[str]) -> list[list[str]]:
         """``names`` by playbook: groups of one part are started from the same spec."""
@@ -106,7 +109,18 @@ def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, trust: s
     except ValidationError as error:
         raise UsageError(f"the record of release {number} is malformed: {problem(error)}", hint=releases) from None
     groups = {name: group for name, group in recorded_groups(checked.record).items() if group.verified}
-    return Kept(number, groups, document)
+    kept = Kept(number, groups, document)
+    lost = without_secrets(kept, groups, {node: answer.secrets for node, answer in found.items()})
+    if lost and all(_at_hand(spec, kept, name) for name in groups):
+        report.note(f"{', '.join(lost)} lost the secrets of release {number}: it starts with the same, as set here")
+        return dataclasses.replace(kept, anew=True)
+    return kept
+
+
+def _at_hand(spec: Spec, kept: Kept, group: str) -> bool:
+    recorded = kept.groups[group]
+    names = {name for node in recorded.plan["nodes"].values() for name in node.get("secrets", ())}
+    return values.at_hand(names, recorded.secrets, recorded_spec(spec, kept, group))
 
 
 def recorded_spec(spec: Spec, kept: Kept, group: str) -> Spec:
@@ -185,12 +199,16 @@ def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, 
 
 def without_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> list[str]:
     """Nodes whose rank in ``kept`` needs secrets that they have no more; ``secrets`` as in ``prove``."""
-    return [
-        node
-        for name in names
-        for node, planned in kept.groups[name].plan["nodes"].items()
-        if planned["containers"][0].get("env_file") and kept.number not in secrets.get(node, ())
-    ]
+    return (
+        []
+        if kept.anew
+        else [
+            node
+            for name in names
+            for node, planned in kept.groups[name].plan["nodes"].items()
+            if planned["containers"][0].get("env_file") and kept.number not in secrets.get(node, ())
+        ]
+    )
 
 
 def require_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,23 @@ def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
             continue
     hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
     return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name], recorded["hashes"][name]))
+
+
+def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:
+    """Whether the secrets ``names`` have the values here that ``recorded``, from ``keyed_hashes``, was made of.
+
+    Ray's token has none to be the same as.
+    """
+    hashes, named = recorded.get("hashes", {}), set(names) - {RAY_TOKEN}
+    # As in ``rotated``.
+    if not named <= hashes.keys() & {*spec.playbook.secrets, engines.engine(spec.playbook.engine).api_key}:
+        return False
+    try:
+        now = {name: _value(name, spec) for name in named}
+    except UsageError:
+        return False
+    found = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
+    return all(hmac.compare_digest(mine, hashes[name]) for name, mine in found.items())
 
 
 def _value(name: str, spec: Spec) -> str:

@@ -31,6 +31,7 @@ from sparkcluster.release.outcome import in_turn
 from sparkcluster.release.speed import Speed, compare
 from sparkcluster.release.upgrade import resume, rollback, upgrade
 from sparkcluster.report import Report
+from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.run import StageReport
 
 from .conftest import FOUR, PAIRS
@@ -489,22 +490,52 @@ def test_a_release_number_of_one_node_alone_does_not_move_the_way_back(up, switc
     assert value(cluster)[0] == "1"
 
 
-def test_secrets_that_are_gone_are_no_way_back(up, switching, monkeypatch):
-    cluster = switching()
+KEY = "THE_KEY"
+
+
+@pytest.fixture
+def with_key(world, monkeypatch):
+    """The world of ``switching`` whose API key was ``first`` when release 3 was started, and is ``first`` here."""
+    monkeypatch.setenv(KEY, "first")
+    more = {"api": {"key": {"env": KEY}}}
+    old = world(playbook={"env": {"A": "1"}}, **more)
+    cluster = world(playbook={"env": {"A": "2"}}, **more)
+    plan = old.plan(release=3)
+    hashes = {"default": keyed_hashes({"VLLM_API_KEY": "first"})}
+    cluster.facts = old.run(plan).record(plan, 3, secrets=hashes).facts
+    return cluster
+
+
+def test_secrets_that_are_gone_are_no_way_back_unless_the_same_are_set_here(up, with_key, monkeypatch):
     monkeypatch.setattr(walk, "keep", lambda *_: None)  # as where its ranks do not run
-    cluster.secrets.clear()
+    monkeypatch.setenv(KEY, "second")
     with pytest.raises(LaunchError, match="alpha, beta lost its secrets") as caught:
-        up(cluster, command=upgrade)
+        up(with_key, command=upgrade)
     assert (acts(up), caught.value.hint) == ([], "with --no-rollback it is replaced without a way back")
+    monkeypatch.setenv(KEY, "first")
+    with pytest.raises(RolledBack):
+        up(with_key, command=upgrade, fails=fails_with("2"))
+    assert value(with_key) == ("1", 4)
+    written = [step for steps in up.steps.values() for step in steps if step["do"] == "restore-secrets"]
+    assert written == []
 
 
-def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, switching):
+def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monkeypatch):
+    with_key.secrets = {"alpha": {3}, "beta": {3}}
+    up(with_key, command=upgrade)
+    with_key.secrets["beta"].discard(3)
+    monkeypatch.delenv(KEY)
+    with pytest.raises(LaunchError, match="beta lost the secrets of release 3; nothing was stopped"):
+        up(with_key, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
+    assert acts(up) == []
+
+
+def test_a_release_without_secrets_of_the_user_is_gone_back_to_though_rays_token_is_gone(up, switching):
     cluster = switching()
     up(cluster, command=upgrade)
     cluster.secrets["beta"].discard(3)
-    with pytest.raises(LaunchError, match="beta lost the secrets of release 3; nothing was stopped"):
-        up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
-    assert acts(up) == []
+    up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
+    assert value(cluster) == ("1", 5)
 
 
 def test_where_nothing_serves_the_last_release_is_gone_back_to(up, switching):
