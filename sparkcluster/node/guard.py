@@ -7,6 +7,7 @@ the group's head it also watches the group (``group_guard``). Python 3.8, standa
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -42,6 +43,7 @@ class Listener:
         self.own = own
         self.refused = 0
         self.address: Optional[str] = None
+        self.lacks = ""
         self._token = token
         self._socket: Optional[socket.socket] = None
         self._slots = threading.Semaphore(CONVERSATIONS)
@@ -59,7 +61,11 @@ class Listener:
         try:
             self._socket = socket.create_server((address, int(self.own.config["port"])), backlog=CONVERSATIONS)
         except OSError as error:
-            say("cannot listen on %s: %s" % (address, error.strerror or error))
+            why = (error.strerror or str(error)).lower()
+            say("cannot listen on %s: %s" % (address, why))
+            self.lacks = "its interconnect address %s" % address
+            if error.errno != errno.EADDRNOTAVAIL:
+                self.lacks = "port %s of %s: %s" % (self.own.config["port"], address, why)
             return False
         threading.Thread(target=hello.serve, args=(self._socket, self._accepted), daemon=True).start()
         return True
@@ -175,7 +181,7 @@ def run(own: OwnRank, token: bytes) -> None:
     try:
         while own.is_enabled:
             if not listener.listen():
-                group.wait_for("its interconnect address %s" % listener.address)
+                group.wait_for(listener.lacks)
                 time.sleep(BIND_AGAIN_S)
                 continue
             try:

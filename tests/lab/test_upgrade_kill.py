@@ -51,10 +51,11 @@ def comes_to(point):
     return "default: verifying the answer" if point == "verify" else step(point)
 
 
-def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image"):
-    """An upgrade that was sent a signal when it came to a step."""
+def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image", *, after_s=0.0):
+    """An upgrade that was sent a signal when it came to a step, or some time after that."""
     running = cli.start("upgrade", lab.inventory, flag, reference, *FLAGS, "--json-lines")
     running.wait_for(comes_to(point), timeout=120)
+    time.sleep(after_s)
     running.kill(number)
     return running
 
@@ -89,6 +90,16 @@ def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_i
     # Nothing is left to resume, and the same upgrade can still be made.
     assert cli("upgrade", lab.inventory, "--image", newer, *FLAGS, "--json", timeout=UPGRADE_S).ok()
     assert ended(lab, cli, ranks, {new}) == new
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", AFTER)
+def test_resume_ends_an_upgrade_that_was_killed_in_the_middle_of_a_step(lab, cli, make_cli, ranks, two_images, point):
+    old, new, newer = two_images
+    killed(cli, lab, newer, point, after_s=0.7)
+    other = make_cli()
+    other("upgrade", lab.inventory, "--resume", "--json", "--yes", timeout=UPGRADE_S).ok()
+    ended(lab, other, ranks, {old, new})
 
 
 @pytest.mark.full
@@ -181,7 +192,7 @@ def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("point", ["stage", "clean", "watch", "verify", "record"])
+@pytest.mark.parametrize("point", [*BEFORE, *AFTER])
 def test_ctrl_c_at_any_step_and_resume_end_well(lab, cli, make_cli, ranks, two_images, point):
     old, new, newer = two_images
     done = killed(cli, lab, newer, point, signal.SIGINT).wait(UPGRADE_S)

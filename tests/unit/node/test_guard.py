@@ -393,6 +393,14 @@ def test_a_guard_waits_for_its_interconnect_address(cluster):
     cluster.serves()
 
 
+def test_a_guard_whose_port_another_program_has_says_so(cluster):
+    cluster.enable()
+    with socket.create_server((ADDRESSES["alpha"], cluster.port)):
+        cluster.boot()
+        cluster.starts_nothing(f"port {cluster.port} of {ADDRESSES['alpha']}: address already in use")
+    cluster.serves()
+
+
 def test_a_lost_node_ends_a_start_and_counts_as_one(cluster):
     cluster.enable()
     cluster.control.touch()  # so that it starts, and does not answer
