@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pydantic import ValidationError
-
-from sparkcluster.answers import problem
 from sparkcluster.errors import (
     Interrupted,
     LaunchError,
@@ -32,10 +28,9 @@ from sparkcluster.release.restore import once_reached
 from sparkcluster.release.states import State, group_states
 from sparkcluster.release.up import Up, until_free, up
 from sparkcluster.release.walk import Target
-from sparkcluster.release.way_back import agreed, beside_of, find_kept, recorded_spec, refuse_powers
+from sparkcluster.release.way_back import agreed, find_kept, recorded_spec, refuse_powers, spec_of
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Playbook
 
 
 def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
@@ -130,7 +125,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         report.note(f"{operator} was going back to release {document['back']}: going on")
         return rollback(fleet, spec, document["back"], options, report)
     report.note(f"going on with the switch from release {switch.source} that {operator} began")
-    wanted = begun_spec(spec, document)
+    wanted = spec_of(spec, document, "the switch that was begun")
     refuse_powers(wanted)
     return upgrade(fleet, wanted, options, report)
 
@@ -146,26 +141,6 @@ def _last(fleet: Fleet, spec: Spec) -> int:
             hint=f"sparkcluster up {quote(str(spec.inventory_path))}",
         )
     return last
-
-
-def begun_spec(spec: Spec, document: Mapping[str, Any]) -> Spec:
-    """The spec that a switch goes to, on the nodes of today's inventory.
-
-    Raises:
-        UsageError: its playbook cannot be read by this version of sparkcluster.
-    """
-    try:
-        playbook = Playbook.model_validate(document["playbook"])
-    except ValidationError as error:
-        raise UsageError(f"the playbook of the switch that was begun cannot be used: {problem(error)}") from None
-    return dataclasses.replace(
-        spec,
-        playbook=playbook,
-        playbook_path=Path(playbook.name),
-        beside=beside_of(document["beside"]),
-        places={},
-        bundled=document["bundled"],
-    )
 
 
 def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report) -> Up:

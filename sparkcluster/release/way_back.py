@@ -130,24 +130,35 @@ def recorded_spec(spec: Spec, kept: Kept, group: str) -> Spec:
         UsageError: its playbook cannot be read by this version of sparkcluster.
     """
     recorded = kept.groups[group]
+    origin = {
+        "playbook": recorded.playbook or kept.document.get("playbook") or {},
+        "beside": recorded.beside,
+        "bundled": recorded.bundled,
+    }
+    found = spec_of(spec, origin, f"release {kept.number}")
+    image = kept_image(spec.inventory.cluster, kept.number) if recorded.image else None
+    return dataclasses.replace(found, playbook_path=Path(f"release-{kept.number}"), kept_image=image)
+
+
+def spec_of(spec: Spec, origin: Mapping[str, Any], what: str) -> Spec:
+    """``spec`` with what nodes have of ``what``, as ``outcome.origin_of`` wrote it.
+
+    Raises:
+        UsageError: its playbook cannot be read by this version of sparkcluster.
+    """
     try:
-        playbook = Playbook.model_validate(recorded.playbook or kept.document.get("playbook") or {})
+        playbook = Playbook.model_validate(origin["playbook"])
     except ValidationError as error:
-        raise UsageError(f"the playbook of release {kept.number} cannot be used: {problem(error)}") from None
+        raise UsageError(f"the playbook of {what} cannot be used: {problem(error)}") from None
     return dataclasses.replace(
         spec,
         playbook=playbook,
-        playbook_path=Path(f"release-{kept.number}"),
-        beside=beside_of(recorded.beside),
+        playbook_path=Path(playbook.name),
+        # The nodes still have what was mounted from beside it.
+        beside={source: Beside(source, each["mark"], each["name"], ()) for source, each in origin["beside"].items()},
         places={},
-        kept_image=kept_image(spec.inventory.cluster, kept.number) if recorded.image else None,
-        bundled=recorded.bundled,
+        bundled=origin["bundled"],
     )
-
-
-def beside_of(recorded: Mapping[str, Mapping[str, str]]) -> dict[str, Beside]:
-    """What was mounted from beside a playbook, which the nodes still have."""
-    return {source: Beside(source, found["mark"], found["name"], ()) for source, found in recorded.items()}
 
 
 def refuse_powers(spec: Spec) -> None:
