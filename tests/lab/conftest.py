@@ -113,9 +113,9 @@ def make_lab(labs: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..
 def make_mixed_lab(make_lab: Callable[..., Lab]) -> Callable[..., Lab]:
     """``make_lab`` for Sparks of other systems and Docker releases; skips the module where the mirror lacks one."""
 
-    def make(sparks: str) -> Lab:
+    def make(sparks: str, *, engine: str = "stub") -> Lab:
         try:
-            return make_lab(sparks)
+            return make_lab(sparks, engine=engine)
         except LabError as error:
             if "has no release" in str(error) or "apt-get failed" in str(error):
                 pytest.skip(str(error))

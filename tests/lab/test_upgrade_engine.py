@@ -8,13 +8,19 @@ from tests.lab.switching import images_of, settled
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
+# Archives of Docker before 25 name no layers, so that all of an image travels.
+SPARKS = """
+sparks:
+- {name: left, system: debian-13}
+- {name: right, system: debian-13}
+"""
 LAYER_BYTES = 20_000_000
 UPGRADE_S = 600
 
 
 @pytest.fixture(scope="module")
-def shared_lab(make_lab):
-    return make_lab(2, engine="vllm")
+def shared_lab(make_mixed_lab):
+    return make_mixed_lab(SPARKS, engine="vllm")
 
 
 def test_an_image_with_one_changed_layer_is_switched_to_and_back(lab, cli, image, ranks, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.lab.switching import images_of, one_set, settled
@@ -39,7 +41,8 @@ def test_a_node_that_reboots_leaves_one_release_that_serves(lab, cli, ranks, two
     assert images_of(status) == ({new} if done.code == 0 else {old})
     one_set(ranks, lab)
     if done.code == 4:
-        assert node in done.error["message"], done
+        # A rank that lost its peer may end before the node is missed, and is the cause then.
+        assert re.search("left|right", done.error["message"]), done
 
 
 @pytest.mark.parametrize("point", ["probe", "stage", "clean", "start"])
