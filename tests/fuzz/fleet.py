@@ -226,6 +226,7 @@ class Cluster:
             return [self.states[state][name]]
         answers: dict[str, list[Any]] = {
             "image": [IMAGE["inside"]],
+            "container_gpu": [{"gpus": 1}],
             "records": [{"records": [self.record], "images": {"000001": IMAGE["id"]}, "secrets": [1], "switch": None}],
             "lease": [{"epoch": 3}],
             "lease said": [{"granted": request["grant"]}] if "grant" in request else [],

@@ -52,6 +52,7 @@ SUBJECTS = {
     "upgrade probe": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "probe"),
     "upgrade ask": ("upgrade INVENTORY --playbook other", "serving", "ask"),
     "upgrade records": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "records"),
+    "upgrade container_gpu": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "container_gpu"),
     "upgrade agent": ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "agent"),
     "resume probe": ("upgrade INVENTORY --resume", "stopped", "probe"),
     "resume records": ("upgrade INVENTORY --resume", "stopped", "records"),
