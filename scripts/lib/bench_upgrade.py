@@ -70,10 +70,8 @@ def build(made: Lab, name: str) -> str:
     image = yaml.safe_load(made.playbook.read_text())["image"]
     reference = f"bench-upgrade:{name}"
     script = (
-        f"docker rm -f {name} >/dev/null 2>&1; docker run --name {name} --entrypoint sh {image} "
-        f"-c 'head -c 1000000 /dev/urandom > /{name}' && docker commit -q "
-        f"--change \"$(docker inspect -f 'ENTRYPOINT {{{{json .Config.Entrypoint}}}}' {image})\" {name} {reference} && "
-        f"docker rm {name}"
+        f"set -e; head -c 1000000 /dev/urandom > /tmp/{name}; docker create --name {name} {image}; "
+        f"docker cp /tmp/{name} {name}:/{name}; docker commit {name} {reference}; docker rm {name}"
     )
     made.sparks[0].run(["sh", "-c", script])
     return reference
