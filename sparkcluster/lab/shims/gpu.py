@@ -141,7 +141,7 @@ def nvidia_container_runtime_hook(args: list[str]) -> int:
         problem = "driver not loaded" if facts["driver"] == "none" else "no devices found"
         return hardware.refuse("nvidia-container-cli: initialization error: nvml error: " + problem)
     with open(state["bundle"] + "/config.json") as file:
-        environment = dict(each.partition("=")[::2] for each in json.load(file)["process"]["env"])
+        environment = dict(each.partition("=")[::2] for each in json.load(file)["process"].get("env", ()))
     wanted = environment.get("NVIDIA_REQUIRE_CUDA", "")
     # Of the conditions that images set, only this one: others are of GPUs in a datacenter.
     least = re.fullmatch(r"cuda>=(\d+)\.(\d+)", wanted)

@@ -60,7 +60,7 @@ def show_hardware(config: dict[str, Any]) -> None:
 
 def bring_nvidia_smi(config: dict[str, Any], bundle: str) -> None:
     """Mount a program that lists the GPU into a container with ``--gpus``, as NVIDIA's toolkit mounts its own."""
-    environment = dict(each.partition("=")[::2] for each in config["process"]["env"])
+    environment = dict(each.partition("=")[::2] for each in config["process"].get("env", ()))
     if "utility" not in environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(","):
         return
     source = bundle + "/nvidia-smi"
