@@ -1,7 +1,10 @@
 """What a virtual Spark's tools say follows from the state of its links."""
 
+import io
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -225,3 +228,23 @@ def test_dockers_image_store_is_that_of_daemon_json(tmp_path, monkeypatch, store
     assert {"--storage-driver=overlay2", "--insecure-registry=10.77.7.2:5000"} <= set(init.dockerd_command(facts))
     file.write_text(json.dumps(docker_settings(SparkSpec(docker=store))))
     assert ("--storage-driver=overlay2" in init.dockerd_command(facts)) is named
+
+
+def test_a_container_with_a_gpu_gets_nvidia_smi(tmp_path):
+    env = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
+    config = {"process": {"env": env}, "linux": {"namespaces": [{"type": "network"}]}, "mounts": []}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    runtime.fit_container(["--bundle", str(tmp_path)])
+    (mount,) = json.loads((tmp_path / "config.json").read_text())["mounts"]
+    assert mount["destination"] == "/usr/bin/nvidia-smi"
+    done = subprocess.run([mount["source"], "-L"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("GPU 0: NVIDIA GB10 (UUID: GPU-")
+
+
+@pytest.mark.parametrize(("wanted", "exit_code"), [("cuda>=13.0", 0), ("cuda>=13.1", 1), ("brand=tesla", 0), ("", 0)])
+def test_the_toolkit_refuses_an_image_that_asks_for_a_newer_driver(tmp_path, monkeypatch, capsys, wanted, exit_code):
+    (tmp_path / "config.json").write_text(json.dumps({"process": {"env": [f"NVIDIA_REQUIRE_CUDA={wanted}"]}}))
+    monkeypatch.setattr(gpu.hardware, "load", lambda: {"driver": "580.95.05", "gpu": "present"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"bundle": str(tmp_path)})))
+    assert gpu.nvidia_container_runtime_hook([]) == exit_code
+    assert ("unsatisfied condition: cuda>=13.1" in capsys.readouterr().err) is bool(exit_code)
