@@ -33,7 +33,7 @@ from .conftest import keygen
 HOSTILE = {
     "flood": "import sys\nwhile True: sys.stdout.write('x' * 99 + '\\n' + 'y' * 1000)",
     "endless-line": "import sys\nwhile True: sys.stdout.write('x' * 65536)",
-    "trickle": "import sys, time\nwhile True: sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.05)",
+    "trickle": "import sys, time\nprint('begun')\nwhile True: sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.05)",
     "stderr": "import os\nfor _ in range(600): os.write(2, b'e' * 65536)\nos.write(2, b'\\nwhy\\n')\nraise SystemExit(3)",
     "many-values": "print('[' + '{},' * 5_000_000 + '0]')",
 }
@@ -72,10 +72,12 @@ def test_a_program_that_prints_too_much_is_ended_at_once():
 
 
 def test_a_trickle_without_line_ends_is_silence(node):
-    begin = time.monotonic()
-    with node.stream(hostile("trickle")) as stream, pytest.raises(CommandTimeout, match=r"ended no line for 0\.6 s"):
-        next(stream.lines(0.6))
-    assert time.monotonic() - begin < 6
+    with node.stream(hostile("trickle")) as stream:
+        assert next(stream.lines(30)) == b"begun"
+        begin = time.monotonic()
+        with pytest.raises(CommandTimeout, match=r"ended no line for 0\.6 s"):
+            next(stream.lines(0.6))
+        assert time.monotonic() - begin < 6
 
 
 def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
