@@ -107,7 +107,7 @@ class UsageError(SparkclusterError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in a file that the user wrote; lines and columns count from 1."""
+    """One problem in a file that the user wrote; lines and columns count from 1, and are 0 where it is a flag."""
 
     file: str
     line: int
@@ -122,7 +122,8 @@ class Problem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.summary}"
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return f"{place}: {self.summary}"
 
 
 class SpecError(UsageError):

@@ -39,8 +39,8 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """``file:line: ``, or nothing if it is not about a file."""
-        return f"{self.file}:{self.line}: " if self.file else ""
+        """``file:line: ``, without the line for a flag; nothing if it is not about either."""
+        return f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
 
     def details(self) -> Iterator[tuple[str, str]]:
         """What there is beside the summary, with its label: ``seen``, ``why``, and a ``hint`` for each remedy."""

@@ -10,6 +10,7 @@ from sparkcluster import checks
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding
 from sparkcluster.spec import Inventory, Playbook, Spec, compose, library
+from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.load import allowed_overlays, is_overlay, is_playbook, load, read, read_playbook
 
@@ -35,15 +36,18 @@ class Linted:
     specs: dict[str, Spec]
 
 
-def lint(paths: Sequence[Path]) -> Linted:
-    """Check each file: an inventory together with its playbook, a playbook with every overlay that it accepts."""
+def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
+    """Check each file: an inventory together with its playbook, a playbook with every overlay that it accepts.
+
+    ``set_`` are keys that every playbook gets from the command line.
+    """
     unread: list[UsageError] = []
     problems: list[Problem] = []
     findings: list[Finding] = []
     specs: dict[str, Spec] = {}
     for path in paths:
         try:
-            more, spec = _file(path)
+            more, spec = _file(path, set_)
             findings += more
             if spec is not None and not library.all_bundled(spec):
                 specs[str(path)] = spec
@@ -78,26 +82,26 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
     )
 
 
-def _file(path: Path) -> tuple[list[Finding], Spec | None]:
+def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], Spec | None]:
     """Findings about a file, and the spec that it is part of; None for an overlay."""
     document = read(path)
     if is_overlay(document):
-        return _overlay(path, document), None
+        return _overlay(path, document, set_), None
     if is_playbook(document):
-        return _playbook(path)
-    spec = load(path)
+        return _playbook(path, set_)
+    spec = load(path, set_=set_)
     return _placed(checks.check_written(spec), str(path)), spec
 
 
-def _playbook(path: Path) -> tuple[list[Finding], Spec]:
-    playbook, document = read_playbook(path)
+def _playbook(path: Path, set_: Assignments | None) -> tuple[list[Finding], Spec]:
+    playbook, document = read_playbook(path, set_=set_)
     found = _judged(path, playbook, document)
     for name in playbook.overlays:
-        found += [finding for finding in _judged(path, *read_playbook(path, [name])) if finding.file != str(path)]
+        found += [finding for finding in _judged(path, *read_playbook(path, [name], set_)) if finding.file != str(path)]
     return found, Spec(stand_in(playbook, 1), playbook, path, path, places=compose.places(document))
 
 
-def _overlay(path: Path, document: Document) -> list[Finding]:
+def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[Finding]:
     """Findings about an overlay, applied to the playbooks beside it that accept it."""
     found: list[Finding] = []
     used = False
@@ -106,7 +110,7 @@ def _overlay(path: Path, document: Document) -> list[Finding]:
         for file in sorted(directory.glob("*.yaml")):
             if file != path and name in _allowed(file):
                 used = True
-                judged = _judged(file, *read_playbook(file, [name]))
+                judged = _judged(file, *read_playbook(file, [name], set_))
                 found += [finding for finding in judged if finding.file == str(path)]
     if used:
         return found
@@ -153,5 +157,5 @@ def _malformed(problem: Problem) -> Finding:
         seen=f"line {problem.line}, column {problem.column}",
         remedy=(problem.hint,) if problem.hint else (),
         file=problem.file,
-        line=problem.line,
+        line=problem.line or None,
     )

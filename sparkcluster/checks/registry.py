@@ -195,7 +195,7 @@ class Check(Page):
         return Finding(self.code, severity, seen.summary, seen.node, seen.seen, self.why, remedy, file, line)
 
 
-def _place(spec: Spec, at: KeyPath | None) -> tuple[str, int] | tuple[None, None]:
+def _place(spec: Spec, at: KeyPath | None) -> tuple[str | None, int | None]:
     """File and line of a key; if it is absent, those of the section that it belongs to."""
     path = at or ()
     while path and path not in spec.places:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.probing.start import Answer
     from sparkcluster.spec import Spec
+    from sparkcluster.spec.assignments import Assignments
     from sparkcluster.spec.inventory import Inventory
 
 
@@ -41,7 +42,30 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
     if playbook:
         parser.add_argument("--playbook", metavar="P", help="playbook (name or path) instead of the inventory's")
+        set_flag(parser)
     common_flags(parser, "--json", *flags)
+
+
+def set_flag(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set``."""
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="key of the playbook, such as args.max-model-len=65536; again for another",
+    )
+
+
+def assigned(args: argparse.Namespace) -> Assignments | None:
+    """Keys of the playbook that the command line sets; None where it sets none."""
+    texts, image = getattr(args, "set", ()), getattr(args, "image", None)
+    if not texts and image is None:
+        return None
+    from sparkcluster.spec.assignments import Assignment, Assignments, read
+
+    flags = [Assignment("--image", "image", image)] if image is not None else []
+    return Assignments([*map(read, texts), *flags])
 
 
 def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
@@ -97,7 +121,8 @@ def load_spec(args: argparse.Namespace) -> Spec:
     """
     from sparkcluster.spec.load import load
 
-    return load(args.inventory, getattr(args, "playbook", None), starts=hasattr(args, "playbook"))
+    playbook = getattr(args, "playbook", None)
+    return load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import at_least, common_flags
+from sparkcluster.cli.common import assigned, at_least, common_flags, set_flag
 from sparkcluster.cli.output import emit_json, note, say
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-gb", metavar="GB", type=_memory, default=128.0, help="nominal memory of a node (default: 128)"
     )
     parser.add_argument("--nodes", metavar="N", type=at_least(1), help="nodes that share the model (default: 1)")
+    set_flag(parser)
     common_flags(parser, "--json")
 
 
@@ -88,10 +89,10 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
     from sparkcluster.spec.load import load, load_named
 
     if args.inventory is None:
-        found = load_named(args.playbook)
+        found = load_named(args.playbook, assigned(args))
         tensor = 1 if found.tensor_parallel == "auto" else found.tensor_parallel
         return found, args.nodes or tensor * found.pipeline_parallel
-    spec = load(args.inventory, args.playbook)
+    spec = load(args.inventory, args.playbook, set_=assigned(args))
     groups = spec.inventory.groups
     size = max((len(group.nodes) for group in groups), default=0) if groups else len(spec.inventory.nodes)
     return spec.playbook, args.nodes or max(1, size)

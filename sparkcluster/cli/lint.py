@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import common_flags
+from sparkcluster.cli.common import assigned, common_flags, set_flag
 from sparkcluster.cli.output import emit_json, label, render_error, say, typed
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="inventories, playbooks and overlays")
     parser.add_argument("--sarif", metavar="OUT", type=Path, help="also write findings as SARIF 2.1.0")
+    set_flag(parser)
     common_flags(parser, "--verbose", "--json")
 
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import sarif
 
         output_file.check_path(args.sarif, "--sarif", "lint.sarif")
-    linted = lint(args.files)
+    linted = lint(args.files, assigned(args))
     if args.sarif is not None:
         output_file.write(args.sarif, lambda file: file.write(sarif.text(linted)))
     failed = 2 if linted.errors else 1 if has_errors(linted.findings) else 0

@@ -45,15 +45,17 @@ def group_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Switch to another image or playbook, or go back."""
-    given = {"--image": args.image, "--playbook": args.playbook, "--dry-run": args.dry_run}
+    given = {"--image": args.image, "--playbook": args.playbook, "--set": args.set, "--dry-run": args.dry_run}
     other = next((flag for flag, value in given.items() if value), None)
     if args.resume and other:
         raise UsageError(f"--resume goes on with what was begun, and takes no {other}", hint=f"remove {other}")
-    with reporting(args) as (fleet, written, report):
+    with reporting(args) as (fleet, spec, report):
         from sparkcluster.release.deploy import Options
         from sparkcluster.release.upgrade import resume, upgrade
 
-        spec = with_image(written, args.image) if args.image else written
+        if args.image is not None and spec.inventory.runtime.kind != "docker":
+            hint = "remove --image"
+            raise UsageError("--image: the inventory has runtime process, which runs no image", hint=hint)
         if args.dry_run:
             return _dry_run(args, fleet, spec, report)
         options = Options(
@@ -98,31 +100,6 @@ def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) 
         for finding in found.findings:
             say(f"  {finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
     return 1 if has_errors(found.findings) else 0
-
-
-def with_image(spec: Spec, reference: str) -> Spec:
-    """``spec`` with another image.
-
-    Raises:
-        UsageError: it is no image reference, or the nodes run no containers.
-    """
-    import dataclasses
-
-    from pydantic import ValidationError
-
-    from sparkcluster.spec.playbook import Playbook
-
-    if spec.inventory.runtime.kind != "docker":
-        raise UsageError("--image: the inventory has runtime process, which runs no image", hint="remove --image")
-    document = spec.playbook.model_dump(mode="json", exclude_defaults=True) | {"image": reference}
-    try:
-        playbook = Playbook.model_validate(document)
-    except ValidationError:
-        raise UsageError(
-            f"--image {reference[:200]!r} is no image reference", hint="NAME:TAG or NAME@sha256:…"
-        ) from None
-    # Not the playbook that came with sparkcluster, whatever its file says.
-    return dataclasses.replace(spec, playbook=playbook, bundled=None if reference == spec.playbook.image else False)
 
 
 def switched(spec: Spec, done: Up) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class Spec:
 
     Attributes:
         beside: what the playbook mounts from its own directory, by the source of the mount.
-        places: file and line of every key of the playbook, for findings about what was written.
+        places: file and line of every key of the playbook, for findings about what was written; or a flag and None.
         kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
             a kept release.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
@@ -29,7 +29,9 @@ class Spec:
     inventory_path: Path
     playbook_path: Path
     beside: Mapping[str, Beside] = dataclasses.field(default_factory=dict)
-    places: Mapping[KeyPath, tuple[str, int]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[KeyPath, tuple[str, int | None]] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
     kept_image: str | None = None
     bundled: bool | None = None
 

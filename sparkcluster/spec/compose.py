@@ -40,14 +40,15 @@ def put_on(base: Document, top: Document) -> Document:
     return out
 
 
-_OF_A_REPOSITORY = frozenset({"id", "path", "revision", "files", "exclude"})
+OF_A_REPOSITORY = frozenset({"id", "path", "revision", "files", "exclude"})
+"""Keys of ``model`` that belong to one repository or directory: another ``id`` or ``path`` takes none of them over."""
 
 
 def _section(out: Document, key: str, base: Document, top: Document) -> None:
     _mark(out, (key,), top, (key,))
     above, below = top.data[key], base.data[key]
     # id and path both say where the weights are: the upper one replaces the other.
-    replaced = _OF_A_REPOSITORY if key == "model" and {"id", "path"} & set(above) else frozenset()
+    replaced = OF_A_REPOSITORY if key == "model" and {"id", "path"} & set(above) else frozenset()
     out.data[key] = {}
     for name in below:
         if name not in above and name not in replaced:
@@ -92,10 +93,10 @@ def _placed(place: Place, file: str) -> Place:
     return place if place.file else dataclasses.replace(place, file=file)
 
 
-def places(document: Document) -> dict[KeyPath, tuple[str, int]]:
-    """File and line of every key and list entry of ``document``."""
+def places(document: Document) -> dict[KeyPath, tuple[str, int | None]]:
+    """File and line of every key and list entry of ``document``; of one that a flag sets, the flag and None."""
     return {
-        path: (place.file or document.file, place.line)
+        path: (place.file or document.file, place.line or None)
         for path, place in {**document.values, **document.keys}.items()
         if path
     }

@@ -75,7 +75,10 @@ _SYNTAX = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Line and column, from 1, where something begins; ``file`` if it is not the document's."""
+    """Line and column, from 1, where something begins; ``file`` if it is not the document's.
+
+    Both are 0 where ``file`` is a flag of the command line.
+    """
 
     line: int = 1
     column: int = 1
@@ -156,6 +159,16 @@ def parse(text: str, file: str) -> Document:
         found = "a single value" if isinstance(root, yaml.ScalarEvent) else "a list"
         raise _fatal(document, _place(root.start_mark), f"expected 'key: value' lines, found {found}")
     document.data = reader.value(0, (), 0)
+    return document
+
+
+def parse_scalar(text: str, file: str, key: str) -> Document:
+    """A document with one unquoted value under ``key``, as a file with ``key: text`` has, but taken to its end.
+
+    Characters that are not seen, and ambiguous values, are reported in ``problems``.
+    """
+    document = Document(file)
+    document.data = {key: _unquoted(document, Place(), (key,), text)}
     return document
 
 
@@ -252,10 +265,7 @@ class _Reader:
             entry = self.ends.get(entry, entry + 1)
 
     def _complain(self, node: Any, path: KeyPath, message: str, hint: str | None = None) -> None:
-        problems, place = self.document.problems, _place(node.start_mark)
-        problems.append(Problem(self.document.file, place.line, place.column, path_text(path), message, hint))
-        if len(problems) >= MAX_PROBLEMS:
-            raise SpecError(problems)
+        _complain(self.document, _place(node.start_mark), path, message, hint)
 
     def value(self, position: int, path: KeyPath, depth: int) -> Any:
         """The data of a node. Aliases are followed, so size and depth are limited once more."""
@@ -292,21 +302,38 @@ class _Reader:
         return out
 
     def _scalar(self, node: Any, path: KeyPath) -> Any:
-        text: str = node.value
-        hidden = hidden_at(text, LINES)
-        if hidden is not None:
-            self._complain(node, path, f"contains {named(text[hidden])}")
-            return ""
-        if node.style:
+        if not node.style:
+            return _unquoted(self.document, _place(node.start_mark), path, node.value)
+        return _seen(self.document, _place(node.start_mark), path, node.value)
+
+
+def _complain(document: Document, place: Place, path: KeyPath, message: str, hint: str | None = None) -> None:
+    document.problems.append(Problem(document.file, place.line, place.column, path_text(path), message, hint))
+    if len(document.problems) >= MAX_PROBLEMS:
+        raise SpecError(document.problems)
+
+
+def _seen(document: Document, place: Place, path: KeyPath, text: str) -> str:
+    """``text``, or nothing where it has characters that are not seen."""
+    hidden = hidden_at(text, LINES)
+    if hidden is None:
+        return text
+    _complain(document, place, path, f"contains {named(text[hidden])}")
+    return ""
+
+
+def _unquoted(document: Document, place: Place, path: KeyPath, text: str) -> Any:
+    """What an unquoted scalar stands for; a problem where YAML parsers disagree."""
+    if _seen(document, place, path, text) != text:
+        return ""
+    document.written[path] = text
+    for pattern, why in _UNCLEAR:
+        if re.fullmatch(pattern, text):
+            # The value is not shown: it may be a secret of digits.
+            hint = "quote it if it is a string, or write a plain decimal number"
+            _complain(document, place, path, f"is ambiguous: {why}", hint)
             return text
-        self.document.written[path] = text
-        for pattern, why in _UNCLEAR:
-            if re.fullmatch(pattern, text):
-                # The value is not shown: it may be a secret of digits.
-                hint = "quote it if it is a string, or write a plain decimal number"
-                self._complain(node, path, f"is ambiguous: {why}", hint)
-                return text
-        return _resolve(text)
+    return _resolve(text)
 
 
 def _resolve(text: str) -> Any:

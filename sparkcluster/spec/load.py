@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,17 +19,22 @@ from sparkcluster.spec.document import Document, KeyPath, parse, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 
+if TYPE_CHECKING:
+    from sparkcluster.spec.assignments import Assignments
+
 MAX_BYTES = 1 << 20
 
 _Model = TypeVar("_Model", bound=Section)
 
 
-def load(inventory_path: Path, playbook: str | None = None, *, starts: bool = True) -> Spec:
+def load(
+    inventory_path: Path, playbook: str | None = None, *, set_: Assignments | None = None, starts: bool = True
+) -> Spec:
     """The spec that ``inventory_path`` describes.
 
     ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
-    directory, then from the inventory's. ``starts`` is false for commands that only look at what runs, or stop it: they
-    need no permission of the inventory.
+    directory, then from the inventory's. ``set_`` are keys of the playbook from the command line. ``starts`` is false
+    for commands that only look at what runs, or stop it: they need no permission of the inventory.
 
     Raises:
         UsageError: a file is missing or cannot be read.
@@ -46,7 +51,7 @@ def load(inventory_path: Path, playbook: str | None = None, *, starts: bool = Tr
     if isinstance(reference, str) and not unusable:
         try:
             served_path, overlays = _find(reference, inventory_path, document, from_flag=playbook is not None)
-            served, served_document, more = _playbook(served_path, overlays)
+            served, served_document, more = _playbook(served_path, overlays, set_)
             problems += more
             if inventory and served:
                 problems += check.together(inventory, served, served_document, starts=starts)
@@ -84,23 +89,25 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
     return read_playbook(path, overlays)[0]
 
 
-def load_named(reference: str) -> Playbook:
-    """The playbook of a name or path with overlays after ``+``; looked up from the current directory.
+def load_named(reference: str, set_: Assignments | None = None) -> Playbook:
+    """The playbook of a name or path with overlays after ``+``, with ``set_``; looked up from the current directory.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
     path, overlays = _named(reference, [Path()], other_than=None)
-    return load_playbook(path, overlays)
+    return read_playbook(path, overlays, set_)[0]
 
 
-def read_playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook, Document]:
-    """As :func:`load_playbook`, with the merged document.
+def read_playbook(
+    path: Path, overlays: Sequence[str] = (), set_: Assignments | None = None
+) -> tuple[Playbook, Document]:
+    """As :func:`load_playbook`, with ``set_``, and the merged document.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    playbook, document, problems = _playbook(path, overlays)
+    playbook, document, problems = _playbook(path, overlays, set_)
     if problems or playbook is None:
         raise SpecError(_sorted(problems, str(path)))
     return playbook, document
@@ -181,8 +188,12 @@ def _bytes(path: Path, name: str) -> bytes:
         raise UsageError(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
-def _playbook(path: Path, overlays: Sequence[str] = ()) -> tuple[Playbook | None, Document, list[Problem]]:
+def _playbook(
+    path: Path, overlays: Sequence[str], set_: Assignments | None
+) -> tuple[Playbook | None, Document, list[Problem]]:
     document = _with_overlays(_extended(path), path, overlays)
+    if set_ is not None:
+        document = set_.put(document)
     playbook, problems = validate(document, Playbook)
     if playbook:
         problems += check.playbook(playbook, document)

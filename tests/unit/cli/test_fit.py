@@ -200,3 +200,9 @@ def test_an_ngc_image_is_computed_by_the_vllm_in_it(fit):
     ngc, release, newest = answers.values()
     assert (ngc["fits"], ngc["vllm_version"], ngc["kv_cache"]) == (release["fits"], "0.17", release["kv_cache"])
     assert ngc["kv_cache"]["tokens"] < newest["kv_cache"]["tokens"] / 3
+
+
+def test_a_key_that_is_set_counts(fit):
+    _, short, _ = fit("--json")
+    _, long, _ = fit("--json", "--set", "args.max-model-len=65536")
+    assert (json.loads(short)["context"], json.loads(long)["context"]) == (32768, 65536)

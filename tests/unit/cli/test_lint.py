@@ -219,3 +219,16 @@ def test_a_report_goes_through_a_link(written, tmp_path):
     main(["lint", str(written(GOOD)), "--sarif", str(tmp_path / "link")])
     assert (tmp_path / "link").is_symlink()
     assert json.loads((tmp_path / "real.sarif").read_text())["version"] == "2.1.0"
+
+
+def test_a_key_that_is_set_is_judged_and_named_without_a_line(written, capsys, tmp_path):
+    path = written(GOOD)
+    assert main(["lint", str(path), "--set", "args.quantization=modelopt", "--sarif", str(tmp_path / "out.sarif")]) == 1
+    assert "error: --set args.quantization: SM121-041 " in capsys.readouterr().out
+    (result,) = [
+        each
+        for each in json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
+        if each["level"] == "error"
+    ]
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+    assert main(["lint", str(path)]) == 0

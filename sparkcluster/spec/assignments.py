@@ -1,0 +1,128 @@
+"""``--set KEY=VALUE``: keys of the playbook from the command line, which win over all files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sparkcluster.errors import Problem, SpecError, UsageError
+from sparkcluster.spec.compose import OF_A_REPOSITORY, OWN
+from sparkcluster.spec.document import Document, KeyPath, Place, parse, parse_scalar, path_text, shown
+
+_KEY = re.compile(r"[A-Za-z_][\w./-]*")
+_YAML = ('"', "'", "[", "{")
+_FIXED = frozenset({*OWN, "overlays"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignment:
+    """A key of the playbook and its value.
+
+    Attributes:
+        flag: how messages call it; without the value, which may be a secret.
+        key: with dots between its parts.
+        value: what it is set to; None removes the key.
+        written: unquoted values as they were typed, by path within ``value``.
+    """
+
+    flag: str
+    key: str
+    value: Any
+    written: dict[KeyPath, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignments:
+    """All of a command line, in order."""
+
+    entries: Sequence[Assignment]
+
+    def put(self, document: Document) -> Document:
+        """``document``, the merged playbook, with these; it is not changed.
+
+        A key within a section leaves the others of the section. What is set to the value that it has keeps its place.
+
+        Raises:
+            SpecError: a part of a key is no section.
+        """
+        out = dataclasses.replace(
+            document,
+            data=copy.deepcopy(document.data),
+            values=dict(document.values),
+            keys=dict(document.keys),
+            written=dict(document.written),
+        )
+        for entry in self.entries:
+            _put(out, entry)
+        return out
+
+
+def read(text: str) -> Assignment:
+    """What ``--set`` was given: ``KEY=VALUE``, where the value is written as in YAML.
+
+    Raises:
+        UsageError: it is not of this form, or the key cannot be set.
+        SpecError: the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not _KEY.fullmatch(key) or not all(key.split(".")):
+        example = "--set args.max-model-len=65536"
+        raise UsageError(f"--set {shown(key)[1:-1]} names no key of a playbook", hint=f"write it as {example}")
+    flag, first = f"--set {key}", key.partition(".")[0]
+    if not equals or not value.strip():
+        hint = f"""write {flag}=VALUE, {flag}='""' for an empty text, or {flag}=null to remove the key"""
+        raise UsageError(f"{flag} has no value", hint=hint)
+    if first in _FIXED:
+        raise UsageError(f"{flag}: {first} cannot be set", hint="write a playbook that extends this one, with another")
+    document = _value(value.strip(), flag)
+    problems = [dataclasses.replace(each, line=0, column=0, path=key) for each in document.problems]
+    if problems:
+        raise SpecError(problems)
+    return Assignment(flag, key, document.data["value"], {path[1:]: line for path, line in document.written.items()})
+
+
+def _value(text: str, flag: str) -> Document:
+    """A document with the value under ``value``; brackets and quotes are YAML's, all else is taken as it is."""
+    if not text.startswith(_YAML):
+        return parse_scalar(text, flag, "value")
+    try:
+        return parse(f"value: {text}", flag)
+    except SpecError as error:
+        raise SpecError([dataclasses.replace(each, line=0, column=0) for each in error.problems]) from None
+
+
+def _put(out: Document, assignment: Assignment) -> None:
+    place = Place(0, 0, assignment.flag)
+    path: KeyPath = ()
+    section, parts = out.data, assignment.key.split(".")
+    while len(parts) > 1 and ".".join(parts) not in section:
+        path = (*path, parts.pop(0))
+        if section.get(path[-1]) is None:
+            section[path[-1]] = {}
+            out.keys[path] = out.values[path] = place
+        section = section[path[-1]]
+        if not isinstance(section, dict):
+            message, hint = f"{path_text(path)} is not a section", f"set {path_text(path)} as a whole"
+            raise SpecError([Problem(assignment.flag, 0, 0, "", message, hint)])
+    name = ".".join(parts)
+    if name in section and section[name] == assignment.value:
+        return
+    replaced = OF_A_REPOSITORY if path == ("model",) and name in {"id", "path"} else {name}
+    for each in replaced & set(section):
+        _remove(out, section, (*path, each))
+    if assignment.value is not None:
+        path = (*path, name)
+        section[name] = copy.deepcopy(assignment.value)
+        out.keys[path] = out.values[path] = place
+        out.written.update({(*path, *inside): text for inside, text in assignment.written.items()})
+
+
+def _remove(out: Document, section: dict[str, Any], path: KeyPath) -> None:
+    del section[str(path[-1])]
+    places: dict[KeyPath, Any]
+    for places in (out.keys, out.values, out.written):
+        for inside in [each for each in places if each[: len(path)] == path]:
+            del places[inside]

@@ -1,0 +1,148 @@
+"""``--set KEY=VALUE``: what it changes in a playbook, and what it says of keys and values that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkcluster.errors import UsageError
+from sparkcluster.spec import library, load
+from sparkcluster.spec.assignments import Assignments, read
+
+PLAYBOOK = """\
+name: base
+model: {id: owner/model, revision: abc, files: ["*.json"]}
+image: vllm/vllm-openai:v0.20.0
+args:
+  max-model-len: 4096
+  kv-cache-dtype: fp8
+  speculative-config: {method: mtp, num_speculative_tokens: 3}
+  hf-overrides.rope_theta: 5
+env: {VLLM_A: "1"}
+setup: [first]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "base.yaml").write_text(PLAYBOOK)
+    return tmp_path / "base.yaml"
+
+
+def with_(path, *texts):
+    return load.read_playbook(path, set_=Assignments([read(text) for text in texts]))[0]
+
+
+def refused(path, *texts):
+    with pytest.raises(UsageError) as caught:
+        with_(path, *texts)
+    problems = getattr(caught.value, "problems", None) or [caught.value]
+    return [(str(problem), problem.hint) for problem in problems]
+
+
+def test_a_key_of_a_section_leaves_the_others(path):
+    found = with_(
+        path, "args.max-model-len=65536", "args.speculative-config.num_speculative_tokens=2", "env.VLLM_B=x=y"
+    )
+    assert found.args == {
+        "max-model-len": 65536,
+        "kv-cache-dtype": "fp8",
+        "speculative-config": {"method": "mtp", "num_speculative_tokens": 2},
+        "hf-overrides.rope_theta": 5,
+    }
+    assert found.env == {"VLLM_A": "1", "VLLM_B": "x=y"}
+
+
+def test_a_section_that_is_not_there_is_made_and_a_key_with_dots_is_found(path):
+    found = with_(path, "verify.max_tokens=1024", "request.chat_template_kwargs.a=no", "args.hf-overrides.rope_theta=7")
+    assert (found.verify.max_tokens, found.request.chat_template_kwargs) == (1024, {"a": False})
+    assert found.args["hf-overrides.rope_theta"] == 7
+    assert "hf-overrides" not in found.args
+
+
+def test_lists_and_mappings_are_replaced_as_a_whole(path):
+    found = with_(path, "setup=[second, 'third: #']", "args.speculative-config={method: ngram}")
+    assert found.setup == ["second", "third: #"]
+    assert found.args["speculative-config"] == {"method": "ngram"}
+
+
+def test_null_removes_a_key_and_the_last_of_two_wins(path):
+    found = with_(
+        path, "args.kv-cache-dtype=null", "args.max-model-len=1", "args.max-model-len=2", "env.NOT_THERE=null"
+    )
+    assert "kv-cache-dtype" not in found.args
+    assert found.args["max-model-len"] == 2
+    assert found.env == {"VLLM_A": "1"}
+
+
+def test_another_model_takes_nothing_of_the_one_before(path):
+    model = with_(path, "model.path=/weights").model
+    assert (model.id, model.path, model.revision, model.files) == (None, "/weights", "main", [])
+    later = with_(path, "model.id=owner/other", "model.revision=v2").model
+    assert (later.id, later.revision) == ("owner/other", "v2")
+
+
+def test_a_text_is_taken_to_its_end(path):
+    assert with_(path, "description=a: b # c").description == "a: b # c"
+    assert with_(path, 'description=""').description == ""
+    assert with_(path, 'env.VLLM_C="1"').env["VLLM_C"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("args.max-model-len", "--set args.max-model-len has no value", "to remove the key"),
+        ("image=", "--set image has no value", """--set image='""' for an empty text"""),
+        ("=1", "--set  names no key of a playbook", "--set args.max-model-len=65536"),
+        ("args..x=1", "--set args..x names no key", "args.max-model-len"),
+        ("foo=1", "--set foo: foo: unknown key", "allowed: "),
+        ("modle.id=a/b", "--set modle.id: modle: unknown key", "model"),
+        ("args.max-model-len.x=1", "args.max-model-len is not a section", "set args.max-model-len as a whole"),
+        ("setup.0=x", "--set setup.0: setup is not a section", "set setup as a whole"),
+        ("args.x=010", "is ambiguous: YAML parsers disagree about numbers with a leading 0", "quote it"),
+        ("args.x=[1", "--set args.x: unclosed bracket", "close ["),
+        ("name=x", "--set name: name cannot be set", "extends"),
+        ("overlays=[x]", "--set overlays: overlays cannot be set", "extends"),
+        ("ready_timeout_s=soon", "--set ready_timeout_s: ready_timeout_s: must be", ""),
+        ("description=a\u202eb", "contains U+202E RIGHT-TO-LEFT OVERRIDE", ""),
+    ],
+)
+def test_what_cannot_be_set_is_named_with_what_to_type(path, text, said, hint):
+    ((message, advice),) = refused(path, text)
+    assert said in message
+    assert hint in (advice or "")
+    assert ":0" not in message, "a flag has no line"
+
+
+def test_a_secret_of_the_command_line_is_not_shown(path):
+    ((message, _),) = refused(path, "env.API KEY=hunter2")
+    assert "hunter2" not in message
+    ((message, _),) = refused(path, "secrets={HF: hunter2}")
+    assert "hunter2" not in message
+
+
+def test_a_bundled_playbook_with_another_value_is_no_longer_the_bundled_one(tmp_path):
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("cluster: c\nnodes: [{name: a, host: 192.0.2.1}]\nplaybook: gpt-oss-20b\n")
+    plain = load.load(inventory)
+    same = f"image={plain.playbook.image}"
+    assert library.all_bundled(plain)
+    assert library.all_bundled(load.load(inventory, set_=Assignments([read(same)])))
+    other = load.load(inventory, set_=Assignments([read("args.max-model-len=4096")]))
+    assert not library.all_bundled(other)
+    assert other.places["args", "max-model-len"] == ("--set args.max-model-len", None)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_assignment_or_a_clear_error(text):
+    try:
+        found = read(text)
+    except UsageError as error:
+        refusal = str(error)
+    else:
+        refusal = f"--set {found.key}"
+        assert text.startswith(f"{found.key}=")
+    assert refusal.startswith("--set")
