@@ -135,10 +135,9 @@ def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]
     """Findings about a playbook on as many Sparks as it needs; with tensor_parallel auto, on one and on two."""
     places = compose.places(document)
     tensor = playbook.tensor_parallel
-    counts = (1, 2) if tensor == "auto" else (tensor,)
+    sizes = [count * playbook.pipeline_parallel for count in ((1, 2) if tensor == "auto" else (tensor,))]
     found: list[Finding] = []
-    for count in counts:
-        nodes = count * playbook.pipeline_parallel
+    for nodes in [size for size in sizes if playbook.nodes.allow(size)] or [playbook.nodes.min]:
         spec = Spec(stand_in(playbook, nodes), playbook, path, path, places=places)
         found += checks.check_written(spec)
     return _placed(found, str(path))

@@ -103,7 +103,7 @@ def environment_of(spec: Spec, facts: Facts, group: Group, member: Member) -> di
     image = facts.image
     if not isinstance(image, Image):
         raise TypeError(f"{member.name} has no image")
-    return environment.build(spec.playbook, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
+    return environment.build(spec, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
 
 
 def _container(

@@ -162,7 +162,7 @@ class _Rank:
     @functools.cached_property
     def env(self) -> dict[str, str]:
         env = environment.build(
-            self.playbook,
+            self.spec,
             self.group,
             self.member,
             hf_home=docker_run.seen(docker_run.HF_HOME, self.user) if self.docker else self.facts.hf_home,

@@ -6,13 +6,13 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 
 from sparkcluster import engines
-from sparkcluster.spec import variables
+from sparkcluster.spec import Spec, variables
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Group, Member
 
 
 def build(
-    playbook: Playbook,
+    spec: Spec,
     group: Group,
     member: Member,
     *,
@@ -20,16 +20,16 @@ def build(
     home: str | None = None,
     baked: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Variables of the rank of ``member``, without secrets; ``env`` of the playbook overrides them.
+    """Variables of the rank of ``member``, without secrets; ``env`` of playbook and node override them, in this order.
 
     ``hf_home`` is the Hugging Face cache as the engine sees it, ``home`` the directory of a user who is not root, with
     the caches below it, and ``baked`` are names that the image sets by itself.
     """
     env = {} if home is None else {"HOME": home}
-    env |= {"HF_HOME": hf_home} | _always(playbook, member)
+    env |= {"HF_HOME": hf_home} | _always(spec.playbook, member)
     if len(group.members) > 1:
         env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
-    return env | playbook.env
+    return env | spec.playbook.env | spec.inventory.node_env(member.name)
 
 
 def own(playbook: Playbook, member: Member) -> frozenset[str]:

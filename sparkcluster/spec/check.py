@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from sparkcluster.errors import Problem
+from sparkcluster.report import count
 from sparkcluster.spec import check_playbook, powers
 from sparkcluster.spec.document import Document, shown
 from sparkcluster.spec.inventory import Inventory, Node
@@ -22,9 +23,15 @@ def inventory(written: Inventory, document: Document) -> list[Problem]:
     return [problem for check in checks for problem in check(written, document)]
 
 
-def together(written: Inventory, served: Playbook, playbook_document: Document, *, starts: bool) -> list[Problem]:
-    """Problems of a playbook on the nodes of this inventory; if it ``starts``, also what it may not have."""
+def together(
+    written: Inventory, served: Playbook, document: Document, playbook_document: Document, *, starts: bool
+) -> list[Problem]:
+    """Problems of a playbook on the nodes of this inventory; if it ``starts``, also what it may not have.
+
+    ``document`` is the inventory's.
+    """
     return [
+        *_node_environment(written, served, document),
         *_image(written, served, playbook_document),
         *_parallel(written, served, playbook_document),
         *(_powers(written, served, playbook_document) if starts else ()),
@@ -201,12 +208,24 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
         yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
 
 
+def _node_environment(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
+    for index, node in enumerate(written.nodes):
+        yield from check_playbook.environment(node.env, served.engine, ("nodes", index, "env"), document)
+
+
 def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
     data = served.args.get("data-parallel-size", 1)
     parts = served.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
     groups: list[tuple[str, list[str] | list[Node]]] = [(group.name, group.nodes) for group in written.groups]
     for name, members in groups or [("of all nodes", written.nodes)]:
         nodes = len(members)
+        if not served.nodes.allow(nodes):
+            few = nodes < served.nodes.min
+            bound = f"at least {served.nodes.min}" if few else f"at most {served.nodes.max}"
+            message = f"it needs groups of {bound}, but group {name} has {count(nodes, 'node')}"
+            hint = "add nodes to the group" if few else "list smaller groups in the inventory, one for each replica"
+            yield document.problem(("nodes", "min" if few else "max"), message, f"{hint}, or use another playbook")
+            continue
         tensor = served.tensor_parallel
         if tensor == "auto":
             if nodes % parts:
@@ -214,7 +233,7 @@ def _parallel(written: Inventory, served: Playbook, document: Document) -> Itera
                 yield document.problem(("pipeline_parallel",), message, "change the group or this number")
         elif tensor * parts != nodes:
             ranks = f"tensor_parallel {tensor} by {parts} makes {tensor * parts}"
-            message = f"{ranks} ranks, but group {name} has {nodes} node{'' if nodes == 1 else 's'}"
+            message = f"{ranks} ranks, but group {name} has {count(nodes, 'node')}"
             hint = f"list groups of {tensor * parts} in the inventory, one for each replica"
             if nodes % (tensor * parts):
                 hint = f"list {tensor * parts} nodes in the inventory, or use a playbook with tensor_parallel: auto"

@@ -17,7 +17,7 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
 
 def check(written: Playbook, document: Document) -> list[Problem]:
     """Problems of a playbook whose keys are each valid."""
-    checks = (_model, _arguments, _environment, _secrets, _mounts, _caches, _command, _verify)
+    checks = (_model, _names, _arguments, _environment, _secrets, _mounts, _caches, _command, _verify)
     return [problem for each in checks for problem in each(written, document)]
 
 
@@ -41,6 +41,11 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
         value = getattr(written.model, key)
         if value and ".." in value:
             yield document.problem(("model", key), "must not contain '..'")
+
+
+def _names(written: Playbook, document: Document) -> Iterator[Problem]:
+    for index, name in repeated([written.model_name, *written.aliases]):
+        yield document.problem(("aliases", index - 1), f"duplicate name {name}", "name the model once in each way")
 
 
 def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
@@ -80,9 +85,14 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
 
 
 def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
-    for name in written.env:
-        path = ("env", name)
-        planned = variables.refused(name, written.engine)
+    yield from environment(written.env, written.engine, ("env",), document)
+
+
+def environment(names: Iterable[str], engine: str, section: KeyPath, document: Document) -> Iterator[Problem]:
+    """Problems of variables in a section: those that sparkcluster sets itself, and secrets."""
+    for name in names:
+        path = (*section, name)
+        planned = variables.refused(name, engine)
         if planned:
             yield document.problem(path, *planned, key=True)
         elif names_secret(name):

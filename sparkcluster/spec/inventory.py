@@ -58,6 +58,9 @@ class Node(Section):
         "auto", description="ssh, local (no SSH), or auto: local if host is this machine's address or hostname"
     )
     interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
+    env: dict[EnvName, str] = Field(
+        default_factory=dict, description="environment of this node's ranks, over the playbook's"
+    )
 
     @property
     def label(self) -> str:
@@ -156,6 +159,10 @@ class Inventory(Section):
     staging: Staging = Field(default_factory=Staging, description="how weights go from node to node")
     permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
     ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings to ignore")
+
+    def node_env(self, label: str) -> dict[str, str]:
+        """Variables that the inventory sets for the ranks of one node."""
+        return next((node.env for node in self.nodes if node.label == label), {})
 
     def node_ssh(self, node: Node) -> Ssh:
         """The SSH section of ``node``: its keys over the inventory's."""

@@ -54,7 +54,7 @@ def load(
             served, served_document, more = _playbook(served_path, overlays, set_)
             problems += more
             if inventory and served:
-                problems += check.together(inventory, served, served_document, starts=starts)
+                problems += check.together(inventory, served, document, served_document, starts=starts)
         except SpecError as error:
             problems += error.problems
         except UsageError:
@@ -114,9 +114,9 @@ def read_playbook(
 
 
 def is_playbook(document: Document) -> bool:
-    """Whether a file is a playbook: it has a model or ``extends``, and no nodes."""
+    """Whether a file is a playbook: it has a model or ``extends``, and lists no nodes."""
     data = document.data
-    return "nodes" not in data and "cluster" not in data and ("model" in data or "extends" in data)
+    return not isinstance(data.get("nodes"), list) and "cluster" not in data and ("model" in data or "extends" in data)
 
 
 def allowed_overlays(document: Document) -> list[str]:

@@ -19,6 +19,7 @@ REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"
 
 # As in huggingface_hub: of Python's fnmatch, where * stands for / too.
 FilePattern = Annotated[str, Field(pattern=r"^[!-.0-~][ -~]*$", max_length=128)]
+ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
 
@@ -155,6 +156,23 @@ class Container(Section):
     cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, such as SYS_NICE")
 
 
+class Nodes(Section):
+    """On how many nodes a group may serve it."""
+
+    min: int = Field(1, ge=1, description="fewest nodes of a group")
+    max: int | None = Field(None, ge=1, description="most nodes of a group; default: no limit")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Nodes:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"max {self.max} is below min {self.min}")
+        return self
+
+    def allow(self, nodes: int) -> bool:
+        """Whether a group of ``nodes`` may serve it."""
+        return self.min <= nodes and (self.max is None or nodes <= self.max)
+
+
 class Playbook(Section):
     """What the cluster serves."""
 
@@ -182,11 +200,13 @@ class Playbook(Section):
         description="container image, by tag or digest; not needed with runtime process",
     )
     engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")
-    served_name: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$",
-        description="name of the model in the API; default: its id or directory",
+    served_name: ServedName | None = Field(
+        None, description="name of the model in the API; default: its id or directory"
     )
+    aliases: list[ServedName] = Field(
+        default_factory=list, max_length=16, description="further names of the model in the API"
+    )
+    nodes: Nodes = Field(default_factory=Nodes, description="on how many nodes a group may serve it")
     tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="tensor parallel size; auto: nodes of the group / pipeline_parallel"
     )

@@ -22,7 +22,7 @@ def serve(rank: Rank) -> list[str]:
     if playbook.model.id is not None and playbook.model.revision != "main":
         argv += ["--revision", playbook.model.revision]
     argv += ["--host", group.api_host, "--port", str(group.api_port)]
-    argv += ["--served-model-name", playbook.model_name]
+    argv += ["--served-model-name", playbook.model_name, *playbook.aliases]
     argv += ["--tensor-parallel-size", str(rank.tensor_parallel)]
     argv += ["--pipeline-parallel-size", str(rank.playbook.pipeline_parallel)]
     if rank.executor == "ray":

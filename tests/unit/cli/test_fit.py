@@ -206,3 +206,8 @@ def test_a_key_that_is_set_counts(fit):
     _, short, _ = fit("--json")
     _, long, _ = fit("--json", "--set", "args.max-model-len=65536")
     assert (json.loads(short)["context"], json.loads(long)["context"]) == (32768, 65536)
+
+
+def test_a_playbook_for_several_nodes_is_computed_on_the_fewest(fit):
+    _, out, _ = fit("--json", nodes={"min": 2})
+    assert json.loads(out)["nodes"] == 2

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from sparkcluster import checks
 from sparkcluster.cli import sarif
 from sparkcluster.cli.main import main
 from sparkcluster.linting import lint
@@ -232,3 +233,14 @@ def test_a_key_that_is_set_is_judged_and_named_without_a_line(written, capsys, t
     ]
     assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
     assert main(["lint", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sizes"),
+    [("", [1, 2]), ("nodes: {min: 2}\n", [2]), ("nodes: {max: 1}\n", [1]), ("nodes: {min: 3, max: 4}\n", [3])],
+)
+def test_a_playbook_is_judged_on_as_many_nodes_as_it_may_have(written, monkeypatch, bounds, sizes):
+    judged = []
+    monkeypatch.setattr(checks, "check_written", lambda spec: judged.append(len(spec.inventory.nodes)) or [])
+    lint([written(GOOD.replace("tensor_parallel: 1\n", bounds))])
+    assert judged == sizes

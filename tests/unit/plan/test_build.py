@@ -544,6 +544,32 @@ def test_container_names_are_what_docker_takes_and_never_meet(cluster, nodes, re
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]+", name) for name in names)
 
 
+def test_the_environment_of_a_node_is_its_own_and_ray_does_not_carry_it_over(two, cluster):
+    playbook = {"env": {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"}}
+    nodes = {"alpha": {"env": {"NCCL_DEBUG": "INFO"}}, "beta": {"env": {"NCCL_NET_GDR_LEVEL": "LOC"}}}
+    plan = build(cluster(TWO, playbook=playbook, nodes=nodes), two())
+    found = {
+        name: {key: node.env.get(key) for key in ("NCCL_DEBUG", "OMP_NUM_THREADS", "NCCL_NET_GDR_LEVEL")}
+        for name, node in plan.nodes.items()
+    }
+    assert found == {
+        "alpha": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "NCCL_NET_GDR_LEVEL": None},
+        "beta": {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8", "NCCL_NET_GDR_LEVEL": "LOC"},
+    }
+    for node in plan.nodes.values():
+        carried = set(node.containers[0].launcher["carry_over"])
+        assert {"NCCL_DEBUG", "NCCL_NET_GDR_LEVEL"} <= carried
+        assert "OMP_NUM_THREADS" not in carried
+
+
+def test_a_model_has_all_its_names_in_the_api(two, cluster):
+    plan = build(cluster(TWO, playbook={"served_name": "main", "aliases": ["gpt-4o", "other"]}), two())
+    words = plan.nodes["alpha"].containers[0].launcher["engine"]
+    at = words.index("--served-model-name")
+    assert words[at + 1 : at + 5] == ["main", "gpt-4o", "other", "--tensor-parallel-size"]
+    assert plan.model == "main"
+
+
 # ----------------------------------------------------------------------------------------------- difference
 
 
