@@ -123,7 +123,7 @@ def _container(
         labels={LABEL_MEASURE: spec.inventory.cluster},
         mounts=(),
         infiniband=facts.infiniband_devices,
-        cap_add=spec.playbook.container.cap_add,
+        container=spec.playbook.container,
     )
     # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
     argv[argv.index("--detach")] = "--rm"

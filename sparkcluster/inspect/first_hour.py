@@ -13,7 +13,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
-from sparkcluster.plan.docker_run import ULIMITS
+from sparkcluster.plan.docker_run import limits
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
@@ -120,7 +120,7 @@ def _containers(facts: Facts, *, start: bool) -> dict[str, Any]:
     image = facts.image
     if not start or not isinstance(image, Image) or not isinstance(image.inside, EngineFacts):
         return {"containers": {}}
-    rank = [*ULIMITS, *(["--device", "/dev/infiniband"] if facts.infiniband_devices else [])]
+    rank = [*limits(), *(["--device", "/dev/infiniband"] if facts.infiniband_devices else [])]
     return {"containers": {"plain": [], "rank": rank}, "image_id": image.id, "python": image.inside.python}
 
 

@@ -240,7 +240,7 @@ class _Rank:
                 labels=labels,
                 mounts=[docker_run.writable(self.user), *mounts],
                 infiniband=self.facts.infiniband_devices and len(self.group.members) > 1,
-                cap_add=self.playbook.container.cap_add,
+                container=self.playbook.container,
             )
         document = self.launcher(carry_over)
         made = tuple(directories)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
+from sparkcluster.spec.playbook import Container
 
 ENTRY = f"/sparkcluster/{ENTRY_FILE}"
 LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
@@ -19,7 +20,13 @@ HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
 HOME = "/sparkcluster/home"
 """Of a user that is not root."""
 NAME_LIMIT = 120
-ULIMITS = ("--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--ulimit", "nofile=1048576")
+_ULIMITS = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}
+
+
+def limits(own: Mapping[str, int] | None = None) -> list[str]:
+    """Options for the limits of a rank: ``own`` over those that every rank has."""
+    every = {**_ULIMITS, **(own or {})}
+    return [word for name, value in every.items() for word in ("--ulimit", f"{name}={value}")]
 
 
 def container_name(written: str) -> str:
@@ -78,7 +85,7 @@ def run(
     labels: Mapping[str, str],
     mounts: Sequence[Sequence[str]],
     infiniband: bool,
-    cap_add: Sequence[str] = (),
+    container: Container | None = None,
 ) -> list[str]:
     """Command that starts one rank.
 
@@ -89,20 +96,23 @@ def run(
     NGC's entrypoint stays and gets the launcher as its command; every other is replaced.
 
     ``image`` is a local ID, ``python`` the interpreter inside that runs the launcher; ``env`` has no secrets, which
-    are in ``env_file`` on the node; ``mounts`` are from ``bind``.
+    are in ``env_file`` on the node; ``mounts`` are from ``bind``; ``container`` is what the playbook adds.
     """
     argv = ["docker", "run", "--detach", "--name", name]
     argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]
     if infiniband:
         argv += ["--device", "/dev/infiniband"]
-    argv += ULIMITS
+    container = container or Container()
+    for device in container.devices:
+        argv += ["--device", device]
+    argv += limits({str(name): value for name, value in container.ulimits.items()})
     argv += ["--init", "--pull", "never"]
     # An engine that logs every request would otherwise fill the disk in weeks.
     argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]
     argv += ["--security-opt", "no-new-privileges"]
-    for capability in sorted({"MKNOD", "NET_RAW"} - set(cap_add)):
+    for capability in sorted({"MKNOD", "NET_RAW"} - set(container.cap_add)):
         argv += ["--cap-drop", capability]
-    for capability in cap_add:
+    for capability in container.cap_add:
         argv += ["--cap-add", capability]
     for label, value in sorted(labels.items()):
         argv += ["--label", f"{label}={value}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -23,6 +24,16 @@ def _one_capability(name: str) -> str:
     return name.removeprefix("CAP_")
 
 
+def _no_disk(path: str) -> str:
+    if re.match(r"/dev/(k?mem|port|disk|mapper|md|dm-|nvme|sd|vd|xvd|hd|loop|mmcblk)", path):
+        raise ValueError(f"{path} would give the container control of the node")
+    return path
+
+
+# A device file of the node, by the same path in the container.
+Device = Annotated[
+    str, Field(pattern=r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$", max_length=128), AfterValidator(_no_disk)
+]
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$"), AfterValidator(_one_capability)]
 
 

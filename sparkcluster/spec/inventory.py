@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparkcluster.spec.base import Capability, EnvName, FindingCode, LocalPath, Name, NodePath, Section
+from sparkcluster.spec.base import Capability, Device, EnvName, FindingCode, LocalPath, Name, NodePath, Section
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
@@ -132,6 +132,7 @@ class Permit(Section):
         default_factory=list, description="directories of the nodes, and all below; writable if it ends in :rw"
     )
     capabilities: list[Capability] = Field(default_factory=list, description="Linux capabilities beside SYS_NICE")
+    devices: list[Device] = Field(default_factory=list, description="device files of the nodes")
     secrets: list[EnvName] = Field(default_factory=list, description="variables of the controller's environment")
 
 

@@ -37,6 +37,7 @@ PATTERNS = {
     r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$": "a branch, tag or commit",
     r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, such as registry.example/engine:v1.0",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
+    r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$": "a device file, such as /dev/gdrdrv",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, such as SYS_NICE",
     r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, such as Qwen3MoeForCausalLM",
 }

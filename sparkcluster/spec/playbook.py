@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.spec.base import Capability, EnvName, FindingCode, MountSource, Name, NodePath, Section
+from sparkcluster.spec.base import Capability, Device, EnvName, FindingCode, MountSource, Name, NodePath, Section
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
@@ -19,6 +19,11 @@ REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"
 
 # As in huggingface_hub: of Python's fnmatch, where * stands for / too.
 FilePattern = Annotated[str, Field(pattern=r"^[!-.0-~][ -~]*$", max_length=128)]
+# docs.docker.com, docker container run, --ulimit
+Ulimit = Literal[
+    "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
+    "rttime", "sigpending", "stack",
+]  # fmt: skip
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
@@ -154,6 +159,14 @@ class Container(Section):
     """Docker options in addition to those of every rank."""
 
     cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, such as SYS_NICE")
+    devices: list[Device] = Field(
+        default_factory=list, description="device files beside GPUs and RDMA, such as /dev/gdrdrv"
+    )
+    ulimits: dict[Ulimit, Annotated[int, Field(ge=-1)]] = Field(
+        default_factory=dict,
+        description="limits, soft and hard, such as nofile: 65536; -1: none. Default: memlock -1, stack 64 MiB, "
+        "nofile 1048576",
+    )
 
 
 class Nodes(Section):

@@ -28,7 +28,7 @@ _SYSTEM = (
 )  # fmt: skip
 _OWN = "~/.cache/sparkcluster/models/"
 _HOME = re.compile(r"~|/root|/home/[^/]+")
-_PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "secret": "secrets"}
+_PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "device": "devices", "secret": "secrets"}
 # Variables of every engine that only set how it computes; a text with = is a variable with that value only.
 _TUNING = """
     CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES HF_HUB_DISABLE_PROGRESS_BARS
@@ -72,6 +72,8 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     wanted = [*_paths(playbook, inventory)]
     for index, name in enumerate(playbook.container.cap_add):
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
+    devices = enumerate(playbook.container.devices)
+    wanted += [("device", name, ("container", "devices", index), False, True) for index, name in devices]
     wanted += [("secret", name, ("secrets", index), False, True) for index, name in enumerate(playbook.secrets)]
     targets: dict[KeyPath, str] = {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
     for kind, what, path, free, asks in wanted:
@@ -185,7 +187,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _permitted(kind: str, what: str, permit: Permit) -> bool:
-    if kind in {"capability", "secret"}:
+    if _PERMIT[kind] != "mounts":
         return what in getattr(permit, _PERMIT[kind])
     named = [entry for entry in permit.mounts if kind == "read" or entry.endswith(WRITABLE)]
     return any(_within(what, normal(entry.removesuffix(WRITABLE))) for entry in named)

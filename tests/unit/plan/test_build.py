@@ -322,6 +322,15 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
     assert {"--init", "--detach"} <= set(argv)
 
 
+def test_devices_and_limits_of_the_playbook_are_added(two, cluster):
+    container = {"devices": ["/dev/gdrdrv"], "ulimits": {"nofile": 65536, "core": 0}}
+    argv = build(cluster(TWO, playbook={"container": container}), two()).nodes["beta"].containers[0].argv
+    pairs = list(itertools.pairwise(argv))
+    assert [value for flag, value in pairs if flag == "--device"] == ["/dev/infiniband", "/dev/gdrdrv"]
+    limits = [value for flag, value in pairs if flag == "--ulimit"]
+    assert limits == ["memlock=-1", "stack=67108864", "nofile=65536", "core=0"]
+
+
 def test_infiniband_is_handed_in_where_there_is_any(two, cluster):
     facts = changed(two(), "beta", infiniband_devices=False)
     nodes = build(cluster(TWO), facts).nodes
