@@ -35,7 +35,8 @@ PATTERNS = {
     r"^(management|interconnect|[0-9A-Fa-f.:]+)$": "an address, management or interconnect",
     r"^[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*$": "a Hugging Face repository, such as owner/name",
     r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$": "a branch, tag or commit",
-    r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$": "an image reference, such as registry.example/engine:v1.0",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*([/:@][A-Za-z0-9_][A-Za-z0-9_.-]*)*$": "an image reference, such as "
+    "registry.example/engine:v1.0, with no part empty",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
     r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$": "a device file, such as /dev/gdrdrv",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, such as SYS_NICE",

@@ -209,7 +209,8 @@ class Playbook(Section):
     model: Model = Field(description="the weights")
     image: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:@-]*$",
+        # A separator is followed by something: no tag is empty, as that of IMAGE:${UNSET} is.
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*([/:@][A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
         description="container image, by tag or digest; not needed with runtime process",
     )
     engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")

@@ -26,6 +26,8 @@ AUTO = "auto"
 UTILIZATION = "gpu-memory-utilization"
 _DRAFT_MODEL = ("speculative-config.model", "spec-model")  # beside "model" of the speculative config itself
 
+_DRAFT_PARTS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
+
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -83,14 +85,21 @@ class Arguments:
 
     @functools.cached_property
     def draft(self) -> Mapping[str, Any]:
-        """The speculative config; empty if it is not set or not a mapping."""
+        """The speculative config, also where it is written in parts; empty if it is not set or not a mapping."""
         value = self.values.get("speculative-config")
         if isinstance(value, str):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
                 return {}
-        return value if isinstance(value, Mapping) else {}
+        if not isinstance(value, Mapping):
+            value = {}
+        parts = {key: self.values[flag] for flag, key in _DRAFT_PARTS.items() if flag in self.values}
+        for name, written in self.values.items():
+            head, dot, part = name.partition(".")
+            if dot and head == "speculative-config":
+                parts[part.replace("-", "_")] = written
+        return {**value, **{key: int(text) if str(text).isdecimal() else text for key, text in parts.items()}}
 
 
 def of_command(command: Sequence[str]) -> Iterator[tuple[str, Any, KeyPath]]:

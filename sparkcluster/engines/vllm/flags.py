@@ -20,8 +20,15 @@ TABLE = Path(__file__).with_name("flags.tsv")
 
 Kind = Literal["bool", "flag", "value", "optional", "list"]
 
-# Arguments of builds that no release has, by image.
-BUILDS = {"sparkarena/spark-vllm-docker:mxfp4": {"mxfp4-backend", "mxfp4-layers"}}
+_MXFP4 = re.compile(r"sparkarena/spark-vllm-docker:mxfp4|vllm-node-mxfp4(:.*)?")
+_MXFP4_BUILDS = "builds with CUTLASS kernels for MXFP4 (build-and-copy.sh --exp-mxfp4 of eugr/spark-vllm-docker)"
+# Arguments that no release has: which images do, as far as their names say it, and who else may. Of
+# https://github.com/eugr/spark-vllm-docker (build-and-copy.sh, mods/gpu-mem-util-gb).
+FORKS: dict[str, tuple[re.Pattern[str] | None, str]] = {
+    "mxfp4-backend": (_MXFP4, _MXFP4_BUILDS),
+    "mxfp4-layers": (_MXFP4, _MXFP4_BUILDS),
+    "gpu-memory-utilization-gb": (None, "builds with the mod gpu-mem-util-gb of eugr/spark-vllm-docker"),
+}
 
 # Flags of releases before the oldest in the table, which guides still print, and what replaced them.
 GONE = {

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from sparkcluster.engines.vllm.rules import flags, images, kernels, launch, memory, parsers, quantisation, speculative
+from sparkcluster.engines.vllm.rules import (
+    defects,
+    files,
+    flags,
+    images,
+    kernels,
+    launch,
+    memory,
+    parsers,
+    quantisation,
+    speculative,
+    unjudged,
+)
 
-__all__ = ["flags", "images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"]
+__all__ = [
+    "defects",
+    "files",
+    "flags",
+    "images",
+    "kernels",
+    "launch",
+    "memory",
+    "parsers",
+    "quantisation",
+    "speculative",
+    "unjudged",
+]

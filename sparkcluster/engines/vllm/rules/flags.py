@@ -20,16 +20,23 @@ REMEDY = "write an argument of vLLM, or use another image"
 def unknown(context: Context) -> Iterator[Seen]:
     """With an argument that vLLM does not have the engine fails at startup: `unrecognized arguments`.
 
-    Compared with a table of releases; an image built by others may have more, so there it is a warning. Once a node
-    has the image, the arguments of that image count and not the table.
+    Compared with a table of releases; an image built by others may have more, so there it is a warning, and info for
+    the arguments that known forks and mods add. Once a node has the image, its arguments count and not the table.
     """
     about = Served(context)
-    added = flags.BUILDS.get(about.image.partition("@")[0], ())
+    image = about.image.partition("@")[0]
     for name, at in about.paths.items():
         has = _has(context, name)
         # IMG-007 reports arguments that an inspected image does not have.
         reported = has is False and at[0] == "args" and about.playbook.command is None
-        if flags.find(name) is not None or has is True or reported or name in added:
+        if flags.find(name) is not None or has is True or reported:
+            continue
+        images, builds = flags.FORKS.get(name, (None, ""))
+        if images is not None and images.fullmatch(image):
+            continue
+        if builds and about.family == "other":
+            summary = f"{name} is an argument of {builds}"
+            yield about.say(at, summary, f"remove {name}, unless the image is one of them", severity="info")
             continue
         near = flags.closest_name(name)
         gone = flags.GONE.get(name)

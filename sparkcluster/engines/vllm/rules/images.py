@@ -12,6 +12,11 @@ from sparkcluster.engines.vllm.versions import dotted, numbers
 from sparkcluster.findings import Severity
 
 IMAGE = ("image",)
+VENDORS = {
+    "rocm": "AMD's GPUs", "xpu": "Intel's GPUs", "gaudi": "Intel's Gaudi", "hpu": "Intel's Gaudi",
+    "tpu": "Google's TPUs", "neuron": "AWS Neuron",
+}  # fmt: skip
+_OTHER_VENDOR = re.compile(r"(?:^|[/:._-])(" + "|".join(VENDORS) + r")(?=\d|[/:._-]|$)")
 LOADER = "/vllm/model_executor/models/gemma4.py"
 
 
@@ -53,6 +58,20 @@ def too_old(served: Served) -> Iterator[Seen]:
     if served.since(*model.needs) is False and not vision_alone:
         needed = f"vLLM {dotted(model.needs)}"
         yield served.say(IMAGE, f"{model.name} needs {needed}", f"use an image with {needed} or newer")
+
+
+@rule(
+    "SM121-032",
+    "The image is built for NVIDIA's GPUs",
+    severity="error",
+    source="docs.vllm.ai, Installation, GPU; https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/vllm.html",
+)
+def vendor(served: Served) -> Iterator[Seen]:
+    """Images for AMD (ROCm), Intel (XPU, Gaudi), TPU and Neuron have no kernels for a GB10, and most no ARM64 build."""
+    found = _OTHER_VENDOR.search(served.image.lower())
+    if served.spark and found:
+        remedy = "use vllm/vllm-openai, or nvcr.io/nvidia/vllm"
+        yield served.say(IMAGE, f"this image is built for {VENDORS[found[1]]}", remedy)
 
 
 @rule("SM121-023", "Nemotron Omni has sound", source=f"NVIDIA's release notes of NGC 26.04, quoted in {sources.GUIDE}")

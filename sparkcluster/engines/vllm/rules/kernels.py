@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.findings import Severity
 
 # Variables of vLLM's envs.py that --moe-backend and --linear-backend replaced: announced to go in 0.23, still read
 # by the release 0.23.0 and gone from 0.24.0; nightlies that called themselves 0.23 had dropped them already.
@@ -60,28 +61,29 @@ def eager(served: Served) -> Iterator[Seen]:
     "Four-bit experts run on Marlin",
     severity="error",
     source=f"garbage: {sources.TWO_SPARKS}, {sources.GUIDE}; faster: there, of RedHatAI/Qwen3.5-122B-A10B-NVFP4; "
-    "CUTLASS for Nemotron 3 Super and Ultra: https://github.com/eugr/spark-vllm-docker (recipes); "
-    f"{sources.VLLM_BLOG}",
+    f"CUTLASS for Nemotron 3: {sources.EUGR} (recipes), https://github.com/vllm-project/recipes/pull/632; "
+    f"gpt-oss: https://github.com/vllm-project/vllm/issues/41477; {sources.VLLM_BLOG}",
 )
 def experts(served: Served) -> Iterator[Seen]:
     """A GB10 has no FP4 kernels for experts; CUTLASS kernels return plausible garbage.
 
     FlashInfer's TensorRT-LLM kernels need SM100. Sources disagree about CUTLASS: two guides saw NaN scales and `!!!!!`
-    on vLLM 0.19; one author measured FlashInfer's CUTLASS faster than Marlin on a nightly, a community build runs
-    CUTLASS for two models, and vLLM's blog calls recent ones much stronger. So it is an error on images of vLLM and
-    NVIDIA up to 0.22, and a warning elsewhere: check the output.
+    on vLLM 0.19; one author measured FlashInfer's CUTLASS faster than Marlin on a nightly, a community's builds run
+    CUTLASS for Nemotron 3, and vLLM's recipe of Nemotron 3 Super for a GB10 takes it since July 2026. So it is an error
+    on images of vLLM and NVIDIA up to 0.22, and info elsewhere: check the output. For gpt-oss Marlin is no remedy
+    (SM121-132).
     """
     backend = served.text("moe-backend")
     if not (served.spark and served.fp4 and served.moe) or backend is None:
         return
-    remedy = "write moe-backend: marlin"
+    remedy = "remove moe-backend" if served.weights == "mxfp4" else "write moe-backend: marlin"
     if backend in {"flashinfer_trtllm", "deep_gemm"}:
         yield served.say("moe-backend", f"moe-backend {backend} does not support a GB10", remedy)
     elif backend in {"cutlass", "flashinfer_cutlass", "flashinfer_cutedsl"}:
         broken = served.family in {"ngc", "upstream"} and served.since(0, 23) is False
         summary = f"moe-backend {backend} may return garbage on a GB10"
         hint = remedy if broken else f"{remedy}, and compare"
-        yield served.say("moe-backend", summary, hint, severity=None if broken else "warning")
+        yield served.say("moe-backend", summary, hint, severity=None if broken else "info")
 
 
 @rule(
@@ -95,9 +97,11 @@ def experts_default(served: Served) -> Iterator[Seen]:
     Sources disagree: two guides require `--moe-backend marlin`, with NGC 26.04; vLLM's blog leaves it on auto with a
     nightly of June 2026, and NVIDIA's recipe for the Omni model with upstream's v0.20.0. So it is a warning on NGC's
     images from 26.03 to vLLM 0.22 and info elsewhere; the log has to say `MARLIN` for the experts. The older setting,
-    VLLM_USE_FLASHINFER_MOE_FP4=0, counts if the image still reads it. Images of 2025 are not checked.
+    VLLM_USE_FLASHINFER_MOE_FP4=0, counts if the image still reads it. Images of 2025 are not checked, nor is gpt-oss,
+    for which vLLM takes Marlin itself (SM121-132).
     """
-    if not (served.spark and served.fp4 and served.moe) or served.text("moe-backend") not in {None, "auto"}:
+    nvfp4 = served.spark and served.weights == "nvfp4" and served.moe
+    if not nvfp4 or served.text("moe-backend") not in {None, "auto"}:
         return
     env = served.playbook.env
     chosen = env.get("VLLM_USE_FLASHINFER_MOE_FP4") == "0" or env.get("VLLM_MXFP4_USE_MARLIN") == "1"
@@ -174,26 +178,29 @@ def atomic(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-008",
     "A hybrid model selects its attention backend",
-    source=f"crashes: {sources.GUIDE}; set: the card of nvidia/Qwen3.6-35B-A3B-NVFP4, and for Nemotron "
-    "https://github.com/eugr/spark-vllm-docker (recipes)",
+    source=f"crashes: {sources.GUIDE} (nightly, 0.23); runs: the card of nvidia/Qwen3.6-35B-A3B-NVFP4, "
+    "https://github.com/vllm-project/recipes/blob/main/models/Qwen/Qwen3.6-35B-A3B.yaml (0.28), "
+    f"{sources.EUGR} (recipes)",
 )
 def hybrid(served: Served) -> Iterator[Seen]:
-    """A model that mixes attention with linear or Mamba layers has no single backend; forcing one crashes init_device.
+    """A model that mixes attention with linear layers crashed at init_device on 0.23, if one backend was forced.
 
-    Sources disagree: NVIDIA's card of Qwen3.6-35B-A3B now lists `flashinfer`, which crashed on nightlies of 0.23, and a
-    community's recipes set Triton or FlashInfer for Nemotron 3, where it is info. Not reported are Qwen3-Coder-Next
-    with FlashInfer, which is known to run, Triton for DFlash's target, and AEON-7's image for DFlash.
+    Seen with Qwen3.6 and `flashinfer` on a nightly of mid-2026. NVIDIA's card of the same model lists it again, vLLM's
+    recipe has it on 0.28, and the recipes of two projects force FlashInfer, Triton or FlashAttention on Qwen3.5,
+    Qwen3.6 and Nemotron 3. So it is a warning on releases of 0.23 and on `cu130-nightly`, which the guide takes for it,
+    and info on `nightly`; other images are not reported. Qwen3-Coder-Next with FlashInfer ran there too, as does Triton
+    for DFlash's target.
     """
     backend = served.text("attention-backend")
-    if not (served.spark and served.hybrid) or backend in {None, "auto"}:
+    if not (served.spark and served.hybrid and served.family == "upstream") or backend in {None, "auto"}:
         return
-    drafted = served.dflash and (backend == "triton_attn" or "aeon-7/" in served.image)
-    if drafted or (served.named("Qwen3-Coder-Next") and backend == "flashinfer"):
+    if (served.dflash and backend == "triton_attn") or (served.named("Qwen3-Coder-Next") and backend == "flashinfer"):
         return
-    mamba = served.model is not None and served.model.mamba
-    summary = f"attention-backend {backend} is forced on a hybrid model"
-    remedy = "remove attention-backend if it crashes"
-    yield served.say("attention-backend", summary, remedy, severity="info" if mamba else None)
+    reported = served.between((0, 23), (0, 24)) or (served.tag == "cu130-nightly" and not served.reported)
+    if reported or (served.tag == "nightly" and not served.reported):
+        summary = f"attention-backend {backend} is forced on a hybrid model"
+        remedy = "remove attention-backend if it crashes"
+        yield served.say("attention-backend", summary, remedy, severity=None if reported else "info")
 
 
 @rule(
@@ -227,19 +234,21 @@ def flashinfer_attention(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-132",
     "Marlin serves gpt-oss",
-    source="https://github.com/vllm-project/vllm/issues/37030, https://github.com/vllm-project/vllm/issues/41902, "
-    "https://github.com/vllm-project/vllm/issues/41477 (0.20); "
-    f"it answered on NGC 26.04: {sources.TWO_SPARKS}",
+    source="https://github.com/vllm-project/vllm/issues/37030 (0.16), "
+    "https://github.com/vllm-project/vllm/issues/41902, https://github.com/vllm-project/vllm/issues/41477 (0.20, "
+    f"Marlin by default); it answered on NGC 26.04: {sources.TWO_SPARKS}",
 )
 def marlin_gpt_oss(served: Served) -> Iterator[Seen]:
-    """On vLLM 0.19 and 0.20 Marlin gave gpt-oss a wrong first Harmony token on a GB10: content and reasoning are null.
+    """On vLLM 0.16 to 0.20 Marlin gave gpt-oss a wrong first Harmony token on a GB10: content and reasoning are null.
 
-    The reporter's tests pass on 0.23.1rc1. Sources disagree: others measured gpt-oss with Marlin on 0.19.
+    vLLM takes Marlin there by default, and no other backend started but `emulation`, at 5 tok/s. The reporter's tests
+    pass on 0.23.1rc1. Sources disagree: two Sparks measured gpt-oss with Marlin on NGC 26.04, where it is info.
     """
-    reported = served.since(0, 19) and served.since(0, 21) is False
-    if served.spark and reported and served.named("gpt-oss") and served.text("moe-backend") == "marlin":
+    marlin = served.text("moe-backend") in {None, "auto", "marlin"}
+    if served.spark and served.named("gpt-oss") and marlin and served.between((0, 16), (0, 21)):
         summary = "gpt-oss may answer nothing with Marlin on this vLLM"
-        yield served.say("moe-backend", summary, "use an image with vLLM 0.23 or newer")
+        severity: Severity | None = "info" if served.family == "ngc" else None
+        yield served.say("moe-backend", summary, "use an image with vLLM 0.23 or newer", severity=severity)
 
 
 @rule(

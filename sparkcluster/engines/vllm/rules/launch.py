@@ -106,6 +106,31 @@ def open_ray(served: Served) -> Iterator[Seen]:
             yield served.say(at, "Ray is started a second time", remedy, severity="warning")
 
 
+@rule(
+    "SM121-127",
+    "The GPU is visible",
+    severity="error",
+    source="https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html",
+)
+def visible(served: Served) -> Iterator[Seen]:
+    """A Spark has one GPU, number 0: with CUDA_VISIBLE_DEVICES=1 CUDA sees none, and the engine fails at startup.
+
+    CUDA ignores what follows an index that is not there, so `0,1` is the same as `0`. A UUID is that of one node's GPU.
+    """
+    name = "CUDA_VISIBLE_DEVICES"
+    written = served.playbook.env.get(name)
+    if written is None or not served.spark or written == "0":
+        return
+    remedy = f"remove {name} from env: a Spark has one GPU"
+    first = written.partition(",")[0].strip()
+    if first == "0":
+        yield served.say(("env", name), f"{name} lists GPUs that a Spark does not have", remedy, severity="warning")
+    elif first.startswith("GPU-"):
+        yield served.say(("env", name), f"{name} is the GPU of one node", remedy, severity="warning")
+    else:
+        yield served.say(("env", name), f"{name}={written} leaves no GPU visible", remedy)
+
+
 @rule("MDL-004", "The model is pinned", severity="info", source="docs.vllm.ai, Security")
 def revision(served: Served) -> Iterator[Seen]:
     """The owner of a branch can change it; `up` and `stage` report a commit that is not the one first staged.

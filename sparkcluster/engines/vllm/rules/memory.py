@@ -9,6 +9,7 @@ from sparkcluster.engines.vllm import defaults
 from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.findings import Severity
 
 SHARE = "gpu-memory-utilization"
 # The most that was served with and measured (conselara.dev/notes/dgx-spark-benchmarks).
@@ -18,6 +19,8 @@ START = 0.83
 # At this context over two Sparks 0.82 ran, and more failed under load (conselara.dev/tags/vllm).
 LONG = 131072
 LONG_CEILING = 0.82
+# Above four streams the cost for each outweighs the gain of batching (sources.VLLM_BLOG); 1 to 4: sources.GUIDE.
+STREAMS = 4
 
 
 @rule(
@@ -38,12 +41,14 @@ def ceiling(served: Served) -> Iterator[Seen]:
     if share is None:
         default = defaults.utilizations(served.versions)[0]
         if SHARE not in served.values and default > CEILING:
-            summary = f"{SHARE} is not set: vLLM takes {default:.0%} of the memory"
+            summary = f"{SHARE} is not set: vLLM takes {percent(default)} of the memory"
             yield served.say(SHARE, summary, f"write {SHARE}: 0.82", severity="warning")
     elif share > CEILING:
-        yield served.say(SHARE, f"{share:.0%} of the memory leaves too little for the system", f"write {SHARE}: 0.82")
+        yield served.say(
+            SHARE, f"{percent(share)} of the memory leaves too little for the system", f"write {SHARE}: 0.82"
+        )
     elif share > SAFE:
-        summary = f"{share:.0%} of the memory is above the tested range"
+        summary = f"{percent(share)} of the memory is above the tested range"
         yield served.say(SHARE, summary, f"write {SHARE}: 0.82 if it fails under load", severity="info")
 
 
@@ -61,22 +66,31 @@ def at_start(served: Served) -> Iterator[Seen]:
     """
     share = served.number(SHARE)
     if served.spark and share is not None and START < share <= SAFE:
-        summary = f"some Sparks have less than {share:.0%} of the memory free at the start"
+        summary = f"some Sparks have less than {percent(share)} of the memory free at the start"
         yield served.say(SHARE, summary, f"write {SHARE}: {LONG_CEILING} if the engine refuses to start")
 
 
-@rule("SM121-061", "A long context on two Sparks leaves memory", source=sources.TWO_SPARKS)
+@rule(
+    "SM121-061",
+    "A long context on two Sparks leaves memory",
+    source=f"{sources.TWO_SPARKS}; more, on newer builds: https://github.com/spark-arena/recipe-registry "
+    "(official-recipes/minimax-m2.7), https://github.com/eugr/spark-vllm-docker/issues/396",
+)
 def long_context(served: Served) -> Iterator[Seen]:
-    """At 131,072 tokens on two Sparks, more than 0.82 failed with Xid 43 under load.
+    """At 131,072 tokens with tensor parallel 2 over two Sparks, more than 0.82 failed with Xid 43 under load.
 
-    On one Spark the same context is served at 0.85.
+    Seen on NGC 26.04 (vLLM 0.19), so it is a warning on NVIDIA's images up to there. Recipes for newer builds have 0.85
+    on two Sparks at 196,608 tokens, where it is info. One Spark serves the same context at 0.85; more than two were not
+    reported.
     """
     share, tokens = served.number(SHARE), served.number("max-model-len")
-    if not served.spark or served.nodes < 2 or tokens is None or tokens < LONG:
+    if not served.spark or (served.nodes, served.ranks) != (2, 2) or tokens is None or tokens < LONG:
         return
     if share is not None and LONG_CEILING < share <= CEILING:
-        summary = f"{share:.0%} of the memory at {int(tokens)} tokens has failed with Xid 43 on two Sparks"
-        yield served.say(SHARE, summary, f"write {SHARE}: {LONG_CEILING}")
+        summary = f"{percent(share)} of the memory at {int(tokens)} tokens has failed with Xid 43 on two Sparks"
+        seen_there = served.family == "ngc" and served.since(0, 20) is False
+        severity: Severity | None = None if seen_there else "info"
+        yield served.say(SHARE, summary, f"write {SHARE}: {LONG_CEILING} if it fails under load", severity=severity)
 
 
 @rule(
@@ -88,13 +102,29 @@ def long_context(served: Served) -> Iterator[Seen]:
 def sequences(served: Served) -> Iterator[Seen]:
     """Above four streams each one gets slower, since they share the memory bandwidth.
 
-    In total more streams give more tokens: a dense model of 31B had 6 tok/s alone and 92 in 16 streams. So it is info,
-    above 16.
+    In total more streams give more tokens: a dense model of 31B had 6 tok/s alone and 92 in 16 streams, and NVIDIA's
+    recipe of Nemotron-3-Nano has eight. So it is info.
     """
     count = served.number("max-num-seqs")
-    if served.spark and count is not None and count > 16:
+    if served.spark and count is not None and count > STREAMS:
         summary = f"{int(count)} concurrent requests share the memory bandwidth"
         yield served.say("max-num-seqs", summary, "write max-num-seqs: 4 for a single user")
+
+
+@rule(
+    "SM121-065",
+    "Weights are not offloaded to the memory that they are in",
+    source="https://docs.vllm.ai, Engine Arguments (cpu-offload-gb); 34 GB more on a GB10 with "
+    "another engine: https://github.com/hao-ai-lab/FastVideo/pull/1710",
+)
+def offload(served: Served) -> Iterator[Seen]:
+    """CPU and GPU of a GB10 share one memory: what is offloaded stays in it, and is copied for every pass.
+
+    `--cpu-offload-gb` is for GPUs with memory of their own. It frees nothing here.
+    """
+    flag = "cpu-offload-gb"
+    if served.spark and (served.number(flag) or 0) > 0:
+        yield served.say(flag, "offloading frees no memory on a GB10", f"remove {flag}; lower {SHARE} or max-model-len")
 
 
 @rule("SM121-063", "The model was trained for the context", severity="error", source=sources.GUIDE)
@@ -130,3 +160,8 @@ def prefix_cache(served: Served) -> Iterator[Seen]:
     if served.named("Qwen3-Coder-Next") and not (default if written is None else written):
         remedy = "write enable-prefix-caching: true"
         yield served.say("enable-prefix-caching", "prefix caching is off for this model", remedy)
+
+
+def percent(share: float) -> str:
+    """``share`` as it was written: 0.825 is 82.5 %."""
+    return f"{share * 100:.3g}%"

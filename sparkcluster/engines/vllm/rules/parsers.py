@@ -48,13 +48,16 @@ def tools(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-082",
     "The tool parser fits the model",
-    source=f"{sources.GUIDE}; docs.vllm.ai, Tool Calling; the models' cards",
+    source=f"{sources.GUIDE}; docs.vllm.ai, Tool Calling; the models' cards; Gemma 4: "
+    "https://github.com/vllm-project/recipes/tree/main/models/Google; Nemotron 3: "
+    "https://github.com/vllm-project/recipes/tree/main/models/nvidia",
 )
 def tool_parser(served: Served) -> Iterator[Seen]:
     """A parser for another format leaves tool calls in the text, as JSON or tags.
 
     It depends on the model's family, not on the client: the agent Hermes does not need the parser hermes.
-    Gemma 4 26B-A4B needs pythonic, the other Gemma 4 models gemma4.
+    Sources disagree about Gemma 4 26B-A4B: vLLM's documentation and recipes name gemma4, a guide pythonic; both are
+    accepted.
     """
     parser, model = served.text(TOOLS), served.model
     if parser and model and model.tools and parser not in model.tools:

@@ -8,6 +8,7 @@ from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm import family_flags
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.findings import Severity
 
 # What --quantization does to plain weights while they are loaded.
 ONLINE = frozenset({"fp8", "bitsandbytes", "torchao", "experts_int8", "fp8_per_tensor", "fp8_per_block", "int8"})
@@ -32,19 +33,28 @@ def mxfp4(served: Served) -> Iterator[Seen]:
     "SM121-041",
     "The quantization matches the checkpoint",
     severity="error",
-    source=f"{sources.GUIDE}; {sources.VLLM_BLOG}",
+    source=f"{sources.GUIDE}; {sources.VLLM_BLOG}; fp4: "
+    "https://github.com/NVIDIA/dgx-spark-playbooks/blob/main/nvidia/nemotron/README.md, and "
+    "override_quantization_method in vllm/model_executor/layers/quantization/modelopt.py",
 )
 def mismatch(served: Served) -> Iterator[Seen]:
     """With another quantization than the checkpoint's, weights load wrongly or not at all.
 
     NVIDIA's NVFP4 repositories are ModelOpt's; those of RedHatAI, Unsloth and llm-compressor are compressed-tensors,
-    which vLLM detects. BF16 weights may be quantized while they are loaded, as by fp8.
+    which vLLM detects. BF16 weights may be quantized while they are loaded, as by fp8. For ModelOpt's checkpoints vLLM
+    replaces whatever is written by what config.json says: NVIDIA's command for Nemotron 3 Super has `fp4`, which is no
+    method of vLLM's. So another name is info there.
     """
     written = served.text("quantization")
     if written is None or served.kind is None or written in {"mxfp4", "gpt_oss_mxfp4", "auto", "none"}:
         return
     allowed = ONLINE if served.kind == "bf16" else family_flags.NAMES.get(served.kind)
-    if allowed is not None and written not in allowed:
+    if allowed is None or written in allowed:
+        return
+    if served.kind == "modelopt":
+        summary = f"quantization {written} has no effect: config.json says what the weights are"
+        yield served.say("quantization", summary, "remove quantization", severity="info")
+    else:
         summary = f"quantization {written} is set for {served.kind} weights"
         yield served.say("quantization", summary, "remove quantization: vLLM reads config.json")
 
@@ -73,26 +83,79 @@ def fastsafetensors(served: Served) -> Iterator[Seen]:
         yield served.say("load-format", "this image has no fastsafetensors", "remove load-format")
 
 
-@rule("SM121-044", "fastsafetensors has enough memory for its buffers", source=sources.MEMORY_NOTES)
+@rule(
+    "SM121-044",
+    "fastsafetensors has enough memory for its buffers",
+    severity="info",
+    source=f"{sources.MEMORY_NOTES}; with 0.8 and more: {sources.EUGR} (recipes)",
+)
 def fastsafetensors_memory(served: Served) -> Iterator[Seen]:
-    """It reads through buffers of its own; with more than 0.76 for the engine, a Spark froze briefly."""
+    """It reads through buffers of its own; with more than 0.76 for the engine, a Spark froze briefly, once.
+
+    Recipes that are in use have it with 0.8 and 0.85, so it is info. With Gemma 4 it is worse (SM121-047).
+    """
     share = served.number("gpu-memory-utilization")
     much = share > 0.76 if share is not None else "gpu-memory-utilization" not in served.values
     if served.spark and served.text("load-format") == "fastsafetensors" and much:
-        summary = "fastsafetensors with this much memory for the engine has frozen a Spark"
+        summary = "fastsafetensors with this much memory for the engine has frozen a Spark for a moment"
         yield served.say("load-format", summary, "write gpu-memory-utilization: 0.76 or less, or remove load-format")
 
 
-@rule("SM121-045", "The KV cache has a precision that the model tolerates", source=sources.GUIDE)
+@rule(
+    "SM121-047",
+    "Gemma 4 is not loaded by fastsafetensors",
+    severity="error",
+    source="https://github.com/eugr/spark-vllm-docker/issues/205 (two models of Spark, and its maintainer's)",
+)
+def fastsafetensors_gemma(served: Served) -> Iterator[Seen]:
+    """With Gemma 4 its memory grows until the node freezes or reboots, at 0 % of the weights.
+
+    Reported in April 2026 for Gemma 4 26B-A4B on builds of 0.19 and 0.20, where other models loaded; their recipe has
+    `instanttensor` since. An error on these versions, a warning where the version is unknown, and not reported on newer
+    ones.
+    """
+    newer = served.since(0, 21)
+    if served.spark and served.gemma_4 and served.text("load-format") == "fastsafetensors" and not newer:
+        summary = "fastsafetensors has frozen Sparks that loaded Gemma 4"
+        severity: Severity | None = None if newer is False else "warning"
+        yield served.say("load-format", summary, "write load-format: safetensors, or instanttensor", severity=severity)
+
+
+@rule(
+    "SM121-048",
+    "InstantTensor can load a drafter",
+    source="https://github.com/eugr/spark-vllm-docker/issues/211, https://github.com/scitix/InstantTensor/issues/12",
+)
+def instanttensor(served: Served) -> Iterator[Seen]:
+    """InstantTensor before 0.1.9, of June 2026, crashes when it loads the weights of a DFlash drafter.
+
+    Seen with Qwen3.5-122B and Qwen3.6-27B on builds of 0.19 to 0.20. A warning on vLLM up to 0.22, info where the
+    version is unknown.
+    """
+    newer = served.since(0, 23)
+    if served.dflash and served.text("load-format") == "instanttensor" and not newer:
+        summary = "InstantTensor before 0.1.9 crashes on DFlash drafters"
+        severity: Severity | None = None if newer is False else "info"
+        remedy = "write load-format: fastsafetensors or safetensors, or use an image with InstantTensor 0.1.9"
+        yield served.say("load-format", summary, remedy, severity=severity)
+
+
+@rule(
+    "SM121-045",
+    "The KV cache has a precision that the model tolerates",
+    source=f"{sources.GUIDE}; with FP8: {sources.EUGR} (recipes of Qwen3.5-35B-A3B and 397B-A17B)",
+)
 def fp8_cache(served: Served) -> Iterator[Seen]:
     """With an FP8 KV cache some models repeat themselves without end.
 
-    Reported for Qwen3.5. Recipes of Qwen3.6's NVFP4 and of Nemotron-3-Nano have it; vLLM's blog advises to check the
-    output, and says that it costs speed on a Spark.
+    Reported for Qwen3.5, by a guide that serves the 122B. A community's recipes have it for Qwen3.5's 35B and 397B and
+    leave it out for the 122B, so it is a warning for that and info for the others. Recipes of Qwen3.6's NVFP4 and of
+    Nemotron-3-Nano have it; vLLM's blog advises to check the output, and says that it costs speed on a Spark.
     """
     if served.named("Qwen3.5") and served.fp8_cache:
-        summary = "an FP8 KV cache makes this model repeat itself"
-        yield served.say("kv-cache-dtype", summary, "remove kv-cache-dtype")
+        summary = "an FP8 KV cache can make this model repeat itself"
+        severity: Severity | None = None if "122b" in served.playbook.model.label.lower() else "info"
+        yield served.say("kv-cache-dtype", summary, "remove kv-cache-dtype", severity=severity)
 
 
 @rule("SM121-046", "The checkpoint does not enable an FP8 KV cache", source=sources.GUIDE)

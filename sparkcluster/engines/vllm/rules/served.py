@@ -15,7 +15,7 @@ from sparkcluster.checks.registry import SECURITY, Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
 from sparkcluster.engines.vllm.arguments import Arguments
 from sparkcluster.engines.vllm.family_flags import Model
-from sparkcluster.engines.vllm.versions import Family
+from sparkcluster.engines.vllm.versions import Family, Version
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of, image_digest
@@ -43,7 +43,7 @@ class Served(Arguments):
         drivers: NVIDIA driver by node.
         baked: variables that the image sets.
         config: the model's config.json; empty where no node has it.
-        model: family of the model.
+        asked_family: whether a rule has asked for the family.
     """
 
     def __init__(self, context: Context) -> None:
@@ -69,7 +69,14 @@ class Served(Arguments):
         listed = self.config.get("architectures")
         named = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         architecture = playbook.model.architecture or next(iter(named), None)
-        self.model: Model | None = family_flags.family(playbook.model.label, architecture)
+        self._model = family_flags.family(playbook.model.label, architecture)
+        self.asked_family = False
+
+    @property
+    def model(self) -> Model | None:
+        """Family of the model; None where it is not known."""
+        self.asked_family = True
+        return self._model
 
     @functools.cached_property
     def spark(self) -> bool:
@@ -189,6 +196,26 @@ class Served(Arguments):
         """Whether it drafts with DFlash."""
         return self.draft.get("method") == "dflash"
 
+    @property
+    def mtp(self) -> bool:
+        """Whether the model's own layers draft: ``mtp``, or a family's older name of it, such as ``nemotron_h_mtp``."""
+        return str(self.draft.get("method", "")).endswith("mtp") and "model" not in self.draft
+
+    @property
+    def released(self) -> bool:
+        """Whether the image is vLLM's or NVIDIA's own, and not somebody's build."""
+        return self.family in {"upstream", "ngc"}
+
+    @property
+    def ranks(self) -> int:
+        """Tensor parallel size."""
+        size = self.playbook.tensor_parallel
+        return self.nodes // self.playbook.pipeline_parallel if size == "auto" else size
+
+    def between(self, first: Version, end: Version) -> bool:
+        """Whether the image's vLLM is known to be ``first`` or newer, and older than ``end``."""
+        return bool(self.since(*first)) and self.since(*end) is False
+
     def path(self, flag: str) -> KeyPath:
         """Where ``flag`` is written, or would be."""
         return self.paths.get(flag, ("args",) if self.playbook.command is None else ("command",))
@@ -214,6 +241,9 @@ class Served(Arguments):
 
 Rule = Callable[[Served], Iterable[Seen]]
 
+RULES: dict[str, Rule] = {}
+"""Every rule that ``rule`` registered, by its code."""
+
 
 def rule(code: str, title: str, *, severity: Severity = "warning", source: str) -> Callable[[Rule], Rule]:
     """Register a rule over what a playbook will run; its docstring is the reason, as for any check."""
@@ -226,6 +256,7 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
         accept = "" if code in SECURITY else f", or accept it by allow: [{{code: {code}, reason: …}}]"
         remedy = f"change the key that the finding names{accept}"
         check(code, title, stage="written", severity=severity, source=source, remedy=remedy)(judge)
+        RULES[code] = body
         return body
 
     return register

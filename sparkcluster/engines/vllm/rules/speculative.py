@@ -8,19 +8,34 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.findings import Severity
 
 CONFIG = "speculative-config"
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+DFLASH_RECIPES = f"{sources.EUGR} and https://github.com/spark-arena/recipe-registry (recipes of Qwen3.6 with DFlash)"
 # Builds that are made for DFlash on a GB10.
 BUILDS = ("aeon-7/", "z-lab/")
 # What the name of a drafter leaves out of its target's.
 _VARIANT = re.compile(r"-(nvfp4|fp8|bf16|it|instruct|dflash|b16|reasoning|heretic|speculator\.dflash)(?=-|$)")
 
 
-@rule("SM121-100", "DFlash has a BF16 KV cache", severity="error", source=sources.GUIDE)
+@rule(
+    "SM121-100",
+    "DFlash has a BF16 KV cache",
+    severity="error",
+    source=f"{sources.GUIDE}; the two together: "
+    "https://github.com/vllm-project/recipes/blob/main/models/nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16.yaml",
+)
 def dflash_cache(served: Served) -> Iterator[Seen]:
-    """DFlash's drafter reads the target's KV cache as BF16; with FP8 all its drafts are wrong."""
+    """DFlash's drafter reads the target's KV cache as BF16; with FP8 all its drafts are wrong.
+
+    vLLM's recipe of Nemotron 3.5 Lightning has both, with FlashInfer's attention for its drafter: a warning there.
+    """
     if served.dflash and served.fp8_cache:
-        yield served.say("kv-cache-dtype", "DFlash cannot draft from an FP8 KV cache", "remove kv-cache-dtype")
+        flashinfer = str(served.draft.get("attention_backend")).lower() == "flashinfer"
+        severity: Severity | None = "warning" if flashinfer else None
+        summary = "DFlash cannot draft from an FP8 KV cache"
+        yield served.say("kv-cache-dtype", summary, "remove kv-cache-dtype", severity=severity)
 
 
 @rule("SM121-101", "The image supports DFlash", severity="error", source=f"vLLM PR 41880; {sources.GUIDE}")
@@ -31,36 +46,52 @@ def dflash_version(served: Served) -> Iterator[Seen]:
         yield served.say(("image",), "this image does not support DFlash", remedy)
 
 
-@rule("SM121-102", "DFlash runs without DeepGEMM", source=sources.GUIDE)
+@rule(
+    "SM121-102",
+    "DFlash runs without DeepGEMM",
+    source=f"{sources.GUIDE}; without it: {DFLASH_RECIPES}",
+)
 def dflash_gemm(served: Served) -> Iterator[Seen]:
-    """DeepGEMM does not work with DFlash's drafts and fails silently: VLLM_USE_DEEP_GEMM=0 disables it."""
+    """DeepGEMM does not work with DFlash's drafts and fails silently: VLLM_USE_DEEP_GEMM=0 disables it.
+
+    Recipes for a community's builds do without it, so it is info there.
+    """
     if served.dflash and served.spark and served.playbook.env.get("VLLM_USE_DEEP_GEMM") != "0":
-        yield served.say(("env",), "DeepGEMM is enabled with DFlash", 'write VLLM_USE_DEEP_GEMM: "0"')
+        severity: Severity | None = None if served.released else "info"
+        remedy = 'write VLLM_USE_DEEP_GEMM: "0"'
+        yield served.say(("env",), "DeepGEMM is enabled with DFlash", remedy, severity=severity)
 
 
 @rule(
     "SM121-103",
     "DFlash's target uses Triton's attention",
     severity="error",
-    source=f"{sources.GUIDE}; flash_attn: https://github.com/AEON-7/vllm-dflash",
+    source=f"{sources.GUIDE}; flash_attn on 0.26: https://github.com/vllm-project/vllm/issues/50707; flash_attn runs: "
+    f"{DFLASH_RECIPES}, https://github.com/AEON-7/vllm-dflash; the drafter's: "
+    "https://github.com/vllm-project/recipes/blob/main/models/nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16.yaml",
 )
 def dflash_attention(served: Served) -> Iterator[Seen]:
-    """On a GB10 flash_attn and FlashInfer crash with DFlash; the drafter's own backend is best not set.
+    """On a GB10 flash_attn and FlashInfer have crashed with DFlash; the drafter's own backend is best not set.
 
-    Sources disagree: AEON-7's own image runs it with flash_attn on a GB10 and names Triton for when that fails, so it
-    is not reported.
+    Sources disagree. A guide saw crashes on nightlies of mid-2026, and 0.26 ended with an assertion of the GPU in
+    flash_attn's `varlen_fwd` unless VLLM_USE_V2_MODEL_RUNNER=1 was set: there it is an error. AEON-7's image and
+    recipes for two communities' builds run it with flash_attn, so outside vLLM's and NVIDIA's images it is not
+    reported. vLLM's recipe of Nemotron 3.5 Lightning sets the drafter's backend on a GB10.
     """
-    if not (served.dflash and served.spark) or "aeon-7/" in served.image:
+    if not (served.dflash and served.spark and served.released):
         return
     flag, remedy = "attention-backend", "write attention-backend: triton_attn"
     backend = served.text(flag)
     if backend is None or backend == "auto":
         yield served.say(flag, "attention-backend is not set with DFlash", remedy, severity="warning")
     elif backend != "triton_attn":
-        yield served.say(flag, f"{backend} crashes with DFlash on a GB10", remedy)
+        asserted = served.between((0, 26), (0, 27)) and served.playbook.env.get(RUNNER) != "1"
+        severity: Severity | None = None if asserted else "warning"
+        yield served.say(flag, f"{backend} has crashed with DFlash on a GB10", remedy, severity=severity)
     if "attention_backend" in served.draft:
         summary = "the drafter's attention backend is set"
-        yield served.say(CONFIG, summary, "remove attention_backend from speculative-config", severity="warning")
+        remedy = "remove attention_backend from speculative-config, if it crashes"
+        yield served.say(CONFIG, summary, remedy, severity="info")
 
 
 @rule(
@@ -75,24 +106,39 @@ def dflash_runner(served: Served) -> Iterator[Seen]:
     At the start, or at the first request by an assertion of the GPU in `varlen_fwd`; drafters for Qwen3.5, Qwen3.6
     and Gemma 4 are such. `VLLM_USE_V2_MODEL_RUNNER=1` supports them.
     """
-    reported = served.since(0, 26) and served.since(0, 28) is False
-    runner = served.playbook.env.get("VLLM_USE_V2_MODEL_RUNNER")
-    if served.dflash and reported and runner != "1":
+    reported = served.between((0, 26), (0, 28))
+    if served.dflash and reported and served.playbook.env.get(RUNNER) != "1":
         summary = "a DFlash drafter that mixes sliding and full attention fails on this vLLM"
-        yield served.say(CONFIG, summary, 'write VLLM_USE_V2_MODEL_RUNNER: "1" under env')
+        yield served.say(CONFIG, summary, f'write {RUNNER}: "1" under env')
 
 
-@rule("SM121-104", "DFlash drafts for weights that it was trained on", source=sources.GUIDE)
+@rule(
+    "SM121-104",
+    "DFlash drafts for weights that it was trained on",
+    source=f"{sources.GUIDE}; FP8 targets on other builds: {DFLASH_RECIPES}; drafters for NVFP4: "
+    "https://github.com/vllm-project/recipes/blob/main/models/nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16.yaml",
+)
 def dflash_weights(served: Served) -> Iterator[Seen]:
     """With quantized weights on stock vLLM only the first few of 15 tokens are accepted, and it gets slower.
 
     Images built for DFlash on a GB10 (aeon-7, z-lab) do well with their own quantized targets; BF16 targets do
-    everywhere.
+    everywhere, and a drafter whose name has the target's format was trained for it. Recipes for a community's builds
+    draft for FP8, so it is info there.
     """
     quantized = served.kind not in {None, "bf16"} or served.fp4
-    if served.dflash and served.spark and quantized and not any(build in served.image for build in BUILDS):
+    drafter = str(served.draft.get("model", "")).lower()
+    trained = served.weights is not None and served.weights in drafter
+    if (
+        served.dflash
+        and served.spark
+        and quantized
+        and not trained
+        and not any(each in served.image for each in BUILDS)
+    ):
         summary = "few of DFlash's drafts are accepted with quantized weights"
-        yield served.say(CONFIG, summary, "use the model in BF16, an image built for DFlash, or method: mtp")
+        severity: Severity | None = None if served.released else "info"
+        remedy = "use the model in BF16, an image built for DFlash, or method: mtp"
+        yield served.say(CONFIG, summary, remedy, severity=severity)
 
 
 @rule("SM121-105", "The drafter was trained for this model", source=sources.GUIDE)

@@ -1,0 +1,34 @@
+"""Recipes that are published and run on Sparks: no rule calls one of them an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkcluster import checks
+from sparkcluster.checks.registry import SECURITY
+
+RECIPES = yaml.safe_load((Path(__file__).parents[3] / "data/published_recipes.yaml").read_text(encoding="utf-8"))
+
+
+def name(recipe):
+    """The end of its address and its model, to be found by in a report."""
+    return f"{recipe['url'].rpartition('/')[2]}-{recipe['model'].get('id', 'path').rpartition('/')[2]}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name)
+def test_a_published_recipe_has_no_errors(cluster, recipe):
+    playbook = {key: value for key, value in recipe.items() if key != "url"}
+    nodes = playbook.setdefault("tensor_parallel", 1) * playbook.get("pipeline_parallel", 1)
+    spec = cluster({f"n{number}": f"192.168.86.1{number}" for number in range(nodes)}, playbook=playbook)
+    findings = [each for each in checks.check_written(spec) if each.code not in SECURITY]
+    assert [(each.code, each.summary) for each in findings if each.severity == "error"] == []
+
+
+def test_they_are_of_several_authors():
+    """One author's habits are not what works for all."""
+    owners = [recipe["url"].split("/")[3] for recipe in RECIPES]
+    assert len(RECIPES) > 60
+    assert all(owners.count(owner) > 2 for owner in ("NVIDIA", "vllm-project", "eugr", "spark-arena", "littlecedar"))
