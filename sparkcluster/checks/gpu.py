@@ -62,8 +62,9 @@ def gpu(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
 def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Drivers 590.x deadlock while capturing CUDA graphs on GB10: the engine hangs without a message.
 
-    580.142 is tested. A warning with `enforce-eager: true`, which captures no graphs, and for NGC 25.12.post1, which
-    is built for 590.44 and newer; it also runs on 580 by forward compatibility.
+    580.142 is tested. Sources disagree: one guide measured the deadlock and tells to stay on 580; another has users of
+    NGC 25.12.post1 update to 590.44, for which that image is built, where forward compatibility from 580 is not
+    available. So it is a warning for that image, and with `enforce-eager: true`, which captures no graphs.
     """
     playbook = context.spec.playbook
     eager = playbook.args.get("enforce-eager", playbook.args.get("enforce_eager")) is True

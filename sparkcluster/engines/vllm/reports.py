@@ -1,7 +1,7 @@
 """Reports of vLLM's users and makers on which checks of every engine rest, by code."""
 
 REPORTS = {
-    "HOST-010": "practitioner's guide to vLLM on DGX Spark: 590.x deadlocks CUDA graphs on GB10",
+    "HOST-010": "deadlock: https://conselara.dev/tags/vllm/; 590.44 for NGC 25.12.post1: https://vlaicu.io/posts/dgx-vllm-playbook/",
     "IMG-006": "vLLM 0.19 and NGC 26.04 come without Ray: `ray: command not found`",
     "IMG-007": "vLLM: `unrecognized arguments`",
     "IMG-008": "vLLM: `invalid tool call parser`",

@@ -21,7 +21,7 @@ FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
     "RUN-011",
     "The experts run on the requested kernel",
     source="vllm-project/vllm#31085",
-    remedy="an image whose vLLM has --moe-backend (0.19 and newer)",
+    remedy="an image whose vLLM has --moe-backend (0.17.1 and newer)",
 )
 def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
     """On sm_121 only Marlin computes FP4 experts correctly; vLLM may choose another kernel silently.
