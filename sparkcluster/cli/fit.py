@@ -47,7 +47,7 @@ def _memory(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show how much memory a playbook needs; exit 1 where it does not fit."""
+    """Show how much memory a playbook needs; exit 1 where it does not fit, 0 where it does or is too close to say."""
     from sparkcluster import engines
     from sparkcluster.cli.progress import Waiting
     from sparkcluster.errors import SparkclusterError, UsageError
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         emit_json(forecast)
     else:
         show(forecast)
-    return 0 if forecast["fits"] else 1
+    return 1 if forecast["fits"] is False else 0
 
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int]:
@@ -111,6 +111,9 @@ def show(forecast: Mapping[str, Any]) -> None:
     say()
     context = f"{forecast['context']:,} tokens"
     say(f"KV cache     {cache['tokens']:,} tokens: {cache['concurrency']:.2f} requests of {context} at once")
+    if cache["tokens_least"] != cache["tokens_most"]:
+        between = f"{cache['tokens_least']:,} and {cache['tokens_most']:,}"
+        say(f"             between {between} tokens, by what a step really takes")
     say(f"one request  {_gb(cache['bytes_per_request'])} of {context}")
     needed = f"gpu-memory-utilization {smallest:.2f}" if smallest <= 1 else "more than the node has"
     say(f"needs        {needed} for {_requests(forecast['concurrency_wanted'])} at once")
@@ -118,6 +121,8 @@ def show(forecast: Mapping[str, Any]) -> None:
         note(line)
     for problem in forecast["problems"]:
         note(f"does not fit: {problem}")
+    for doubt in forecast["doubts"]:
+        note(f"too close to say whether it fits: {doubt}")
     for advice in forecast["advice"]:
         note(f"hint: {advice}")
 

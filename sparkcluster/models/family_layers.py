@@ -41,9 +41,12 @@ UNKNOWN = {
     "qwen4_exp_text",
     "zamba2",
 }
+PURE_STATES = {"mamba", "falcon_mamba", "mamba2"}
 ATTENTION_WORDS = {"full_attention", "attention", "*"}
 SILENT_WORDS = {"mlp", "moe", "-", "E", "O"}
 STATE_WORDS = {"mamba", "mamba2", "linear_attention", "conv", "M"}
+BOTH = "both"
+"""A layer with a state and with attention."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,23 +71,22 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
             f"{text.name}: how much memory {shape.model_type or 'this model'} needs is unknown",
             hint="start it once, and read `GPU KV cache size` in sparkcluster logs INVENTORY",
         )
-    if shape.model_type in LATENT and text.has("kv_lora_rank"):
+    if _is_latent(text, shape):
         latent = Latent(text.number("kv_lora_rank", most=1 << 16), text.number("qk_rope_head_dim", most=1 << 14))
         twice = 2 if shape.model_type == "longcat_flash" else 1
         return [latent] * (shape.layers * twice)
-    if shape.model_type in {"mamba", "falcon_mamba"}:
-        return [_mamba1(text, shape)] * shape.layers
-    if shape.model_type == "mamba2":
-        return [_mamba2(text, shape)] * shape.layers
+    if shape.model_type in PURE_STATES:
+        made = _mamba2(text, shape) if shape.model_type == "mamba2" else _mamba1(text, shape)
+        return [made] * shape.layers
     if shape.heads == 0:
         raise text.refused("num_attention_heads", "is missing")
     if shape.model_type == "falcon_h1":
         return [cache for _ in range(shape.layers) for cache in (_mamba2(text, shape), _attention(text, shape))]
-    kinds = _kinds(text, shape)
+    words = kinds(text, shape)
     shared = text.number("num_kv_shared_layers", default=0, least=0, most=shape.layers)
     layered = text.below("per_layer_config")
     found: list[Cache] = []
-    for at, kind in enumerate(kinds[: shape.layers - shared]):
+    for at, kind in enumerate(words[: shape.layers - shared]):
         # transformers 5 writes what differs from layer to layer under the layer's number.
         found += _of(kind, text.over(layered.below(str(at))) if layered is not None else text, shape)
     return found
@@ -104,9 +106,12 @@ def _of(kind: str, text: Document, shape: Shape) -> list[Cache]:
     raise text.refused("layer_types", f"lists an unknown kind of layer: {kind[:40]}")
 
 
-def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - one way of writing it after another
+def kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - one way of writing it after another
     """One word for each layer: what it is."""
     layers = shape.layers
+    alike = _alike(text, shape)
+    if alike is not None:
+        return [alike] * layers
     pattern = text.text("hybrid_override_pattern") or text.text("hybrid_layer_pattern")
     if pattern and shape.model_type.startswith("nemotron"):
         pattern = pattern.replace("|", "")
@@ -131,6 +136,15 @@ def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - on
         full = set(text.numbers("full_attn_idxs"))
         return ["full_attention" if at in full else "conv" for at in range(layers)]
     return _windows(text, shape)
+
+
+def _alike(text: Document, shape: Shape) -> str | None:
+    """The word of each layer, for families whose layers are all alike."""
+    if shape.model_type in PURE_STATES:
+        return "mamba"
+    if shape.model_type == "falcon_h1":
+        return BOTH
+    return "full_attention" if _is_latent(text, shape) else None
 
 
 def _windows(text: Document, shape: Shape) -> list[str]:
@@ -246,10 +260,49 @@ def state_dtype(text: Document, model_type: str) -> str | None:
     return None
 
 
-def expert_layers(text: Document, layers: int) -> int:
-    """How many layers have a mixture of experts."""
-    pattern = text.text("hybrid_override_pattern")
-    if pattern:
-        return sum(letter in "EO" for letter in pattern)
-    dense = text.number("first_k_dense_replace", "num_dense_layers", default=0, least=0, most=layers)
-    return layers - dense
+@dataclasses.dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts: how many there are in a layer, the width of one, and of those that every token takes."""
+
+    count: int
+    width: int
+    shared_width: int
+
+
+def experts(text: Document) -> Experts | None:
+    """The mixture of experts that some layers have; None for a dense model."""
+    count = text.number(
+        "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", default=0, least=0, most=1 << 16
+    )
+    if count < 2:
+        return None
+    width = text.number("moe_intermediate_size", "intermediate_size", most=1 << 24)
+    shared = text.number(
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", default=0, least=0, most=1 << 24
+    )
+    if not shared:
+        shared = width * text.number("n_shared_experts", "num_shared_experts", default=0, least=0, most=1024)
+    return Experts(count, width, shared)
+
+
+def is_mixed(text: Document, shape: Shape, layer: int, kind: str) -> bool:
+    """Whether a layer of a model with experts has them."""
+    if shape.model_type.startswith("nemotron"):
+        return kind in {"E", "O", "moe"}
+    words = text.words("mlp_layer_types")
+    if words is not None:
+        return layer >= len(words) or words[layer] != "dense"
+    often = text.values.get("moe_layer_freq")
+    if isinstance(often, list):
+        numbers = text.numbers("moe_layer_freq")
+        return layer >= len(numbers) or numbers[layer] != 0
+    if layer in text.numbers("mlp_only_layers"):
+        return False
+    step = text.number("decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period", default=1, most=1024)
+    offset = text.number("expert_layer_offset", default=step - 1, least=0, most=1024)
+    dense = text.number("first_k_dense_replace", "num_dense_layers", default=0, least=0, most=shape.layers)
+    return layer >= dense and layer % step == offset % step
+
+
+def _is_latent(text: Document, shape: Shape) -> bool:
+    return shape.model_type in LATENT and text.has("kv_lora_rank")

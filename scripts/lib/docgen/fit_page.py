@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from docgen import fit_text
+from docgen import fit_text, fit_weights
 from sparkcluster.engines.vllm.fit import Fit, fit
 from sparkcluster.engines.vllm.kv import Engine
 from sparkcluster.engines.vllm.weights import Weights, of_config
@@ -21,64 +21,8 @@ WITHIN = 0.10
 GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
 NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
 
-QWEN: dict[str, Any] = {
-    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-    "model_type": "qwen3_5_moe",
-    "vision_config": {"depth": 27},
-    "text_config": {
-        "model_type": "qwen3_5_moe_text",
-        "num_hidden_layers": 40,
-        "hidden_size": 2048,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "full_attention_interval": 4,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
-        "mamba_ssm_dtype": "float32",
-        "num_experts": 256,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "mtp_num_hidden_layers": 1,
-        "vocab_size": 248320,
-        "max_position_embeddings": 262144,
-    },
-    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-}
-"""Qwen3.6-35B-A3B: layers, heads and sizes as its card has them (huggingface.co/Qwen/Qwen3.6-35B-A3B), which are the
-defaults of transformers' Qwen3_5MoeTextConfig; the state's dtype and the number of MTP layers as its config.json is
-quoted in public code that reads it."""
-
-NEMOTRON: dict[str, Any] = {
-    "architectures": ["NemotronHForCausalLM"],
-    "model_type": "nemotron_h",
-    "num_hidden_layers": 52,
-    "hidden_size": 2688,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
-    "mamba_num_heads": 64,
-    "mamba_head_dim": 64,
-    "ssm_state_size": 128,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "mamba_ssm_cache_dtype": "float32",
-    "intermediate_size": 1856,
-    "moe_intermediate_size": 1856,
-    "moe_shared_expert_intermediate_size": 3712,
-    "n_routed_experts": 128,
-    "n_shared_experts": 1,
-    "vocab_size": 131072,
-    "max_position_embeddings": 262144,
-    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
-}
-"""Nemotron-3-Nano-30B-A3B: NVIDIA-NeMo/Megatron-Bridge and NVIDIA/Megatron-LM have its pattern and sizes, and its
-config.json is quoted in public code that reads it."""
-
+QWEN = fit_weights.config("nvidia/Qwen3.6-35B-A3B-NVFP4")
+NEMOTRON = fit_weights.config("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4")
 QWEN_ENGINE = Engine(
     65536, version=(0, 23), sequences=4, kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True
 )
@@ -122,12 +66,12 @@ class Cell:
         )
 
 
-def _qwen(utilization: float) -> Fit:
+def qwen(utilization: float) -> Fit:
     config = parse(QWEN, "Qwen3.6-35B-A3B")
     return fit(config, QWEN_ENGINE, QWEN_WEIGHTS, spark(), utilization=utilization)
 
 
-def _nemotron(utilization: float, *, falls_back: bool = False) -> Fit:
+def nemotron(utilization: float, *, falls_back: bool = False) -> Fit:
     config = parse(NEMOTRON, "Nemotron-3-Nano-30B-A3B")
     engine = dataclasses.replace(NEMOTRON_ENGINE, falls_back=falls_back)
     return fit(config, engine, NEMOTRON_WEIGHTS, spark(), utilization=utilization)
@@ -135,7 +79,7 @@ def _nemotron(utilization: float, *, falls_back: bool = False) -> Fit:
 
 def qwen_cells() -> Iterator[Cell]:
     """The start-up log and the table of the guide, for Qwen3.6-35B-A3B-NVFP4 with its own drafts."""
-    log = _qwen(0.85)
+    log = qwen(0.85)
     yield Cell("log at 0.85", "KV cache", 76.49, "GiB", log.pool_bytes / GIB, set_by=True)
     yield Cell("log at 0.85", "tokens", 4_843_965, "tokens", log.tokens)
     yield Cell("log at 0.85", "concurrency at 65,536", 73.91, "x", log.concurrency)
@@ -146,13 +90,13 @@ def qwen_cells() -> Iterator[Cell]:
     yield Cell("log at 0.85", "weights, estimated from the config", 21.94, "GiB", _weights(QWEN, drafts=True))
     table = ((0.85, 76, 4.8, 74), (0.5, 39, 2.4, 37), (0.4, 23, 1.4, 22))
     for utilization, gib, million, times in table:
-        found = _qwen(utilization)
+        found = qwen(utilization)
         where = f"table at {utilization}"
         yield Cell(where, "KV cache", gib, "GiB", found.pool_bytes / GIB, about=True)
         yield Cell(where, "tokens", million, "million", found.tokens / 1e6, about=True)
         yield Cell(where, "concurrency at 64K", times, "x", found.concurrency, about=True)
     for utilization, freed in ((0.5, 45), (0.4, 58)):
-        more = (log.budget_bytes - _qwen(utilization).budget_bytes) / 1e9
+        more = (log.budget_bytes - qwen(utilization).budget_bytes) / 1e9
         yield Cell(f"table at {utilization}", "freed against 0.85", freed, "GB", more, about=True)
 
 
@@ -160,22 +104,22 @@ def nemotron_cells() -> Iterator[Cell]:
     """The two tables of the NVFP4 guide; its GB are GiB, as 0.2 of 121.6 GiB being 24.3 shows."""
     rows = ((0.2, "Marlin, eager", 32.1, 4.2, 292), (0.3, "Marlin, CUDA graphs", 45.6, 15.9, 1100))
     for utilization, name, loaded, gib, thousand in (*rows, (0.9, "Marlin", 117.3, 89.4, 6200)):
-        found, first = _nemotron(utilization), utilization == 0.2
+        found, first = nemotron(utilization), utilization == 0.2
         where = f"{name}, {utilization}"
         yield Cell(where, "memory in use", loaded, "GiB", _used(found), set_by=first)
         yield Cell(where, "KV cache", gib, "GiB", found.pool_bytes / GIB, set_by=first)
         yield Cell(where, "tokens", thousand, "thousand", found.tokens / 1000)
         own = found.layout.tokens(int(gib * GIB)) / 1000
         yield Cell(f"{where}, from its own {gib} GiB", "tokens", thousand, "thousand", own)
-    yield Cell("Marlin, 0.9", "requests of 8,192 tokens", 1247, "x", _nemotron(0.9).concurrency)
-    found = _nemotron(0.2, falls_back=True)
+    yield Cell("Marlin, 0.9", "requests of 8,192 tokens", 1247, "x", nemotron(0.9).concurrency)
+    found = nemotron(0.2, falls_back=True)
     yield Cell("FlashInfer, 0.2", "memory in use", 39.0, "GiB", _used(found), set_by=True)
     yield Cell("FlashInfer, 0.2", "KV cache", 3.3, "GiB", found.pool_bytes / GIB, set_by=True)
     yield Cell("FlashInfer, 0.2", "tokens", 225, "thousand", found.tokens / 1000)
     own = found.layout.tokens(int(3.3 * GIB)) / 1000
     yield Cell("FlashInfer, 0.2, from its own 3.3 GiB", "tokens", 225, "thousand", own)
-    yield Cell("NVIDIA's defaults, 0.9", "memory in use", 120, "GiB", _used(_nemotron(0.9)), about=True)
-    yield Cell("NVIDIA's defaults, 0.9", "KV cache", 90, "GiB", _nemotron(0.9).pool_bytes / GIB, about=True)
+    yield Cell("NVIDIA's defaults, 0.9", "memory in use", 120, "GiB", _used(nemotron(0.9)), about=True)
+    yield Cell("NVIDIA's defaults, 0.9", "KV cache", 90, "GiB", nemotron(0.9).pool_bytes / GIB, about=True)
     for utilization, allowed in (
         (0.01, 1.2),
         (0.05, 6.1),
@@ -185,17 +129,17 @@ def nemotron_cells() -> Iterator[Cell]:
         (0.5, 60.8),
         (0.9, 109.4),
     ):
-        yield Cell(f"at {utilization}", "allowed", allowed, "GiB", _nemotron(utilization).budget_bytes / GIB)
+        yield Cell(f"at {utilization}", "allowed", allowed, "GiB", nemotron(utilization).budget_bytes / GIB)
     for utilization, gib in ((0.05, -14.0), (0.15, -1.8)):
-        yield Cell(f"at {utilization}", "KV cache", gib, "GiB", _nemotron(utilization).pool_bytes / GIB)
-    yield Cell("at 0.5", "KV cache", 40, "GiB", _nemotron(0.5).pool_bytes / GIB, about=True)
+        yield Cell(f"at {utilization}", "KV cache", gib, "GiB", nemotron(utilization).pool_bytes / GIB)
+    yield Cell("at 0.5", "KV cache", 40, "GiB", nemotron(0.5).pool_bytes / GIB, about=True)
     yield Cell("on disk", "weights, estimated from the config", 19, "GB", _weights(NEMOTRON) * GIB / 1e9)
 
 
-def starts() -> list[tuple[float, bool, bool]]:
-    """Utilization, whether Nemotron started there, and whether ``fit`` says so."""
+def starts() -> list[tuple[float, bool, str]]:
+    """Utilization, whether Nemotron started there, and what ``fit`` says."""
     told = ((0.01, False), (0.05, False), (0.15, False), (0.2, True), (0.3, True), (0.5, True), (0.9, True))
-    return [(utilization, started, _nemotron(utilization).fits) for utilization, started in told]
+    return [(utilization, started, nemotron(utilization).verdict) for utilization, started in told]
 
 
 def _used(found: Fit) -> float:
@@ -228,15 +172,18 @@ def _number(value: float, unit: str) -> str:
 
 def page() -> str:
     """The text of docs/fit.md."""
+    from docgen import fit_ranges
+
     began = "\n".join(
-        f"| {utilization} | {'started' if started else 'failed'} | {'fits' if says else 'does not fit'} |"
-        for utilization, started, says in starts()
+        f"| {utilization} | {'started' if started else 'failed'} | {says} |" for utilization, started, says in starts()
     )
     return fit_text.PAGE.format(
         agreement=fit_text.agreement(),
+        weights=fit_weights.table(),
         guide=GUIDE,
         nvfp4=NVFP4_GUIDE,
         qwen=table(qwen_cells),
         nemotron=table(nemotron_cells),
         starts=began,
+        ranges=fit_ranges.table(),
     )

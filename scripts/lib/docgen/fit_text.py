@@ -12,7 +12,8 @@ in which case the weights are estimated.
 
 It shows: whether it fits; what takes how much; how many tokens of KV cache vLLM will log; how many requests of full context
 that is; the smallest `--gpu-memory-utilization` for `--context` and `--concurrency`; what is left for the system; what to
-change if it does not fit. It exits with 1 if it does not fit. `--json` has all of it in bytes.
+change if it does not fit. It exits with 1 if it does not fit, and with 0 if it does or is too close to say. `--json` has all of it in
+bytes.
 
 ```
 sparkcluster fit qwen3.6-35b-a3b-nvfp4
@@ -23,11 +24,12 @@ sparkcluster fit my-playbook.yaml --config ~/models/mine --nodes 2
 A Spark's 128 GB are GiB: Linux and CUDA see 121.6 GiB (130.6 GB) of them. Every figure is given in GB (10⁹) and GiB (2³⁰).
 
 `gpu-memory-utilization: auto` in a playbook takes the smallest utilization that holds `max-num-seqs` (4 if not set)
-requests of `max-model-len`, with 0.02 for what a step needs, and nothing above 0.90. It is computed from the model, the
+requests of `max-model-len` even if a step takes the most that was measured, and nothing above 0.90. It is computed from the model, the
 arguments and the installed memory, never from free memory, so that the plan stays the same. It needs the model's config on
 every node: without it `plan` fails and names `sparkcluster stage`.
 
-Before a launch, check FIT-001 computes the same from the model on each node and that node's memory, and FIT-003 checks that
+Before a launch, check FIT-001 computes the same from the model on each node and that node's memory: "does not fit" is an error, "too
+close to say" a warning. FIT-003 checks that
 the least it needs is free. Nodes without the model are skipped; FIT-002 reports a model whose memory cannot be computed.
 
 ## What is counted, and what is estimated
@@ -36,7 +38,7 @@ the least it needs is free. Nodes without the model are skipped; FIT-002 reports
 |---|---|
 | weights of a rank | counted from the tensors: what vLLM shards is shared by the ranks, norms, routers and latent projections are on each; KV heads are replicated where there are fewer than ranks; the vocabulary is padded to 64 |
 | KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the reserved block (`engines/vllm/kv.py`) |
-| a step, driver, CUDA graphs | estimated from the largest batch and the model's widths; constants set by two measurements, marked below |
+| a step, driver, CUDA graphs, loader | estimated from the largest batch and the model's widths; constants set by measurements, marked below |
 | the engine's processes, the system | 3 GiB and 5 GiB, from measurements below |
 
 vLLM's bookkeeping differs by version. Four things to know: `gpu-memory-utilization` is 0.92 by default since 0.20, and 0.9
@@ -51,6 +53,17 @@ delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, �
 models with layers of their own (DFlash, Eagle), and layouts that pack layers of different page sizes side by side, are not
 counted. The weights of draft models are where `sparkcluster fit` reads the hub, and not in the checks.
 
+## Weights, estimated from config.json alone
+
+Without the tensors, weights are the sum of every matrix that the model's family has, in the bits in which its
+`quantization_config` says that each is stored (`models/modules.py`, `models/quantization.py`). Published sizes beside it:
+
+{weights}
+
+The configurations are those of `sparkcluster/models/recorded`; the one of Intel's INT4 and those of NVIDIA's NVFP4 and the FP8 of 27B are
+written from the descriptions in their sources (`scripts/lib/docgen/fit_weights.py`). Where a checkpoint's method is not known, its size
+is unknown, and `fit` says so instead of taking 16 bits.
+
 ## Against real vLLM
 
 `tests/lab/test_fit.py` makes small checkpoints (real config, real safetensors, random weights), predicts, then starts vLLM 0.32.0
@@ -60,6 +73,23 @@ for CPU with 1 GiB of KV cache for each rank (`VLLM_CPU_KVCACHE_SPACE=1`), conte
 
 The limit is 2 %; changing a model's `num_key_value_heads`, or the block size inside `fit`, breaks it
 (`tests/unit/engines/vllm/test_kv.py`).
+
+## The verdict, and its range
+
+`fit` says "fits", "does not fit" or "too close to say" (`verdict` in `--json`; exit code 1 for "does not fit" alone). What a step
+takes is an estimate, and vLLM's own profiling on memory that CPU and GPU share differs from one start to the next: three starts
+of one recipe had 16.93, 17.59 and 18.13 GiB of KV cache. So KV cache has a range (`bytes_least`, `bytes_most`): a step may take 0.4
+of the estimate, or 1.35 of it and 1 GiB, and weights that are estimated from config.json may be 5 % off. It fits if the least is enough, it does
+not if the most is not. `safe_gpu_memory_utilization` is what fits with the least, and what `auto` takes.
+
+Two terms are counted beside the batch: CUDA graphs from vLLM 0.20 on (0.05 GiB each: up to 102 with the default of 1,024 sequences, seven
+with four), and the loader (`--load-format instanttensor`: 4.4 GiB).
+
+{ranges}
+
+The size of MiniMax-M2.7's checkpoint was not published with the log: groups of 32 are assumed, for which the estimate is 60.8 GiB a
+rank. With groups of 128 it is 55.8, and both figures are inside the range too. The cards of the RTX 5090 rows have 31.4 GiB; their
+weights are those of the log.
 
 ## Against measurements on Sparks
 

@@ -64,9 +64,9 @@ def integer(about: str = "", *, null: bool = False) -> Schema:
     return plain("integer", about, null=null)
 
 
-def boolean(about: str = "") -> Schema:
+def boolean(about: str = "", *, null: bool = False) -> Schema:
     """True or false."""
-    return plain("boolean", about)
+    return plain("boolean", about, null=null)
 
 
 def many(items: Schema, about: str = "") -> Schema:
@@ -509,8 +509,10 @@ DOCUMENTS: dict[str, Schema] = {
         model=text(),
         architecture=text(),
         quantization=text(null=True),
-        fits=boolean(),
+        fits=boolean("null where it is too close to say", null=True),
+        verdict=text("fits, too close to say, does not fit"),
         problems=STRINGS,
+        doubts=STRINGS,
         advice=STRINGS,
         not_counted=STRINGS,
         nodes=integer(),
@@ -523,11 +525,15 @@ DOCUMENTS: dict[str, Schema] = {
         gpu_memory_utilization=number(),
         gpu_memory_utilization_is_auto=boolean(),
         smallest_gpu_memory_utilization=number("for context and concurrency_wanted"),
+        safe_gpu_memory_utilization=number("likewise, if a step takes the most that it may"),
         kv_cache=record(
             tokens=integer(),
+            tokens_least=integer(),
             tokens_most=integer(),
             concurrency=number(),
             bytes=integer(),
+            bytes_least=integer(),
+            bytes_most=integer(),
             bytes_per_request=integer(),
             bytes_per_token=number(),
             block_bytes=integer(),

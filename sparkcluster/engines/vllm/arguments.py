@@ -241,6 +241,9 @@ def engine(
         mtp_drafts=mtp_drafts,
         eager=args.on("enforce-eager") is True,
         falls_back=_falls_back(args, config, version),
+        largest_graph=args.count("max-cudagraph-capture-size", 0) or None,
+        profiles_graphs=playbook.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS") != "0",
+        loader=args.text("load-format") or AUTO,
     )
 
 

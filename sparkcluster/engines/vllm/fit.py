@@ -3,13 +3,15 @@
 vLLM takes ``utilization x what it sees`` as its budget, subtracts weights, what a step needs and what the driver
 takes, and makes the KV cache of the rest (``Worker.determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``).
 Weights and KV cache follow from the model; what a step needs does not, and is estimated by ``runtime``, whose
-constants were set so that two public measurements come out. docs/fit.md shows how well.
+constants were set so that public measurements come out. docs/fit.md shows how well, and how far vLLM's own profiling
+is from one start to the next: the verdict leaves room for both.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 from sparkcluster.engines.vllm.kv import Engine, Layout, layout
 from sparkcluster.engines.vllm.weights import Weights
@@ -19,11 +21,20 @@ from sparkcluster.models.source import GIB, Machine
 
 GB = 10**9
 
+Verdict = Literal["does not fit", "too close to say", "fits"]
+VERDICTS: tuple[Verdict, ...] = ("does not fit", "too close to say", "fits")
+
 HOST_BYTES = 3 * GIB
 """What the engine's processes take beside their budget: 2.9 and 3.0 GB, of the same measurements."""
 
 DRIVER_BYTES = int(1.4 * GIB)
-GRAPHS_BYTES = int(0.5 * GIB)
+GRAPH_BYTES = int(0.05 * GIB)
+"""Of one CUDA graph: 0.8 "effectively 0.758" with 51 sizes of both kinds on two Sparks
+(https://github.com/eugr/spark-vllm-docker/issues/396)."""
+LARGEST_GRAPH = 512
+LOADER_BYTES = {"instanttensor": int(4.4 * GIB)}
+"""What a --load-format keeps beside the weights: 15.01 less 10.58 GiB of KV cache, the loader alone being changed
+(https://github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/204; three other runs: 5.1)."""
 ENCODER_BYTES = int(2.0 * GIB)
 NETWORK_BYTES = int(0.5 * GIB)
 FALLBACK_STEP_BYTES = int(0.9 * GIB)
@@ -31,6 +42,12 @@ FALLBACK_STEP_BYTES = int(0.9 * GIB)
 with the same budget (github.com/Sggin1/DGX-SPARK, nvfp4-guide)."""
 FALLBACK_HOST_BYTES = 7 * GB
 """What that takes beside the budget: the same guide's "+7 GB overhead"."""
+LEAST_SHARE, MOST_SHARE, MOST_MORE_BYTES = 0.4, 1.35, GIB
+"""What a step really takes, as a part of the estimate: every measurement in docs/fit.md is between 0.4 of it, and 1.35
+of it and 1 GiB. On memory that CPU and GPU share, vLLM counts page cache and compilers that run meanwhile: the KV
+cache of one recipe differed by 1.2 GiB in three starts (the issue above)."""
+ESTIMATED_WEIGHTS = 0.05
+"""How far weights that are estimated from config.json may be off; docs/fit.md has how far they are."""
 CEILING = 0.90
 """Above it, Sparks were seen to lose the GPU's channel (Xid 43, conselara.dev/tags/vllm) or to be killed for memory."""
 
@@ -44,12 +61,16 @@ class Fit:
         budget_bytes: what the engine may take in all.
         host_bytes: what its processes take beside that; estimated.
         pool_bytes: KV cache; negative where not even the weights fit.
+        least_bytes: KV cache if weights and a step take the most that they may.
+        most_bytes: KV cache if they take the least.
         tokens: GPU KV cache size, as vLLM logs it.
         concurrency: Maximum concurrency, as vLLM logs it.
         requests: of full context at once, which it is to hold.
         left_bytes: what the system has when all is taken.
         smallest: the smallest utilization, in hundredths, that holds ``requests``; above 1 where none does.
-        problems: why it does not fit; none where it does.
+        safe: likewise, if weights and a step take the most that they may.
+        problems: why it does not fit; none where it may.
+        doubts: why it may not fit; none where it does or does not for certain.
         advice: what to change, in order; also where it fits, and something is near a limit.
     """
 
@@ -62,18 +83,22 @@ class Fit:
     budget_bytes: int
     host_bytes: int
     pool_bytes: int
+    least_bytes: int
+    most_bytes: int
     tokens: int
     concurrency: float
     requests: int
     left_bytes: int
     smallest: float
+    safe: float
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
 
     @property
-    def fits(self) -> bool:
+    def verdict(self) -> Verdict:
         """Whether the engine starts, and holds what was asked for."""
-        return not self.problems
+        return "does not fit" if self.problems else "too close to say" if self.doubts else "fits"
 
 
 def runtime(config: ModelConfig, engine: Engine) -> int:
@@ -81,7 +106,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
 
     An estimate: activations of the largest batch (the residual stream and its copies, the experts' two
     intermediates, the states' chunks), the logits of a full batch of sequences, CUDA graphs where vLLM
-    counts them, the encoder's own profiling, buffers of NCCL.
+    counts them, the encoder's own profiling, buffers of NCCL and of the loader.
     """
     if engine.device == "cpu":
         return 2 * GIB
@@ -96,9 +121,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     )
     numbers = tokens * each + states * tokens / 128
     logits = 2 * min(engine.sequences, tokens) * config.vocabulary * 4
-    total = DRIVER_BYTES + 2 * numbers + logits
-    if not engine.eager and engine.has("CUDA graphs are profiled"):
-        total += GRAPHS_BYTES
+    total = DRIVER_BYTES + 2 * numbers + logits + graphs(engine) * GRAPH_BYTES + LOADER_BYTES.get(engine.loader, 0)
     if config.multimodal:
         total += ENCODER_BYTES
     if engine.ranks * engine.stages > 1:
@@ -106,6 +129,21 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     if engine.falls_back:
         total += FALLBACK_STEP_BYTES
     return int(total)
+
+
+def graphs(engine: Engine) -> int:
+    """CUDA graphs that vLLM profiles: one of each batch size, and another of each that only decodes.
+
+    Sizes: ``_set_cudagraph_sizes`` in ``vllm/config/vllm.py``, as its logs have them (51 up to 512).
+    """
+    if engine.eager or not engine.profiles_graphs or not engine.has("CUDA graphs are profiled"):
+        return 0
+    decoded = engine.sequences * (1 + engine.drafted)
+    largest = engine.largest_graph or min(2 * decoded, LARGEST_GRAPH)
+    sizes: list[int] = [
+        size for size in (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_GRAPH + 1, 16)) if size <= largest
+    ]
+    return len(sizes) + sum(size <= decoded for size in sizes)
 
 
 def fit(
@@ -125,7 +163,7 @@ def fit(
         engine: how it is started.
         weights: of one rank.
         machine: the node's memory.
-        utilization: None for the smallest that holds ``requests``.
+        utilization: None for the smallest that holds ``requests`` whatever a step takes.
         requests: of full context at once.
         pool_bytes: KV cache that was requested by its size, which takes the place of the utilization.
 
@@ -133,11 +171,19 @@ def fit(
         UsageError: the engine cannot be started so with this model.
     """
     cache = layout(config, engine)
-    fixed = weights.rank_bytes + runtime(config, engine)
-    smallest = math.ceil((fixed + cache.bytes_for(requests)) / machine.visible_bytes * 100) / 100
-    taken = utilization if utilization is not None else max(smallest, 0.01)
-    if pool_bytes is not None:
-        taken = (fixed + pool_bytes) / machine.visible_bytes
+    step = runtime(config, engine)
+    fixed = weights.rank_bytes + step
+    off = 0.0 if weights.counted else ESTIMATED_WEIGHTS * weights.rank_bytes
+    more = int(off + (MOST_SHARE - 1) * step + MOST_MORE_BYTES)
+    less = int(off + (1 - LEAST_SHARE) * step)
+
+    def holds(taken: float) -> float:
+        return math.ceil((taken + cache.bytes_for(requests)) / machine.visible_bytes * 100) / 100
+
+    smallest, safe = holds(fixed), holds(fixed + more)
+    taken = utilization if utilization is not None else max(safe, 0.01)
+    if pool_bytes is not None:  # it profiles nothing then
+        taken, more, less = (fixed + pool_bytes) / machine.visible_bytes, 0, 0
     budget = math.ceil(machine.visible_bytes * taken) if pool_bytes is None else fixed + pool_bytes
     pool = budget - fixed
     host = HOST_BYTES + (FALLBACK_HOST_BYTES if engine.falls_back else 0)
@@ -152,14 +198,19 @@ def fit(
         budget_bytes=budget,
         host_bytes=host,
         pool_bytes=pool,
+        least_bytes=pool - more,
+        most_bytes=pool + less,
         tokens=cache.tokens(max(0, pool)),
         concurrency=cache.concurrency(max(0, pool)),
         requests=requests,
         left_bytes=left,
         smallest=smallest,
+        safe=safe,
     )
-    problems, advice = _judged(found, config, by_size=pool_bytes is not None)
-    return dataclasses.replace(found, problems=tuple(problems), advice=tuple(dict.fromkeys(advice)))
+    problems, doubts, advice = _judged(found, config, by_size=pool_bytes is not None)
+    return dataclasses.replace(
+        found, problems=tuple(problems), doubts=tuple(doubts), advice=tuple(dict.fromkeys(advice))
+    )
 
 
 def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, requests: int = 1) -> int:
@@ -175,13 +226,15 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, reques
     return low
 
 
-def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str], list[str]]:
-    """Why it does not fit, and what to change; ``by_size`` where the KV cache was requested by its size."""
-    problems, advice = [], []
+def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str], list[str], list[str]]:
+    """Why it does not fit, or may not, and what to change; ``by_size`` where the KV cache was requested by its size."""
+    problems: list[str] = []
+    doubts: list[str] = []
+    advice: list[str] = []
     needed = found.layout.bytes_for(found.requests)
     left, system, most = found.left_bytes, found.machine.system_bytes, _most(found)
-    if found.pool_bytes < needed:
-        problems.append(_too_small(found))
+    if found.least_bytes < needed:
+        (problems if found.most_bytes < needed else doubts).append(_too_small(found))
         if by_size:
             size = "VLLM_CPU_KVCACHE_SPACE" if found.engine.device == "cpu" else "kv-cache-memory-bytes"
             advice.append(f"set {size} to {math.ceil(needed / GIB)} GiB")
@@ -191,12 +244,12 @@ def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str
         advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
     if left < system:
         problems.append(f"{left / GB:.1f} GB would be left for the system, which takes {system / GB:.1f} GB")
-        if most >= found.smallest and found.utilization > most:
+        if most >= found.safe and found.utilization > most:
             advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
     elif found.utilization > CEILING:
         taken = f"gpu-memory-utilization {found.utilization:.2f}"
         advice.append(f"{taken} is above {CEILING:.2f}, where Sparks have crashed: set it lower")
-    return problems, advice
+    return problems, doubts, advice
 
 
 def _most(found: Fit) -> float:
@@ -208,25 +261,25 @@ def _most(found: Fit) -> float:
 
 def _too_small(found: Fit) -> str:
     pool, requests = found.pool_bytes, found.requests
-    if pool <= 0:
+    if found.most_bytes <= 0:
         return (
             f"weights of {found.weights.rank_bytes / GB:.1f} GB and what a step needs are "
             f"{-pool / GB:.1f} GB more than the {found.budget_bytes / GB:.1f} GB that the engine may take"
         )
     of = "one request" if requests == 1 else f"{requests} requests"
-    return (
-        f"{of} of {found.engine.context:,} tokens needs {found.layout.bytes_for(requests) / GB:.1f} GB of KV cache"
-        f", but only {pool / GB:.1f} GB is left"
-    )
+    needs = f"{of} of {found.engine.context:,} tokens needs {found.layout.bytes_for(requests) / GB:.1f} GB of KV cache"
+    if found.least_bytes == found.most_bytes:
+        return f"{needs}, but only {pool / GB:.1f} GB is left"
+    return f"{needs}, and {max(0, found.least_bytes) / GB:.1f} to {found.most_bytes / GB:.1f} GB are left"
 
 
 def _smaller(found: Fit, config: ModelConfig) -> list[str]:
     """What to change so that it fits, the least painful first."""
     advice = []
     most, engine, requests = _most(found), found.engine, found.requests
-    if found.smallest <= most:
-        return [f"set gpu-memory-utilization to {found.smallest:.2f}"]
-    room = math.floor(found.machine.visible_bytes * most) - found.weights.rank_bytes - found.runtime_bytes
+    if found.safe <= most:
+        return [f"set gpu-memory-utilization to {found.safe:.2f}"]
+    room = math.floor(found.machine.visible_bytes * most) - found.budget_bytes + found.least_bytes
     if room > 0:
         context = largest_context(config, engine, room, requests) // 1024 * 1024
         if context:

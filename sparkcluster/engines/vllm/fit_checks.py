@@ -49,18 +49,18 @@ def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """The engine loads for minutes and fails with `No available memory for the cache blocks`.
 
     Computed as vLLM does it: what it may take, less the weights and what a step needs, has to hold one request of
-    max-model-len. Nodes without the model are skipped, since its config.json is needed. If the version of vLLM is
-    unknown and the model fits with some versions, it is a warning. docs/fit.md shows how it is computed, and compares
-    it with measurements on Sparks.
+    max-model-len. Nodes without the model are skipped, since its config.json is needed. What a step needs is an
+    estimate: where it is too close to say, or the model fits with some of the versions of vLLM that the image may
+    have, it is a warning. docs/fit.md shows how it is computed, and compares it with measurements on Sparks.
     """
     fit = planned.fit
-    if fit.layout.bytes_for(1) <= fit.pool_bytes:
+    if fit.layout.bytes_for(1) <= fit.least_bytes:
         return
     memory = read(context.facts[name].memory)
-    possible = planned.best.layout.bytes_for(1) <= planned.best.pool_bytes
+    possible = planned.best.layout.bytes_for(1) <= planned.best.most_bytes
     yield Seen(
         f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
-        f"{fit.problems[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
+        f"{(*fit.problems, *fit.doubts)[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
         fit.advice or ("sparkcluster fit PLAYBOOK   lists what uses how much",),
         at=AT if AT[1] in context.spec.playbook.args else None,
         severity="warning" if possible else None,

@@ -49,6 +49,9 @@ class Engine:
         drafted: tokens that speculative decoding proposes at once; 0 without it.
         mtp_drafts: whether the model's own multi-token-prediction layers draft.
         falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
+        largest_graph: --max-cudagraph-capture-size; None for vLLM's own choice.
+        profiles_graphs: whether it estimates the memory of CUDA graphs, if its version can.
+        loader: --load-format.
     """
 
     context: int
@@ -69,6 +72,9 @@ class Engine:
     mtp_drafts: bool = False
     eager: bool = False
     falls_back: bool = False
+    largest_graph: int | None = None
+    profiles_graphs: bool = True
+    loader: str = "auto"
 
     def has(self, change: defaults.Change) -> bool:
         """Whether this version has ``change``."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.engines.vllm import arguments, defaults, weights
-from sparkcluster.engines.vllm.fit import Fit, fit
+from sparkcluster.engines.vllm.fit import VERDICTS, Fit, fit
 from sparkcluster.engines.vllm.reported import of_engine
 from sparkcluster.engines.vllm.versions import Version, Versions, dotted
 from sparkcluster.engines.vllm.weights import Weights
@@ -94,7 +94,8 @@ def of_playbook(
         return fit(config, engine, share, machine, utilization=taken, requests=requests, pool_bytes=pool)
 
     found = sorted(
-        map(fit_of, defaults.candidates(versions)), key=lambda fit_: (fit_.fits, -fit_.smallest, fit_.tokens)
+        map(fit_of, defaults.candidates(versions)),
+        key=lambda fit_: (VERDICTS.index(fit_.verdict), -fit_.smallest, fit_.tokens),
     )
     left_out = []
     if not share.counted:
@@ -130,7 +131,7 @@ def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
         newer = versions.exact[:2] > defaults.NEWEST[:2]
         return [f"{versions} is newer than {dotted(defaults.NEWEST)}, as which it was computed"] if newer else []
     computed = f"the image has {versions}: computed for {dotted(worst.engine.version)}, which needs the most memory"
-    if best.fits and not worst.fits:
+    if best.verdict == "fits" != worst.verdict:
         return [f"{computed}; with {dotted(best.engine.version)} it fits, with {best.tokens:,} tokens of KV cache"]
     same = best.tokens == worst.tokens
     return [computed if same else f"{computed}; up to {best.tokens:,} tokens of KV cache with other versions"]
@@ -145,8 +146,10 @@ def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any
         "model": config.name,
         "architecture": config.architecture,
         "quantization": config.quantization.kind,
-        "fits": fit.fits,
+        "fits": {"fits": True, "does not fit": False}.get(fit.verdict),
+        "verdict": fit.verdict,
         "problems": list(fit.problems),
+        "doubts": list(fit.doubts),
         "advice": list(fit.advice),
         "not_counted": list(planned.left_out),
         "nodes": fit.engine.ranks * fit.engine.stages,
@@ -159,11 +162,15 @@ def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any
         "gpu_memory_utilization": fit.utilization,
         "gpu_memory_utilization_is_auto": planned.auto,
         "smallest_gpu_memory_utilization": fit.smallest,
+        "safe_gpu_memory_utilization": fit.safe,
         "kv_cache": {
             "tokens": fit.tokens,
-            "tokens_most": planned.best.tokens,
+            "tokens_most": planned.best.layout.tokens(max(0, planned.best.most_bytes)),
             "concurrency": round(fit.concurrency, 2),
             "bytes": max(0, fit.pool_bytes),
+            "bytes_least": max(0, fit.least_bytes),
+            "bytes_most": max(0, planned.best.most_bytes),
+            "tokens_least": fit.layout.tokens(max(0, fit.least_bytes)),
             "bytes_per_request": fit.layout.request_bytes,
             "bytes_per_token": round(fit.layout.token_bytes, 1),
             "block_bytes": fit.layout.block_bytes,

@@ -7,7 +7,6 @@ does not change by itself nor with another kernel.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 from sparkcluster.engines.vllm import arguments
@@ -23,8 +22,6 @@ from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
 
-MARGIN = 0.02
-"""Added for what a step needs, which is an estimate."""
 NUMBER = "write a number, as gpu-memory-utilization: 0.82"
 
 
@@ -76,7 +73,7 @@ def _smallest(
     facts: Mapping[str, Facts],
     installed: int,
 ) -> float:
-    """The smallest utilization of a group, with a margin; a UsageError if none fits, or the model is not known.
+    """The smallest utilization of a group that is safe; a UsageError if none fits, or the model is not known.
 
     ``models`` is the model, and the repositories beside it; ``installed`` is in bytes.
     """
@@ -92,7 +89,7 @@ def _smallest(
         requests=requests,
         beside=others,
     ).fit
-    taken = math.ceil((fit.smallest + MARGIN) * 100) / 100
+    taken = fit.utilization
     if fit.problems or taken > CEILING:
         problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
         raise UsageError(

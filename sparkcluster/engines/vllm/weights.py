@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from sparkcluster.errors import UsageError
 from sparkcluster.facts import weights as facts
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
-from sparkcluster.models.config import DTYPE_BYTES, Experts, ModelConfig
-from sparkcluster.models.layers import Attention, Latent, State
+from sparkcluster.models.config import DTYPE_BYTES, ModelConfig
+from sparkcluster.models.modules import modules
+from sparkcluster.models.quantization import PLAIN
 from sparkcluster.models.safetensors import Tensor, of_checkpoint
 from sparkcluster.models.source import Source
 
@@ -88,16 +90,29 @@ def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:
 
 
 def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False) -> Weights:
-    """Weights of one rank, estimated from the config alone: within a tenth for the families that were compared."""
-    dense, packed, table = _numbers(config, drafts=drafts)
-    bits = config.quantization.bits_per_weight
-    plain = DTYPE_BYTES[config.dtype]
-    weight_bytes = plain if bits is None else bits / 8
-    if config.quantization.kind in {"none", "other", "modelopt-mixed"} and bits is None:
-        weight_bytes = plain if config.quantization.kind != "modelopt-mixed" else 0.6
-    # Quantized checkpoints keep embeddings, and hybrid ones the layers around their states, in the model's dtype.
-    total = packed * weight_bytes + dense * (plain if config.hybrid else weight_bytes) + table * plain
-    return Weights(round(total / (ranks * stages)), round(total), counted=False)
+    """Weights of one rank, estimated from the config alone; docs/fit.md shows how well.
+
+    Raises:
+        UsageError: how some of the weights are stored is not known.
+    """
+    rules = config.quantization.rules()
+    plain = 8 * DTYPE_BYTES[config.dtype]
+    tensors = []
+    for module in modules(config.matrices):
+        bits = rules.bits(module.name)
+        if bits is None:
+            raise _unknown(config, module.name)
+        size = round(module.numbers * (plain if bits == PLAIN else bits) / 8)
+        tensors.append(Tensor(f"{module.name}.weight", "", (module.rows, module.columns), size))
+    return dataclasses.replace(of_tensors(tensors, config, ranks=ranks, stages=stages, drafts=drafts), counted=False)
+
+
+def _unknown(config: ModelConfig, module: str) -> UsageError:
+    method = config.quantization.method or "of its quantization_config"
+    return UsageError(
+        f"the size of the weights of {config.name} is unknown: config.json does not tell how {method} stores {module}",
+        hint="pass the model's directory to --config: its tensors are counted then",
+    )
 
 
 def _is_draft(name: str, config: ModelConfig) -> bool:
@@ -120,33 +135,3 @@ def _share(tensor: Tensor, config: ModelConfig, ranks: int) -> float:
     if heads is not None and _KEYS_VALUES.search(tensor.name):
         return max(1, heads // ranks) / heads
     return 1 / ranks
-
-
-def _numbers(config: ModelConfig, *, drafts: bool) -> tuple[float, float, float]:
-    """Numbers of attention and states, of feed-forward layers, and of embeddings."""
-    hidden = config.hidden
-    caches: Sequence[object] = [*config.caches, *(config.drafts if drafts else ())]
-    dense = 0.0
-    for cache in caches:
-        if isinstance(cache, Attention):
-            dense += 2 * hidden * cache.head_dim * (config.heads + cache.kv_heads)
-        elif isinstance(cache, Latent):
-            query = config.heads * (128 + cache.rope_dim)
-            dense += hidden * (query + cache.numbers_per_token(1)) + (cache.rank * 2 + hidden) * config.heads * 128
-        elif isinstance(cache, State):
-            dense += hidden * (3 * cache.width + 2 * cache.groups * cache.state_size)
-    width = config.feed_forward
-    gates = 2 if config.model_type.startswith("nemotron") else 3
-    layers = config.layers + (len(config.drafts) if drafts else 0)
-    packed = _feed_forward(config.experts, hidden, gates, layers, config) if config.experts else 0.0
-    if config.experts is None and width:
-        silent = config.layers - len(config.caches)
-        packed = gates * hidden * width * (silent if silent > 0 else layers)
-    return dense, packed, config.vocabulary * hidden * (1 if config.tied else 2)
-
-
-def _feed_forward(experts: Experts, hidden: int, gates: int, layers: int, config: ModelConfig) -> float:
-    mixed = min(experts.layers + layers - config.layers, layers)
-    layer = experts.count * experts.width + experts.shared_width
-    plain = max(0, layers - mixed) if len(config.caches) + mixed > layers else 0
-    return gates * hidden * (mixed * layer + plain * config.feed_forward)

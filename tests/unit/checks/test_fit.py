@@ -121,6 +121,13 @@ def test_where_the_engine_s_version_is_unknown_it_is_an_error_only_where_no_vers
         return [(finding.code, finding.severity) for finding in found]
 
     assert severity(108, "0.19.0") == [("FIT-001", "error")]
-    assert severity(108, "0.20.0") == []
+    assert severity(107, "0.20.0") == []
     assert severity(108, None) == [("FIT-001", "warning")]
     assert severity(120, None) == [("FIT-001", "error")]
+
+
+def test_what_is_too_close_to_say_is_a_warning_with_what_is_safe(fitted):
+    """Of 121 GiB, 0.85 are 102.9: 97 of weights leave 5.9 for a step and the 1.3 GiB that a request needs."""
+    (found,) = fitted(weights(97), {"max-model-len": 4096})
+    assert (found.code, found.severity) == ("FIT-001", "warning")
+    assert "GB are left" in found.seen

@@ -73,11 +73,29 @@ def test_no_advice_takes_more_memory_than_sparks_survive(fit):
 def test_the_other_way_round(fit):
     """The smallest utilization for a context and a concurrency."""
     _, out, _ = fit("--json", "--context", "131072", "--concurrency", "4")
-    smallest = json.loads(out)["smallest_gpu_memory_utilization"]
-    assert 0.6 < smallest < 0.7  # 16 GB, 4 x 17.2 GB and what a step needs, of 130.6 GB
+    told = json.loads(out)
+    assert (
+        0.65 < told["smallest_gpu_memory_utilization"] < 0.75
+    )  # 16 GB, 4 x 17.2 GB and what a step needs, of 130.6 GB
+    safe = told["safe_gpu_memory_utilization"]
+    assert told["smallest_gpu_memory_utilization"] < safe < 0.8
     code, out, _ = fit("--json", "--context", "131072", "--concurrency", "4", args={"gpu-memory-utilization": "auto"})
     told = json.loads(out)
-    assert (code, told["gpu_memory_utilization"], told["gpu_memory_utilization_is_auto"]) == (0, smallest, True)
+    assert (code, told["gpu_memory_utilization"], told["gpu_memory_utilization_is_auto"]) == (0, safe, True)
+
+
+def test_what_is_too_close_to_say_is_told_with_the_range_and_ends_with_0(fit):
+    _, out, _ = fit("--json")
+    smallest = json.loads(out)["smallest_gpu_memory_utilization"]
+    code, out, err = fit(args={"gpu-memory-utilization": smallest, "max-model-len": 32768})
+    assert (code, "between" in out) == (0, True)
+    assert "too close to say whether it fits: one request of 32,768 tokens needs" in err
+    assert "hint: set gpu-memory-utilization to" in err
+    told = json.loads(fit("--json", args={"gpu-memory-utilization": smallest, "max-model-len": 32768})[1])
+    assert (told["fits"], told["verdict"], told["problems"]) == (None, "too close to say", [])
+    cache = told["kv_cache"]
+    assert cache["tokens_least"] < cache["tokens"] < cache["tokens_most"]
+    assert cache["bytes_least"] < cache["bytes"] < cache["bytes_most"]
 
 
 def test_two_nodes_take_half_of_it_each(fit):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparkcluster.engines.vllm.defaults import NEWEST
 from sparkcluster.engines.vllm.kv import Engine, layout
+from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
 from sparkcluster.models.layers import Attention, Latent, State
@@ -169,6 +170,7 @@ def test_the_language_part_of_a_model_that_sees_is_what_counts():
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", 8.0, None),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "gptq", 4.15625, None),
         ({"quant_method": "awq", "bits": 4, "group_size": -1}, "awq", 4.0, None),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "auto-round", 4.15625, None),
         ({"quant_method": "something_new"}, "other", None, None),
     ],
 )
@@ -284,6 +286,7 @@ def test_whatever_is_written_the_answer_is_a_config_or_one_error(changed, ranks)
     try:
         config = parse(json.loads(json.dumps({**BASE, **changed})), "x")
         made = layout(config, Engine(1024, NEWEST, ranks=ranks))
+        assert of_config(config, ranks=ranks).total_bytes > 0
     except UsageError:
         return
     assert made.block_bytes > 0

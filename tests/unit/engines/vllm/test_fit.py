@@ -7,10 +7,10 @@ import functools
 from pathlib import Path
 
 import pytest
-from docgen import fit_page
+from docgen import fit_page, fit_ranges, fit_weights
 
 from sparkcluster.engines.vllm import arguments, defaults, kv
-from sparkcluster.engines.vllm.fit import fit, largest_context
+from sparkcluster.engines.vllm.fit import fit, graphs, largest_context
 from sparkcluster.engines.vllm.kv import layout
 from sparkcluster.engines.vllm.reported import of_engine
 from sparkcluster.engines.vllm.versions import of_text
@@ -40,8 +40,53 @@ def test_most_cells_are_judged_and_few_set_a_constant():
     assert sum(cell.set_by for cell in JUDGED) <= 5
 
 
+@pytest.mark.parametrize("each", fit_weights.published(), ids=lambda each: each.model)
+def test_weights_from_the_config_alone_are_within_a_twentieth_of_what_was_published(each):
+    assert abs(each.error) <= fit_weights.WITHIN
+
+
 def test_it_starts_where_it_started():
-    assert all(started == says for _, started, says in fit_page.starts())
+    assert all(says == ("fits" if started else "does not fit") for _, started, says in fit_page.starts())
+
+
+@pytest.mark.parametrize("pool", fit_ranges.pools(), ids=lambda pool: f"{pool.what} {pool.unit}")
+def test_a_published_cache_is_inside_the_range_and_no_verdict_contradicts_it(pool):
+    assert pool.inside
+
+
+@pytest.mark.parametrize("group", [32, 128])
+def test_a_start_that_failed_by_a_hair_is_too_close_to_say(group):
+    """Which groups the checkpoint has was not published: the verdict holds with both."""
+    failed, started = fit_ranges.minimax(0.80, group), fit_ranges.minimax(0.85, group)
+    assert failed.verdict == "too close to say"
+    assert started.verdict != "does not fit"
+    assert failed.least_bytes <= 22.5 * GIB <= failed.most_bytes
+    assert started.least_bytes <= 28.74 * GIB <= started.most_bytes
+    assert failed.advice[0].startswith(("set gpu-memory-utilization", "set max-model-len"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        ({}, 102),
+        ({"sequences": 4}, 7),
+        ({"sequences": 4, "drafted": 3}, 12),
+        ({"largest_graph": 8}, 8),
+        ({"eager": True}, 0),
+        ({"profiles_graphs": False}, 0),
+        ({"version": (0, 19)}, 0),
+    ],
+)
+def test_graphs_are_counted_as_vllm_profiles_them(changed, count):
+    """51 sizes up to 512, as its logs have them, and as many again for decoding alone."""
+    assert graphs(dataclasses.replace(Engine(8192), **changed)) == count
+
+
+def test_a_loader_that_keeps_memory_is_counted():
+    def pool(loader):
+        return fit(CONFIG, Engine(8192, loader=loader), SMALL, spark(), utilization=0.85).pool_bytes
+
+    assert pool("auto") - pool("instanttensor") == pytest.approx(4.43 * GIB, rel=0.02)
 
 
 @pytest.mark.parametrize("requests", [1, 7])
@@ -50,10 +95,14 @@ def test_the_smallest_utilization_is_the_smallest(requests, context):
     def at(utilization):
         return fit(CONFIG, Engine(context), SMALL, spark(), utilization=utilization, requests=requests)
 
-    smallest = at(0.85).smallest
-    assert at(smallest).pool_bytes >= at(smallest).layout.bytes_for(requests)
-    assert at(smallest - 0.01).problems
-    assert at(None).utilization == smallest
+    smallest, safe = at(0.85).smallest, at(0.85).safe
+    needed = at(0.85).layout.bytes_for(requests)
+    assert at(smallest).pool_bytes >= needed > at(smallest - 0.01).pool_bytes
+    if safe > 0.9:
+        return  # the system would starve, whatever a step takes
+    assert at(smallest).verdict == "too close to say"
+    assert (at(safe).verdict, at(safe - 0.01).verdict) == ("fits", "too close to say")
+    assert at(None).utilization == safe
 
 
 def test_the_longest_context_is_the_longest():
@@ -71,20 +120,20 @@ def test_a_model_too_large_for_one_spark_is_sent_to_two():
     whole = of_config(CONFIG)
     assert whole.total_bytes == pytest.approx(140e9, rel=0.05)
     found = fit(CONFIG, Engine(8192), whole, spark(), utilization=0.85)
-    assert not found.fits
+    assert found.verdict == "does not fit"
     assert "more than the" in found.problems[0]
     assert "serve it on 2 Sparks: tensor_parallel 2" in found.advice
     shared = fit(CONFIG, Engine(8192, ranks=2), of_config(CONFIG, ranks=2), spark(), utilization=0.85)
-    assert shared.fits
+    assert shared.verdict == "fits"
 
 
 def test_a_context_too_long_is_told_with_one_that_fits():
-    weights = Weights(100 * GIB, 100 * GIB, counted=True)
-    found = fit(CONFIG, Engine(131072), weights, spark(), utilization=0.85)
+    weights = Weights(95 * GIB, 95 * GIB, counted=True)
+    found = fit(CONFIG, Engine(131072, sequences=4), weights, spark(), utilization=0.85)
     advised = next(line for line in found.advice if line.startswith("set max-model-len to"))
     length = int(advised.split()[3].rstrip(","))
-    again = fit(CONFIG, Engine(length), weights, spark(), utilization=float(advised.rsplit(" ", 1)[1]))
-    assert again.fits
+    again = fit(CONFIG, Engine(length, sequences=4), weights, spark(), utilization=float(advised.rsplit(" ", 1)[1]))
+    assert again.verdict == "fits"
 
 
 def test_a_utilization_that_starves_the_system_is_refused_and_one_near_it_warned_of():
@@ -92,7 +141,7 @@ def test_a_utilization_that_starves_the_system_is_refused_and_one_near_it_warned
     assert "would be left for the system" in starved.problems[0]
     assert starved.advice[0].startswith("set gpu-memory-utilization to 0.9")
     near = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.92)
-    assert near.fits
+    assert near.verdict == "fits"
     assert "above 0.90" in near.advice[0]
     assert fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.85).advice == ()
 

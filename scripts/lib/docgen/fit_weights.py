@@ -1,0 +1,132 @@
+"""Published sizes of checkpoints beside what ``fit`` estimates from config.json alone; a table of docs/fit.md."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparkcluster.engines.vllm.weights import of_config
+from sparkcluster.models.config import parse
+from sparkcluster.models.shipped import recorded
+from sparkcluster.models.source import GIB
+
+WITHIN = 0.05
+
+RECIPES = "https://github.com/vllm-project/recipes/pull/810"
+FORUM = "https://forums.developer.nvidia.com/t/qwen3-5-122b-a10b-nvfp4-quantized-for-dgx-spark-234gb-75gb-runs-on-128gb/361819/29"
+KUBIS = "https://kubis.ai/blog/dgx_series/benchmarks/nemotron3-super-120b-topology-benchmark"
+VLLM_CPP = "https://github.com/mudler/vllm.cpp (notes on the tensors of snapshot 890bdef7)"
+GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
+NVFP4_27B = "https://thakicloud.github.io/en/llmops/qwen3-6-27b-nvfp4-vllm-blackwell/"
+BF16_122B = "https://huggingface.co/nota-ai/Qwen3.5-122B-A10B-NotaCompression-INT4"
+GPT_OSS = "https://arxiv.org/abs/2508.10925, table 1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Published:
+    """The size of a checkpoint as somebody published it.
+
+    Attributes:
+        size: in ``unit``.
+        config: config.json as far as ``fit`` reads it.
+        ranks: over how many the size is shared.
+        drafts: whether its multi-token-prediction layers are in the size.
+    """
+
+    model: str
+    size: float
+    unit: str
+    source: str
+    config: dict[str, Any]
+    ranks: int = 1
+    drafts: bool = False
+
+    @property
+    def estimated(self) -> float:
+        """What ``fit`` says, in the same unit."""
+        weights = of_config(parse(self.config, self.model), ranks=self.ranks, drafts=self.drafts)
+        return weights.rank_bytes / (GIB if self.unit == "GiB" else 1e9)
+
+    @property
+    def error(self) -> float:
+        """How far the estimate is off, as a part of the published size."""
+        return (self.estimated - self.size) / self.size
+
+
+def config(repository: str) -> dict[str, Any]:
+    """The config.json that is recorded of ``repository``."""
+    found = recorded(repository)
+    assert found is not None
+    return dict(found.config)
+
+
+def _quantized(repository: str, quantization: dict[str, Any] | None) -> dict[str, Any]:
+    found = {key: value for key, value in config(repository).items() if key != "quantization_config"}
+    return found if quantization is None else {**found, "quantization_config": quantization}
+
+
+def _autoround() -> dict[str, Any]:
+    """Intel's INT4 of Qwen3.5-122B: groups of 128; what every token takes, and small projections, stay as they were."""
+    plain = (
+        "mlp.shared_expert.*",
+        "mlp.gate",
+        "mlp.shared_expert_gate",
+        "linear_attn.in_proj_a",
+        "linear_attn.in_proj_b",
+    )
+    return {
+        "quant_method": "auto-round",
+        "bits": 4,
+        "group_size": 128,
+        "sym": True,
+        "packing_format": "auto_round:auto_gptq",
+        "block_name_to_quantize": "model.language_model.layers",
+        "extra_config": {f"*.{name}": {"bits": 16, "data_type": "fp"} for name in plain},
+    }
+
+
+def _modelopt_27b() -> dict[str, Any]:
+    """nvidia/Qwen3.6-27B-NVFP4: feed-forward and output layers of four bits, attention of eight."""
+    layers = {"lm_head": "W4A16_NVFP4", "*.mlp.*": "W4A16_NVFP4", "*.self_attn.*_proj": "FP8"}
+    layers |= {f"*.linear_attn.{name}": "FP8" for name in ("in_proj_qkv", "in_proj_z", "out_proj")}
+    quantized = {name: {"quant_algo": algorithm} for name, algorithm in layers.items()}
+    return {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": quantized,
+        "ignore": ["mtp*"],
+    }
+
+
+def published() -> list[Published]:
+    """Every size that the table has."""
+    dense, large = "unsloth/Qwen3.6-27B-NVFP4", "RedHatAI/Qwen3.5-122B-A10B-NVFP4"
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    super_, small = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvidia/Qwen3.6-35B-A3B-NVFP4"
+    nano = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4"
+    return [
+        Published("Nemotron-3-Super-120B-A12B NVFP4", 69.5, "GiB", KUBIS, config(super_)),
+        Published("Qwen3.5-122B-A10B INT4 (auto-round)", 62.65, "GiB", FORUM, _quantized(large, _autoround())),
+        Published("Qwen3.5-122B-A10B BF16", 250.17, "GB", BF16_122B, _quantized(large, None), drafts=True),
+        Published("Qwen3.6-27B NVFP4 by Unsloth", 24.57, "GiB", VLLM_CPP, config(dense), drafts=True),
+        Published("Qwen3.6-27B NVFP4 by NVIDIA", 22, "GB", NVFP4_27B, _quantized(dense, _modelopt_27b()), drafts=True),
+        Published(
+            "Qwen3.8-27B FP8, each of two ranks", 14.28, "GiB", RECIPES, _quantized(dense, fp8), ranks=2, drafts=True
+        ),
+        Published("gpt-oss-20b MXFP4", 12.8, "GiB", GPT_OSS, config("openai/gpt-oss-20b")),
+        Published("gpt-oss-120b MXFP4", 60.8, "GiB", GPT_OSS, config("openai/gpt-oss-120b")),
+        Published("Qwen3.6-35B-A3B NVFP4 by NVIDIA", 21.94, "GiB", GUIDE, config(small), drafts=True),
+        Published("Nemotron-3-Nano-30B-A3B NVFP4", 19, "GB", "github.com/Sggin1/DGX-SPARK, nvfp4-guide", config(nano)),
+    ]
+
+
+def table() -> str:
+    """The sizes as Markdown."""
+    lines = ["| model | published | `fit` | off by | inside 5 %? | source |", "|---|---|---|---|---|---|"]
+    for each in published():
+        inside = "yes" if abs(each.error) <= WITHIN else "NO"
+        lines.append(
+            f"| {each.model} | {each.size:g} {each.unit} | {each.estimated:.2f} {each.unit} "
+            f"| {each.error:+.1%} | {inside} | {each.source} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,213 @@
+"""The weights of a model by its config.json alone: each module with its name, its shape and how many there are.
+
+Names are those of the checkpoints, without what stands before ``layers`` (``model.``, ``backbone.``), since
+quantization_config refers to them. Shapes are those of transformers' modeling files of each family. Norms, biases and
+convolutions are left out: less than a thousandth of any model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from sparkcluster.models import family_layers
+from sparkcluster.models.family_layers import Shape
+from sparkcluster.models.layers import Attention, Cache, Latent, State
+from sparkcluster.models.read import Document
+
+_GATED = ("qwen3_next", "qwen3_5")
+_TWO_MATRICES = ("nemotron",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Module:
+    """One matrix.
+
+    Attributes:
+        name: as the checkpoint has it, of experts that of the first.
+        rows: outputs.
+        columns: inputs.
+        count: how many there are alike: experts of a layer.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    count: int = 1
+
+    @property
+    def numbers(self) -> int:
+        """Weights in all of them."""
+        return self.rows * self.columns * self.count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What the modules of a model follow from.
+
+    Attributes:
+        top: config.json.
+        text: its part about the language model.
+        caches: what each layer that remembers something remembers.
+        drafts: the same of its multi-token-prediction layers.
+        tied: whether input and output embedding are one.
+    """
+
+    top: Document
+    text: Document
+    shape: Shape
+    caches: tuple[Cache, ...]
+    drafts: tuple[Cache, ...]
+    vocabulary: int
+    tied: bool
+
+
+def modules(plan: Plan) -> Iterator[Module]:
+    """Every matrix of the model, those of its drafts under ``mtp``.
+
+    Raises:
+        UsageError: sizes that are not valid.
+    """
+    shape, text = plan.shape, plan.text
+    yield Module("embed_tokens", plan.vocabulary, shape.hidden)
+    if not plan.tied:
+        yield Module("lm_head", plan.vocabulary, shape.hidden)
+    yield from _vision(plan.top, shape.hidden)
+    each_input = text.number("hidden_size_per_layer_input", default=0, least=0, most=1 << 16)
+    if each_input:  # Gemma's small models look every token up again for each layer
+        table = text.number("vocab_size_per_layer_input", default=plan.vocabulary, most=1 << 24)
+        yield Module("embed_tokens_per_layer", table, shape.layers * each_input)
+    remembered = iter(plan.caches)
+    last: Cache | None = None
+    for at, kind in enumerate(family_layers.kinds(text, shape)):
+        if kind not in family_layers.SILENT_WORDS:
+            last = next(remembered, last)  # layers that share another's keys and values are not in the list
+            if last is not None:
+                yield from _mixer(f"layers.{at}.", last, plan)
+            if kind == family_layers.BOTH:
+                last = next(remembered, last)
+                if last is not None:
+                    yield from _mixer(f"layers.{at}.", last, plan)
+        yield from _feed_forward(f"layers.{at}.", at, kind, plan)
+    for at, cache in enumerate(plan.drafts):
+        yield Module(f"mtp.layers.{at}.fc", shape.hidden, 2 * shape.hidden)
+        yield from _mixer(f"mtp.layers.{at}.", cache, plan)
+        kind = "E" if _is_nemotron(shape) else "full_attention"
+        yield from _feed_forward(f"mtp.layers.{at}.", shape.layers - 1, kind, plan)
+
+
+def _mixer(at: str, cache: Cache, plan: Plan) -> Iterator[Module]:
+    """What attention or a state computes with."""
+    text, shape = plan.text, plan.shape
+    hidden, heads = shape.hidden, shape.heads
+    if isinstance(cache, Latent):
+        yield from _latent(f"{at}self_attn.", cache, text, shape)
+    elif isinstance(cache, Attention):
+        name = f"{at}mixer." if _is_nemotron(shape) else f"{at}self_attn."
+        gated = text.flag("attn_output_gate", default=shape.model_type.startswith(_GATED))
+        yield Module(f"{name}q_proj", heads * cache.head_dim * (2 if gated else 1), hidden)
+        yield Module(f"{name}k_proj", cache.kv_heads * cache.head_dim, hidden)
+        same = text.flag("attention_k_eq_v", default=False) and cache.window is None
+        if not same:
+            yield Module(f"{name}v_proj", cache.kv_heads * cache.value_dim, hidden)
+        yield Module(f"{name}o_proj", hidden, heads * cache.value_dim)
+    elif cache.kind == "delta":
+        keys, values = cache.groups * cache.state_size, cache.width
+        name = f"{at}linear_attn."
+        if shape.model_type == "qwen3_next":
+            yield Module(f"{name}in_proj_qkvz", 2 * keys + 2 * values, hidden)
+            yield Module(f"{name}in_proj_ba", 2 * cache.heads, hidden)
+        else:
+            yield Module(f"{name}in_proj_qkv", 2 * keys + values, hidden)
+            yield Module(f"{name}in_proj_z", values, hidden)
+            yield Module(f"{name}in_proj_b", cache.heads, hidden)
+            yield Module(f"{name}in_proj_a", cache.heads, hidden)
+        yield Module(f"{name}out_proj", hidden, values)
+    else:
+        yield from _state(f"{at}mixer." if _is_nemotron(shape) else f"{at}mamba.", cache, hidden)
+
+
+def _state(name: str, state: State, hidden: int) -> Iterator[Module]:
+    if state.kind == "mamba2":
+        yield Module(f"{name}in_proj", 2 * state.width + 2 * state.groups * state.state_size + state.heads, hidden)
+    elif state.kind == "mamba1":
+        yield Module(f"{name}in_proj", 2 * state.width, hidden)
+        yield Module(f"{name}x_proj", hidden // 16 + 2 * state.state_size, state.width)
+    else:
+        yield Module(f"{name}in_proj", 3 * state.width, hidden)
+    yield Module(f"{name}out_proj", hidden, state.width)
+
+
+def _latent(name: str, cache: Latent, text: Document, shape: Shape) -> Iterator[Module]:
+    hidden, heads = shape.hidden, shape.heads
+    without = text.number("qk_nope_head_dim", default=128, most=1 << 14)
+    value = text.number("v_head_dim", default=without, most=1 << 14)
+    query = heads * (without + cache.rope_dim)
+    rank = text.number("q_lora_rank", default=0, least=0, most=1 << 16)
+    if rank:
+        yield Module(f"{name}q_a_proj", rank, hidden)
+        yield Module(f"{name}q_b_proj", query, rank)
+    else:
+        yield Module(f"{name}q_proj", query, hidden)
+    yield Module(f"{name}kv_a_proj_with_mqa", cache.rank + cache.rope_dim, hidden)
+    yield Module(f"{name}kv_b_proj", heads * (without + value), cache.rank)
+    yield Module(f"{name}o_proj", hidden, heads * value)
+
+
+def _feed_forward(at: str, layer: int, kind: str, plan: Plan) -> Iterator[Module]:
+    text, shape = plan.text, plan.shape
+    nemotron = _is_nemotron(shape)
+    name = f"{at}mixer." if nemotron else f"{at}mlp."
+    experts = family_layers.experts(text)
+    if nemotron and kind not in {"-", "E", "O", "mlp", "moe"}:
+        return
+    mixed = experts is not None and family_layers.is_mixed(text, shape, layer, kind)
+    if mixed and experts is not None:
+        gemma = shape.model_type.startswith("gemma4")
+        block = f"{at}block_sparse_moe." if shape.model_type.startswith("minimax") else at if gemma else name
+        latent = text.number("moe_latent_size", default=0, least=0, most=1 << 20)
+        if latent:
+            yield Module(f"{block}fc1_latent_proj", latent, shape.hidden)
+            yield Module(f"{block}fc2_latent_proj", shape.hidden, latent)
+        yield Module(f"{block}{'router' if gemma else 'gate'}", experts.count, shape.hidden)
+        yield from _matrices(f"{block}experts.0.", latent or shape.hidden, experts.width, shape, experts.count)
+        if experts.shared_width:
+            shared = "shared_expert." if text.has("shared_expert_intermediate_size") else "shared_experts."
+            yield from _matrices(f"{block}{shared}", shape.hidden, experts.shared_width, shape)
+    if not mixed or shape.model_type.startswith("gemma4"):  # Gemma 4 has both in each layer
+        widths = text.values.get("intermediate_size")
+        key = "dense_intermediate_size" if text.has("dense_intermediate_size") else "intermediate_size"
+        if isinstance(widths, list):
+            numbers = text.numbers("intermediate_size")
+            width = numbers[min(layer, len(numbers) - 1)] if numbers else 0
+        else:
+            width = text.number(key, "ffn_hidden_size", "n_inner", default=4 * shape.hidden, least=0, most=1 << 24)
+        yield from _matrices(name, shape.hidden, width, shape)
+
+
+def _matrices(name: str, hidden: int, width: int, shape: Shape, count: int = 1) -> Iterator[Module]:
+    """The matrices of a feed-forward layer: three, or two without a gate."""
+    up, down, gate = ("w3", "w2", "w1") if "block_sparse_moe.experts" in name else ("up_proj", "down_proj", "gate_proj")
+    if not shape.model_type.startswith(_TWO_MATRICES):
+        yield Module(f"{name}{gate}", width, hidden, count)
+    yield Module(f"{name}{up}", width, hidden, count)
+    yield Module(f"{name}{down}", hidden, width, count)
+
+
+def _vision(top: Document, hidden: int) -> Iterator[Module]:
+    """The vision tower, if it is a plain one; its projection into the language model is one matrix."""
+    vision = top.below("vision_config") if isinstance(top.values.get("vision_config"), Mapping) else None
+    if vision is None:
+        return
+    width = vision.number("hidden_size", "vt_hidden_size", "embed_dim", default=0, least=0, most=1 << 16)
+    layers = vision.number("depth", "num_hidden_layers", "vt_num_hidden_layers", default=0, least=0, most=1024)
+    wide = vision.number("intermediate_size", "vt_intermediate_size", default=4 * width, least=0, most=1 << 20)
+    if width and layers:
+        yield Module("visual.blocks.attn", 4 * width, width, layers)
+        yield Module("visual.blocks.mlp", 2 * wide, width, layers)
+        merged = width * vision.number("spatial_merge_size", default=1, most=64) ** 2
+        yield Module("visual.merger", merged + hidden, merged)
+
+
+def _is_nemotron(shape: Shape) -> bool:
+    return shape.model_type.startswith("nemotron")

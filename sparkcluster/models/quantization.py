@@ -1,0 +1,285 @@
+"""How a checkpoint's weights are stored, read from config.json: which modules are quantized, and to how many bits.
+
+A quantization_config lists modules in one of a few ways: by whole names, by prefixes, by parts of names, by
+shell patterns and by regular expressions (``re:``). ``Names`` understands all of them. What is not understood is
+unknown: a weight of unknown size is never taken for one of 16 bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from sparkcluster.models.read import Document
+
+QuantizationKind = Literal[
+    "none",
+    "modelopt-nvfp4",
+    "modelopt-fp8",
+    "modelopt-mixed",
+    "compressed-tensors",
+    "mxfp4",
+    "fp8",
+    "gptq",
+    "awq",
+    "auto-round",
+    "other",
+]
+
+PLAIN = 0.0
+"""In the place of bits: the module is stored in the model's own dtype."""
+
+# Bits of a weight with its scales, by ModelOpt's names (modelopt/torch/export/model_config.py): NVFP4 has a byte for
+# each 16 weights, MXFP4 and MXFP8 for each 32, the integer formats two bytes for each 128.
+ALGORITHM_BITS = {
+    "NVFP4": 4.5,
+    "NVFP4_AWQ": 4.5,
+    "W4A16_NVFP4": 4.5,
+    "W4A8_NVFP4_FP8": 4.5,
+    "MXFP4": 4.25,
+    "W4A8_MXFP4_FP8": 4.25,
+    "MXFP8": 8.25,
+    "FP8": 8.0,
+    "FP8_PB_WO": 8.0,
+    "FP8_PER_CHANNEL_PER_TOKEN": 8.0,
+    "INT8_SQ": 8.0,
+    "W4A16_AWQ": 4.125,
+    "INT4_AWQ": 4.125,
+}
+
+_PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|text_model)\.)+")
+# Neither quantizer touches these unless it names them: tables, routers, and what makes a token's width its own.
+_DEFAULT_PLAIN = re.compile(r"(^|\.)(embed_tokens|lm_head|gate|router|shared_expert_gate|eh_proj|fc)$|^visual(\.|$)")
+_LONGEST, _STARS = 200, 4
+# A quantifier after a group, or a reference, can make one match take hours.
+_COSTLY = re.compile(r"[)\]][*+{]|\\\d|\(\?|\{")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Names:
+    """Modules as a quantization_config lists them."""
+
+    exact: frozenset[str] = frozenset()
+    parts: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        if any(ancestor in self.exact for ancestor in _ancestors(name)):
+            return True
+        within = f".{name}."
+        if any(f".{part}." in within for part in self.parts):
+            return True
+        shown = (name, f"model.{name}", f"model.language_model.{name}")
+        return any(pattern.match(each) for pattern in self.patterns for each in shown)
+
+
+def names(entries: Iterable[str], document: Document, key: str) -> Names:
+    """The modules that ``entries`` list.
+
+    Raises:
+        UsageError: a pattern that could take hours to match.
+    """
+    exact, parts, patterns = set(), [], []
+    for entry in dict.fromkeys(entries):
+        expression = entry.startswith("re:")
+        if expression or "*" in entry:
+            text = entry.removeprefix("re:") if expression else _PREFIX.sub("", entry)
+            costly = expression and _COSTLY.search(text)
+            if len(text) > _LONGEST or text.count("*") + text.count("+") * expression > _STARS or costly:
+                raise document.refused(key, f"lists a pattern that is not supported: {entry[:40]}")
+            try:
+                patterns.append(re.compile(text if expression else fnmatch.translate(text)))
+            except re.error:
+                raise document.refused(key, f"lists a pattern that is not valid: {entry[:40]}") from None
+            continue
+        bare = _PREFIX.sub("", entry)
+        exact.add(bare)
+        if "layers." not in bare:
+            parts.append(bare)
+    return Names(frozenset(exact), tuple(parts), tuple(patterns))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the checkpoint's weights are stored.
+
+    Attributes:
+        method: quant_method as the file has it.
+        bits_per_weight: of a quantized weight with its scales, None where the file does not tell one for all.
+        kv_dtype: dtype that the checkpoint asks the KV cache to have; None for none.
+        found: quantization_config; None for none.
+    """
+
+    kind: QuantizationKind = "none"
+    method: str = ""
+    bits_per_weight: float | None = None
+    kv_dtype: str | None = None
+    found: Document | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def rules(self) -> Rules:
+        """What is stored how.
+
+        Raises:
+            UsageError: lists of modules that are not valid.
+        """
+        if self.found is None:
+            return Rules(rest=PLAIN)
+        return _rules(self, self.found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """Bits of each module.
+
+    Attributes:
+        rest: of what nothing else names; None where that is not known.
+        ignored: modules that are not quantized.
+        groups: modules that are quantized differently, the first that names one counts.
+    """
+
+    rest: float | None
+    ignored: Names = Names()
+    groups: tuple[tuple[Names, float | None], ...] = ()
+
+    def bits(self, name: str) -> float | None:
+        """Bits of a weight of the module ``name``, with its scales; PLAIN as the model's dtype, None if unknown."""
+        if name in self.ignored:
+            return PLAIN
+        for group, bits in self.groups:
+            if name in group:
+                return bits
+        return PLAIN if _DEFAULT_PLAIN.search(name) else self.rest
+
+
+def read(top: Document, text: Document) -> Quantization:
+    """The quantization of a config.json, ``text`` being its part about the language model."""
+    found = top.below("quantization_config") or text.below("quantization_config") or top.below("compression_config")
+    if found is None:
+        return Quantization()
+    method = found.text("quant_method").lower()
+    inner = found.below("quantization") or found
+    algorithm = (found.text("quant_algo") or inner.text("quant_algo")).upper()
+    kind, bits = _stored(found, method, algorithm)
+    return Quantization(kind, method, bits, _kv_dtype(found, inner, method), found)
+
+
+def _stored(found: Document, method: str, algorithm: str) -> tuple[QuantizationKind, float | None]:  # noqa: PLR0911 - one method after another
+    """Kind of a quantized checkpoint, and bits of a weight with its scales."""
+    if method.startswith("modelopt") or (not method and algorithm):
+        both = method.upper() + algorithm
+        if "MIXED" in both:
+            return "modelopt-mixed", None
+        bits = ALGORITHM_BITS.get(algorithm)
+        return ("modelopt-nvfp4", bits or 4.5) if "FP4" in both else ("modelopt-fp8", bits or 8.0)
+    if method in {"auto-round", "auto_round", "intel/auto-round"}:
+        return "auto-round", _integer_bits(found)
+    if "gptq" in method or "awq" in method:
+        return ("awq" if "awq" in method else "gptq"), _integer_bits(found)
+    if method == "compressed-tensors":
+        groups = _groups(found)
+        return "compressed-tensors", groups[0][1] if groups else None
+    if "mxfp4" in method:
+        return "mxfp4", 4.25
+    return ("fp8", 8.0) if "fp8" in method else ("other", None)
+
+
+def _integer_bits(found: Document) -> float:
+    """Bits of a packed integer with its share of a group's scale of 16 bits and zero point."""
+    bits = found.number("bits", "w_bit", default=4, least=1, most=16)
+    group = found.number("group_size", "q_group_size", default=128, least=-1, most=1 << 20)
+    return bits + ((16 + bits) / group if group > 0 else 0.0)
+
+
+def _groups(found: Document) -> list[tuple[list[str], float | None]]:
+    """The targets and bits of each group of compressed-tensors."""
+    groups = found.below("config_groups")
+    listed: list[tuple[list[str], float | None]] = []
+    for key in groups.values if groups is not None else ():
+        group = groups.below(key) if groups is not None else None
+        weights = group.below("weights") if group is not None else None
+        if group is None or weights is None:
+            continue
+        bits = weights.number("num_bits", default=8, least=1, most=32)
+        size = weights.number("group_size", default=0, least=-1, most=1 << 20)
+        scale = 8.0 if bits in {4, 8} and weights.text("type") == "float" else 16.0
+        zero = 0.0 if weights.flag("symmetric", default=True) else float(bits)
+        listed.append((group.words("targets") or ["Linear"], bits + ((scale + zero) / size if size > 0 else 0)))
+    return listed
+
+
+def _rules(quantization: Quantization, found: Document) -> Rules:
+    kind, bits = quantization.kind, quantization.bits_per_weight
+    inner = found.below("quantization") or found
+    ignored: list[str] = []
+    for part in dict.fromkeys((found.path, inner.path)):
+        document = found if part == found.path else inner
+        for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
+            ignored += document.words(key) or ()
+    ignore = functools.partial(names, document=found, key="ignore")
+    if kind == "mxfp4":  # gpt-oss quantizes its experts alone
+        return Rules(PLAIN, ignore(ignored), ((Names(parts=("experts",)), bits),))
+    if kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone
+        return Rules(bits, ignore([*ignored, "mtp"]), _extra(found))
+    layers = _layers(inner) or _layers(found)
+    if kind == "modelopt-mixed":
+        return Rules(PLAIN if layers else None, ignore(ignored), layers)
+    if kind == "compressed-tensors":
+        named = [(targets, each) for targets, each in _groups(found) if "Linear" not in targets]
+        rest = next((each for targets, each in _groups(found) if "Linear" in targets), PLAIN if named else None)
+        groups = tuple((names(targets, found, "targets"), each) for targets, each in named)
+        return Rules(rest, ignore(ignored), groups)
+    return Rules(bits, ignore(ignored), layers)
+
+
+def _layers(found: Document) -> tuple[tuple[Names, float | None], ...]:
+    """ModelOpt's quantized_layers: the algorithm of each module."""
+    listed = found.below("quantized_layers")
+    if listed is None:
+        return ()
+    by_algorithm: dict[str, list[str]] = {}
+    for name, value in listed.values.items():
+        algorithm = value.get("quant_algo") if isinstance(value, Mapping) else None
+        by_algorithm.setdefault(str(algorithm).upper(), []).append(name)
+    return tuple(
+        (names(modules, found, "quantized_layers"), ALGORITHM_BITS.get(algorithm))
+        for algorithm, modules in by_algorithm.items()
+    )
+
+
+def _extra(found: Document) -> tuple[tuple[Names, float | None], ...]:
+    """AutoRound's extra_config: modules that have other bits than the rest."""
+    extra = found.below("extra_config")
+    by_bits: dict[float, list[str]] = {}
+    for name in extra.values if extra is not None else ():
+        each = extra.below(name) if extra is not None else None
+        if each is not None:
+            bits = each.number("bits", default=16, least=1, most=32)
+            by_bits.setdefault(PLAIN if bits >= 16 else _integer_bits(each.over(None)), []).append(name)
+    return tuple((names(modules, found, "extra_config"), bits) for bits, modules in by_bits.items())
+
+
+def _kv_dtype(found: Document, inner: Document, method: str) -> str | None:
+    """The KV cache dtype that a checkpoint asks for; only those of ModelOpt do."""
+    if not method.startswith("modelopt"):
+        return None
+    for part in (inner, found):
+        for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+            value = part.values.get(key)
+            if isinstance(value, Mapping):
+                bits = value.get("num_bits")
+                named = "fp8" if bits == 8 else "nvfp4" if bits == 4 else None
+                return named if value.get("type") == "float" else None
+            if isinstance(value, str) and re.fullmatch(r"(?i)fp8|fp8_e4m3|nvfp4", value):
+                return value.lower()
+    return None
+
+
+def _ancestors(name: str) -> Iterable[str]:
+    """``a.b.c``, ``a.b`` and ``a``."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]

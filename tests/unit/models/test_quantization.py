@@ -1,0 +1,98 @@
+"""Which modules a checkpoint quantizes, and to how many bits; the sizes that follow are in test_fit."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkcluster.engines.vllm.weights import of_config
+from sparkcluster.errors import UsageError
+from sparkcluster.models.config import parse
+from sparkcluster.models.modules import modules
+from sparkcluster.models.quantization import PLAIN
+from tests.unit.models.llama import LLAMA_8B
+
+Q, GATE, HEAD = "layers.0.self_attn.q_proj", "layers.0.mlp.gate", "lm_head"
+EXPERT, SHARED = "layers.3.mlp.experts.0.up_proj", "layers.3.mlp.shared_experts.up_proj"
+
+
+def bits(name, **quantization):
+    return parse({**LLAMA_8B, "quantization_config": quantization}, "x").quantization.rules().bits(name)
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "expected"),
+    [
+        ({"quant_method": "fp8"}, Q, 8),
+        ({"quant_method": "fp8"}, HEAD, PLAIN),
+        ({"quant_method": "fp8"}, GATE, PLAIN),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["self_attn"]}, Q, PLAIN),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0"]}, Q, PLAIN),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.01"]}, Q, 8),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["q"]}, Q, 8),
+        ({"quant_method": "mxfp4"}, EXPERT, 4.25),
+        ({"quant_method": "mxfp4"}, Q, PLAIN),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, Q, 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "mtp.layers.0.self_attn.q_proj", PLAIN),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*.self_attn*"]}, Q, PLAIN),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}, Q, 4.5),
+        ({"quant_method": "auto-round", "extra_config": {"model.layers.0.self_attn.q_proj": {"bits": 16}}}, Q, PLAIN),
+        ({"quant_method": "auto-round", "extra_config": {"model.layers.0.self_attn.q_proj": {"bits": 8}}}, Q, 8.1875),
+        ({"quant_method": "something_new"}, Q, None),
+        ({"quant_method": "something_new"}, "embed_tokens", PLAIN),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, Q, None),
+    ],
+)
+def test_a_module_has_the_bits_that_its_config_says(written, name, expected):
+    assert bits(name, **written) == expected
+
+
+def test_a_mixed_checkpoint_names_the_algorithm_of_each_module():
+    layers = {"backbone.layers.3.mlp.experts": {"quant_algo": "NVFP4"}, "lm_head": {"quant_algo": "FP8"}}
+    layers |= {"*.shared_experts.*": {"quant_algo": "FP99"}}
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    assert [bits(name, **mixed) for name in (EXPERT, HEAD, Q, SHARED)] == [4.5, 8, PLAIN, None]
+
+
+def test_groups_of_compressed_tensors_name_layers_or_take_all():
+    four = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}
+    eight = {"weights": {"num_bits": 8, "type": "float"}, "targets": ["re:.*self_attn.*"]}
+    written = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"a": {**four, "targets": ["Linear"]}, "b": eight},
+    }
+    assert [bits(name, **written, ignore=["re:.*shared_experts.*"]) for name in (EXPERT, Q, SHARED)] == [4.5, 8, PLAIN]
+
+
+@pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:(a|aa)*b", "re:.*.*.*.*.*.*x", "re:[", "re:" + "a" * 300])
+def test_a_pattern_that_could_take_hours_is_refused(pattern):
+    config = parse({**LLAMA_8B, "quantization_config": {"quant_method": "fp8", "ignore": [pattern]}}, "x")
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=r"quantization_config\.ignore lists a pattern"):
+        of_config(config)
+    assert time.monotonic() - began < 1
+
+
+def test_a_size_that_is_not_known_is_not_taken_for_sixteen_bits():
+    config = parse({**LLAMA_8B, "quantization_config": {"quant_method": "exl3"}}, "some/model")
+    with pytest.raises(
+        UsageError, match=r"the size of the weights of some/model is unknown: .* how exl3 stores layers\.0"
+    ) as caught:
+        of_config(config)
+    assert "--config" in (caught.value.hint or "")
+
+
+def test_experts_behind_a_latent_projection_are_as_narrow_as_it():
+    changed = {
+        "model_type": "nemotron_h", "num_hidden_layers": 2, "hybrid_override_pattern": "*E", "n_routed_experts": 8,
+        "moe_intermediate_size": 64, "moe_latent_size": 128, "moe_shared_expert_intermediate_size": 96,
+    }  # fmt: skip
+    found = {module.name: module for module in modules(parse({**LLAMA_8B, **changed}, "x").matrices)}
+    assert (found["layers.1.mixer.experts.0.up_proj"].rows, found["layers.1.mixer.experts.0.up_proj"].columns) == (
+        64,
+        128,
+    )
+    assert found["layers.1.mixer.shared_experts.up_proj"].columns == 4096
+    assert found["layers.1.mixer.fc1_latent_proj"].numbers == 128 * 4096
+    assert "layers.1.mixer.experts.0.gate_proj" not in found, "Nemotron has no gate"
