@@ -62,6 +62,10 @@ class Node(Section):
         default_factory=dict, description="environment of this node's ranks, over the playbook's"
     )
 
+    def __hash__(self) -> int:
+        """By name and host: ``env`` has no hash."""
+        return hash((self.name, self.host))
+
     @property
     def label(self) -> str:
         """The node's name, or its host if it has none."""
