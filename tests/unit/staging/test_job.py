@@ -127,7 +127,7 @@ class Worker:
             self.state = "done"
             self.say(bytes=60 * UNIT, total=60 * UNIT, done=self.done)
             return
-        for place, source in enumerate(self.sources):
+        for source in self.sources:
             node = self.network.workers[source["node"]]
             if not any(self.network.answers(self.name, way["address"]) is node for way in source["ways"]):
                 gone = {"node": node.name, "why": f"no data from {node.name} for 5 s", "offset": self.has * UNIT}
@@ -136,8 +136,7 @@ class Worker:
                 continue
             if node.has > self.has:
                 self.has += 1
-            then = self.sources[place]["node"]
-            self.say(bytes=self.has * UNIT, total=60 * UNIT, **{"from": then}, left=list(self.left))
+            self.say(bytes=self.has * UNIT, total=60 * UNIT, **{"from": node.name}, left=list(self.left))
             return
         self.say(bytes=self.has * UNIT, total=60 * UNIT, left=list(self.left))
 
