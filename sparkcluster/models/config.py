@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import UsageError
 from sparkcluster.models import family_layers, quantization
-from sparkcluster.models.family_layers import Experts
+from sparkcluster.models.family_layers import Experts, Shape
 from sparkcluster.models.layers import Attention, Cache, Latent, State
-from sparkcluster.models.modules import Plan
 from sparkcluster.models.quantization import Quantization
 from sparkcluster.models.read import Document
 
@@ -29,7 +28,7 @@ class ModelConfig:
         state_dtype: of recurrent states where the model asks for one; None: the model's own.
         tied: whether input and output embedding are one.
         multimodal: whether a vision or audio tower comes along.
-        matrices: what its weights follow from.
+        top, text, shape: config.json, its part about the language model, and the sizes that every layer has.
     """
 
     name: str
@@ -50,7 +49,9 @@ class ModelConfig:
     multimodal: bool
     experts: Experts | None
     quantization: Quantization
-    matrices: Plan = dataclasses.field(repr=False, compare=False)
+    top: Document = dataclasses.field(repr=False, compare=False)
+    text: Document = dataclasses.field(repr=False, compare=False)
+    shape: Shape = dataclasses.field(repr=False, compare=False)
 
     @property
     def hybrid(self) -> bool:
@@ -99,29 +100,28 @@ def parse(document: object, name: str) -> ModelConfig:
     if not caches:
         raise text.refused("layer_types", "lists no layer with attention or a state")
     architectures = top.words("architectures") or [""]
-    drafts = tuple(family_layers.drafts(text, shape, caches))
-    vocabulary = text.number("vocab_size", most=1 << 24)
-    tied = text.flag("tie_word_embeddings", default=top.flag("tie_word_embeddings", default=False))
     return ModelConfig(
         name=name,
         architecture=architectures[0] if architectures else "",
         model_type=model_type,
         caches=tuple(caches),
-        drafts=drafts,
+        drafts=tuple(family_layers.drafts(text, shape, caches)),
         layers=layers,
         hidden=hidden,
         feed_forward=_feed_forward(text, hidden),
         heads=heads,
         head_dim=head_dim,
-        vocabulary=vocabulary,
+        vocabulary=text.number("vocab_size", most=1 << 24),
         context=text.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=2048),
         dtype=_dtype(top, text),
         state_dtype=family_layers.state_dtype(text, model_type),
-        tied=tied,
+        tied=text.flag("tie_word_embeddings", default=top.flag("tie_word_embeddings", default=False)),
         multimodal=multimodal,
         experts=family_layers.experts(text),
         quantization=quantization.read(top, text),
-        matrices=Plan(top, text, shape, tuple(caches), drafts, vocabulary, tied),
+        top=top,
+        text=text,
+        shape=shape,
     )
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from sparkcluster.models import family_layers
 from sparkcluster.models.family_layers import Shape
 from sparkcluster.models.layers import Attention, Cache, Latent, State
 from sparkcluster.models.read import Document
+
+if TYPE_CHECKING:
+    from sparkcluster.models.config import ModelConfig
 
 _GATED = ("qwen3_next", "qwen3_5")
 _TWO_MATRICES = ("nemotron",)
@@ -41,64 +45,43 @@ class Module:
         return self.rows * self.columns * self.count
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """What the modules of a model follow from.
-
-    Attributes:
-        top: config.json.
-        text: its part about the language model.
-        caches: what each layer that remembers something remembers.
-        drafts: the same of its multi-token-prediction layers.
-        tied: whether input and output embedding are one.
-    """
-
-    top: Document
-    text: Document
-    shape: Shape
-    caches: tuple[Cache, ...]
-    drafts: tuple[Cache, ...]
-    vocabulary: int
-    tied: bool
-
-
-def modules(plan: Plan) -> Iterator[Module]:
+def modules(config: ModelConfig) -> Iterator[Module]:
     """Every matrix of the model, those of its drafts under ``mtp``.
 
     Raises:
         UsageError: sizes that are not valid.
     """
-    shape, text = plan.shape, plan.text
-    yield Module("embed_tokens", plan.vocabulary, shape.hidden)
-    if not plan.tied:
-        yield Module("lm_head", plan.vocabulary, shape.hidden)
-    yield from _vision(plan.top, shape.hidden)
+    shape, text = config.shape, config.text
+    yield Module("embed_tokens", config.vocabulary, shape.hidden)
+    if not config.tied:
+        yield Module("lm_head", config.vocabulary, shape.hidden)
+    yield from _vision(config.top, shape.hidden)
     each_input = text.number("hidden_size_per_layer_input", default=0, least=0, most=1 << 16)
     if each_input:  # Gemma's small models look every token up again for each layer
-        table = text.number("vocab_size_per_layer_input", default=plan.vocabulary, most=1 << 24)
+        table = text.number("vocab_size_per_layer_input", default=config.vocabulary, most=1 << 24)
         yield Module("embed_tokens_per_layer", table, shape.layers * each_input)
-    remembered = iter(plan.caches)
+    remembered = iter(config.caches)
     last: Cache | None = None
     for at, kind in enumerate(family_layers.kinds(text, shape)):
         if kind not in family_layers.SILENT_WORDS:
             last = next(remembered, last)  # layers that share another's keys and values are not in the list
             if last is not None:
-                yield from _mixer(f"layers.{at}.", last, plan)
+                yield from _mixer(f"layers.{at}.", last, config)
             if kind == family_layers.BOTH:
                 last = next(remembered, last)
                 if last is not None:
-                    yield from _mixer(f"layers.{at}.", last, plan)
-        yield from _feed_forward(f"layers.{at}.", at, kind, plan)
-    for at, cache in enumerate(plan.drafts):
+                    yield from _mixer(f"layers.{at}.", last, config)
+        yield from _feed_forward(f"layers.{at}.", at, kind, config)
+    for at, cache in enumerate(config.drafts):
         yield Module(f"mtp.layers.{at}.fc", shape.hidden, 2 * shape.hidden)
-        yield from _mixer(f"mtp.layers.{at}.", cache, plan)
+        yield from _mixer(f"mtp.layers.{at}.", cache, config)
         kind = "E" if _is_nemotron(shape) else "full_attention"
-        yield from _feed_forward(f"mtp.layers.{at}.", shape.layers - 1, kind, plan)
+        yield from _feed_forward(f"mtp.layers.{at}.", shape.layers - 1, kind, config)
 
 
-def _mixer(at: str, cache: Cache, plan: Plan) -> Iterator[Module]:
+def _mixer(at: str, cache: Cache, config: ModelConfig) -> Iterator[Module]:
     """What attention or a state computes with."""
-    text, shape = plan.text, plan.shape
+    text, shape = config.text, config.shape
     hidden, heads = shape.hidden, shape.heads
     if isinstance(cache, Latent):
         yield from _latent(f"{at}self_attn.", cache, text, shape)
@@ -154,11 +137,11 @@ def _latent(name: str, cache: Latent, text: Document, shape: Shape) -> Iterator[
     yield Module(f"{name}o_proj", hidden, heads * value)
 
 
-def _feed_forward(at: str, layer: int, kind: str, plan: Plan) -> Iterator[Module]:
-    text, shape = plan.text, plan.shape
+def _feed_forward(at: str, layer: int, kind: str, config: ModelConfig) -> Iterator[Module]:
+    text, shape = config.text, config.shape
     nemotron = _is_nemotron(shape)
     name = f"{at}mixer." if nemotron else f"{at}mlp."
-    experts = family_layers.experts(text)
+    experts = config.experts
     if nemotron and kind not in {"-", "E", "O", "mlp", "moe"}:
         return
     mixed = experts is not None and family_layers.is_mixed(text, shape, layer, kind)

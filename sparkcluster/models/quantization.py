@@ -215,8 +215,7 @@ def _rules(quantization: Quantization, found: Document) -> Rules:
     kind, bits = quantization.kind, quantization.bits_per_weight
     inner = found.below("quantization") or found
     ignored: list[str] = []
-    for part in dict.fromkeys((found.path, inner.path)):
-        document = found if part == found.path else inner
+    for document in (found,) if inner is found else (found, inner):
         for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
             ignored += document.words(key) or ()
     ignore = functools.partial(names, document=found, key="ignore")
@@ -228,8 +227,9 @@ def _rules(quantization: Quantization, found: Document) -> Rules:
     if kind == "modelopt-mixed":
         return Rules(PLAIN if layers else None, ignore(ignored), layers)
     if kind == "compressed-tensors":
-        named = [(targets, each) for targets, each in _groups(found) if "Linear" not in targets]
-        rest = next((each for targets, each in _groups(found) if "Linear" in targets), PLAIN if named else None)
+        listed = _groups(found)
+        named = [(targets, each) for targets, each in listed if "Linear" not in targets]
+        rest = next((each for targets, each in listed if "Linear" in targets), PLAIN if named else None)
         groups = tuple((names(targets, found, "targets"), each) for targets, each in named)
         return Rules(rest, ignore(ignored), groups)
     return Rules(bits, ignore(ignored), layers)
@@ -258,7 +258,7 @@ def _extra(found: Document) -> tuple[tuple[Names, float | None], ...]:
         each = extra.below(name) if extra is not None else None
         if each is not None:
             bits = each.number("bits", default=16, least=1, most=32)
-            by_bits.setdefault(PLAIN if bits >= 16 else _integer_bits(each.over(None)), []).append(name)
+            by_bits.setdefault(PLAIN if bits >= 16 else _integer_bits(each), []).append(name)
     return tuple((names(modules, found, "extra_config"), bits) for bits, modules in by_bits.items())
 
 

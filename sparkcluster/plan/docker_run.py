@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
-from sparkcluster.spec.playbook import Container
+from sparkcluster.spec.playbook import Container, Ulimit
 
 ENTRY = f"/sparkcluster/{ENTRY_FILE}"
 LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
@@ -20,10 +20,10 @@ HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
 HOME = "/sparkcluster/home"
 """Of a user that is not root."""
 NAME_LIMIT = 120
-_ULIMITS = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}
+_ULIMITS: Mapping[Ulimit, int] = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}
 
 
-def limits(own: Mapping[str, int] | None = None) -> list[str]:
+def limits(own: Mapping[Ulimit, int] | None = None) -> list[str]:
     """Options for the limits of a rank: ``own`` over those that every rank has."""
     every = {**_ULIMITS, **(own or {})}
     return [word for name, value in every.items() for word in ("--ulimit", f"{name}={value}")]
@@ -85,7 +85,7 @@ def run(
     labels: Mapping[str, str],
     mounts: Sequence[Sequence[str]],
     infiniband: bool,
-    container: Container | None = None,
+    container: Container,
 ) -> list[str]:
     """Command that starts one rank.
 
@@ -102,10 +102,9 @@ def run(
     argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]
     if infiniband:
         argv += ["--device", "/dev/infiniband"]
-    container = container or Container()
     for device in container.devices:
         argv += ["--device", device]
-    argv += limits({str(name): value for name, value in container.ulimits.items()})
+    argv += limits(container.ulimits)
     argv += ["--init", "--pull", "never"]
     # An engine that logs every request would otherwise fill the disk in weeks.
     argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]

@@ -18,8 +18,6 @@ from sparkcluster.models.source import GIB, SYSTEM_BYTES, spark
 
 WITHIN = 0.10
 
-GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
-NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
 
 QWEN = fit_weights.config("nvidia/Qwen3.6-35B-A3B-NVFP4")
 NEMOTRON = fit_weights.config("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4")
@@ -180,8 +178,8 @@ def page() -> str:
     return fit_text.PAGE.format(
         agreement=fit_text.agreement(),
         weights=fit_weights.table(),
-        guide=GUIDE,
-        nvfp4=NVFP4_GUIDE,
+        guide=fit_weights.GUIDE,
+        nvfp4=fit_weights.NVFP4_GUIDE,
         qwen=table(qwen_cells),
         nemotron=table(nemotron_cells),
         starts=began,

@@ -93,12 +93,12 @@ def dense(loaded_gib: float) -> Fit:
 
 def pools() -> list[Pool]:
     """Every KV cache that the table has."""
-    guide, recipes = fit_page.NVFP4_GUIDE, fit_weights.RECIPES
+    guide, recipes = fit_weights.NVFP4_GUIDE, fit_weights.RECIPES
     rows = [
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.80", 22.5, "GiB", False, MINIMAX_ISSUE, minimax(0.80)),
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.85", 28.74, "GiB", True, MINIMAX_ISSUE, minimax(0.85)),
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.85", 240_816, "tokens", True, MINIMAX_ISSUE, minimax(0.85)),
-        Pool("Qwen3.6-35B-A3B NVFP4, 0.85", 76.49, "GiB", True, fit_page.GUIDE, fit_page.qwen(0.85)),
+        Pool("Qwen3.6-35B-A3B NVFP4, 0.85", 76.49, "GiB", True, fit_weights.GUIDE, fit_page.qwen(0.85)),
         Pool("Nemotron-3-Nano NVFP4, eager, 0.2", 4.2, "GiB", True, guide, fit_page.nemotron(0.2)),
         Pool("Nemotron-3-Nano NVFP4, 0.3", 15.9, "GiB", True, guide, fit_page.nemotron(0.3)),
         Pool("Nemotron-3-Nano NVFP4, 0.9", 89.4, "GiB", True, guide, fit_page.nemotron(0.9)),

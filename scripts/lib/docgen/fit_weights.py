@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.models.config import parse
-from sparkcluster.models.shipped import recorded
 from sparkcluster.models.source import GIB
 
+RECORDED = Path(__file__).with_name("recorded")
 WITHIN = 0.05
 
 RECIPES = "https://github.com/vllm-project/recipes/pull/810"
@@ -17,6 +19,7 @@ FORUM = "https://forums.developer.nvidia.com/t/qwen3-5-122b-a10b-nvfp4-quantized
 KUBIS = "https://kubis.ai/blog/dgx_series/benchmarks/nemotron3-super-120b-topology-benchmark"
 VLLM_CPP = "https://github.com/mudler/vllm.cpp (notes on the tensors of snapshot 890bdef7)"
 GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
+NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
 NVFP4_27B = "https://thakicloud.github.io/en/llmops/qwen3-6-27b-nvfp4-vllm-blackwell/"
 BF16_122B = "https://huggingface.co/nota-ai/Qwen3.5-122B-A10B-NotaCompression-INT4"
 GPT_OSS = "https://arxiv.org/abs/2508.10925, table 1"
@@ -54,10 +57,10 @@ class Published:
 
 
 def config(repository: str) -> dict[str, Any]:
-    """The config.json that is recorded of ``repository``."""
-    found = recorded(repository)
-    assert found is not None
-    return dict(found.config)
+    """The config.json that is recorded of ``repository``, as far as ``fit`` reads it; its source is in the file."""
+    path = RECORDED / f"{repository.replace('/', '--')}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["config"]
+    return found
 
 
 def _quantized(repository: str, quantization: dict[str, Any] | None) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def published() -> list[Published]:
         Published("gpt-oss-20b MXFP4", 12.8, "GiB", GPT_OSS, config("openai/gpt-oss-20b")),
         Published("gpt-oss-120b MXFP4", 60.8, "GiB", GPT_OSS, config("openai/gpt-oss-120b")),
         Published("Qwen3.6-35B-A3B NVFP4 by NVIDIA", 21.94, "GiB", GUIDE, config(small), drafts=True),
-        Published("Nemotron-3-Nano-30B-A3B NVFP4", 19, "GB", "github.com/Sggin1/DGX-SPARK, nvfp4-guide", config(nano)),
+        Published("Nemotron-3-Nano-30B-A3B NVFP4", 19, "GB", NVFP4_GUIDE, config(nano)),
     ]
 
 

@@ -98,7 +98,7 @@ def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: b
     rules = config.quantization.rules()
     plain = 8 * DTYPE_BYTES[config.dtype]
     tensors = []
-    for module in modules(config.matrices):
+    for module in modules(config):
         bits = rules.bits(module.name)
         if bits is None:
             raise _unknown(config, module.name)

@@ -88,7 +88,7 @@ def test_experts_behind_a_latent_projection_are_as_narrow_as_it():
         "model_type": "nemotron_h", "num_hidden_layers": 2, "hybrid_override_pattern": "*E", "n_routed_experts": 8,
         "moe_intermediate_size": 64, "moe_latent_size": 128, "moe_shared_expert_intermediate_size": 96,
     }  # fmt: skip
-    found = {module.name: module for module in modules(parse({**LLAMA_8B, **changed}, "x").matrices)}
+    found = {module.name: module for module in modules(parse({**LLAMA_8B, **changed}, "x"))}
     assert (found["layers.1.mixer.experts.0.up_proj"].rows, found["layers.1.mixer.experts.0.up_proj"].columns) == (
         64,
         128,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules.served import Served, rule
+from sparkcluster.engines.vllm.rules.speculative import CONFIG
 from sparkcluster.findings import Severity
 
-CONFIG = "speculative-config"
 # MTP was seen to crash with five drafted tokens, and to run with three (vllm#40756).
 FEW = 3
 # One Spark has 121.63 GiB; on Marlin this model did not fit (vllm#50925).

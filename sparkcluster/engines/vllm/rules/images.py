@@ -187,7 +187,7 @@ def ray(served: Served) -> Iterator[Seen]:
 
     sparkcluster stages a pinned one on every node; `executor: native` needs none.
     """
-    without = served.family in {"ngc", "upstream"} and served.since(0, 19)
+    without = served.released and served.since(0, 19)
     if served.playbook.executor == "ray" and served.nodes > 1 and without and not served.reported:
         summary = "this image has no Ray: a pinned one is staged with it"
         yield served.say(("executor",), summary, "write executor: native to run without Ray")

@@ -80,7 +80,7 @@ def experts(served: Served) -> Iterator[Seen]:
     if backend in {"flashinfer_trtllm", "deep_gemm"}:
         yield served.say("moe-backend", f"moe-backend {backend} does not support a GB10", remedy)
     elif backend in {"cutlass", "flashinfer_cutlass", "flashinfer_cutedsl"}:
-        broken = served.family in {"ngc", "upstream"} and served.since(0, 23) is False
+        broken = served.released and served.since(0, 23) is False
         summary = f"moe-backend {backend} may return garbage on a GB10"
         hint = remedy if broken else f"{remedy}, and compare"
         yield served.say("moe-backend", summary, hint, severity=None if broken else "info")
@@ -141,7 +141,7 @@ def never(served: Served) -> Iterator[Seen]:
     """
     names = NEVER | (OUTLIVED if served.since(0, 15, 1) else {})
     for name, flag in names.items():
-        if name in served.playbook.env and served.family in {"upstream", "ngc"}:
+        if name in served.playbook.env and served.released:
             yield served.say(("env", name), f"vLLM has no variable {name}", f"remove it; use {flag}")
 
 
@@ -159,7 +159,7 @@ def flashinfer_experts(served: Served) -> Iterator[Seen]:
     """
     name = "VLLM_USE_FLASHINFER_MOE_FP4"
     enabled = served.playbook.env.get(name) == "1"
-    if served.spark and enabled and served.since(0, 15, 2) and served.since(0, 23) is False:
+    if served.spark and enabled and served.between((0, 15, 2), (0, 23)):
         summary = "FlashInfer's FP4 experts return garbage on this vLLM"
         yield served.say(("env", name), summary, f'write {name}: "0", and moe-backend: marlin')
 
@@ -264,9 +264,8 @@ def marlin_flashinfer(served: Served) -> Iterator[Seen]:
     A cause was found later in neither: FlashInfer moves the workspace of its cuDNN FP8 kernels after CUDA graphs have
     captured it. `VLLM_DISABLED_KERNELS=FlashInferFP8ScaledMMLinearKernel` was reported to end it.
     """
-    reported = served.since(0, 25) and served.since(0, 28) is False
     both = served.text("moe-backend") == "marlin" and served.text("attention-backend") == "flashinfer"
-    if served.spark and reported and both:
+    if served.spark and both and served.between((0, 25), (0, 28)):
         remedy = "if it dies so: write VLLM_DISABLED_KERNELS: FlashInferFP8ScaledMMLinearKernel under env"
         yield served.say("attention-backend", "engines with Marlin and FlashInfer died every few days", remedy)
 
@@ -284,7 +283,7 @@ def flashinfer_fp8_cache(served: Served) -> Iterator[Seen]:
     `BatchPrefillWithPagedKVCache`. Seen with Qwen3.6-35B-A3B and two versions of FlashInfer; Qwen's hybrid models have
     heads of 256. On newer releases vLLM's recipe has the pair.
     """
-    reported = served.since(0, 26) and served.since(0, 27) is False
+    reported = served.between((0, 26), (0, 27))
     backend = served.text("attention-backend")
     heads = served.head_size or (256 if served.named("Qwen3-Next", "Qwen3-Coder-Next", "Qwen3.5", "Qwen3.6") else None)
     if served.spark and reported and served.fp8_cache and backend in {None, "auto", "flashinfer"} and heads == 256:
@@ -299,7 +298,7 @@ def triton_attention(served: Served) -> Iterator[Seen]:
     For models of plain attention only: a hybrid one crashes when any backend is forced.
     """
     plain = served.model is not None and not served.model.hybrid
-    tested = served.family == "ngc" and served.since(0, 17, 1) and served.since(0, 20) is False
+    tested = served.family == "ngc" and served.between((0, 17, 1), (0, 20))
     if served.spark and plain and tested and served.text("attention-backend") in {None, "auto"}:
         yield served.say("attention-backend", "attention-backend is not set", "write attention-backend: TRITON_ATTN")
 

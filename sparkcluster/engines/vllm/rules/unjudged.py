@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import CATALOGUE, Context, Seen, check
-from sparkcluster.engines.vllm.rules.served import RULES, Served
+from sparkcluster.engines.vllm.rules.served import RULES, Rule, Served
 
 
 @check(
@@ -37,8 +37,8 @@ def family(context: Context) -> Iterator[Seen]:
     yield about.say(at, summary, remedy, f"they are {', '.join(codes)}", severity=None if local else "info")
 
 
-def _asks(body: object, context: Context) -> bool:
+def _asks(body: Rule, context: Context) -> bool:
     """Whether a rule asks for the family before it has an answer."""
     about = Served(context)
-    list(body(about))  # type: ignore[operator]
+    list(body(about))
     return about.asked_family
