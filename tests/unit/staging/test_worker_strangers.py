@@ -60,12 +60,14 @@ def test_idle_connections_do_not_delay_a_copy(pair):
 
 
 def test_what_was_sent_before_opens_no_connection(pair, proxy):
-    a, b, _ = pair
+    a, b, files = pair
     between = proxy(a.way()["port"], keep=True)
     b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
     b.wait("done")
     assert a.token.encode() not in between.seen
-    before = a.said["served"]
+    # the source says what it served a moment later
+    before = {"b": sum(entry["size"] for entry in files)}
+    assert eventually(lambda: a.said["served"] == before)
     with socket.create_connection((ADDRESS, a.way()["port"]), 20) as sock:
         nonce = sock.recv(32)
         answers = [between.seen[at : at + 64] for at in range(32, 97, 32)]
