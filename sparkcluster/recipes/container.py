@@ -83,7 +83,7 @@ class Container:
     Attributes:
         image: its reference.
         words: after the image.
-        entrypoint: instead of the image's own; None to keep it.
+        entrypoint: instead of the image's own; None to keep it, empty for none.
         name: of the container.
         env: variables with their values; None for the caller's value.
         volumes: what it sees of the node.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,17 +11,13 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.recipes import write
-from sparkcluster.recipes.container import Container
-from sparkcluster.recipes.container import read as read_container
-from sparkcluster.recipes.serve import Command, Importer, playbook
-from sparkcluster.recipes.shell import MARKS, Script, assignment, parse, shown
+from sparkcluster.recipes.commands import Start, starts
+from sparkcluster.recipes.serve import Importer, playbook
+from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, unknown
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
 from sparkcluster.spec.document import refuse_hidden
-
-_DOCKER = frozenset({"docker", "podman", "nerdctl"})
-_BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env"})
-_QUIET = frozenset({"set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"})
+from sparkcluster.spec.secret_patterns import names_secret
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,13 +35,15 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def convert(text: str, source: str, *, name: str | None = None) -> Imported:
+def convert(text: str, source: str, *, name: str | None = None, defines: Mapping[str, str] | None = None) -> Imported:
     """Make a playbook of a recipe in YAML, or of a command or script that starts an engine.
 
-    The playbook says that it comes from ``source``; its name is by default the container's, or the model's.
+    The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``defines``
+    has values for what the text leaves open: variables, arguments of a script as ``1``, placeholders.
 
     Raises:
-        UsageError: nothing in it starts an engine, or it needs what no playbook may have.
+        UsageError: nothing in it starts an engine, it leaves open which one or how, or it needs what no playbook
+            may have.
         SpecError: it is YAML, and broken.
     """
     if MARKS & set(text):
@@ -52,7 +51,10 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
     recipes = [importer for importer in importers if importer.is_recipe(text)]
-    document, notes = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
+    if recipes:
+        document, notes = recipes[0].recipe(text, source)
+    else:
+        document, notes = _script(text, source, importers, dict(defines or {}))
     if name is not None:
         document["name"] = name
     notes = list(dict.fromkeys(notes))
@@ -61,109 +63,106 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     return Imported(made, document, tuple(notes))
 
 
-def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str, Any], list[str]]:
-    script = parse(text)
-    notes = list(script.notes)
-    chosen: tuple[Container | None, Command, Importer] | None = None
-    downloads: dict[str, str] = {}
-    for words in script.commands:
-        env, remaining = _unwrapped(words, importers)
-        found = next((engine for importer in importers if (engine := _started(remaining, env, script, importer))), None)
-        if found is None:
-            _downloaded(remaining, downloads)
-            if remaining and remaining[0] not in _QUIET and not _downloads(remaining):
-                notes.append(f"the command {_abridged(words)}")
-        elif chosen is None:
-            chosen = found
-        else:
-            notes.append(f"only the first engine of the text is imported, not {_abridged(words)}")
-    if chosen is None:
-        command = importers[0].COMMAND
-        raise UsageError(
-            f"{source} starts no {' or '.join(engines.engine(importer.ENGINE).title for importer in importers)}",
-            hint=f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it",
+def _script(
+    text: str, source: str, importers: list[Importer], defines: dict[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    script = Script(defines=defines, where=source)
+    found = starts(text, script, importers)
+    if not found.engines:
+        raise _none(found.script, source, importers, found.compose)
+    chosen, others = found.engines[0], found.engines[1:]
+    notes = _settled(chosen, others, source)
+    notes += [f"only the first engine of the text is imported, not {other.shown}" for other in others]
+    _refuse_open(chosen, found.script, source)
+    broken = [line for line, text in found.script.unread if any(_mentions(text, importer) for importer in importers)]
+    if broken:
+        raise UsageError(f"{source}:{broken[0]}: cannot be parsed as shell text", hint="copy the whole command")
+    if unused := sorted(set(defines) - script.used):
+        asked = ", ".join(name for name in script.asked) or "nothing"
+        raise UsageError(f"{source} does not ask for {unused[0]}", hint=f"it asks for {asked}")
+    document, more = playbook(chosen.container, chosen.command, found.downloads, chosen.importer)
+    unread = [f"line {line}, which cannot be parsed as shell text" for line, _ in found.script.unread]
+    return document, [*more, *notes, *found.notes, *unread]
+
+
+def _mentions(text: str, importer: Importer) -> bool:
+    return importer.COMMAND.split()[0] in text
+
+
+def _none(script: Script, source: str, importers: list[Importer], compose: int | None) -> UsageError:
+    """Why no engine was found."""
+    titles = " or ".join(engines.engine(importer.ENGINE).title for importer in importers)
+    broken = [line for line, text in script.unread if any(_mentions(text, importer) for importer in importers)]
+    if broken:
+        return UsageError(f"{source}:{broken[0]}: cannot be parsed as shell text", hint="copy the whole command")
+    if compose is not None:
+        return UsageError(
+            f"{source}:{compose}: docker compose starts what its compose file says",
+            hint="sparkcluster import docker-compose.yml",
         )
-    container, chosen_command, importer = chosen
-    document, more = playbook(container, chosen_command, downloads, importer)
-    return document, [*more, *notes]
+    if script.ended is not None and script.asked:
+        return UsageError(
+            f"{source} starts no {titles}: it ends on line {script.ended}",
+            hint=f"add --define {next(iter(script.asked))}=VALUE",
+        )
+    command = importers[0].COMMAND
+    return UsageError(
+        f"{source} starts no {titles}",
+        hint=f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it",
+    )
 
 
-def _unwrapped(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
-    """Assignments in front of a command, and the command without what only wraps it."""
-    env: dict[str, str] = {}
-    remaining = list(words)
-    while remaining:
-        assigned = assignment(remaining[0])
-        if assigned is not None:
-            env[assigned[0]] = assigned[1]
-        elif remaining[:2] == ["uv", "run"] or remaining[0] == "uvx":
-            return env, _launched(remaining[1:], importers)
-        elif remaining[0] not in _BEFORE:
-            break
-        elif remaining[0] == "sudo":
-            remaining = _after_flags(remaining)
-            continue
-        remaining = remaining[1:]
-    return env, remaining
+def _settled(chosen: Start, others: list[Start], source: str) -> list[str]:
+    """Notes about the conditions under which the engine starts.
+
+    Raises:
+        UsageError: they decide which of several engines starts.
+    """
+    assumed = chosen.assumed
+    if not assumed:
+        return []
+    rivals = [other for other in others if other.shown != chosen.shown]
+    if rivals:
+        why = assumed[-1]
+        lines = ", ".join(str(line) for line in dict.fromkeys(start.line for start in (chosen, *rivals)))
+        raise UsageError(
+            f"{source}:{why.line}: `{why.text}` decides which engine starts (lines {lines})",
+            hint=_define(why.names) or "copy the command that you want to a file of its own",
+        )
+    return [
+        f"line {why.line}: imported as if `{why.text}` is {'true' if why.holds else 'false'}"
+        for why in dict.fromkeys(assumed)
+    ]
 
 
-def _after_flags(words: list[str]) -> list[str]:
-    """What stands behind sudo and its flags, of which -u and -g take a word."""
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        at += 2 if words[at] in {"-u", "-g"} else 1
-    return words[at:]
+def _define(names: tuple[str, ...]) -> str | None:
+    return " ".join(["add", *(f"--define {name}=VALUE" for name in names)]) if names else None
 
 
-def _launched(words: list[str], importers: list[Importer]) -> list[str]:
-    """What uv runs: from the first word on that starts an engine."""
-    for at in range(len(words)):
-        if any(importer.after_command(words[at:]) is not None for importer in importers):
-            return words[at:]
-    return words
+def _refuse_open(chosen: Start, script: Script, source: str) -> None:
+    """Refuse a command with values that depend on a branch, or that the text leaves to its reader.
 
-
-def _started(
-    remaining: list[str], env: dict[str, str], script: Script, importer: Importer
-) -> tuple[Container | None, Command, Importer] | None:
-    """The engine that a command starts, in a container or not."""
-    container: Container | None = None
-    if remaining and remaining[0].rpartition("/")[2] in _DOCKER:
-        words = remaining[1:]
-        if words[:1] == ["container"]:
-            words = words[1:]
-        if words[:1] != ["run"] or _is_diagnostic(words):
-            return None
-        container = read_container(words[1:])
-        command = importer.by_variables(container) or Command.of(container, script, importer)
-    elif remaining and (container := importer.launched(remaining)) is not None:
-        command = Command.of(container, script, importer)
-    else:
-        command = Command.plain(remaining, env, script, importer)
-    return (container, command, importer) if command is not None else None
-
-
-def _is_diagnostic(words: list[str]) -> bool:
-    """Whether a ``docker run`` only looks at something, as ``nvidia-smi`` or ``--version``."""
-    return words[-1] in {"nvidia-smi", "--version", "--help", "bash", "sh"} or "bench" in words
-
-
-def _downloads(words: list[str]) -> bool:
-    return words[:2] in (["hf", "download"], ["huggingface-cli", "download"])
-
-
-def _downloaded(words: list[str], downloads: dict[str, str]) -> None:
-    """Remember which repository a directory was downloaded from."""
-    if not _downloads(words):
-        return
-    for index, word in enumerate(words[:-1]):
-        if word == "--local-dir":
-            downloads[words[index + 1].rstrip("/")] = words[2]
-
-
-def _abridged(words: list[str]) -> str:
-    line = shown(" ".join(words)).replace("\n", " ")
-    return line if len(line) <= 80 else f"{line[:79]}…"
+    Raises:
+        UsageError: there are such.
+    """
+    container = chosen.container
+    env = [text or "" for name, text in chosen.command.env.items() if not names_secret(name)]
+    words = [*chosen.command.words, *env]
+    if container is not None:
+        words += [container.image, *(part for volume in container.volumes for part in (volume.source, volume.target))]
+    names = list(dict.fromkeys(name for word in words for name in unknown(word)))
+    for name in names:
+        why: Assumed | None = script.undecided.get(name)
+        if why is not None and name.isidentifier():
+            raise UsageError(f"{source}:{why.line}: {name} depends on `{why.text}`", hint=f"add --define {name}=VALUE")
+        if why is not None:
+            raise UsageError(f"{source}:{why.line}: `{why.text}` is not followed", hint="write what it becomes")
+    places = [name for name in names if is_placeholder(name)]
+    if places:
+        raise UsageError(
+            f"{source} leaves {', '.join(places)} to its reader",
+            hint=_define(tuple(bare_name(name) for name in places)),
+        )
 
 
 def _validated(text: str, source: str) -> None:

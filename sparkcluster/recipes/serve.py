@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
-from sparkcluster.recipes.shell import Script, assignment, parse, plain, shown, unknown
+from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, parse, plain, shown, unknown
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
@@ -85,20 +85,22 @@ class Command:
         env: variables set for it.
         setup: lines run before it.
         notes: what was not carried over.
+        assumed: conditions within the text of ``bash -c`` under which it runs.
     """
 
     words: list[str]
     env: dict[str, str | None] = dataclasses.field(default_factory=dict)
     setup: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    assumed: tuple[Assumed, ...] = ()
 
     @classmethod
     def of(cls, container: Container, script: Script, importer: Importer) -> Command | None:
-        """What a container runs; None where that is not the engine."""
+        """What a container runs, which sees nothing of ``script`` but its here-documents; None for another program."""
         words = list(container.words)
         if container.entrypoint:
             words = [container.entrypoint, *words]
-        elif importer.is_entrypoint(container.image):
+        elif container.entrypoint is None and importer.is_entrypoint(container.image):
             # Guides that write the command again mean it once.
             after = importer.after_command(words)
             if after is None:
@@ -106,14 +108,13 @@ class Command:
             command = cls(after, dict(container.env))
             command.notes.append(f"`{importer.COMMAND}` after an image whose entrypoint it is: kept once")
             return command
-        found = cls.plain(words, {}, script, importer)
-        if found is not None:
-            found.env = {**container.env, **found.env}
-        return found
+        return cls.plain(words, container.env, script, importer)
 
     @classmethod
-    def plain(cls, words: list[str], env: dict[str, str], script: Script, importer: Importer) -> Command | None:
-        """What a command line runs; None where that is not the engine."""
+    def plain(
+        cls, words: list[str], env: Mapping[str, str | None], script: Script, importer: Importer
+    ) -> Command | None:
+        """What a command line runs in the environment ``env``; None where that is not the engine."""
         words = list(words)
         env = dict(env)
         while words and (words[0] == "env" or assignment(words[0])):
@@ -125,27 +126,30 @@ class Command:
         if after is not None:
             twice = f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
             notes = [twice] if importer.is_twice(words) else []
-            return cls(after, {**script.environment, **env}, notes=notes)
+            return cls(after, env, notes=notes)
         if words and words[0].rpartition("/")[2] in _SHELLS:
-            flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
-            if flag is not None and flag + 1 < len(words):
-                return cls.nested(words[flag + 1], env, script, importer)
+            # options may stand on either side of -c: `bash -c -i TEXT NAME ARGUMENT…`
+            text = next((at for at, word in enumerate(words[1:], start=1) if not word.startswith("-")), len(words))
+            if text < len(words) and any(re.fullmatch(r"-[a-z]*c", word) for word in words[:text]):
+                return cls.nested(words[text], env, script, importer, words[text + 2 :])
         return None
 
     @classmethod
-    def nested(cls, text: str, env: dict[str, str], outer: Script, importer: Importer) -> Command | None:
+    def nested(
+        cls, text: str, env: Mapping[str, str | None], outer: Script, importer: Importer, arguments: Sequence[str] = ()
+    ) -> Command | None:
         """What a shell text runs, such as the line of ``bash -c``: what is before the engine is setup."""
-        script = parse(text, {**outer.variables, **env})
-        setup: list[str] = []
-        for words in script.commands:
-            command = cls.plain(words, {}, script, importer)
+        script = parse(
+            text, environment={name: value for name, value in env.items() if value is not None}, outer=outer,
+            where=outer.where, line=outer.line, arguments=arguments,
+        )  # fmt: skip
+        for at, call in enumerate(script.calls):
+            command = cls.plain(call.words, {**env, **call.environment}, script, importer)
             if command is not None:
-                command.env = {**env, **script.environment, **command.env}
-                command.setup = [*setup, *command.setup]
+                command.setup = [*_setup(script.calls[:at], call), *command.setup]
+                command.assumed = (*call.assumed, *command.assumed)
                 command.notes += script.notes
                 return command
-            if words[0] not in {"set", "echo"}:
-                setup.append(_quoted(words))
         return None
 
 
@@ -179,7 +183,7 @@ def playbook(
             document["model"]["revision"] = revision
         else:
             notes.append(f"--revision {shown(revision)}: a directory has no revisions")
-    if container is not None:
+    if container is not None and container.image:
         document["image"] = _resolved(container.image, "the image is")
     document |= {"tensor_parallel": 1, **served.keys}
     document["args"] = served.args
@@ -290,6 +294,16 @@ def _mounts(
         read_only = volume.read_only or is_home or is_model
         out.append({"source": volume.source, "target": volume.target, **({} if read_only else {"read_only": False})})
     return out
+
+
+def _setup(before: list[Call], engine: Call) -> list[str]:
+    """What a text runs before its engine, a line for each statement."""
+    out: list[str] = []
+    for call in before:
+        statement = call.before(engine)
+        if isinstance(statement, str) or statement[0] not in {"echo", ":", "trap"}:
+            out.append(statement if isinstance(statement, str) else _quoted(statement))
+    return list(dict.fromkeys(out))
 
 
 def _quoted(words: list[str]) -> str:

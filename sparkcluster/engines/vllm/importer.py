@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sparkcluster.engines.vllm import eugr, import_arguments
+from sparkcluster.engines.vllm import eugr, import_arguments, run_cluster
 from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Command
@@ -79,7 +79,10 @@ class VllmImporter:
 
     read = staticmethod(import_arguments.read)
     is_recipe = staticmethod(eugr.is_recipe)
-    launched = staticmethod(eugr.launched)
+
+    def launched(self, words: list[str]) -> Container | None:
+        """The container that a runner's command starts; None where it is no such command."""
+        return eugr.launched(words) or run_cluster.launched(words)
 
     def recipe(self, text: str, source: str) -> tuple[dict[str, Any], list[str]]:
         """The playbook of a recipe of eugr/spark-vllm-docker, and what was left out."""

@@ -1,0 +1,226 @@
+"""The commands of a shell text that start an engine, and what else they need: containers, downloads, other machines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from sparkcluster.recipes.container import Container
+from sparkcluster.recipes.container import read as read_container
+from sparkcluster.recipes.serve import Command, Importer
+from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, left_out, parse, shown, unknown
+
+_DOCKER = frozenset({"docker", "podman", "nerdctl"})
+_BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env", "setsid"})
+# Programs that run another one, which stands somewhere behind their own options.
+_WRAPPERS = frozenset({"uv", "uvx", "timeout", "numactl", "nice", "ionice", "stdbuf", "taskset", "nsys", "chrt"})
+_TERMINALS = frozenset({"tmux", "screen"})
+_QUIET = frozenset({"set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"})
+# Options of ssh with a value (man ssh)
+_SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
+_MAX_REMOTE = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """A command that starts an engine.
+
+    Attributes:
+        line: of the text.
+        container: it runs in; None without.
+        assumed: conditions under which it runs.
+        shown: for messages.
+    """
+
+    line: int
+    container: Container | None
+    command: Command
+    importer: Importer
+    assumed: tuple[Assumed, ...]
+    shown: str
+
+
+@dataclasses.dataclass(slots=True)
+class Starts:
+    """What was found in a text.
+
+    Attributes:
+        downloads: repositories by the directory that the text downloads them to.
+        notes: commands that were not carried over.
+        containers: those that the text starts without an engine, by their names.
+        compose: line of a docker compose command.
+    """
+
+    script: Script
+    engines: list[Start] = dataclasses.field(default_factory=list)
+    downloads: dict[str, str] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    containers: dict[str, Container] = dataclasses.field(default_factory=dict)
+    compose: int | None = None
+
+
+def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
+    """All commands of ``text`` that start an engine; ``outer`` has its file and the user's values."""
+    script = parse(text, outer=outer, where=outer.where)
+    out = Starts(script)
+    for call in _everywhere(script.calls, script):
+        env, words = _unwrapped(call.words, importers)
+        found = _started(out, call, words, {**call.environment, **env}, importers)
+        if found is not None:
+            out.engines.append(found)
+        else:
+            _left(call, words, out)
+    out.notes += script.notes
+    return out
+
+
+def _left(call: Call, words: list[str], out: Starts) -> None:
+    """Remember what a command that starts no engine says."""
+    if words[:1] == ["docker-compose"] or words[:2] == ["docker", "compose"]:
+        out.compose = call.line
+    if words[:2] in (["hf", "download"], ["huggingface-cli", "download"]):
+        _downloaded(words, out.downloads)
+    elif call.document:
+        out.notes.append(left_out(call.document))
+    elif words and words[0] not in _QUIET:
+        out.notes.append(f"the command {_abridged(call.words)}")
+
+
+def _started(
+    out: Starts, call: Call, words: list[str], env: Mapping[str, str], importers: list[Importer]
+) -> Start | None:
+    """The engine that a command starts, in a container or not; a container without one is remembered."""
+    script = dataclasses.replace(out.script, line=call.line)
+    for importer in importers:
+        container = _container(words, env, out.containers) or (importer.launched(words) if words else None)
+        if container is None:
+            command = Command.plain(words, env, script, importer)
+        else:
+            _put_stdin(container, call)
+            command = importer.by_variables(container) or Command.of(container, script, importer)
+        if command is not None:
+            assumed = (*call.assumed, *command.assumed)
+            return Start(call.line, container, command, importer, assumed, _abridged(call.words))
+        if container is not None and container.image:
+            out.containers[container.name or ""] = container
+    return None
+
+
+def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[Call]:
+    """The commands, with those that ssh runs elsewhere and tmux in a terminal."""
+    for call in calls:
+        inner = _inner(call) if depth < _MAX_REMOTE else []
+        if not inner:
+            yield call
+        for text in inner:
+            nested = parse(text, outer=script, where=script.where, line=call.line)
+            assumed = [dataclasses.replace(each, assumed=(*call.assumed, *each.assumed)) for each in nested.calls]
+            yield from _everywhere(assumed, nested, depth + 1)
+
+
+def _inner(call: Call) -> list[str]:
+    """The shell texts that a command runs elsewhere."""
+    words = call.words
+    while words and (words[0] in _BEFORE or assignment(words[0])):
+        words = words[1:]
+    if not words:
+        return []
+    if words[0] in _TERMINALS:
+        return [word for word in words[1:] if " " in word.strip()]
+    if words[0] != "ssh":
+        return []
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
+    remote = " ".join(words[at + 1 :]).strip()
+    if call.stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]):
+        return [call.stdin]
+    return [remote] if remote else []
+
+
+def _unwrapped(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
+    """Assignments in front of a command, and the command without what only wraps it."""
+    env: dict[str, str] = {}
+    remaining = list(words)
+    while remaining:
+        assigned = assignment(remaining[0])
+        if assigned is not None:
+            env[assigned[0]] = assigned[1]
+        elif remaining[0] in _WRAPPERS:
+            return env, _launched(remaining[1:], importers)
+        elif remaining[0] not in _BEFORE:
+            break
+        elif remaining[0] == "sudo":
+            remaining = _after_flags(remaining)
+            continue
+        remaining = remaining[1:]
+    return env, remaining
+
+
+def _after_flags(words: list[str]) -> list[str]:
+    """What stands behind sudo and its flags, of which -u and -g take a word."""
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in {"-u", "-g"} else 1
+    return words[at:]
+
+
+def _launched(words: list[str], importers: list[Importer]) -> list[str]:
+    """What a wrapper runs: from the first word on that starts an engine or a container."""
+    for at in range(len(words)):
+        engine = any(importer.after_command(words[at:]) is not None for importer in importers)
+        if engine or words[at].rpartition("/")[2] in _DOCKER:
+            return words[at:]
+    return words
+
+
+def _put_stdin(container: Container, call: Call) -> None:
+    """What a shell in the container reads is what it runs."""
+    if call.stdin is not None and container.words[-1:] in (["bash"], ["sh"]):
+        container.words = ["bash", "-c", call.stdin]
+
+
+def _container(words: list[str], env: Mapping[str, str], containers: Mapping[str, Container]) -> Container | None:
+    """The container that ``docker run`` starts, or that ``docker exec`` runs a command in."""
+    if not words or words[0].rpartition("/")[2] not in _DOCKER:
+        return None
+    words = words[2:] if words[1:2] == ["container"] else words[1:]
+    if words[:1] not in (["run"], ["exec"]) or _is_diagnostic(words):
+        return None
+    container = read_container(words[1:])
+    # `-e NAME` takes the value of the shell that runs docker
+    container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
+    return container if words[0] == "run" else _within(container, containers)
+
+
+def _within(executed: Container, containers: Mapping[str, Container]) -> Container:
+    """``docker exec``: what runs in a container that the text started before."""
+    name = executed.image
+    started = containers.get(name)
+    if started is None and (unknown(name) or len(containers) == 1):
+        started = next(iter([*containers.values()][::-1]), None)
+    if started is None:
+        executed.image = ""
+        executed.notes.append(f"image: the text does not start the container {shown(name)}; write its image")
+        return executed
+    return dataclasses.replace(
+        started, words=executed.words, entrypoint="", env={**started.env, **executed.env},
+        notes=[*started.notes, *executed.notes],
+    )  # fmt: skip
+
+
+def _is_diagnostic(words: list[str]) -> bool:
+    """Whether a ``docker run`` only looks at something, as ``nvidia-smi`` or ``--version``."""
+    return words[-1] in {"nvidia-smi", "--version", "--help"} or "bench" in words
+
+
+def _downloaded(words: list[str], downloads: dict[str, str]) -> None:
+    """Remember which repository a directory was downloaded from."""
+    for index, word in enumerate(words[:-1]):
+        if word == "--local-dir":
+            downloads[words[index + 1].rstrip("/")] = words[2]
+
+
+def _abridged(words: list[str]) -> str:
+    line = shown(" ".join(words)).replace("\n", " ")
+    return line if len(line) <= 80 else f"{line[:79]}…"

@@ -1,0 +1,28 @@
+"""Shell text as the commands that a shell would run, without running any.
+
+``evaluate`` walks the syntax tree of tree-sitter-bash: branches whose condition the text decides are followed,
+functions are called, loops over literal words are unrolled, variables, arrays and defaults are put in. What a shell
+would have to run something for, as ``$(…)``, stays unknown and is marked in the words (``marks``).
+"""
+
+from __future__ import annotations
+
+from sparkcluster.recipes.shell.evaluate import parse
+from sparkcluster.recipes.shell.marks import MARKS, assignment, bare_name, is_placeholder, plain, shown, unknown
+from sparkcluster.recipes.shell.redirects import left_out
+from sparkcluster.recipes.shell.script import Assumed, Call, Script
+
+__all__ = [
+    "MARKS",
+    "Assumed",
+    "Call",
+    "Script",
+    "assignment",
+    "bare_name",
+    "is_placeholder",
+    "left_out",
+    "parse",
+    "plain",
+    "shown",
+    "unknown",
+]

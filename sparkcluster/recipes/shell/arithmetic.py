@@ -1,0 +1,73 @@
+"""``$((…))`` and ``((…))`` over whole numbers."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.recipes.shell.marks import is_known, mark
+
+if TYPE_CHECKING:
+    from sparkcluster.recipes.shell.evaluate import Evaluator
+
+_LIMIT = 10**18
+_NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?|\$\{?([0-9]+|#)\}?")
+_BINARY: dict[type[ast.AST], Callable[[int, int], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+
+
+def value(run: Evaluator, text: str) -> str:
+    """The number that ``text`` gives, or a mark."""
+    number = integer(run, text)
+    return mark(f"(({text.strip()}))") if number is None else str(number)
+
+
+def integer(run: Evaluator, text: str) -> int | None:
+    """The number that ``text`` gives; None where that is not known. A condition gives 1 or 0."""
+
+    def put(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if name == "#":
+            return str(len(run.state.arguments))
+        known = run.value(name)
+        if known is None:
+            run.script.asked[name] = None
+        return known if known is not None and is_known(known) and re.fullmatch(r"-?\d{1,18}", known) else "unknown"
+
+    filled = _NAME.sub(put, text)
+    if "unknown" in filled or len(filled) > 200 or not re.fullmatch(r"[\d\s()<>=!&|+*/%-]*", filled):
+        return None
+    python = re.sub(r"!(?!=)", " not ", filled.replace("&&", " and ").replace("||", " or ").replace("/", "//"))
+    python = re.sub(r"\b0+(?=\d)", "", python)
+    try:
+        return _of(ast.parse(python.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _of(node: ast.AST) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd | ast.Not):
+        number = _of(node.operand)
+        return -number if isinstance(node.op, ast.USub) else int(not number) if isinstance(node.op, ast.Not) else number
+    if isinstance(node, ast.BoolOp):
+        numbers = [_of(part) for part in node.values]
+        return int(all(numbers) if isinstance(node.op, ast.And) else any(numbers))
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _bounded(_BINARY[type(node.op)](_of(node.left), _of(node.right)))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _BINARY:
+        return int(_BINARY[type(node.ops[0])](_of(node.left), _of(node.comparators[0])))
+    raise ValueError("not followed")
+
+
+def _bounded(number: int) -> int:
+    if abs(number) > _LIMIT:
+        raise ValueError("too large")
+    return number

@@ -1,0 +1,93 @@
+"""``[ … ]``, ``[[ … ]]``, ``test`` and ``((…))``: true, false, or not decided by the text."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tree_sitter import Node
+
+from sparkcluster.recipes.shell import arithmetic, expand
+from sparkcluster.recipes.shell.marks import is_known
+from sparkcluster.recipes.shell.syntax import statements, text_of
+
+if TYPE_CHECKING:
+    from sparkcluster.recipes.shell.evaluate import Evaluator
+
+_FILES = frozenset({"-f", "-e", "-r", "-s", "-x"})
+_NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-gt": ">", "-le": "<=", "-ge": ">="}
+
+
+def of_node(run: Evaluator, node: Node) -> bool | None:
+    """What a ``test_command`` or an expression in it gives; None if the text does not decide it."""
+    kind = node.type
+    if kind in {"test_command", "parenthesized_expression"}:
+        inner = list(statements(node))
+        return of_node(run, inner[0]) if len(inner) == 1 else None
+    if kind == "unary_expression":
+        return _unary(run, node)
+    if kind == "binary_expression":
+        return _binary(run, node)
+    value = expand.text(run, node)
+    return bool(value) if is_known(value) else None
+
+
+def _unary(run: Evaluator, node: Node) -> bool | None:
+    sign, operand = text_of(node.children[0]), node.children[-1]
+    if sign == "!":
+        inner = of_node(run, operand)
+        return None if inner is None else not inner
+    if operand.type == "binary_expression":
+        return None  # `[ -z a -o b ]`, which the grammar reads otherwise than a shell
+    return of_words(run, [sign, expand.text(run, operand)])
+
+
+def _binary(run: Evaluator, node: Node) -> bool | None:
+    sides = list(statements(node))
+    left, right = node.child_by_field_name("left") or sides[0], node.child_by_field_name("right") or sides[-1]
+    found = node.child_by_field_name("operator")
+    sign = text_of(found) if found is not None else ""
+    if sign in {"&&", "||"}:
+        first, second = of_node(run, left), of_node(run, right)
+        decides = sign == "||"
+        if decides in (first, second):
+            return decides
+        return None if None in (first, second) else not decides
+    if left.type in {"unary_expression", "binary_expression"} or sign in {"-a", "-o", "=~"}:
+        return None
+    first_text, second_text = expand.text(run, left), expand.text(run, right)
+    if sign in {"==", "=", "!="} and right.type not in {"string", "raw_string"} and set(second_text) & set("*?["):
+        in_double = (node.parent or node).type != "test_command" or text_of(node.parent or node).startswith("[[")
+        if not in_double or not is_known(first_text + second_text):
+            return None
+        return fnmatch.fnmatchcase(first_text, second_text) == (sign != "!=")
+    return of_words(run, [first_text, sign, second_text])
+
+
+def of_words(run: Evaluator, words: Sequence[str]) -> bool | None:
+    """What ``test`` gives with these words."""
+    if words[:1] == ["!"]:
+        inner = of_words(run, words[1:])
+        return None if inner is None else not inner
+    if len(words) == 2:
+        return _about(run, *words)
+    if not all(map(is_known, words)) or len(words) > 3:
+        return None
+    return _compared(run, *words) if len(words) == 3 else any(words)
+
+
+def _about(run: Evaluator, sign: str, value: str) -> bool | None:
+    if sign in {"-z", "-n"} and is_known(value):
+        return (value == "") == (sign == "-z")
+    return True if sign in _FILES and value in run.state.files else None
+
+
+def _compared(run: Evaluator, left: str, sign: str, right: str) -> bool | None:
+    if sign in {"=", "==", "!="}:
+        return (left == right) == (sign != "!=")
+    if sign not in _NUMBERS or not all(re.fullmatch(r"\s*-?\d{1,18}\s*", side) for side in (left, right)):
+        return None
+    number = arithmetic.integer(run, f"{left} {_NUMBERS[sign]} {right}")
+    return None if number is None else bool(number)

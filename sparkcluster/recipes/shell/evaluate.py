@@ -1,0 +1,398 @@
+"""Walks the syntax tree of a shell text, statement by statement."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tree_sitter import Node
+
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes.shell import builtin, conditions, expand, loops, redirects
+from sparkcluster.recipes.shell.marks import bare_name, is_known, is_placeholder, mark, shown, unknown, with_brackets
+from sparkcluster.recipes.shell.script import Assumed, Call, Script, State, Status, joined
+from sparkcluster.recipes.shell.syntax import statements, text_of, tree
+
+MAX_DEPTH = 24
+MAX_STEPS = 20_000
+
+# Commands whose failure tells something, so that what follows `&&` depends on the machine.
+_ASKS = re.compile(
+    r"\b(grep|egrep|which|type|hash|pgrep|pidof|ping|nc|curl|nvidia-smi|inspect|ps|test|id|command -v|docker start)\b"
+)
+
+
+def parse(
+    text: str, variables: Mapping[str, str] | None = None, *, environment: Mapping[str, str] | None = None,
+    outer: Script | None = None, where: str = "the text", line: int = 0, arguments: Sequence[str] = (),
+) -> Script:  # fmt: skip
+    """What a script runs, or a command as guides print it, where ``variables`` and ``environment`` are set already.
+
+    ``outer`` is the text that it is a part of, from whose ``line`` on; its ``defines`` are shared.
+    ``where`` is the file.
+
+    Raises:
+        UsageError: a quote that is never closed, or words without end.
+    """
+    script = Script(where=where, line=line)
+    if outer is not None:
+        script.defines, script.asked = outer.defines, outer.asked
+        script.used, script.undecided = outer.used, outer.undecided
+    numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
+    given = [value for _, value in numbered]
+    environment = environment or {}
+    state = State(
+        variables={"HOME": "~", **(variables or {}), **environment}, exported=dict.fromkeys(environment),
+        arguments=[*arguments] or given,
+    )  # fmt: skip
+    run = Evaluator(script, state, where, line)
+    try:
+        run.sequence(statements(tree(text, where, line)))
+    except RecursionError:
+        raise UsageError(f"{where}: nested deeper than it can be parsed", hint="is this the right file?") from None
+    script.variables = {name: value for name, value in run.state.variables.items() if is_known(value)}
+    script.environment = run.state.environment
+    return script
+
+
+class Evaluator:
+    """One run over a text; ``state`` is what the shell would know at this moment."""
+
+    def __init__(self, script: Script, state: State, where: str, first_line: int = 0) -> None:
+        self.script = script
+        self.state = state
+        self.where = where
+        self.first_line = first_line
+        self.assumed: tuple[Assumed, ...] = ()
+        self.outside: list[dict[str, str | None]] = []  # of each function that runs: values that it made local
+        self._within: list[Node] = []
+        self._depth = self._steps = self._words = 0
+
+    def line(self, node: Node) -> int:
+        """The line of a node in the file."""
+        return self.first_line or node.start_point[0] + 1
+
+    @contextlib.contextmanager
+    def deeper(self, node: Node) -> Iterator[None]:
+        """Guard what calls itself.
+
+        Raises:
+            UsageError: it does so too often.
+        """
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise UsageError(
+                f"{self.where}:{self.line(node)}: nested deeper than {MAX_DEPTH} levels", hint="is this the right file?"
+            )
+        yield
+        self._depth -= 1
+
+    # values
+
+    def value(self, name: str) -> str | None:
+        """The value of a variable or argument, perhaps a mark; None if the text does not set it."""
+        state = self.state
+        if name.isdigit() and name != "0":
+            at = int(name) - 1
+            if at < len(state.arguments):
+                self.script.used.add(name)
+                return state.arguments[at]
+            return None
+        if name in state.arrays:
+            array = state.arrays[name]
+            return mark(name) if array is None else array.get("0", "")
+        if name in state.variables:
+            return state.variables[name]
+        return self.defined(name)
+
+    def defined(self, name: str) -> str | None:
+        """The user's value for a name that the text leaves open."""
+        if name in self.script.defines:
+            self.script.used.add(name)
+            return self.script.defines[name]
+        return None
+
+    def filled(self, text: str) -> str:
+        """A literal with the user's values for its placeholders."""
+        for name in unknown(text):
+            if is_placeholder(name):
+                bare = bare_name(name)
+                self.script.asked[bare] = None
+                value = self.defined(bare)
+                text = text if value is None else text.replace(mark(name), value)
+        return text
+
+    def undecided(self, written: str, node: Node) -> str:
+        """A mark for what a shell would make something of that is not followed."""
+        written = with_brackets(written)
+        self.script.undecided[written] = Assumed(self.line(node), shown(written))
+        return mark(written)
+
+    def assign(self, name: str, value: str) -> None:
+        """Set a variable; an unknown value is known by the variable's own name, which says more."""
+        names = unknown(value)
+        if names and not any(map(is_placeholder, names)):
+            self.script.asked[name] = None
+            why = next((self.script.undecided[part] for part in names if part in self.script.undecided), None)
+            if why is not None:
+                self.script.undecided[name] = why
+            value = mark(name) if (given := self.defined(name)) is None else given
+        self.state.arrays.pop(name, None)
+        self.state.variables[name] = value
+
+    def words(self, parts: Sequence[Node]) -> list[str]:
+        """The words that the parts of a simple command become."""
+        out: list[str] = []
+        for child in parts:
+            if child.type == "variable_assignment":
+                name, _, _ = text_of(child).partition("=")
+                value = child.child_by_field_name("value")
+                out.append(f"{name}={'' if value is None else expand.text(self, value)}")
+            elif child.type == "command_name":
+                out += [word for part in child.children for word in expand.fields(self, part)]
+            elif not child.type.endswith("_redirect"):
+                out += expand.fields(self, child)
+        self._words += len(out)
+        if self._words > expand.MAX_WORDS:
+            raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
+        return out
+
+    def here_document_of(self, node: Node) -> str | None:
+        """The here-document of a redirected statement."""
+        return redirects.read(self, node).stdin
+
+    # statements
+
+    def sequence(self, nodes: Iterator[Node] | Sequence[Node]) -> Status:
+        """Run statements until one ends the text, the function or the loop."""
+        status = Status.YES
+        for node in nodes:
+            status = self.run(node)
+            if self.state.flow is not None:
+                break
+        return status
+
+    def run(self, node: Node) -> Status:
+        """Run one statement."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise UsageError(f"{self.where}: more than {MAX_STEPS} statements", hint="is this the right file?")
+        handler = _HANDLERS.get(node.type)
+        if node.is_error or handler is None or (node.has_error and _is_broken(node)):
+            self.script.unread.append((self.line(node), with_brackets(text_of(node))))
+            return Status.MAYBE
+        self._within.append(node)
+        with self.deeper(node):
+            status = handler(self, node)
+        self._within.pop()
+        return status
+
+    def either(self, why: Node | None, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
+        """Both ways of a condition that the text does not decide."""
+        before, outside, states, ends = self.state, self.assumed, [], []
+        reason = Assumed(0, "") if why is None else self._reason(why)
+        for holds, way in ((True, yes), (False, no)):
+            self.state = before.copy()
+            self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, holds))
+            ends.append(way())
+            states.append(self.state)
+        self.assumed = outside
+        self.state, differing = joined(states)
+        for name in differing:
+            given = self.defined(name)
+            self.script.asked[name] = None
+            if given is None:
+                self.script.undecided[name] = reason
+            else:
+                self.state.arrays.pop(name, None)
+                self.state.variables[name] = given
+        return ends[0] if ends[0] is ends[1] else Status.MAYBE
+
+    def _reason(self, node: Node) -> Assumed:
+        """A condition with the variables in it that the text does not tell."""
+        written = with_brackets(text_of(node)).partition("\n")[0]
+        names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|(\w+))", written))
+        names_ = tuple(name for name in names if (value := self.value(name)) is None or not is_known(value))
+        self.script.asked |= dict.fromkeys(names_)
+        return Assumed(self.line(node), " ".join(shown(written).split()), names_)
+
+    def _clauses(self, node: Node) -> list[tuple[list[Node], list[Node]]]:
+        """Conditions and statements of each branch; no conditions before the last ``else``."""
+        out: list[tuple[list[Node], list[Node]]] = []
+        clauses = [node, *(child for child in node.children if child.type == "elif_clause")]
+        for clause in clauses:
+            conditions_, body, within = list[Node](), list[Node](), False
+            for child in clause.children:
+                if child.type == "then":
+                    within = True
+                elif child.is_named and child.type not in {"comment", "elif_clause", "else_clause"}:
+                    (body if within else conditions_).append(child)
+            out.append((conditions_, body))
+        out += [([], list(statements(child))) for child in node.children if child.type == "else_clause"]
+        return out
+
+    def if_(self, node: Node) -> Status:
+        """``if … elif … else … fi``."""
+        return self._if(self._clauses(node))
+
+    def _if(self, clauses: list[tuple[list[Node], list[Node]]]) -> Status:
+        if not clauses:
+            return Status.YES
+        (condition, body), rest = clauses[0], clauses[1:]
+        status = self.sequence(condition) if condition else Status.YES
+        if status is Status.YES:
+            return self.sequence(body)
+        if status is Status.NO:
+            return self._if(rest)
+        return self.either(condition[-1], lambda: self.sequence(body), lambda: self._if(rest))
+
+    def case(self, node: Node) -> Status:
+        """``case WORD in PATTERN) … esac``."""
+        value = node.child_by_field_name("value")
+        word = "" if value is None else expand.text(self, value)
+        items = [child for child in node.children if child.type == "case_item"]
+        return self._case(node, word, items)
+
+    def _case(self, node: Node, word: str, items: list[Node]) -> Status:
+        if not items:
+            return Status.YES
+        item, rest = items[0], items[1:]
+        patterns = item.children_by_field_name("value")
+        decided = builtin.matches(word, [expand.text(self, pattern) for pattern in patterns])
+        body = [child for child in statements(item) if child not in patterns]
+        if decided is None:
+            value = node.child_by_field_name("value")
+            return self.either(value, lambda: self.sequence(body), lambda: self._case(node, word, rest))
+        return self.sequence(body) if decided else self._case(node, word, rest)
+
+    def list_(self, node: Node) -> Status:
+        """``A && B`` and ``A || B``."""
+        left, sign, right = (child for child in node.children if child.type != "comment")
+        return self.then(self.run(left), left, sign.type, lambda: self.run(right))
+
+    def then(self, status: Status, left: Node, sign: str, right: Callable[[], Status]) -> Status:
+        """What follows ``left``, which ended as ``status``, behind ``&&`` or ``||``."""
+        if self.state.flow is not None:
+            return status
+        asks = status is Status.MAYBE or (status is Status.LIKELY and bool(_ASKS.search(text_of(left))))
+        if sign == "&&" and status is not Status.NO:
+            return self.either(left, right, lambda: Status.MAYBE) if asks else right()
+        if sign == "||" and status is Status.NO:
+            return right()
+        if sign == "||" and status is not Status.YES:
+            ended = self.either(left, lambda: status, right)
+            return Status.LIKELY if ended is Status.YES else ended
+        return status
+
+    def pipeline(self, node: Node) -> Status:
+        """``A | B``: each in a shell of its own."""
+        for child in statements(node):
+            self.subshell(child)
+        return Status.LIKELY
+
+    def subshell(self, node: Node) -> Status:
+        """``( … )``, or a part of a pipeline."""
+        before, self.state = self.state, self.state.copy()
+        status = self.sequence(statements(node)) if node.type == "subshell" else self.run(node)
+        self.state = before
+        return status
+
+    def group(self, node: Node) -> Status:
+        """``{ … }``, or ``((…))``."""
+        if node.children[0].type == "((":
+            return builtin.arithmetic_command(self, text_of(node))
+        return self.sequence(statements(node))
+
+    def negated(self, node: Node) -> Status:
+        """``! A``."""
+        return self.run(node.named_children[-1]).inverted()
+
+    def test(self, node: Node) -> Status:
+        """``[ … ]`` and ``[[ … ]]``."""
+        return Status.of(conditions.of_node(self, node))
+
+    def function(self, node: Node) -> Status:
+        """The definition of a function."""
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.state.functions[text_of(name)] = body
+        return Status.YES
+
+    def redirected(self, node: Node) -> Status:
+        """A statement with its redirections and here-documents."""
+        found = redirects.read(self, node)
+        body = node.child_by_field_name("body")
+        status = Status.YES
+        if body is not None and body.type == "command":
+            redirects.keep(self, body, found)
+            status = self.command(body, found)
+        elif body is not None:
+            status = self.run(body)
+            if found.stdin is not None:
+                self.script.notes.append(redirects.left_out(found.name))
+        for sign, more in found.after:
+            status = self.then(status, node, sign, lambda more=more: self.run(more)) if sign else self.subshell(more)  # type: ignore[misc]
+        return status
+
+    def command(self, node: Node, found: redirects.Redirects | None = None) -> Status:
+        """A simple command: of the shell, of the text, or of the machine."""
+        children = list(statements(node))
+        alone = redirects.ended_by_line(node, children)
+        for child in children[:alone]:
+            builtin.assign(self, child)
+        found = found or redirects.Redirects()
+        words = [*self.words(children[alone:]), *found.words]
+        if not words:
+            return Status.YES
+        known = builtin.run(self, node, words, found.stdin)
+        if known is not None:
+            return known
+        self.script.calls.append(
+            Call(
+                words,
+                self.line(node),
+                self.state.environment,
+                stdin=found.stdin,
+                document=found.name,
+                assumed=self.assumed,
+                within=tuple(self._within),
+            )
+        )
+        return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY
+
+    def ended(self, node: Node, flow: str) -> Status:
+        """``exit``, ``return``, ``break`` and ``continue``."""
+        self.state.flow = flow
+        if flow == "exit" and not self.assumed and self.script.ended is None:
+            self.script.ended = self.line(node)
+        return Status.MAYBE
+
+
+def _is_broken(node: Node) -> bool:
+    """Whether what cannot be parsed is of this statement, not of one within it."""
+    if node.type in {"command", "test_command"} or node.type.startswith(("variable_assignment", "declaration")):
+        return True
+    return any(child.is_error or child.is_missing for child in node.children)
+
+
+_HANDLERS: dict[str, Callable[[Evaluator, Node], Status]] = {
+    "command": Evaluator.command,
+    "redirected_statement": Evaluator.redirected,
+    "list": Evaluator.list_,
+    "pipeline": Evaluator.pipeline,
+    "subshell": Evaluator.subshell,
+    "compound_statement": Evaluator.group,
+    "negated_command": Evaluator.negated,
+    "test_command": Evaluator.test,
+    "if_statement": Evaluator.if_,
+    "case_statement": Evaluator.case,
+    "while_statement": loops.until,
+    "for_statement": loops.over,
+    "c_style_for_statement": loops.over,
+    "function_definition": Evaluator.function,
+    "variable_assignment": builtin.assignment_statement,
+    "variable_assignments": builtin.assignment_statement,
+    "declaration_command": builtin.declaration,
+    "unset_command": builtin.unset,
+}

@@ -1,0 +1,368 @@
+"""Words of a command out of the syntax tree: quotes, variables, defaults, arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from typing import TYPE_CHECKING
+
+from tree_sitter import Node
+
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes.shell import arithmetic
+from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
+from sparkcluster.recipes.shell.script import Array
+from sparkcluster.recipes.shell.syntax import statements, text_of, tree
+
+if TYPE_CHECKING:
+    from sparkcluster.recipes.shell.evaluate import Evaluator
+
+MAX_WORD = 1 << 16
+MAX_WORDS = 20_000
+_MAX_CUT = 4096
+
+_INSIDE = re.compile(r"([!#]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+_BRACES = re.compile(r"\{[^{}\s]*,[^{}]*\}")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "0": "\0"}
+
+
+class _Fields:
+    """The words that one word of the text becomes."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.current: str | None = None
+
+    def add(self, piece: str) -> None:
+        """A piece that is not split."""
+        self.current = (self.current or "") + piece
+        if len(self.current) > MAX_WORD:
+            raise UsageError(f"a word of more than {MAX_WORD} characters", hint="is this the right file?")
+
+    def split(self, value: str) -> None:
+        """An unquoted value: each of its words is one of the command's."""
+        if not is_known(value) or not re.search(r"\s", value):
+            if value:
+                self.add(value)
+            return
+        for piece in re.split(r"(\s+)", value):
+            if piece.isspace():
+                self.end()
+            elif piece:
+                self.add(piece)
+
+    def many(self, values: list[str], *, split: bool) -> None:
+        """The elements of an array, each a word."""
+        for at, value in enumerate(values):
+            if at:
+                self.end()
+            self.split(value) if split else self.add(value)
+
+    def end(self) -> None:
+        if self.current is not None:
+            self.done.append(self.current)
+            self.current = None
+
+
+def fields(run: Evaluator, node: Node) -> list[str]:
+    """The words that ``node`` becomes in a command: none, one or several."""
+    out = _Fields()
+    written = text_of(node)
+    if node.type in {"word", "concatenation", "brace_expression"} and _braced(node):
+        return [run.undecided(written, node)]
+    _put(run, node, out, quoted=False)
+    out.end()
+    return out.done
+
+
+def text(run: Evaluator, node: Node) -> str:
+    """The value of ``node`` where no words are split, as behind ``NAME=``."""
+    out = _Fields()
+    _put(run, node, out, quoted=True)
+    out.end()
+    return " ".join(out.done)
+
+
+def _braced(node: Node) -> bool:
+    """Whether a shell would make several words of ``{a,b}`` in it, which is not followed."""
+    quoted = {"string", "raw_string", "ansi_c_string", "expansion", "command_substitution"}
+    parts = node.children if node.type == "concatenation" else [node]
+    bare = "".join('"' if part.type in quoted else re.sub(r"\\.", "_", text_of(part)) for part in parts)
+    return node.type == "brace_expression" or bool(_BRACES.search(bare))
+
+
+def _put(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> None:
+    kind = node.type
+    if kind in {"concatenation", "translated_string"}:
+        for child in node.children:
+            _put(run, child, out, quoted=quoted)
+    elif kind == "string":
+        _string(run, node, out)
+    elif kind in {"simple_expansion", "expansion"}:
+        with run.deeper(node):
+            _expansion(run, node, out, quoted=quoted)
+    elif kind == "command_substitution":
+        value = _substituted(run, node)
+        out.add(value) if quoted else out.split(value)
+    else:
+        out.add(_constant(run, node))
+
+
+def _constant(run: Evaluator, node: Node) -> str:
+    """What is not split into words."""
+    kind, written = node.type, text_of(node)
+    if kind in {"raw_string", "ansi_c_string"}:
+        value = written[1:-1] if kind == "raw_string" else _ansi(written[2:-1])
+        return run.filled(filled(value, quoted=True))
+    if kind == "arithmetic_expansion":
+        return arithmetic.value(run, re.sub(r"^\$\(\(|\)\)$|^\$\[|\]$", "", written))
+    if kind in {"process_substitution", "brace_expression"}:
+        return run.undecided(written, node)
+    return _literal(run, written)
+
+
+def _literal(run: Evaluator, written: str) -> str:
+    value = re.sub(r"\\(.?)", lambda found: "" if found[1] == "\n" else found[1], written, flags=re.DOTALL)
+    return run.filled(filled(value, quoted=False))
+
+
+def _string(run: Evaluator, node: Node, out: _Fields) -> None:
+    """A text in double quotes; what is between its expansions is literal."""
+    parts = [part for part in pieces(node, start=1, end=1) if part != ""]
+    if not parts:
+        out.add("")  # but `"$@"` without arguments is no word
+    for part in parts:
+        if isinstance(part, str):
+            out.add(run.filled(filled(_unescaped(part), quoted=True)))
+        else:
+            _put(run, part, out, quoted=True)
+
+
+def pieces(node: Node, *, start: int = 0, end: int = 0) -> list[str | Node]:
+    """The literal texts and the expansions in a quoted text or here-document, in order."""
+    whole, base = node.text or b"", node.start_byte
+    at, out = start, list[str | Node]()
+    for child in node.children:
+        if child.type in {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}:
+            out += [whole[at : child.start_byte - base].decode(errors="replace"), child]
+            at = child.end_byte - base
+    return [*out, whole[at : len(whole) - end].decode(errors="replace")]
+
+
+def _unescaped(written: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        return "" if found[1] == "\n" else found[1] if found[1] in '$`"\\' else found[0]
+
+    return re.sub(r"\\(.)", one, written, flags=re.DOTALL)
+
+
+def _ansi(written: str) -> str:
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), written, flags=re.DOTALL)
+
+
+def here_document(run: Evaluator, node: Node, *, literal: bool) -> str:
+    """The content of a here-document."""
+    if literal:
+        return with_brackets(text_of(node))
+    out = _Fields()
+    for part in pieces(node):
+        if isinstance(part, str):
+            out.add(with_brackets(_unescaped(part)))
+        else:
+            _put(run, part, out, quoted=True)
+    return out.current or ""
+
+
+@dataclasses.dataclass(slots=True)
+class _Parameter:
+    """The parts of ``${…}``: ``!`` or ``#``, the name, what is in brackets, and what follows."""
+
+    inside: str
+    sign: str
+    name: str
+    key: str | None
+    operator: str
+    node: Node
+
+
+def _expansion(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> None:
+    """``$NAME`` and ``${…}``."""
+    written = text_of(node)
+    inside = written[2:-1] if node.type == "expansion" else written[1:].strip()
+    found = _INSIDE.fullmatch(inside)
+    if found is None:
+        out.add(run.undecided(f"${{{inside}}}", node))
+        return
+    sign, name, key, operator = found.groups()
+    part = _Parameter(inside, sign, name, key, operator, node)
+    values = _several(run, part)
+    if values is not None:
+        starred = "*" in {part.name, part.key}
+        out.add(" ".join(values)) if starred and quoted else out.many(values, split=not quoted)
+        return
+    value = _scalar(run, part)
+    out.add(value) if quoted else out.split(value)
+
+
+def _several(run: Evaluator, part: _Parameter) -> list[str] | None:
+    """The words of ``$@`` and of an array; None for what is one word."""
+    if part.name in {"@", "*"} and not part.sign:
+        values = list(run.state.arguments)
+    elif part.key in {"@", "*"} and part.sign != "#":
+        array = _array(run, part.name)
+        if array is None:
+            return [mark(part.name)]
+        values = list(array) if part.sign == "!" else list(array.values())
+    else:
+        return None
+    if part.operator[:2] == ":-":
+        return values or [_word(run, part.operator[2:], part.node)]
+    cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", part.operator)
+    if part.operator and cut is None:
+        return [run.undecided(f"${{{part.inside}}}", part.node)]
+    if cut is None:
+        return values
+    # `${@:1}` begins with the first argument, `${A[@]:0}` with the first element
+    first = max(int(cut[1]) - (part.name in {"@", "*"}), 0)
+    return values[first : first + int(cut[2]) if cut[2] else None]
+
+
+def _array(run: Evaluator, name: str) -> Array | None:
+    """An array, a variable read as such, or None for an unknown one."""
+    if name in run.state.arrays:
+        return run.state.arrays[name]
+    value = run.state.variables.get(name)
+    if value is None:
+        run.script.asked[name] = None
+    return {"0": value} if value is not None else None
+
+
+def _scalar(run: Evaluator, part: _Parameter) -> str:
+    name = part.name
+    if part.inside == "#":
+        run.script.asked |= {} if run.state.arguments else {"1": None}
+        return str(len(run.state.arguments))
+    if part.sign == "!":
+        name = run.value(name) or ""
+        if not re.fullmatch(r"\w+", name):
+            return run.undecided(text_of(part.node), part.node)
+    value = run.value(name)
+    if part.key is not None:
+        array = _array(run, name)
+        everything = part.key in {"@", "*"}
+        if part.sign == "#" and everything:
+            return mark(name) if array is None else str(len(array))
+        value = None if array is None else array.get(_word(run, part.key, part.node), "")
+    if part.sign == "#":
+        return str(len(value)) if value is not None and is_known(value) else mark(name)
+    return _operated(run, name, value, part)
+
+
+def _operated(run: Evaluator, name: str, value: str | None, part: _Parameter) -> str:
+    """The value with a default, cut, or replaced."""
+    operator = part.operator
+    if operator[:2] in {":-", ":=", ":+", ":?"} or operator[:1] in {"-", "=", "+", "?"}:
+        return _default(run, name, value, part)
+    if value is None:
+        run.script.asked[name] = None
+        return mark(name)
+    if not operator:
+        return value
+    changed = _changed(run, value, operator, part.node) if is_known(value) else mark(name)
+    return run.undecided(text_of(part.node), part.node) if changed is None else changed
+
+
+def _default(run: Evaluator, name: str, value: str | None, part: _Parameter) -> str:
+    operator, node = part.operator, part.node
+    colon = operator[:1] == ":"
+    kind, written = operator[int(colon)], operator[1 + int(colon) :]
+    if value is None:
+        run.script.asked[name] = None
+    if value is not None and not is_known(value):
+        return mark(name) if kind == "+" else value
+    is_set = bool(value) if colon else value is not None
+    if kind == "+":
+        return _word(run, written, node) if is_set else ""
+    if is_set or kind == "?":
+        return value or mark(name)
+    default = _word(run, written, node)
+    if kind == "=":
+        run.state.variables[name] = default
+    return default
+
+
+def _word(run: Evaluator, written: str, node: Node) -> str:
+    """A word within ``${…}``."""
+    if len(written) > 1 and written[0] == written[-1] == "'":
+        return written[1:-1]
+    if len(written) > 1 and written[0] == written[-1] == '"':
+        written = written[1:-1]
+    if not re.search(r"[$`\\\"']", written):
+        return run.filled(filled(written, quoted=False))
+    escaped = re.sub(r'(?<!\\)"', "", written)
+    root = tree(f'"{escaped}"', run.where, run.line(node))
+    strings = [child for command in statements(root) for child in _strings(command)]
+    with run.deeper(node):
+        return text(run, strings[0]) if len(strings) == 1 else run.undecided(written, node)
+
+
+def _strings(node: Node) -> list[Node]:
+    if node.type == "string":
+        return [node]
+    return [found for child in node.children for found in _strings(child)] if node.type.startswith("command") else []
+
+
+def _changed(run: Evaluator, value: str, operator: str, node: Node) -> str | None:
+    """A value cut or replaced as ``operator`` says; None where that is not followed."""
+    if operator in {"^^", ",,"}:
+        return value.upper() if operator == "^^" else value.lower()
+    cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", operator)
+    if cut:
+        return value[int(cut[1]) : int(cut[1]) + int(cut[2]) if cut[2] else None]
+    found = re.fullmatch(r"(%%?|##?|//?)(.*)", operator, re.DOTALL)
+    if found is None or len(value) > _MAX_CUT:
+        return None
+    kind, (pattern, _, new) = found[1], found[2].partition("/") if found[1][0] == "/" else (found[2], "", "")
+    pattern, new = _word(run, pattern, node), _word(run, new, node)
+    if not is_known(pattern + new):
+        return None
+    if kind[0] == "/":
+        plain = pattern and not set(pattern) & set("*?[")
+        return value.replace(pattern, new, -1 if kind == "//" else 1) if plain else None
+    return _without(value, kind, re.compile(fnmatch.translate(pattern)))
+
+
+def _without(value: str, kind: str, pattern: re.Pattern[str]) -> str:
+    """``value`` without its shortest or longest end (``%``) or beginning (``#``) that matches."""
+    ends = range(len(value) + 1)
+    if kind[0] == "%":
+        starts = [at for at in ends if pattern.match(value[at:])]
+        return value[: (max(starts) if kind == "%" else min(starts))] if starts else value
+    stops = [at for at in ends if pattern.match(value[:at])]
+    return value[(min(stops) if kind == "#" else max(stops)) :] if stops else value
+
+
+def _substituted(run: Evaluator, node: Node) -> str:
+    """What ``$(…)`` prints, where that is nothing but text of the script."""
+    inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node))).strip()
+    children = list(statements(node))
+    printed = "" if not children else None
+    if len(children) == 1 and children[0].type == "redirected_statement":
+        body = children[0].child_by_field_name("body")
+        document = run.here_document_of(children[0])
+        if body is not None and document is not None and text_of(body) == "cat":
+            printed = document
+    elif len(children) == 1 and children[0].type == "command":
+        words = run.words(list(statements(children[0])))
+        printed = _printed(run, words) if all(map(is_known, words)) else None
+    return mark(f"({inner})") if printed is None else printed.rstrip("\n")
+
+
+def _printed(run: Evaluator, words: list[str]) -> str | None:
+    if words[:1] == ["echo"] and words[1:2] != ["-e"]:
+        return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:])
+    if len(words) != 2:
+        return None
+    head, _, tail = words[1].rstrip("/").rpartition("/")
+    return {"basename": tail, "dirname": head or ".", "cat": run.state.files.get(words[1])}.get(words[0])

@@ -1,0 +1,75 @@
+"""Shell text as a syntax tree."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+import tree_sitter
+import tree_sitter_bash
+from tree_sitter import Node
+
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes.shell.marks import with_places
+
+# A blank behind the backslash of a continued line is a slip of copying; a shell would take it for a word.
+_CONTINUED = re.compile(r"\\[ \t\r]+(?=\n|$)")
+QUOTES = frozenset("'\"`")
+# A comment in the middle of a continued command, which prints nothing; the grammar does not end it.
+_COMMENT = re.compile(r"`#[^`\n]*`")
+_PROMPT = re.compile(r"^[ \t]*\$[ \t]+(?=\S)", re.MULTILINE)
+
+
+@functools.cache
+def _parser() -> tree_sitter.Parser:
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+def tree(text: str, where: str, line: int = 0) -> Node:
+    """The root of the syntax tree of ``text``; ``where`` is its file, ``line`` where it begins in that, 0 for the file.
+
+    Raises:
+        UsageError: a quote or a bracket is never closed.
+    """
+    text = _CONTINUED.sub(r"\\", text.replace("\r\n", "\n")).rstrip("\\")
+    text = _COMMENT.sub("", _PROMPT.sub("", text))
+    root = _parser().parse(with_places(text).encode()).root_node
+    if root.has_error and (found := unclosed(text)):
+        opened, at = found
+        kind = "quote" if opened in QUOTES else "bracket"
+        raise UsageError(
+            f"{where}:{line or at}: a {kind} ({opened}) is not closed",
+            hint="copy the whole command",
+        )
+    return root
+
+
+def text_of(node: Node) -> str:
+    """What a node was written as."""
+    return (node.text or b"").decode(errors="replace")
+
+
+def statements(node: Node) -> Iterator[Node]:
+    """The named children of a node without its comments."""
+    return (child for child in node.named_children if child.type != "comment")
+
+
+_TOKEN = re.compile(r"\\.|\$\{|\$?\(|[)}'\"`\n]|(?<![^\s;])#[^\n]*", re.DOTALL)
+_CLOSING = {"'": "'", '"': '"', "`": "`", "${": "}", "(": ")", "$(": ")"}
+
+
+def unclosed(text: str) -> tuple[str, int] | None:
+    """The first quote or bracket that is opened and never closed, and its line; None where all are closed."""
+    opened: list[tuple[str, int]] = []
+    line = 1
+    for found in _TOKEN.finditer(text):
+        token, inside = found[0], opened[-1][0] if opened else ""
+        if token == _CLOSING.get(inside):
+            opened.pop()
+        elif inside == "'" or (inside == '"' and token[0] not in "$`"):
+            pass  # literal
+        elif token in _CLOSING:
+            opened.append((token, line))
+        line += token.count("\n")
+    return opened[0] if opened else None

@@ -1,0 +1,192 @@
+"""Scripts with branches, functions, loops and here-documents: the engine that bash would start, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes import convert, shell
+
+SHELL = shutil.which("bash")
+
+SCRIPTS = [
+    "if [ a = a ]; then vllm serve a; else vllm serve b; fi",
+    "X=2\nif [ $X -gt 3 ]; then vllm serve big; elif (( X == 2 )); then vllm serve two; else vllm serve none; fi",
+    'M=qwen\ncase "$M" in\n  llama*|mistral) vllm serve l;;\n  qw?n) vllm serve q;;\n  *) vllm serve other;;\nesac',
+    "MODE=${1:-single}\n[[ $MODE == single ]] && TP=1 || TP=2\nvllm serve m -tp $TP",
+    "f() {\n  local m=$1; shift\n  vllm serve \"$m\" \"$@\"\n}\nf org/m --a 'b c' --d",
+    'main() { serve "${@:-x}"; }\nserve() { vllm serve "$1" --n $#; }\nmain "$@"',
+    "m=outer\nf() { local m=inner; g; }\ng() { vllm serve $m; }\nf\nvllm serve $m",
+    'ARGS=(--a 1)\nif [ -n "${FP8:-}" ]; then ARGS+=(--fp8); fi\nARGS+=(--b "x y")\nvllm serve m "${ARGS[@]}" ${#ARGS[@]}',
+    "declare -A M=([small]=org/s [big]=org/b)\nM[huge]=org/h\nSIZE=${SIZE:-big}\nvllm serve ${M[$SIZE]} ${M[huge]}",
+    "for n in 1 2 3; do\n  [ $n = 2 ] && continue\n  vllm serve m$n\n  [ $n -ge 3 ] && break\ndone",
+    "i=0\nwhile [ $i -lt 3 ]; do\n  i=$((i + 1))\n  vllm serve m$i\ndone",
+    "while [[ $# -gt 0 ]]; do case $1 in --m) M=$2; shift 2;; *) exit 1;; esac; done\nvllm serve ${M:=d} $M",
+    'set -- --m x y\nwhile [ $# -gt 0 ]; do case "$1" in --m) M=$2; shift 2;; *) R=$1; shift;; esac; done\nvllm serve $M $R',
+    'J=$(cat <<EOF\n{"a": "${B:-c}"}\nEOF\n)\nvllm serve m --json "$J"',
+    "cat > run.sh <<'EOF'\nM=${1:-none}\nvllm serve $M\nEOF\nbash run.sh org/m",
+    "bash <<EOF\nvllm serve ${X:-m}\nEOF",
+    "(M=a; vllm serve $M)\nM=${M:-b}\nvllm serve $M",
+    "M=a; echo x | M=b; vllm serve $M",
+    "{ M=a; }; vllm serve $M && vllm serve second",
+    "P=org/model-fp8.gguf\nvllm serve ${P##*/} ${P%.gguf} ${P%%-*} ${P/model/m} ${P^^} ${P:4:5} ${#P}",
+    "A=(x 'y z' w)\nvllm serve \"${A[1]}\" ${A[@]:1} \"${A[*]}\" \"${A[@]:1:1}\"",
+    "N=3; vllm serve m --n $((N * 2 + 1)) --s $(( (N+1)/2 ))",
+    "M=$(basename /models/org/m/)\nD=`dirname /a/b`\nvllm serve $M $D $(echo one two)",
+    "export A=1\nvllm serve m &\nwait",
+    "! false && vllm serve m",
+    "true && false || vllm serve m",
+    "f() { return 1; }\nf\nvllm serve m > log 2>&1",
+    "eval \"vllm serve 'a b'\"",
+    "if true; then\n  exit_code=0\nfi\nvllm serve m\nexit 0\nvllm serve never",
+    "vllm serve $'a\\tb' \"c\\\"d\" e\\ f",
+    "A=1 B=2\nvllm serve $A$B",
+    "X='a  b'\nvllm serve $X \"$X\" \"\" '' \"$X$\" \"${X}\"\"c\"",
+    "until true; do vllm serve never; done; vllm serve m",
+    "select_model() {\n  case $1 in\n    a) echo A;;\n  esac\n}\nvllm serve m ${X:+never} ${X-d}",
+    '[ -z "${X:-}" ] && [ 1 -eq 1 ] && vllm serve m',
+    'C="vllm serve"\n$C org/m',
+    "if [[ abc == a* && ! x == y ]]; then vllm serve m; fi",
+    'f() { vllm serve "$FUNC_ARG"; }\nFUNC_ARG=v f',
+    "i=5; ((i++)); ((i += 2)); vllm serve $i",
+    "x=1; y=x; vllm serve ${!y}",
+    "while true; do vllm serve m; break; done; vllm serve after",
+    "vllm serve m \\\n  --a 1 `# a comment` \\\n  --b",
+]  # fmt: skip
+
+
+def evaluated(text):
+    return [call.words[1:] for call in shell.parse(text).calls if call.words[0] == "vllm"]
+
+
+@pytest.mark.skipif(SHELL is None, reason="no bash to compare with")
+@pytest.mark.parametrize("text", SCRIPTS)
+def test_the_engine_starts_as_in_bash(tmp_path, text):
+    engine = tmp_path / "vllm"
+    engine.write_text(
+        "#!/bin/sh\nfor word; do printf '%s\\037' \"$word\"; done >> log.txt\nprintf '\\036' >> log.txt\n"
+    )
+    engine.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    subprocess.run([SHELL, "-c", text, "script"], cwd=tmp_path, env=env, capture_output=True, timeout=20, check=False)
+    log = (tmp_path / "log.txt").read_text()
+    expected = [record.split("\037")[:-1] for record in log.split("\036")[:-1]]
+    assert expected
+    assert evaluated(text) == expected
+
+
+IMAGE = "docker run a/b:1 vllm serve org/"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "hint"),
+    [
+        (f'if [ "$1" = big ]; then\n  {IMAGE}big\nelse\n  {IMAGE}small\nfi', 1, "decides which engine starts", "--define 1=VALUE"),
+        (f"if nvidia-smi; then {IMAGE}a; fi\n{IMAGE}b", 1, "decides which engine starts", "a file of its own"),
+        (f"case $(hostname) in\n a) {IMAGE}a;;\n *) {IMAGE}b;;\nesac", 1, "decides which engine starts", "of its own"),
+        (f"curl -s localhost:8000 && {IMAGE}a || {IMAGE}b", 1, "decides which engine starts", "of its own"),
+        (f"[ -d /fast ] && M=fast || M=slow\n{IMAGE}$M", 1, "M depends on `[ -d /fast ] && M=fast`", "--define M=VALUE"),
+        (f"if lspci; then\n X=1\nfi\n{IMAGE}m --seed $X", 1, "X depends on `lspci`", "--define X=VALUE"),
+        (f'A=(--seed 1)\n[ -e x ] && A+=(--fast)\n{IMAGE}m "${{A[@]}}"', 2, "A depends on", "--define A=VALUE"),
+        (f"{IMAGE}m --seed {{1,2}}", 1, "`{1,2}` is not followed", "write what it becomes"),
+        (f"{IMAGE}m --x <n_of_tokens> --y YOUR_FLAG", None, "leaves <n_of_tokens>, YOUR_FLAG to", "--define n_of_tokens=VALUE --define YOUR_FLAG=VALUE"),
+        ("vllm serve \u2039latest model\u203a", None, "leaves <latest model> to", "--define"),
+        ("M=<your-model>\nvllm serve $M", None, "leaves <your-model> to", "--define your-model=VALUE"),
+        ("[ $# -lt 1 ] && exit 1\nvllm serve $1", None, "it ends on line 1", "--define"),
+        ("cd x\ndocker compose up -d", 2, "docker compose", "import docker-compose.yml"),
+        (f"for ((;;)); do\n) {IMAGE}m", 1, "cannot be parsed", "whole command"),
+        (f"x=1\nwhile :; do x=$((x+1)); done\n{IMAGE}m", 2, "loop without end", "out of it"),
+        (f"f() {{ f; }}\nf\n{IMAGE}m", None, "nested deeper", "right file"),
+    ],
+)  # fmt: skip
+def test_what_the_text_does_not_decide_is_refused(text, line, message, hint):
+    with pytest.raises(UsageError) as caught:
+        convert(text, "x.sh")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    if line is not None:
+        assert caught.value.message.startswith(f"x.sh:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "defines", "model"),
+    [
+        (f'if [ "$1" = big ]; then {IMAGE}big; else {IMAGE}small; fi', {"1": "big"}, "org/big"),
+        (f'if [ "$1" = big ]; then {IMAGE}big; else {IMAGE}small; fi', {"1": "x"}, "org/small"),
+        (f"[ -d /fast ] && M=fast || M=slow\n{IMAGE}$M", {"M": "slow"}, "org/slow"),
+        ("vllm serve org/<model>", {"model": "m"}, "org/m"),
+        ("vllm serve $MODEL", {"MODEL": "org/m"}, "org/m"),
+        ("M=$(pick)\nvllm serve $M", {"M": "org/m"}, "org/m"),
+        ("M=${MODEL:-org/d}\nvllm serve $M", {"MODEL": "org/m"}, "org/m"),
+        ("[ $# -lt 1 ] && exit 1\nvllm serve $1", {"1": "org/m"}, "org/m"),
+    ],
+)
+def test_a_definition_decides(text, defines, model):
+    assert convert(text, "x.sh", defines=defines).document["model"] == {"id": model}
+
+
+def test_a_definition_that_nothing_asks_for_is_refused():
+    with pytest.raises(UsageError, match="does not ask for MODLE") as caught:
+        convert("M=org/m\nvllm serve $M --seed $SEED", "x.sh", defines={"MODLE": "org/m"})
+    assert caught.value.hint == "it asks for SEED"
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (f"if ! docker ps | grep -q x; then\n {IMAGE}m\nfi", "line 1: imported as if `! docker ps | grep -q x` is true"),
+        (f"docker start x || {IMAGE}m", "line 1: imported as if `docker start x` is false"),
+        (f"source ./env.sh\n{IMAGE}m", "the variables of ./env.sh"),
+        ("docker run a/b:1 bash -c 'test -e /x && vllm serve org/m'", "line 1: imported as if `test -e /x` is true"),
+    ],
+)  # fmt: skip
+def test_what_was_assumed_is_said(text, note):
+    made = convert(text, "x.sh")
+    assert made.document["model"] == {"id": "org/m"}
+    assert any(note in line for line in made.notes), made.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "env", "setup"),
+    [
+        # NVIDIA's commands for two Sparks: a container first, the engine by docker exec
+        (
+            ("export IMG=v/l:1\nbash run_cluster.sh $IMG 10.0.0.1 --head ~/.cache/huggingface -e VLLM_HOST_IP=10.0.0.1 -e A=1\n"
+            "export C=$(docker ps --format '{{.Names}}' | grep -E '^node-[0-9]+$')\n"
+            "docker exec -it $C /bin/bash -c -i 'vllm serve org/m'"),
+            "v/l:1", {"A": "1"}, None,
+        ),
+        ("docker run -d --name n -e B=2 i:1 sleep infinity\ndocker exec -e A=1 n vllm serve org/m", "i:1", {"A": "1", "B": "2"}, None),
+        ("ssh -p 22 me@spark 'docker run i:1 vllm serve org/m'", "i:1", None, None),
+        ("ssh spark <<EOF\ndocker run i:1 vllm serve org/m\nEOF", "i:1", None, None),
+        ("tmux new-session -d -s v 'A=1 vllm serve org/m'", None, {"A": "1"}, None),
+        # exports of the host enter a container only by -e
+        ("export A=1 B=2\ndocker run -e B i:1 vllm serve org/m", "i:1", {"B": "2"}, None),
+        ("export A=1\nB=2\nvllm serve org/m", None, {"A": "1"}, None),
+        ("A=1\ndocker run i:1 bash -c 'vllm serve ${A:-org/m}'", "i:1", None, None),
+        ("docker run -e M=org/m i:1 bash -c 'vllm serve $M'", "i:1", {"M": "org/m"}, None),
+        (
+            'docker run i:1 bash -c "pip install x > /dev/null; [ -e y ] || mkdir y; X=1 && vllm serve org/m"',
+            "i:1", None, ["pip install x > /dev/null", "[ -e y ] || mkdir y"],
+        ),
+        ("docker run -i i:1 bash <<'EOF'\nexport A=1\nvllm serve org/m\nEOF", "i:1", {"A": "1"}, None),
+        ("docker run i:1 bash -c 'exec vllm serve \"$@\"' serve org/m", "i:1", None, None),
+        ("timeout 60 numactl -N 0 vllm serve org/m", None, None, None),
+        ("$ docker run i:1 vllm serve org/m", "i:1", None, None),
+    ],
+)  # fmt: skip
+def test_where_it_runs(text, image, env, setup):
+    document = convert(text, "x.sh").document
+    assert document["model"] == {"id": "org/m"}
+    assert (document.get("image"), document.get("env"), document.get("setup")) == (image, env, setup)
+
+
+def test_text_in_quotes_is_no_placeholder():
+    text = """vllm serve org/m --reasoning-config '{"start": "<think>", "stop": "<|im_end|>"}'"""
+    assert json.loads(json.dumps(convert(text, "x.sh").document["args"])) == {
+        "reasoning-config": {"start": "<think>", "stop": "<|im_end|>"}
+    }
