@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
-from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, parse, plain, shown, unknown
+from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, parse, plain, shown, unknown, written
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
@@ -299,11 +299,15 @@ def _mounts(
 def _setup(before: list[Call], engine: Call) -> list[str]:
     """What a text runs before its engine, a line for each statement."""
     out: list[str] = []
+    last: object = None
     for call in before:
-        statement = call.before(engine)
-        if isinstance(statement, str) or statement[0] not in {"echo", ":", "trap"}:
-            out.append(statement if isinstance(statement, str) else _quoted(statement))
-    return list(dict.fromkeys(out))
+        statement = call.whole(engine)
+        if statement is None and call.words[0] not in {"echo", ":", "trap"}:
+            out.append(_quoted(call.words))
+        elif statement is not None and statement != last:
+            out.append(written(statement))
+        last = statement
+    return out
 
 
 def _quoted(words: list[str]) -> str:

@@ -11,6 +11,7 @@ from sparkcluster.recipes.shell.evaluate import parse
 from sparkcluster.recipes.shell.marks import MARKS, assignment, bare_name, is_placeholder, plain, shown, unknown
 from sparkcluster.recipes.shell.redirects import left_out
 from sparkcluster.recipes.shell.script import Assumed, Call, Script
+from sparkcluster.recipes.shell.syntax import written
 
 __all__ = [
     "MARKS",
@@ -25,4 +26,5 @@ __all__ = [
     "plain",
     "shown",
     "unknown",
+    "written",
 ]

@@ -12,7 +12,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import builtin, conditions, expand, loops, redirects
 from sparkcluster.recipes.shell.marks import bare_name, is_known, is_placeholder, mark, shown, unknown, with_brackets
 from sparkcluster.recipes.shell.script import Assumed, Call, Script, State, Status, joined
-from sparkcluster.recipes.shell.syntax import statements, text_of, tree
+from sparkcluster.recipes.shell.syntax import statements, text_of, tree, written
 
 MAX_DEPTH = 24
 MAX_STEPS = 20_000
@@ -123,11 +123,11 @@ class Evaluator:
                 text = text if value is None else text.replace(mark(name), value)
         return text
 
-    def undecided(self, written: str, node: Node) -> str:
+    def undecided(self, name: str, node: Node) -> str:
         """A mark for what a shell would make something of that is not followed."""
-        written = with_brackets(written)
-        self.script.undecided[written] = Assumed(self.line(node), shown(written))
-        return mark(written)
+        name = with_brackets(name)
+        self.script.undecided[name] = Assumed(self.line(node), shown(name))
+        return mark(name)
 
     def assign(self, name: str, value: str) -> None:
         """Set a variable; an unknown value is known by the variable's own name, which says more."""
@@ -180,7 +180,7 @@ class Evaluator:
             raise UsageError(f"{self.where}: more than {MAX_STEPS} statements", hint="is this the right file?")
         handler = _HANDLERS.get(node.type)
         if node.is_error or handler is None or (node.has_error and _is_broken(node)):
-            self.script.unread.append((self.line(node), with_brackets(text_of(node))))
+            self.script.unread.append((self.line(node), written(node)))
             return Status.MAYBE
         self._within.append(node)
         with self.deeper(node):
@@ -211,11 +211,11 @@ class Evaluator:
 
     def _reason(self, node: Node) -> Assumed:
         """A condition with the variables in it that the text does not tell."""
-        written = with_brackets(text_of(node)).partition("\n")[0]
-        names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|(\w+))", written))
+        text = written(node).partition("\n")[0]
+        names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|(\w+))", text))
         names_ = tuple(name for name in names if (value := self.value(name)) is None or not is_known(value))
         self.script.asked |= dict.fromkeys(names_)
-        return Assumed(self.line(node), " ".join(shown(written).split()), names_)
+        return Assumed(self.line(node), " ".join(shown(text).split()), names_)
 
     def _clauses(self, node: Node) -> list[tuple[list[Node], list[Node]]]:
         """Conditions and statements of each branch; no conditions before the last ``else``."""

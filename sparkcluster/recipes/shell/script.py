@@ -71,10 +71,15 @@ class Call:
     assumed: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
 
-    def before(self, engine: Call) -> str | list[str]:
-        """What a shell has to run to run this before ``engine``: words, or the text of a whole statement."""
-        outer = next((node for node in self.within if node not in engine.within), None)
-        return self.words if outer is None or outer.type == "command" else (outer.text or b"").decode()
+    def whole(self, engine: Call) -> Node | None:
+        """The statement that has to run before ``engine`` where that is more than this command."""
+        outer = next((node for node in self.within if node not in engine.within and not _is_chain(node)), None)
+        return None if outer is None or outer.type == "command" else outer
+
+
+def _is_chain(node: Node) -> bool:
+    """Whether a statement is ``A && B``, whose parts can be run one after the other."""
+    return node.type == "list" and any(child.type == "&&" for child in node.children)
 
 
 @dataclasses.dataclass(slots=True)

@@ -11,13 +11,14 @@ import tree_sitter_bash
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell.marks import with_places
+from sparkcluster.recipes.shell.marks import with_brackets, with_places
 
 # A blank behind the backslash of a continued line is a slip of copying; a shell would take it for a word.
 _CONTINUED = re.compile(r"\\[ \t\r]+(?=\n|$)")
 QUOTES = frozenset("'\"`")
 # A comment in the middle of a continued command, which prints nothing; the grammar does not end it.
-_COMMENT = re.compile(r"`#[^`\n]*`")
+# Quotes and other comments are matched as well, to be left as they are.
+_COMMENT = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|(?<!\S)#[^\n]*|(`#[^`\n]*`)", re.DOTALL)
 _PROMPT = re.compile(r"^[ \t]*\$[ \t]+(?=\S)", re.MULTILINE)
 
 
@@ -33,7 +34,7 @@ def tree(text: str, where: str, line: int = 0) -> Node:
         UsageError: a quote or a bracket is never closed.
     """
     text = _CONTINUED.sub(r"\\", text.replace("\r\n", "\n")).rstrip("\\")
-    text = _COMMENT.sub("", _PROMPT.sub("", text))
+    text = _COMMENT.sub(lambda found: "" if found[1] else found[0], _PROMPT.sub("", text))
     root = _parser().parse(with_places(text).encode()).root_node
     if root.has_error and (found := unclosed(text)):
         opened, at = found
@@ -48,6 +49,11 @@ def tree(text: str, where: str, line: int = 0) -> Node:
 def text_of(node: Node) -> str:
     """What a node was written as."""
     return (node.text or b"").decode(errors="replace")
+
+
+def written(node: Node) -> str:
+    """What a node was written as, for a reader or for a shell: with its placeholders."""
+    return with_brackets(text_of(node))
 
 
 def statements(node: Node) -> Iterator[Node]:
