@@ -210,16 +210,14 @@ def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, 
 
 def without_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> list[str]:
     """Nodes whose rank in ``kept`` needs secrets that they have no more; ``secrets`` as in ``prove``."""
-    return (
-        []
-        if kept.anew
-        else [
-            node
-            for name in names
-            for node, planned in kept.groups[name].plan["nodes"].items()
-            if planned["containers"][0].get("env_file") and kept.number not in secrets.get(node, ())
-        ]
-    )
+    if kept.anew:
+        return []
+    return [
+        node
+        for name in names
+        for node, planned in kept.groups[name].plan["nodes"].items()
+        if planned["containers"][0].get("env_file") and kept.number not in secrets.get(node, ())
+    ]
 
 
 def require_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:

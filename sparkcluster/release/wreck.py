@@ -29,9 +29,8 @@ def keep(fleet: Fleet, spec: Spec, error: LaunchError, source: int, report: Repo
     written = _bundle(fleet, spec, report)
     inventory = quote(str(spec.inventory_path))
     ends = f"rollback {inventory} {source}   serves release {source} again" if source else f"down {inventory}"
-    error.hint = "; ".join(
-        [*filter(None, [error.hint]), *([f"bundle: {written}"] if written else []), f"sparkcluster {ends}"]
-    )
+    parts = [error.hint, f"bundle: {written}" if written else None, f"sparkcluster {ends}"]
+    error.hint = "; ".join(part for part in parts if part)
 
 
 def _bundle(fleet: Fleet, spec: Spec, report: Report) -> Path | None:

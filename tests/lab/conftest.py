@@ -166,6 +166,19 @@ def image(clean: Callable[[Lab], None]) -> Iterator[Callable[..., str]]:
         in_parallel(lambda spark, names=names: spark.run(["docker", "rmi", "-f", *names], check=False), lab.sparks)
 
 
+@pytest.fixture
+def two_images(lab: Lab, cli: Callable[..., Done], image: Callable[..., str]) -> tuple[str, str, str]:
+    """The cluster serves; ids of its image and of a build that it can be switched to, and the reference of that."""
+    from tests.lab.switching import images_of  # once its assertions are rewritten
+
+    cli("up", lab.inventory).ok()
+    newer = image(lab, "newer")
+    (old,) = images_of(cli("status", lab.inventory, "--json").ok().json)
+    new = lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", newer]).stdout.strip()
+    assert old != new
+    return old, new, newer
+
+
 @pytest.fixture(scope="session")
 def clean() -> Callable[[Lab], None]:
     """Heal all faults of a lab and remove all that a cluster left on its Sparks, but what is only a cache."""

@@ -35,17 +35,6 @@ def elsewhere(tmp_path):
     return write
 
 
-@pytest.fixture
-def two_images(lab, cli, image):
-    """The cluster serves; ids of its image and of a build that it can be switched to, and the reference of that."""
-    cli("up", lab.inventory).ok()
-    newer = image(lab, "newer")
-    (old,) = images_of(cli("status", lab.inventory, "--json").ok().json)
-    new = lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", newer]).stdout.strip()
-    assert old != new
-    return old, new, newer
-
-
 def comes_to(point):
     """What is written when an upgrade comes to a step of its new release: the old one is verified too, before."""
     return "default: verifying the answer" if point == "verify" else step(point)

@@ -12,17 +12,6 @@ from tests.lab.test_upgrade_kill import AFTER, BEFORE, FLAGS, UPGRADE_S, comes_t
 pytestmark = pytest.mark.full
 
 
-@pytest.fixture
-def two_images(lab, cli, image):
-    """The cluster serves; ids of its image and of a build that it can be switched to, and the reference of that."""
-    cli("up", lab.inventory).ok()
-    newer = image(lab, "newer")
-    (old,) = images_of(cli("status", lab.inventory, "--json").ok().json)
-    new = lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", newer]).stdout.strip()
-    assert old != new
-    return old, new, newer
-
-
 @pytest.mark.parametrize("node", ["left", "right"])
 # At the first step nothing is known yet of what served: a node that is down then is an error like any other.
 @pytest.mark.parametrize("point", [*BEFORE[1:], *AFTER])
