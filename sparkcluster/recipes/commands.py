@@ -15,7 +15,9 @@ _BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env", "setsid"
 # Programs that run another one, which stands somewhere behind their own options.
 _WRAPPERS = frozenset({"uv", "uvx", "timeout", "numactl", "nice", "ionice", "stdbuf", "taskset", "nsys", "chrt"})
 _TERMINALS = frozenset({"tmux", "screen"})
-_QUIET = frozenset({"set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"})
+_QUIET = frozenset(
+    {"source", ".", "set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"}
+)
 # Options of ssh with a value (man ssh)
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 _MAX_REMOTE = 3

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tree_sitter import Node
+
 from sparkcluster.recipes.shell.marks import is_known, mark
 
 if TYPE_CHECKING:
@@ -15,15 +17,39 @@ if TYPE_CHECKING:
 
 _LIMIT = 10**18
 _NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?|\$\{?([0-9]+|#)\}?")
+
+
+def _quotient(left: int, right: int) -> int:
+    """Whole numbers are divided towards zero."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+def _remainder(left: int, right: int) -> int:
+    return left - right * _quotient(left, right)
+
+
 _BINARY: dict[type[ast.AST], Callable[[int, int], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: _quotient,
+    ast.Mod: _remainder, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 
 
-def value(run: Evaluator, text: str) -> str:
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+
+
+def lose_assigned(run: Evaluator, text: str, node: Node) -> bool:
+    """Variables that ``text`` sets get values that are not followed; whether there are such."""
+    names = dict.fromkeys(found[1] or found[2] for found in _ASSIGNED.finditer(re.sub(r"[=!<>]=", " ", text)))
+    for name in names:
+        run.lose(name, node)
+    return bool(names)
+
+
+def value(run: Evaluator, text: str, node: Node) -> str:
     """The number that ``text`` gives, or a mark."""
+    if lose_assigned(run, text, node):
+        return mark(f"(({text.strip()}))")
     number = integer(run, text)
     return mark(f"(({text.strip()}))") if number is None else str(number)
 
@@ -34,7 +60,8 @@ def integer(run: Evaluator, text: str) -> int | None:
     def put(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name == "#":
-            return str(len(run.state.arguments))
+            run.script.asked |= {} if run.state.arguments else {"1": None}
+            return "unknown" if run.state.arguments is None else str(len(run.state.arguments))
         known = run.value(name)
         if known is None:
             run.script.asked[name] = None
@@ -43,8 +70,10 @@ def integer(run: Evaluator, text: str) -> int | None:
     filled = _NAME.sub(put, text)
     if "unknown" in filled or len(filled) > 200 or not re.fullmatch(r"[\d\s()<>=!&|+*/%-]*", filled):
         return None
+    # a leading 0 means octal, and `!` binds closer than in Python
+    if re.search(r"\b0\d", filled) or (re.search(r"!(?!=)", filled) and not re.fullmatch(r"\s*!\s*\d+\s*", filled)):
+        return None
     python = re.sub(r"!(?!=)", " not ", filled.replace("&&", " and ").replace("||", " or ").replace("/", "//"))
-    python = re.sub(r"\b0+(?=\d)", "", python)
     try:
         return _of(ast.parse(python.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):

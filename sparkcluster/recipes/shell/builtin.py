@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, conditions, expand
-from sparkcluster.recipes.shell.marks import assignment, is_known, mark, shown
+from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects
+from sparkcluster.recipes.shell.marks import assignment, is_known, shown
 from sparkcluster.recipes.shell.script import Array, Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
@@ -23,13 +22,16 @@ _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 NEVER_FAIL = frozenset({":", "true", "echo", "printf", "trap", "shopt", "ulimit", "wait", "umask", "clear"})
 
 
-def matches(word: str, patterns: Sequence[str]) -> bool | None:
+def matches(word: str, patterns: Sequence[re.Pattern[str] | None]) -> bool | None:
     """Whether a word of ``case`` is one of the patterns; None where the text does not decide it."""
-    if "*" in patterns:
+    known = [pattern for pattern in patterns if pattern is not None]
+    if any(pattern.pattern == ".*" for pattern in known):
         return True
-    if not is_known(word) or not all(map(is_known, patterns)):
+    if not is_known(word):
         return None
-    return any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns)
+    if any(pattern.fullmatch(word) for pattern in known):
+        return True
+    return None if len(known) < len(patterns) else False
 
 
 def assignment_statement(run: Evaluator, node: Node) -> Status:
@@ -46,61 +48,109 @@ def assign(run: Evaluator, node: Node) -> str:
         return ""
     more = any(child.type == "+=" for child in node.children)
     if target.type == "subscript":
-        name = text_of(target.child_by_field_name("name") or target)
-        index = target.child_by_field_name("index")
-        array = dict(run.state.arrays.get(name) or {})
-        array[expand.text(run, index) if index is not None else "0"] = "" if value is None else expand.text(run, value)
-        run.state.arrays[name] = array
-        return name
+        return _element(run, node, target, value, more=more)
     name = text_of(target)
     if value is not None and value.type == "array":
-        before = run.state.arrays.get(name, {}) if more else {}
-        # more of an array that differs between branches differs as well
-        run.state.arrays[name] = None if before is None else _elements(run, value, dict(before))
+        before = arrays.of(run, name) if more and (name in run.state.arrays or name in run.state.variables) else {}
+        run.unsure = False
+        made = None if before is None else _elements(run, value, name, dict(before))
+        # of how many words an unquoted unknown is, nobody knows
+        run.state.arrays[name] = None if run.unsure else made
+        run.state.variables.pop(name, None)
         return name
     text = "" if value is None else expand.text(run, value)
     run.assign(name, (run.value(name) or "") + text if more else text)
     return name
 
 
-def _elements(run: Evaluator, node: Node, out: Array) -> Array:
+def _element(run: Evaluator, node: Node, target: Node, value: Node | None, *, more: bool) -> str:
+    """``NAME[KEY]=value``."""
+    name = text_of(target.child_by_field_name("name") or target)
+    index = target.child_by_field_name("index")
+    array = arrays.of(run, name) if name in run.state.arrays or name in run.state.variables else {}
+    key = arrays.key(run, name, array or {}, "0" if index is None else text_of(index), node)
+    if array is None or key is None:
+        run.state.arrays[name] = None
+        return name
+    text = "" if value is None else expand.text(run, value)
+    run.state.arrays[name] = arrays.ordered({**array, key: array.get(key, "") + text if more else text})
+    run.state.variables.pop(name, None)
+    return name
+
+
+def _elements(run: Evaluator, node: Node, name: str, out: Array) -> Array | None:
+    at = arrays.after(out)
     for child in statements(node):
         keyed = re.fullmatch(r"\[(.+?)\]=(.*)", text_of(child), re.DOTALL)
         words = expand.fields(run, child)
         if keyed and len(words) == 1 and (found := re.fullmatch(r"\[(.+?)\]=(.*)", words[0], re.DOTALL)):
-            out[found[1]] = found[2]
+            key = arrays.key(run, name, out, found[1], node)
+            if key is None:
+                return None
+            out[key] = found[2]
+            at = arrays.after(out)
             continue
-        for word in words:
-            out[str(len(out))] = word
-        if len(out) > expand.MAX_WORDS:
+        out |= {str(at + index): word for index, word in enumerate(words)}
+        at += len(words)
+        run.spend(len(words))
+        if at > expand.MAX_WORDS:
             raise UsageError(f"{run.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
-    return out
+    return arrays.ordered(out)
 
 
 def declaration(run: Evaluator, node: Node) -> Status:
     """``export``, ``declare``, ``local``, ``readonly`` and ``typeset``."""
-    kind, flags = text_of(node.children[0]), ""
+    kind = text_of(node.children[0])
+    flags = "".join(text_of(child) for child in statements(node) if text_of(child).startswith("-"))
+    values = []  # all are expanded before the first is set
     for child in statements(node):
-        if run.outside and kind in {"local", "declare", "typeset"}:
-            found = re.match(r"\w+", text_of(child))
-            if found:
-                run.outside[-1].setdefault(found[0], run.state.variables.get(found[0]))
         if child.type == "variable_assignment":
-            name = assign(run, child)
-        elif child.type == "variable_name":
-            name = text_of(child)
-            if kind == "local" or "a" in flags.lower():
-                run.state.variables[name] = ""
-        elif text_of(child).startswith("-"):
-            flags += text_of(child)
-            continue
-        else:
-            name = _dynamic(run, child)
-        if name and (kind == "export" or "x" in flags) and "f" not in flags and "n" not in flags:
-            run.state.exported[name] = None
-            if name not in run.state.variables and (given := run.value(name)) is not None:
-                run.state.variables[name] = given
+            value = child.child_by_field_name("value")
+            simple = value is not None and value.type != "array" and all(part.type != "+=" for part in child.children)
+            values.append((child, expand.text(run, value) if simple and value is not None else None))
+        elif not text_of(child).startswith("-"):
+            values.append((child, None))
+    local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
+    local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
+    for child, text in values:
+        name = _declare(run, child, text, local=local, flags=flags)
+        if set(flags) & set("iuln") and kind != "export":
+            run.lose(name, node)
+        if (kind == "export" or "x" in flags) and "f" not in flags:
+            _export(run, name, off="n" in flags)
     return Status.YES
+
+
+def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flags: str) -> str:
+    """Set what one operand of a declaration sets; its name."""
+    found = re.match(r"[A-Za-z_]\w*", text_of(child))
+    name = found[0] if found else ""
+    if local:
+        run.outside[-1].setdefault(name, (run.state.variables.get(name), run.state.arrays.get(name, {})))
+        run.state.arrays.pop(name, None)
+        run.state.variables.pop(name, None)
+    if "A" in flags:
+        run.state.associative.add(name)
+    if text is not None and "[" not in text_of(child).partition("=")[0]:
+        run.assign(name, text)
+    elif child.type == "variable_assignment":
+        assign(run, child)
+    elif child.type != "variable_name":
+        return _dynamic(run, child)
+    elif "a" in flags.lower():
+        run.state.arrays.setdefault(name, {})
+    elif local:
+        run.state.variables[name] = ""
+    return name
+
+
+def _export(run: Evaluator, name: str, *, off: bool) -> None:
+    if off:
+        run.state.exported.pop(name, None)
+        return
+    run.state.exported[name] = None
+    if name not in run.state.variables and (given := run.value(name)) is not None:
+        run.state.variables[name] = given
 
 
 def _dynamic(run: Evaluator, node: Node) -> str:
@@ -115,27 +165,39 @@ def _dynamic(run: Evaluator, node: Node) -> str:
 
 
 def unset(run: Evaluator, node: Node) -> Status:
-    """``unset NAME``: an empty value says the same to what reads it."""
-    for child in statements(node):
-        name = text_of(child)
-        run.state.variables.pop(name, None)
-        run.state.arrays.pop(name, None)
-        run.state.exported.pop(name, None)
+    """``unset NAME``."""
+    words = [text_of(child) for child in statements(node)]
+    for word in words:
+        name = re.match(r"['\"]?(\w*)", word)
+        if "-f" in words and name:
+            run.state.functions.pop(name[1], None)
+        elif "[" in word and name:
+            run.state.arrays[name[1]] = None
+        else:
+            run.state.variables.pop(word, None)
+            run.state.arrays.pop(word, None)
+            run.state.exported.pop(word, None)
     return Status.YES
 
 
-def arithmetic_command(run: Evaluator, text: str) -> Status:
+def arithmetic_command(run: Evaluator, node: Node) -> Status:
     """``((…))``: a condition, or a variable that counts."""
-    inner = re.sub(r"^\(\(|\)\)$", "", text).strip()
-    counted = re.fullmatch(r"(\w+)\s*(\+\+|--|[-+*/]?=)(?!=)\s*(.*)", inner, re.DOTALL)
-    if counted is None:
+    inner = re.sub(r"^\(\(|\)\)$", "", text_of(node)).strip()
+    counted = re.fullmatch(r"(\w+)\s*(\+\+|--|[-+*/]?=)(?!=)\s*([^=,]*)", inner, re.DOTALL)
+    if counted is None or set(counted[3]) & set("+-") & set(re.sub(r"(?<!\+)\+(?!\+)|(?<!-)-(?!-)", "", counted[3])):
+        if arithmetic.lose_assigned(run, inner, node):
+            return Status.MAYBE
         number = arithmetic.integer(run, inner)
         return Status.of(None if number is None else bool(number))
     name, sign, rest = counted.groups()
     right = {"++": f"{name} + 1", "--": f"{name} - 1", "=": rest}.get(sign, f"{name} {sign[0]} ({rest})")
     number = arithmetic.integer(run, right)
-    run.assign(name, mark(name) if number is None else str(number))
-    return Status.YES
+    before = arithmetic.integer(run, name) if sign in {"++", "--"} else number
+    if number is None:
+        run.lose(name, node)
+    else:
+        run.assign(name, str(number))
+    return Status.of(None if before is None else bool(before))
 
 
 def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -> Status | None:
@@ -145,48 +207,84 @@ def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -
     if name in evaluator.state.functions:
         return _called(evaluator, node, name, rest, [found for word in words[:at] if (found := assignment(word))])
     if name in _FLOWS:
+        if name in {"break", "continue"} and rest[:1] not in ([], ["1"]):
+            line = evaluator.line(node)
+            raise UsageError(
+                f"{evaluator.where}:{line}: `{name} {rest[0]}` is not followed", hint="copy the command out of it"
+            )
         return evaluator.ended(node, name)
     if name in _BUILTINS:
         return _BUILTINS[name](evaluator, node, rest)
     script = _script(evaluator, name, rest, stdin)
     if script is None:
         return None
-    before, evaluator.state = evaluator.state, evaluator.state.copy()
-    evaluator.state.arguments = script[1]
+    before, evaluator.state = evaluator.state, evaluator.state.child(script[1])
     _text(evaluator, node, script[0])
     evaluator.state = before
-    return Status.MAYBE
+    return Status.LIKELY
 
 
 def _set(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     if "--" in rest:
-        evaluator.state.arguments = rest[rest.index("--") + 1 :]
+        evaluator.state.arguments = None if evaluator.unsure else rest[rest.index("--") + 1 :]
+    elif rest[:1] in (["-a"], ["+a"]) or rest in (["-o", "allexport"], ["+o", "allexport"]):
+        evaluator.state.exports_all = rest[0].startswith("-")
+    elif rest and not rest[0].startswith(("-", "+")):
+        evaluator.state.arguments = None if evaluator.unsure else rest
     return Status.YES
 
 
 def _shift(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     count = int(rest[0]) if rest and re.fullmatch(r"\d{1,6}", rest[0]) else 1
-    evaluator.state.arguments = evaluator.state.arguments[count:]
+    before = evaluator.state.arguments
+    if rest and not is_known(rest[0]):
+        evaluator.state.arguments = None
+    elif before is not None and count <= len(before):
+        evaluator.state.arguments = before[count:]
     return Status.YES
 
 
 def _read(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
-    """Variables that get their values from elsewhere."""
+    """Variables and arrays that get their values from elsewhere."""
     for word in rest:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
-            evaluator.assign(word, mark(word))
+            evaluator.state.arrays[word] = None
+            evaluator.script.asked[word] = None
+            if (given := evaluator.defined(word)) is not None:
+                evaluator.state.arrays.pop(word)
+                evaluator.state.variables[word] = given
     return Status.MAYBE
 
 
-def _getopts(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
-    return _read(evaluator, node, rest) if evaluator.state.arguments else Status.NO
+def _let(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
+    arithmetic.lose_assigned(evaluator, " ".join(rest), node)
+    return Status.MAYBE
 
 
-def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
-    if rest and rest[0] in evaluator.state.files:
-        return _text(evaluator, node, evaluator.state.files[rest[0]])
-    evaluator.script.notes.append(f"the variables of {shown(' '.join(rest[:1]))}, which the text reads")
+def _printf(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
+    if rest[:1] != ["-v"] or len(rest) < 2:
+        return None
+    evaluator.lose(rest[1], node)
     return Status.YES
+
+
+def _getopts(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
+    return Status.NO if evaluator.state.arguments == [] else _read(evaluator, node, rest)
+
+
+def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
+    name = redirects.path(rest[0]) if rest else ""
+    if name not in evaluator.state.files:
+        evaluator.script.notes.append(f"the variables of {shown(rest[0] if rest else name)}, which the text reads")
+        return None
+    outside = evaluator.state.arguments
+    if rest[1:]:
+        evaluator.state.arguments = rest[1:]
+    evaluator.script.followed.add(name)
+    status = _text(evaluator, node, evaluator.state.files[name])
+    if rest[1:]:
+        evaluator.state.arguments = outside
+    return status
 
 
 def _eval(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
@@ -201,25 +299,29 @@ def _false(*_: object) -> Status:
     return Status.NO
 
 
-_BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status]] = {
+_BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status | None]] = {
     "test": _test, "[": _test, "false": _false, "set": _set, "shift": _shift, "read": _read, "mapfile": _read,
-    "readarray": _read, "getopts": _getopts, "eval": _eval, "source": _source, ".": _source,
+    "readarray": _read, "getopts": _getopts, "eval": _eval, "let": _let, "printf": _printf,
+    "source": _source, ".": _source,
 }  # fmt: skip
 
 
 def _script(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None) -> tuple[str, list[str]] | None:
     """The text that a shell runs, and its arguments: a file that the text wrote, or a here-document."""
     files = evaluator.state.files
-    named = next((word for word in (name, name.removeprefix("./")) if "/" in name and word in files), None)
-    if named is not None:
-        return files[named], rest
+    if name == "sudo" and rest:
+        name, rest = rest[0], rest[1:]
+    if "/" in name and (key := redirects.path(name)) in files:
+        evaluator.script.followed.add(key)
+        return files[key], rest
     if name.rpartition("/")[2] not in _SHELLS:
         return None
     operands = [word for word in rest if not word.startswith("-")]
     if stdin is not None and not operands:
         return stdin, []
-    if operands and rest[0] == operands[0] and (key := operands[0].removeprefix("./")) in files | {f"./{key}": ""}:
-        return files.get(key, files.get(operands[0], "")), operands[1:]
+    if operands and rest[0] == operands[0] and (key := redirects.path(operands[0])) in files:
+        evaluator.script.followed.add(key)
+        return files[key], operands[1:]
     return None
 
 
@@ -228,26 +330,43 @@ def _called(
 ) -> Status:
     """A function; what is set for it and what it declares ``local`` is over with it."""
     state, body = evaluator.state, evaluator.state.functions[name]
-    outside, state.arguments = state.arguments, arguments
-    evaluator.outside.append({found: state.variables.get(found) for found, _ in assigned})
+    if body is None:
+        line = evaluator.line(node)
+        message = f"{evaluator.where}:{line}: the function {name} differs between branches"
+        raise UsageError(message, hint="keep one of them")
+    outside, state.arguments = state.arguments, None if evaluator.unsure else arguments
+    exported = dict(state.exported)
+    evaluator.outside.append(
+        {found: (state.variables.get(found), state.arrays.get(found, {})) for found, _ in assigned}
+    )
     for found, value in assigned:
         evaluator.assign(found, value)
+        state.exported[found] = None
     with evaluator.deeper(node):
         status = evaluator.run(body)
+    if evaluator.state.flow == "return":
+        evaluator.state.flow = None
+        status = Status.MAYBE
+    if evaluator.come_in("return"):
+        status = Status.MAYBE
     state = evaluator.state
     state.arguments = outside
-    if state.flow == "return":
-        state.flow = None
-    for found, before in evaluator.outside.pop().items():
+    for found, (before, array) in evaluator.outside.pop().items():
         state.variables.pop(found, None)
+        state.arrays.pop(found, None)
         if before is not None:
             state.variables[found] = before
+        if array != {}:
+            state.arrays[found] = array
+        if found not in exported:
+            state.exported.pop(found, None)
     return status
 
 
 def _text(evaluator: Evaluator, node: Node, text: str) -> Status:
     """Run text that the script has in a word or in a file."""
     first, evaluator.first_line = evaluator.first_line, evaluator.line(node)
+    evaluator.spend(len(text))
     with evaluator.deeper(node):
         status = evaluator.sequence(statements(tree(text, evaluator.where, evaluator.first_line)))
     evaluator.first_line = first

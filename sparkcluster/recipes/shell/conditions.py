@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from sparkcluster.recipes.shell import arithmetic, expand
+from sparkcluster.recipes.shell import arithmetic, expand, patterns, redirects
 from sparkcluster.recipes.shell.marks import is_known
 from sparkcluster.recipes.shell.syntax import statements, text_of
 
@@ -41,7 +40,17 @@ def _unary(run: Evaluator, node: Node) -> bool | None:
         return None if inner is None else not inner
     if operand.type == "binary_expression":
         return None  # `[ -z a -o b ]`, which the grammar reads otherwise than a shell
-    return of_words(run, [sign, expand.text(run, operand)])
+    value = _operand(run, node, operand)
+    return None if value is None else of_words(run, [sign, value])
+
+
+def _operand(run: Evaluator, node: Node, operand: Node) -> str | None:
+    """A side of a test; None where ``[`` would see another number of words than one."""
+    if _in_double(node):
+        return expand.text(run, operand)
+    run.unsure = False
+    words = expand.fields(run, operand)
+    return words[0] if len(words) == 1 and not run.unsure else None
 
 
 def _binary(run: Evaluator, node: Node) -> bool | None:
@@ -57,13 +66,20 @@ def _binary(run: Evaluator, node: Node) -> bool | None:
         return None if None in (first, second) else not decides
     if left.type in {"unary_expression", "binary_expression"} or sign in {"-a", "-o", "=~"}:
         return None
-    first_text, second_text = expand.text(run, left), expand.text(run, right)
-    if sign in {"==", "=", "!="} and right.type not in {"string", "raw_string"} and set(second_text) & set("*?["):
-        in_double = (node.parent or node).type != "test_command" or text_of(node.parent or node).startswith("[[")
-        if not in_double or not is_known(first_text + second_text):
-            return None
-        return fnmatch.fnmatchcase(first_text, second_text) == (sign != "!=")
-    return of_words(run, [first_text, sign, second_text])
+    before, after = _operand(run, node, left), _operand(run, node, right)
+    if before is None or after is None:
+        return None
+    literal = right.type in {"string", "raw_string"} or not set(after) & set("*?[\\(")
+    if sign in {"==", "=", "!="} and not literal:
+        pattern = patterns.of_node(run, right) if _in_double(node) and is_known(before) else None
+        return None if pattern is None else (pattern.fullmatch(before) is not None) == (sign != "!=")
+    return of_words(run, [before, sign, after])
+
+
+def _in_double(node: Node) -> bool:
+    while node.parent is not None and node.type != "test_command":
+        node = node.parent
+    return text_of(node).startswith("[[")
 
 
 def of_words(run: Evaluator, words: Sequence[str]) -> bool | None:
@@ -81,7 +97,7 @@ def of_words(run: Evaluator, words: Sequence[str]) -> bool | None:
 def _about(run: Evaluator, sign: str, value: str) -> bool | None:
     if sign in {"-z", "-n"} and is_known(value):
         return (value == "") == (sign == "-z")
-    return True if sign in _FILES and value in run.state.files else None
+    return True if sign in _FILES and redirects.path(value) in run.state.files else None
 
 
 def _compared(run: Evaluator, left: str, sign: str, right: str) -> bool | None:

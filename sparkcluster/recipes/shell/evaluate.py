@@ -5,21 +5,36 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import builtin, conditions, expand, loops, redirects
-from sparkcluster.recipes.shell.marks import bare_name, is_known, is_placeholder, mark, shown, unknown, with_brackets
+from sparkcluster.recipes.shell import builtin, conditions, expand, loops, patterns, redirects
+from sparkcluster.recipes.shell.marks import (
+    CLOSE,
+    OPEN,
+    bare_name,
+    is_known,
+    is_placeholder,
+    mark,
+    shown,
+    unknown,
+    with_brackets,
+)
 from sparkcluster.recipes.shell.script import Assumed, Call, Script, State, Status, joined
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree, written
+from sparkcluster.recipes.shell.syntax import words as command_parts
 
 MAX_DEPTH = 24
-MAX_STEPS = 20_000
+_STATEMENT = 50  # units of the budget
 
-# Commands whose failure tells something, so that what follows `&&` depends on the machine.
-_ASKS = re.compile(
-    r"\b(grep|egrep|which|type|hash|pgrep|pidof|ping|nc|curl|nvidia-smi|inspect|ps|test|id|command -v|docker start)\b"
+# Commands that do something before what follows behind `&&`. The failure of others tells something, so that what
+# follows them depends on the machine.
+_DOES = re.compile(
+    r"\s*(sudo\s+)?(cd|pushd|mkdir|cp|mv|rm|ln|chmod|chown|export|source|\.|sleep|git|pip3?|uv|apt(-get)?|wget|hf"
+    r"|huggingface-cli|docker\s+(pull|rm|stop|build|network|volume|kill|login|run|compose)|ray|python3?|bash|sh|set|vllm"
+    r"|make|conda|touch|cat|tee)\b"
 )
 
 
@@ -39,12 +54,14 @@ def parse(
     if outer is not None:
         script.defines, script.asked = outer.defines, outer.asked
         script.used, script.undecided = outer.used, outer.undecided
+        script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
     numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
     given = [value for _, value in numbered]
     environment = environment or {}
     state = State(
         variables={"HOME": "~", **(variables or {}), **environment}, exported=dict.fromkeys(environment),
         arguments=[*arguments] or given,
+        files=script.files,
     )  # fmt: skip
     run = Evaluator(script, state, where, line)
     try:
@@ -52,7 +69,7 @@ def parse(
     except RecursionError:
         raise UsageError(f"{where}: nested deeper than it can be parsed", hint="is this the right file?") from None
     script.variables = {name: value for name, value in run.state.variables.items() if is_known(value)}
-    script.environment = run.state.environment
+    script.environment, script.files = run.state.environment, run.state.files
     return script
 
 
@@ -65,9 +82,12 @@ class Evaluator:
         self.where = where
         self.first_line = first_line
         self.assumed: tuple[Assumed, ...] = ()
-        self.outside: list[dict[str, str | None]] = []  # of each function that runs: values that it made local
+        # Of each function that runs: variables and arrays that it made local, as they were.
+        self.outside: list[dict[str, tuple[str | None, Any]]] = []
+        self.unsure = False  # whether words were made of a value whose number of words is unknown
+        self._left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
         self._within: list[Node] = []
-        self._depth = self._steps = self._words = 0
+        self._depth = self._words = 0
 
     def line(self, node: Node) -> int:
         """The line of a node in the file."""
@@ -94,14 +114,15 @@ class Evaluator:
         """The value of a variable or argument, perhaps a mark; None if the text does not set it."""
         state = self.state
         if name.isdigit() and name != "0":
-            at = int(name) - 1
-            if at < len(state.arguments):
+            if state.arguments is None:
+                return mark("@")
+            if int(name) <= len(state.arguments):
                 self.script.used.add(name)
-                return state.arguments[at]
+                return state.arguments[int(name) - 1]
             return None
         if name in state.arrays:
             array = state.arrays[name]
-            return mark(name) if array is None else array.get("0", "")
+            return mark(name) if array is None else array.get("0")
         if name in state.variables:
             return state.variables[name]
         return self.defined(name)
@@ -130,16 +151,32 @@ class Evaluator:
         return mark(name)
 
     def assign(self, name: str, value: str) -> None:
-        """Set a variable; an unknown value is known by the variable's own name, which says more."""
+        """Set a variable; one unknown value is known by the variable's own name, which says more."""
         names = unknown(value)
-        if names and not any(map(is_placeholder, names)):
+        if len(names) == 1 and value.startswith(OPEN) and value.endswith(CLOSE) and not is_placeholder(names[0]):
             self.script.asked[name] = None
-            why = next((self.script.undecided[part] for part in names if part in self.script.undecided), None)
+            why = self.script.undecided.get(names[0])
             if why is not None:
                 self.script.undecided[name] = why
             value = mark(name) if (given := self.defined(name)) is None else given
+        array = self.state.arrays.get(name)
+        if array is not None:
+            self.state.arrays[name] = {**array, "0": value}
+            return
         self.state.arrays.pop(name, None)
         self.state.variables[name] = value
+        if self.state.exports_all:
+            self.state.exported[name] = None
+
+    def lose(self, name: str, node: Node) -> None:
+        """A variable gets a value that is not followed."""
+        self.state.arrays.pop(name, None)
+        self.script.undecided[name] = Assumed(self.line(node), shown(written(node).partition("\n")[0]))
+        self.assign(name, mark(name))
+
+    def spend(self, units: int) -> None:
+        """Take of what the text may cause; UsageError if it is too much."""
+        self.script.budget.spend(units, self.where)
 
     def words(self, parts: Sequence[Node]) -> list[str]:
         """The words that the parts of a simple command become."""
@@ -153,9 +190,9 @@ class Evaluator:
                 out += [word for part in child.children for word in expand.fields(self, part)]
             elif not child.type.endswith("_redirect"):
                 out += expand.fields(self, child)
+            if self._words + len(out) > expand.MAX_WORDS:
+                raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
         self._words += len(out)
-        if self._words > expand.MAX_WORDS:
-            raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
         return out
 
     def here_document_of(self, node: Node) -> str | None:
@@ -168,19 +205,20 @@ class Evaluator:
         """Run statements until one ends the text, the function or the loop."""
         status = Status.YES
         for node in nodes:
-            status = self.run(node)
+            waits = node.next_sibling is None or node.next_sibling.type != "&"
+            status = self.run(node) if waits else self.subshell(node)
             if self.state.flow is not None:
                 break
         return status
 
     def run(self, node: Node) -> Status:
         """Run one statement."""
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise UsageError(f"{self.where}: more than {MAX_STEPS} statements", hint="is this the right file?")
+        self.spend(_STATEMENT)
         handler = _HANDLERS.get(node.type)
         if node.is_error or handler is None or (node.has_error and _is_broken(node)):
             self.script.unread.append((self.line(node), written(node)))
+            for name in dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\+?=", text_of(node))):
+                self.lose(name, node)
             return Status.MAYBE
         self._within.append(node)
         with self.deeper(node):
@@ -188,26 +226,50 @@ class Evaluator:
         self._within.pop()
         return status
 
-    def either(self, why: Node | None, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
+    def either(self, why: Node, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
         """Both ways of a condition that the text does not decide."""
         before, outside, states, ends = self.state, self.assumed, [], []
-        reason = Assumed(0, "") if why is None else self._reason(why)
+        reason = self._reason(why)
         for holds, way in ((True, yes), (False, no)):
+            self.spend(before.size)
             self.state = before.copy()
             self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, holds))
             ends.append(way())
             states.append(self.state)
         self.assumed = outside
-        self.state, differing = joined(states)
+        first, second = states
+        if first.flow == second.flow:
+            self._join(first, second, reason)
+        else:
+            # What ended the loop or the function comes in again behind it; what ended the text does not.
+            self.state, left = (second, first) if first.flow is not None else (first, second)
+            self._left.append((left, reason))
+        return ends[0] if ends[0] is ends[1] else Status.MAYBE
+
+    def _join(self, first: State, second: State, reason: Assumed) -> None:
+        flow = first.flow
+        self.spend(first.size + second.size)
+        self.state, differing = joined(first, second)
+        self.state.flow = flow
         for name in differing:
             given = self.defined(name)
             self.script.asked[name] = None
-            if given is None:
-                self.script.undecided[name] = reason
-            else:
+            self.script.undecided[name] = reason
+            if given is not None:
                 self.state.arrays.pop(name, None)
                 self.state.variables[name] = given
-        return ends[0] if ends[0] is ends[1] else Status.MAYBE
+
+    def come_in(self, *flows: str) -> bool:
+        """Join what left a loop or function by ``flows`` in a branch; whether there was such."""
+        found = [(state, reason) for state, reason in self._left if state.flow in flows]
+        self._left = [(state, reason) for state, reason in self._left if state.flow not in flows]
+        for state, reason in found:
+            state.flow = None
+            if self.state.flow is not None:
+                self.state = state
+            else:
+                self._join(self.state, state, reason)
+        return bool(found)
 
     def _reason(self, node: Node) -> Assumed:
         """A condition with the variables in it that the text does not tell."""
@@ -241,6 +303,8 @@ class Evaluator:
             return Status.YES
         (condition, body), rest = clauses[0], clauses[1:]
         status = self.sequence(condition) if condition else Status.YES
+        if self.state.flow is not None:
+            return status
         if status is Status.YES:
             return self.sequence(body)
         if status is Status.NO:
@@ -258,12 +322,17 @@ class Evaluator:
         if not items:
             return Status.YES
         item, rest = items[0], items[1:]
-        patterns = item.children_by_field_name("value")
-        decided = builtin.matches(word, [expand.text(self, pattern) for pattern in patterns])
-        body = [child for child in statements(item) if child not in patterns]
+        if any(child.type in {";&", ";;&"} for child in item.children):
+            raise UsageError(f"{self.where}:{self.line(item)}: `;&` is not followed", hint="copy the command out of it")
+        parts = item.children_by_field_name("value")
+        decided = builtin.matches(word, [patterns.of_node(self, part) for part in parts])
+        body = [child for child in statements(item) if child not in parts]
         if decided is None:
-            value = node.child_by_field_name("value")
-            return self.either(value, lambda: self.sequence(body), lambda: self._case(node, word, rest))
+            return self.either(
+                node.child_by_field_name("value") or node,
+                lambda: self.sequence(body),
+                lambda: self._case(node, word, rest),
+            )
         return self.sequence(body) if decided else self._case(node, word, rest)
 
     def list_(self, node: Node) -> Status:
@@ -275,7 +344,7 @@ class Evaluator:
         """What follows ``left``, which ended as ``status``, behind ``&&`` or ``||``."""
         if self.state.flow is not None:
             return status
-        asks = status is Status.MAYBE or (status is Status.LIKELY and bool(_ASKS.search(text_of(left))))
+        asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(left)))
         if sign == "&&" and status is not Status.NO:
             return self.either(left, right, lambda: Status.MAYBE) if asks else right()
         if sign == "||" and status is Status.NO:
@@ -301,7 +370,7 @@ class Evaluator:
     def group(self, node: Node) -> Status:
         """``{ … }``, or ``((…))``."""
         if node.children[0].type == "((":
-            return builtin.arithmetic_command(self, text_of(node))
+            return builtin.arithmetic_command(self, node)
         return self.sequence(statements(node))
 
     def negated(self, node: Node) -> Status:
@@ -337,7 +406,7 @@ class Evaluator:
 
     def command(self, node: Node, found: redirects.Redirects | None = None) -> Status:
         """A simple command: of the shell, of the text, or of the machine."""
-        children = list(statements(node))
+        children, self.unsure = command_parts(node), False
         alone = redirects.ended_by_line(node, children)
         for child in children[:alone]:
             builtin.assign(self, child)
@@ -348,6 +417,7 @@ class Evaluator:
         known = builtin.run(self, node, words, found.stdin)
         if known is not None:
             return known
+        self.spend(len(self.state.exported) + sum(map(len, words)) // 8)
         self.script.calls.append(
             Call(
                 words,
@@ -355,11 +425,20 @@ class Evaluator:
                 self.state.environment,
                 stdin=found.stdin,
                 document=found.name,
+                target=found.target if found.stdin is not None else None,
+                background=self._background(),
                 assumed=self.assumed,
                 within=tuple(self._within),
             )
         )
+        redirects.forget(self, words)
+        if words[0] == "exec":
+            self.state.flow = "exit"
         return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY
+
+    def _background(self) -> bool:
+        """Whether the statement that runs, or one that it is a part of, ends with ``&``."""
+        return any(node.next_sibling is not None and node.next_sibling.type == "&" for node in self._within)
 
     def ended(self, node: Node, flow: str) -> Status:
         """``exit``, ``return``, ``break`` and ``continue``."""

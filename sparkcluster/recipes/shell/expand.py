@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
+import posixpath
 import re
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic
+from sparkcluster.recipes.shell import arithmetic, arrays, patterns, redirects
 from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
-from sparkcluster.recipes.shell.script import Array
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
 if TYPE_CHECKING:
@@ -20,36 +19,38 @@ if TYPE_CHECKING:
 
 MAX_WORD = 1 << 16
 MAX_WORDS = 20_000
-_MAX_CUT = 4096
+_MAX_CUT = 512
 
 _INSIDE = re.compile(r"([!#]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
-_BRACES = re.compile(r"\{[^{}\s]*,[^{}]*\}")
+_BRACES = re.compile(r"\{[^{},\s]*,[^{}]*\}")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "0": "\0"}
 
 
 class _Fields:
     """The words that one word of the text becomes."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Evaluator) -> None:
+        self.run = run
         self.done: list[str] = []
         self.current: str | None = None
 
     def add(self, piece: str) -> None:
         """A piece that is not split."""
+        self.run.spend(len(piece))
         self.current = (self.current or "") + piece
         if len(self.current) > MAX_WORD:
-            raise UsageError(f"a word of more than {MAX_WORD} characters", hint="is this the right file?")
+            where = self.run.where
+            raise UsageError(f"{where}: a word of more than {MAX_WORD} characters", hint="is this the right file?")
 
     def split(self, value: str) -> None:
         """An unquoted value: each of its words is one of the command's."""
-        if not is_known(value) or not re.search(r"\s", value):
-            if value:
-                self.add(value)
-            return
-        for piece in re.split(r"(\s+)", value):
+        self.run.unsure = self.run.unsure or not is_known(value)
+        if "IFS" in self.run.state.variables and not re.fullmatch(r"[\w./-]*", value):
+            self.run.unsure = True
+        for piece in re.findall(r"\s+|(?:\ue000[^\ue001]*\ue001|[^\s\ue000])+", value):
             if piece.isspace():
                 self.end()
-            elif piece:
+            else:
                 self.add(piece)
 
     def many(self, values: list[str], *, split: bool) -> None:
@@ -67,7 +68,7 @@ class _Fields:
 
 def fields(run: Evaluator, node: Node) -> list[str]:
     """The words that ``node`` becomes in a command: none, one or several."""
-    out = _Fields()
+    out = _Fields(run)
     written = text_of(node)
     if node.type in {"word", "concatenation", "brace_expression"} and _braced(node):
         return [run.undecided(written, node)]
@@ -78,7 +79,7 @@ def fields(run: Evaluator, node: Node) -> list[str]:
 
 def text(run: Evaluator, node: Node) -> str:
     """The value of ``node`` where no words are split, as behind ``NAME=``."""
-    out = _Fields()
+    out = _Fields(run)
     _put(run, node, out, quoted=True)
     out.end()
     return " ".join(out.done)
@@ -116,7 +117,7 @@ def _constant(run: Evaluator, node: Node) -> str:
         value = written[1:-1] if kind == "raw_string" else _ansi(written[2:-1])
         return run.filled(filled(value, quoted=True))
     if kind == "arithmetic_expansion":
-        return arithmetic.value(run, re.sub(r"^\$\(\(|\)\)$|^\$\[|\]$", "", written))
+        return arithmetic.value(run, re.sub(r"^\$\(\(|\)\)$|^\$\[|\]$", "", written), node)
     if kind in {"process_substitution", "brace_expression"}:
         return run.undecided(written, node)
     return _literal(run, written)
@@ -150,25 +151,33 @@ def pieces(node: Node, *, start: int = 0, end: int = 0) -> list[str | Node]:
     return [*out, whole[at : len(whole) - end].decode(errors="replace")]
 
 
-def _unescaped(written: str) -> str:
+def _unescaped(written: str, signs: str = '$`"\\') -> str:
     def one(found: re.Match[str]) -> str:
-        return "" if found[1] == "\n" else found[1] if found[1] in '$`"\\' else found[0]
+        return "" if found[1] == "\n" else found[1] if found[1] in signs else found[0]
 
     return re.sub(r"\\(.)", one, written, flags=re.DOTALL)
 
 
 def _ansi(written: str) -> str:
-    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), written, flags=re.DOTALL)
+    """The escapes of ``$'…'``."""
+
+    def one(found: re.Match[str]) -> str:
+        digits = found[1] or found[2]
+        if digits:
+            return chr(int(digits, 16) % 0x110000)
+        return chr(int(found[3], 8) % 256) if found[3] else _ESCAPES.get(found[4], found[4])
+
+    return re.sub(r"\\(?:x([0-9a-fA-F]{1,2})|[uU]([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", one, written, flags=re.DOTALL)
 
 
 def here_document(run: Evaluator, node: Node, *, literal: bool) -> str:
     """The content of a here-document."""
     if literal:
         return with_brackets(text_of(node))
-    out = _Fields()
+    out = _Fields(run)
     for part in pieces(node):
         if isinstance(part, str):
-            out.add(with_brackets(_unescaped(part)))
+            out.add(with_brackets(_unescaped(part, "$`\\")))
         else:
             _put(run, part, out, quoted=True)
     return out.current or ""
@@ -190,6 +199,9 @@ def _expansion(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> Non
     """``$NAME`` and ``${…}``."""
     written = text_of(node)
     inside = written[2:-1] if node.type == "expansion" else written[1:].strip()
+    rest = ""
+    if node.type == "simple_expansion" and inside.isdigit():
+        inside, rest = inside[0], inside[1:]  # `$10` is `$1` and 0
     found = _INSIDE.fullmatch(inside)
     if found is None:
         out.add(run.undecided(f"${{{inside}}}", node))
@@ -201,25 +213,42 @@ def _expansion(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> Non
         starred = "*" in {part.name, part.key}
         out.add(" ".join(values)) if starred and quoted else out.many(values, split=not quoted)
         return
-    value = _scalar(run, part)
-    out.add(value) if quoted else out.split(value)
+    value, splits = _scalar(run, part, quoted=quoted)
+    out.split(value + rest) if splits and not quoted else out.add(value + rest)
 
 
 def _several(run: Evaluator, part: _Parameter) -> list[str] | None:
     """The words of ``$@`` and of an array; None for what is one word."""
-    if part.name in {"@", "*"} and not part.sign:
-        values = list(run.state.arguments)
+    name = part.name
+    if name in {"@", "*"} and not part.sign:
+        values = run.state.arguments
+        name = "@"
     elif part.key in {"@", "*"} and part.sign != "#":
-        array = _array(run, part.name)
-        if array is None:
-            return [mark(part.name)]
-        values = list(array) if part.sign == "!" else list(array.values())
+        array = arrays.of(run, name)
+        values = None if array is None else list(array) if part.sign == "!" else list(array.values())
     else:
         return None
-    if part.operator[:2] == ":-":
-        return values or [_word(run, part.operator[2:], part.node)]
-    cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", part.operator)
-    if part.operator and cut is None:
+    run.spend(len(values or ()))
+    if values is None:
+        run.unsure = True
+        return [mark(name)]
+    if "IFS" in run.state.variables and "*" in {part.name, part.key}:
+        return [run.undecided(text_of(part.node), part.node)]
+    return _cut(run, part, values)
+
+
+def _cut(run: Evaluator, part: _Parameter, values: list[str]) -> list[str]:
+    """The words that an operator leaves."""
+    operator = part.operator
+    if operator.startswith((":-", "-")):
+        return values or [word(run, operator.lstrip(":")[1:], part.node)]
+    if operator.startswith((":+", "+")) and (
+        not values or operator.lstrip(":")[1:].strip('"') == f"${{{part.name}[{part.key}]}}"
+    ):
+        return values  # `${A[@]+"${A[@]}"}`
+    cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", operator)
+    if operator and cut is None:
+        run.unsure = True
         return [run.undecided(f"${{{part.inside}}}", part.node)]
     if cut is None:
         return values
@@ -228,73 +257,68 @@ def _several(run: Evaluator, part: _Parameter) -> list[str] | None:
     return values[first : first + int(cut[2]) if cut[2] else None]
 
 
-def _array(run: Evaluator, name: str) -> Array | None:
-    """An array, a variable read as such, or None for an unknown one."""
-    if name in run.state.arrays:
-        return run.state.arrays[name]
-    value = run.state.variables.get(name)
-    if value is None:
-        run.script.asked[name] = None
-    return {"0": value} if value is not None else None
-
-
-def _scalar(run: Evaluator, part: _Parameter) -> str:
-    name = part.name
+def _scalar(run: Evaluator, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
+    """The value, and whether it is split into words where it stands unquoted."""
+    name, node = part.name, part.node
     if part.inside == "#":
         run.script.asked |= {} if run.state.arguments else {"1": None}
-        return str(len(run.state.arguments))
+        return mark("@") if run.state.arguments is None else str(len(run.state.arguments)), True
     if part.sign == "!":
         name = run.value(name) or ""
         if not re.fullmatch(r"\w+", name):
-            return run.undecided(text_of(part.node), part.node)
+            return run.undecided(text_of(node), node), True
     value = run.value(name)
     if part.key is not None:
-        array = _array(run, name)
-        everything = part.key in {"@", "*"}
-        if part.sign == "#" and everything:
-            return mark(name) if array is None else str(len(array))
-        value = None if array is None else array.get(_word(run, part.key, part.node), "")
+        array = arrays.of(run, name)
+        if part.sign == "#" and part.key in {"@", "*"}:
+            return mark(name) if array is None else str(len(array)), True
+        key = None if array is None else arrays.key(run, name, array, part.key, node)
+        if array is None or key is None:
+            return mark(name) if array is None else run.undecided(text_of(node), node), True
+        value = array.get(key)
+        value = "" if value is None and not part.operator else value
     if part.sign == "#":
-        return str(len(value)) if value is not None and is_known(value) else mark(name)
-    return _operated(run, name, value, part)
+        return str(len(value)) if value is not None and is_known(value) else mark(name), True
+    return _operated(run, name, value, part, quoted=quoted)
 
 
-def _operated(run: Evaluator, name: str, value: str | None, part: _Parameter) -> str:
+def _operated(run: Evaluator, name: str, value: str | None, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
     """The value with a default, cut, or replaced."""
     operator = part.operator
     if operator[:2] in {":-", ":=", ":+", ":?"} or operator[:1] in {"-", "=", "+", "?"}:
-        return _default(run, name, value, part)
+        return _default(run, name, value, part, quoted=quoted)
     if value is None:
         run.script.asked[name] = None
-        return mark(name)
+        return mark(name), True
     if not operator:
-        return value
+        return value, True
     changed = _changed(run, value, operator, part.node) if is_known(value) else mark(name)
-    return run.undecided(text_of(part.node), part.node) if changed is None else changed
+    return run.undecided(text_of(part.node), part.node) if changed is None else changed, True
 
 
-def _default(run: Evaluator, name: str, value: str | None, part: _Parameter) -> str:
+def _default(run: Evaluator, name: str, value: str | None, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
     operator, node = part.operator, part.node
     colon = operator[:1] == ":"
     kind, written = operator[int(colon)], operator[1 + int(colon) :]
+    whole = written[:1] in {"'", '"'} and written[:1] == written[-1:]
     if value is None:
         run.script.asked[name] = None
     if value is not None and not is_known(value):
-        return mark(name) if kind == "+" else value
+        return (mark(name) if kind == "+" else value), True
     is_set = bool(value) if colon else value is not None
     if kind == "+":
-        return _word(run, written, node) if is_set else ""
+        return (word(run, written, node, quoted=quoted), not whole) if is_set else ("", True)
     if is_set or kind == "?":
-        return value or mark(name)
-    default = _word(run, written, node)
+        return value or mark(name), True
+    default = word(run, written, node, quoted=quoted)
     if kind == "=":
-        run.state.variables[name] = default
-    return default
+        run.assign(name, default)
+    return default, not whole
 
 
-def _word(run: Evaluator, written: str, node: Node) -> str:
-    """A word within ``${…}``."""
-    if len(written) > 1 and written[0] == written[-1] == "'":
+def word(run: Evaluator, written: str, node: Node, *, quoted: bool = False) -> str:
+    """A word within ``${…}``; in a quoted one single quotes are kept."""
+    if len(written) > 1 and written[0] == written[-1] == "'" and not quoted:
         return written[1:-1]
     if len(written) > 1 and written[0] == written[-1] == '"':
         written = written[1:-1]
@@ -320,26 +344,38 @@ def _changed(run: Evaluator, value: str, operator: str, node: Node) -> str | Non
     cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", operator)
     if cut:
         return value[int(cut[1]) : int(cut[1]) + int(cut[2]) if cut[2] else None]
-    found = re.fullmatch(r"(%%?|##?|//?)(.*)", operator, re.DOTALL)
-    if found is None or len(value) > _MAX_CUT:
+    if len(value) > _MAX_CUT:
         return None
-    kind, (pattern, _, new) = found[1], found[2].partition("/") if found[1][0] == "/" else (found[2], "", "")
-    pattern, new = _word(run, pattern, node), _word(run, new, node)
-    if not is_known(pattern + new):
+    run.spend(len(value) * 8)
+    found = re.fullmatch(r"(%%?|##?)(.*)", operator, re.DOTALL)
+    if found is None:
+        return _replaced(run, value, operator, node)
+    pattern = patterns.compiled(run, found[2], node)
+    return None if pattern is None else _without(value, found[1], pattern)
+
+
+def _replaced(run: Evaluator, value: str, operator: str, node: Node) -> str | None:
+    """``/PATTERN/TEXT`` and ``//PATTERN/TEXT``."""
+    found = re.fullmatch(r"(//?)((?:\\.|[^/\\])*)(?:/(.*))?", operator, re.DOTALL)
+    if found is None:
         return None
-    if kind[0] == "/":
-        plain = pattern and not set(pattern) & set("*?[")
-        return value.replace(pattern, new, -1 if kind == "//" else 1) if plain else None
-    return _without(value, kind, re.compile(fnmatch.translate(pattern)))
+    anchor = found[2][:1] if found[1] == "/" and found[2][:1] in {"#", "%"} else ""
+    pattern = patterns.compiled(run, found[2].removeprefix(anchor), node)
+    new = word(run, found[3] or "", node)
+    # what matches as much as it can is left to the shell
+    if pattern is None or not pattern.pattern or "*" in pattern.pattern or not is_known(new):
+        return None
+    expression = {"#": rf"\A(?:{pattern.pattern})", "%": rf"(?:{pattern.pattern})\Z"}.get(anchor, pattern.pattern)
+    return re.sub(expression, lambda _: new, value, count=0 if found[1] == "//" else 1, flags=re.DOTALL)
 
 
 def _without(value: str, kind: str, pattern: re.Pattern[str]) -> str:
     """``value`` without its shortest or longest end (``%``) or beginning (``#``) that matches."""
     ends = range(len(value) + 1)
     if kind[0] == "%":
-        starts = [at for at in ends if pattern.match(value[at:])]
+        starts = [at for at in ends if pattern.fullmatch(value, at)]
         return value[: (max(starts) if kind == "%" else min(starts))] if starts else value
-    stops = [at for at in ends if pattern.match(value[:at])]
+    stops = [at for at in ends if pattern.fullmatch(value, 0, at)]
     return value[(min(stops) if kind == "#" else max(stops)) :] if stops else value
 
 
@@ -364,5 +400,6 @@ def _printed(run: Evaluator, words: list[str]) -> str | None:
         return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:])
     if len(words) != 2:
         return None
-    head, _, tail = words[1].rstrip("/").rpartition("/")
-    return {"basename": tail, "dirname": head or ".", "cat": run.state.files.get(words[1])}.get(words[0])
+    path = words[1].rstrip("/") or "/"
+    known = {"basename": posixpath.basename(path), "dirname": posixpath.dirname(path) or "."}
+    return known.get(words[0], run.state.files.get(redirects.path(words[1])) if words[0] == "cat" else None)

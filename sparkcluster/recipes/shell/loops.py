@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import expand
-from sparkcluster.recipes.shell.marks import is_known, mark
+from sparkcluster.recipes.shell.marks import is_known
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of
 
@@ -22,48 +23,70 @@ def until(run: Evaluator, node: Node) -> Status:
     """``while`` and ``until``."""
     body = node.child_by_field_name("body")
     condition = [child for child in statements(node) if child != body]
+    inside = [] if body is None else list(statements(body))
     for _ in range(_MAX_ROUNDS):
         status = run.sequence(condition)
         status = status.inverted() if node.children[0].type == "until" else status
-        if status is Status.NO or body is None:
-            return Status.YES
+        if run.state.flow is not None:
+            return status
+        if status is Status.NO:
+            return _over(run)
         if status is not Status.YES:
-            return run.either(condition[-1], lambda: run.sequence(statements(body)), lambda: Status.YES)
+            run.either(condition[-1], lambda: run.sequence(inside), lambda: Status.YES)
+            run.come_in("continue")
+            return _over(run)
+        run.spend(run.state.size)
         before = run.state.copy()
-        run.sequence(statements(body))
-        if _leaves(run):
-            return Status.YES
-        if run.state == before:  # it would go on like this for ever
+        run.sequence(inside)
+        run.come_in("continue")
+        if run.state.flow == "continue":
+            run.state.flow = None
+        if run.state == before:  # it goes on like this until a branch ends it
             run.state.flow = "exit"
         if run.state.flow is not None:
-            return Status.MAYBE
+            return _over(run)
     raise UsageError(f"{run.where}:{run.line(node)}: a loop without end", hint="copy the command out of it")
 
 
-def _leaves(run: Evaluator) -> bool:
-    """Whether ``break`` ended the loop; ``continue`` is over with the round."""
-    flow = run.state.flow
-    if flow in {"break", "continue"}:
+def _over(run: Evaluator) -> Status:
+    """Behind the loop, where what broke out of it comes in again."""
+    if run.state.flow == "break":
         run.state.flow = None
-    return flow == "break"
+    run.come_in("break")
+    return Status.YES if run.state.flow is None else Status.MAYBE
 
 
 def over(run: Evaluator, node: Node) -> Status:
     """``for NAME in WORD …``: once for each word, if they are known; ``for ((…))`` and ``select`` once or never."""
     body, variable = node.child_by_field_name("body"), node.child_by_field_name("variable")
-    statements_ = [] if body is None else list(statements(body))
-    if variable is None or node.type != "for_statement" or node.children[0].type == "select":
-        return run.either(node, lambda: run.sequence(statements_), lambda: Status.YES)
+    inside = [] if body is None else list(statements(body))
+    name = "" if variable is None else text_of(variable)
+    if node.type != "for_statement" or node.children[0].type == "select":
+        head = text_of(node).partition("do")[0]
+        for each in dict.fromkeys([name, *re.findall(r"([A-Za-z_]\w*)\s*(?:=|\+\+|--|[-+*/]=)", head)]):
+            if each:
+                run.lose(each, node)
+        return _perhaps(run, node, inside)
+    run.unsure = False
     values = [word for part in node.children_by_field_name("value") for word in expand.fields(run, part)]
+    unsure = run.unsure
     if not any(child.type == "in" for child in node.children):
-        values = list(run.state.arguments)
-    name = text_of(variable)
-    if len(values) > _MAX_ROUNDS or not all(is_known(word) and not set(word) & set("*?[") for word in values):
-        run.assign(name, mark(name))
-        return run.either(node, lambda: run.sequence(statements_), lambda: Status.YES)
+        values, unsure = list(run.state.arguments or ()), run.state.arguments is None
+    if unsure or len(values) > _MAX_ROUNDS or not all(is_known(word) and not set(word) & set("*?[") for word in values):
+        run.lose(name, node)
+        return _perhaps(run, node, inside)
     for word in values:
         run.assign(name, word)
-        run.sequence(statements_)
-        if _leaves(run) or run.state.flow is not None:
+        run.sequence(inside)
+        run.come_in("continue")
+        if run.state.flow == "continue":
+            run.state.flow = None
+        if run.state.flow is not None:
             break
-    return Status.YES
+    return _over(run)
+
+
+def _perhaps(run: Evaluator, node: Node, inside: list[Node]) -> Status:
+    run.either(node, lambda: run.sequence(inside), lambda: Status.YES)
+    run.come_in("continue")
+    return _over(run)

@@ -17,6 +17,19 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _FILL_IN = re.compile(r"\bYOUR_[A-Z][A-Z0-9_]*\b")
 
 
+_HIDDEN = re.compile(f"{OPEN}=([0-9a-f]*){CLOSE}")
+
+
+def hidden(text: str) -> str:
+    """``text`` with the names in its marks written so that no shell reads them as its own signs."""
+    return _UNKNOWN.sub(lambda found: mark(f"={found[1].encode().hex()}"), text)
+
+
+def uncovered(text: str) -> str:
+    """``hidden`` undone."""
+    return _HIDDEN.sub(lambda found: mark(bytes.fromhex(found[1]).decode()), text)
+
+
 def mark(name: str) -> str:
     """The part of a word that ``name`` would give."""
     return f"{OPEN}{name}{CLOSE}"
@@ -74,7 +87,8 @@ def with_places(text: str) -> str:
 
 
 def with_brackets(text: str) -> str:
-    """``with_places`` undone."""
+    """``with_places`` undone, and names in marks as they are."""
+    text = uncovered(text)
     return _OURS.sub(lambda found: f"<{found[1].replace(PLACE_SPACE, ' ')}>", text)
 
 
@@ -88,4 +102,4 @@ def filled(text: str, *, quoted: bool) -> str:
         written = with_brackets(found[0])
         return written if quoted and not _YOURS.search(found[1]) else mark(written)
 
-    return _FILL_IN.sub(lambda found: mark(found[0]), _OURS.sub(place, text))
+    return _FILL_IN.sub(lambda found: mark(found[0]), uncovered(_OURS.sub(place, text)))

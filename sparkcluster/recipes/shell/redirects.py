@@ -86,20 +86,43 @@ def _document(run: Evaluator, node: Node, out: Redirects) -> None:
     out.name = start.strip("'\"\\")
 
 
+def path(name: str) -> str:
+    """The name of a file as ``State.files`` has it."""
+    return name.removeprefix("./")
+
+
 def keep(run: Evaluator, body: Node, found: Redirects) -> None:
-    """Remember the content of a file that ``body`` writes a here-document to."""
-    if found.stdin is None:
-        return
+    """Remember the content of a file that ``body`` writes a here-document or an ``echo`` to."""
     words = run.words(list(statements(body)))
-    target = found.target
     while words[:1] == ["sudo"]:
         words = words[1:]
-    if words[:1] == ["tee"]:
+    content = found.stdin
+    if words[:1] == ["echo"] and words[1:2] not in (["-e"], ["-n"]):
+        content = " ".join(words[1:]) + "\n"
+    elif words[:1] == ["tee"]:
         names = [word for word in words[1:] if not word.startswith("-")]
-        target, found.appends = (names[0] if names else None), "-a" in words
-    if target is not None and words[:1] in (["cat"], ["tee"]):
-        before = run.state.files.get(target, "") if found.appends else ""
-        run.state.files[target] = before + found.stdin
+        found.target, found.appends = (names[0] if names else None), "-a" in words
+    if found.target is None:
+        return
+    name = path(found.target)
+    before = run.state.files.get(name) if found.appends else ""
+    if content is None or before is None or words[:1] not in (["cat"], ["tee"], ["echo"]) or words[1:2] == ["-"]:
+        run.state.files.pop(name, None)
+    else:
+        run.state.files[name] = before + content
+
+
+_READS = frozenset(
+    {"cat", "chmod", "ls", "docker", "podman", "bash", "sh", "head", "tail", "grep", "echo", "scp", "tee"}
+)
+
+
+def forget(run: Evaluator, words: list[str]) -> None:
+    """A file that another program may have changed is no longer known."""
+    names = [word for word in words if word != "sudo"]
+    if names and names[0].rpartition("/")[2] not in _READS:
+        for word in names[1:]:
+            run.state.files.pop(path(word), None)
 
 
 def ended_by_line(node: Node, children: Sequence[Node]) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tree_sitter import Node
 
-from sparkcluster.recipes.shell.marks import is_known, mark
+from sparkcluster.errors import UsageError
+from sparkcluster.recipes.shell.marks import mark
 
 Array = dict[str, str]  # by index or key, in order
 
@@ -59,6 +60,8 @@ class Call:
         environment: exported variables at that moment.
         stdin: the here-document that it reads.
         document: name of a here-document that it reads or writes to a file.
+        target: the file that it writes one to.
+        background: whether the shell goes on without waiting for it.
         assumed: conditions under which it runs.
         within: the statements that it is a part of, from the outermost on.
     """
@@ -68,6 +71,8 @@ class Call:
     environment: dict[str, str]
     stdin: str | None = None
     document: str = ""
+    target: str | None = None
+    background: bool = False
     assumed: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
 
@@ -80,6 +85,23 @@ class Call:
 def _is_chain(node: Node) -> bool:
     """Whether a statement is ``A && B``, whose parts can be run one after the other."""
     return node.type == "list" and any(child.type == "&&" for child in node.children)
+
+
+class Budget:
+    """How much work one text may cause: what is built from it, however it is nested."""
+
+    def __init__(self, units: int = 4_000_000) -> None:
+        self.left = units
+
+    def spend(self, units: int, where: str) -> None:
+        """Take ``units`` characters, words or variables.
+
+        Raises:
+            UsageError: the text needs too many.
+        """
+        self.left -= units
+        if self.left < 0:
+            raise UsageError(f"{where}: too much is made of this text", hint="is this the right file?")
 
 
 @dataclasses.dataclass(slots=True)
@@ -99,6 +121,9 @@ class Script:
         where: its file.
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
+        files: what it wrote, at its end.
+        followed: files of these that it runs.
+        budget: what is left of the work that it may cause.
     """
 
     calls: list[Call] = dataclasses.field(default_factory=list)
@@ -113,6 +138,9 @@ class Script:
     where: str = "the text"
     line: int = 0
     ended: int | None = None
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    followed: set[str] = dataclasses.field(default_factory=set)
+    budget: Budget = dataclasses.field(default_factory=Budget)
 
     @property
     def commands(self) -> list[list[str]]:
@@ -127,27 +155,51 @@ class State:
     Attributes:
         variables: values; an unknown one is a mark.
         arrays: None for one that is unknown.
+        associative: names of arrays with keys instead of numbers.
         exported: names that programs see, in order.
-        functions: bodies in the syntax tree.
-        arguments: of the script, or of the function that runs.
-        files: what the text wrote by here-documents.
+        functions: bodies in the syntax tree; None for one that is defined differently in branches.
+        arguments: of the script, or of the function that runs; None if even their number is unknown.
+        files: what the text wrote, by path.
+        exports_all: whether ``set -a`` is on.
         flow: ``exit``, ``return``, ``break`` or ``continue`` after such a command.
     """
 
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     arrays: dict[str, Array | None] = dataclasses.field(default_factory=dict)
+    associative: set[str] = dataclasses.field(default_factory=set)
     exported: dict[str, None] = dataclasses.field(default_factory=dict)
-    functions: dict[str, Any] = dataclasses.field(default_factory=dict)
-    arguments: list[str] = dataclasses.field(default_factory=list)
+    functions: dict[str, Node | None] = dataclasses.field(default_factory=dict)
+    arguments: list[str] | None = dataclasses.field(default_factory=list)
     files: dict[str, str] = dataclasses.field(default_factory=dict)
+    exports_all: bool = False
     flow: str | None = None
+
+    @property
+    def size(self) -> int:
+        """What a copy costs."""
+        return len(self.variables) + len(self.arrays) + len(self.exported) + len(self.functions) + len(self.files)
 
     def copy(self) -> State:
         """The same, to be changed apart."""
+        return dataclasses.replace(
+            self,
+            variables=dict(self.variables),
+            arrays=dict(self.arrays),
+            associative=set(self.associative),
+            exported=dict(self.exported),
+            functions=dict(self.functions),
+            arguments=None if self.arguments is None else list(self.arguments),
+            files=dict(self.files),
+        )
+
+    def child(self, arguments: list[str] | None) -> State:
+        """What a program sees that this shell starts."""
         return State(
-            dict(self.variables), dict(self.arrays), dict(self.exported), dict(self.functions), list(self.arguments),
-            dict(self.files), self.flow,
-        )  # fmt: skip
+            variables={"HOME": "~", **self.environment},
+            exported=dict.fromkeys(self.environment),
+            arguments=arguments,
+            files=self.files,
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -155,23 +207,34 @@ class State:
         return {name: self.variables[name] for name in self.exported if name in self.variables}
 
 
-def joined(states: Sequence[State]) -> tuple[State, list[str]]:
-    """What is known after branches of which any may have been taken, and names whose value depends on which.
+_MISSING = object()
 
-    A branch that ended the script, the function or the loop says nothing of what comes after it.
-    """
-    alive = [state for state in states if state.flow is None] or list(states[:1])
-    out, differing = alive[0].copy(), []
-    for other in alive[1:]:
-        for name in dict.fromkeys([*out.variables, *other.variables]):
-            if out.variables.get(name) != other.variables.get(name):
-                out.variables[name] = mark(name)
-                differing.append(name)
-        for name in dict.fromkeys([*out.arrays, *other.arrays]):
-            if out.arrays.get(name, {}) != other.arrays.get(name, {}):
-                out.arrays[name] = None
-                differing.append(name)
-        out.exported |= other.exported
-        out.functions |= other.functions
-        out.files |= other.files
-    return out, [name for name in dict.fromkeys(differing) if name in out.arrays or not is_known(out.variables[name])]
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [name for name in dict.fromkeys([*one, *other]) if one.get(name, _MISSING) != other.get(name, _MISSING)]
+
+
+def joined(first: State, second: State) -> tuple[State, list[str]]:
+    """What is known where either of two states may be the case, and names whose value depends on which."""
+    out = first.copy()
+    values = _differing(first.variables, second.variables)
+    values += [
+        name for name in _differing(first.exported, second.exported) if name in {**first.variables, **second.variables}
+    ]
+    lists = _differing(first.arrays, second.arrays)
+    for name in values:
+        out.variables[name] = mark(name)
+    for name in lists:
+        out.variables.pop(name, None)
+        out.arrays[name] = None
+    for name in _differing(first.functions, second.functions):
+        out.functions[name] = None
+    for path in _differing(first.files, second.files):
+        out.files.pop(path, None)
+    out.exported |= second.exported
+    out.associative |= second.associative
+    differing = [*values, *lists]
+    if first.arguments != second.arguments:
+        out.arguments = None
+        differing.append("@")
+    return out, list(dict.fromkeys(differing))

