@@ -22,6 +22,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -99,14 +100,15 @@ def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> 
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         headers = list(pool.map(remote.header, names))
     if listed is None and headers == [None]:
-        return Source(repository, config, None)
+        return Source(repository, config, None, revision=remote.commit)
     absent = [name for name, header in zip(names, headers, strict=True) if header is None]
     if absent:
         raise UsageError(
             f"the index of {repository} lists {absent[0]}, which is not on the hub",
             hint="use another revision, or pass a config.json to --config",
         )
-    return Source(repository, config, tuple(tensor for header in headers for tensor in header or ()))
+    tensors = tuple(tensor for header in headers for tensor in header or ())
+    return Source(repository, config, tensors, revision=remote.commit)
 
 
 def is_gated(repository: str, revision: str) -> bool:
@@ -162,7 +164,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class _Remote:
-    """One revision of one repository; ``gated`` once the hub denied it without a token."""
+    """One revision of one repository; ``gated`` once the hub denied it without a token, ``commit`` once it said it."""
 
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
@@ -172,6 +174,7 @@ class _Remote:
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
         self.token, self.gated = _token(), False
+        self.commit: str | None = None
         self.opener = urllib.request.build_opener(_SameHost())
         self.budget = safetensors.Budget()
 
@@ -197,6 +200,9 @@ class _Remote:
         if response is None:
             return None
         with response:
+            commit = response.headers.get("X-Repo-Commit") or ""
+            if re.fullmatch("[0-9a-f]{40}", commit):
+                self.commit = commit
             text = self._take(response, limit + 1, name)
         if len(text) > limit:
             raise UsageError(f"{self.repository} {name} is larger than {limit:,} bytes", hint="check model.id")

@@ -184,4 +184,5 @@ def page() -> str:
         nemotron=table(nemotron_cells),
         starts=began,
         ranges=fit_ranges.table(),
+        recorded=fit_weights.recorded_table(),
     )

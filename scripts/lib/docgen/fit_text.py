@@ -32,6 +32,28 @@ Before a launch, check FIT-001 computes the same from the model on each node and
 close to say" a warning. FIT-003 checks that
 the least it needs is free. Nodes without the model are skipped; FIT-002 reports a model whose memory cannot be computed.
 
+## Without the hub
+
+Where the hub cannot be reached, or `HF_HUB_OFFLINE` is set, `fit` answers from what is recorded of the models of the bundled playbooks in
+`sparkcluster/models/recorded`: config.json as far as `fit` reads it, sizes of the weights where they were published, and
+where each was found. It says so, with the source, and `--json` has it under `recorded`. A record of another commit than the playbook's is not used.
+What has no record is "not recorded" (exit code 0): nothing is invented. `./scripts/record-model REPOSITORY` in a checkout fills it from
+the hub, with the sizes of all tensors; such a record needs no hub any more.
+
+{recorded}
+
+## Measured here
+
+When `up`, `upgrade` or `rollback` has verified a group, its release also records what the engine logged of its memory: GiB of weights
+that a rank loaded, GiB and tokens of KV cache, GiB of CUDA graphs, each of the rank with the least room. With `--inventory`, `fit` asks the nodes for it and shows it beside the prediction:
+
+```
+measured here in release 7: 21.94 GiB of weights loaded, 4,843,965 tokens of KV cache, 76.49 GiB for it; on one Spark, gpu-memory-utilization 0.85
+```
+
+It is of the newest release of the same model, on as many nodes if there is any; `measured` in `--json`. Figures that a log lacks are left out, as in releases
+of an older version.
+
 ## What is counted, and what is estimated
 
 | part | how |

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.models.config import parse
+from sparkcluster.models.shipped import DIRECTORY, recorded
 from sparkcluster.models.source import GIB
 
-RECORDED = Path(__file__).with_name("recorded")
 WITHIN = 0.05
 
 RECIPES = "https://github.com/vllm-project/recipes/pull/810"
@@ -58,9 +57,10 @@ class Published:
 
 def config(repository: str) -> dict[str, Any]:
     """The config.json that is recorded of ``repository``, as far as ``fit`` reads it; its source is in the file."""
-    path = RECORDED / f"{repository.replace('/', '--')}.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["config"]
-    return found
+    found = recorded(repository)
+    if found is None or found.model is None:
+        raise LookupError(repository)
+    return dict(found.model.config)
 
 
 def _quantized(repository: str, quantization: dict[str, Any] | None) -> dict[str, Any]:
@@ -132,4 +132,25 @@ def table() -> str:
             f"| {each.model} | {each.size:g} {each.unit} | {each.estimated:.2f} {each.unit} "
             f"| {each.error:+.1%} | {inside} | {each.source} |"
         )
+    return "\n".join(lines)
+
+
+def recorded_table() -> str:
+    """What is recorded of which model, as Markdown."""
+    lines = ["| model | commit | weights | source |", "|---|---|---|---|"]
+    for path in sorted(DIRECTORY.iterdir(), key=lambda path: path.name.lower()):
+        name = json.loads(path.read_text(encoding="utf-8"))["repository"]
+        found = recorded(name)
+        if found is None or found.model is None:
+            lines.append(f"| {name} | | not recorded | {found.missing if found else ''} |")
+            continue
+        model = found.model
+        weights = "estimated from the configuration"
+        if model.tensors is not None:
+            weights = f"{sum(tensor.size_bytes for tensor in model.tensors) / 1e9:.4g} GB, by tensor"
+        elif model.size_bytes is not None:
+            weights = f"{model.size_bytes / 1e9:.4g} GB, as published"
+        commit = (found.revision or "not named")[:12]
+        sources = ", ".join(found.found)
+        lines.append(f"| {name} | {commit} | {weights} | {sources} |")
     return "\n".join(lines)
