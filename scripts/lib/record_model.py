@@ -41,9 +41,10 @@ def main(arguments: Sequence[str], directory: Path = shipped.DIRECTORY) -> int:
 
 
 def written(value: Any, depth: int = 0) -> str:
-    """``value`` as JSON, with short lists and objects on one line."""
+    """``value`` as JSON, with lists of scalars, and short lists and objects, on one line."""
     line = json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, (dict, list)) or not value or len(line) + depth <= WIDTH:
+    flat = isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value)
+    if not isinstance(value, (dict, list)) or not value or flat or len(line) + depth <= WIDTH:
         return line
     inner = " " * (depth + 1)
     if isinstance(value, dict):

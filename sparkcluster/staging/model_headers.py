@@ -44,6 +44,8 @@ AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_model.safetensors"
+QUANTIZED = "hf_quant_config.json"
+"""Where ModelOpt wrote what is quantized, before it wrote that into config.json."""
 
 
 def from_path(path: Path) -> Source:
@@ -60,6 +62,9 @@ def from_path(path: Path) -> Source:
     if not file.is_file():
         raise UsageError(f"no config.json in {path}", hint="give the directory with the model's config.json")
     config = _config(_read(file, CONFIG_LIMIT), str(file))
+    beside = path / QUANTIZED
+    if beside.is_file():
+        config = _quantized(config, _config(_read(beside, CONFIG_LIMIT), str(beside)))
     listed = path / INDEX
     if listed.is_file():
         names = safetensors.index(_read(listed, safetensors.INDEX_LIMIT), str(listed))
@@ -95,6 +100,10 @@ def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> 
             f"{remote.endpoint} has no config.json of {repository} at {revision}", hint="check id and revision"
         )
     config = _config(text, f"{repository} config.json")
+    if isinstance(config, dict) and "quantization_config" not in config:
+        beside = remote.read(QUANTIZED, CONFIG_LIMIT)
+        if beside is not None:
+            config = _quantized(config, _config(beside, f"{repository} {QUANTIZED}"))
     listed = remote.read(INDEX, safetensors.INDEX_LIMIT)
     names = [ONE_FILE] if listed is None else safetensors.index(listed, f"{repository} {INDEX}")
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
@@ -148,6 +157,13 @@ def _config(text: bytes, name: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise UsageError(f"{name} is not JSON", hint="download the file again") from None
+
+
+def _quantized(config: Any, beside: Any) -> Any:
+    """A config.json with the quantization that is written beside it, as vLLM reads both (``config/model.py``)."""
+    if not isinstance(config, dict) or "quantization_config" in config or not isinstance(beside, dict):
+        return config
+    return {**config, "quantization_config": {"quant_method": "modelopt", **beside}}
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):

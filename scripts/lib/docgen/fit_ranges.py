@@ -7,7 +7,7 @@ from typing import Any
 
 from docgen import fit_page, fit_weights
 from sparkcluster.engines.vllm.fit import Fit, fit
-from sparkcluster.engines.vllm.kv import Engine
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import Weights, of_config
 from sparkcluster.models.config import parse
 from sparkcluster.models.source import GIB, Machine, spark

@@ -70,10 +70,27 @@ further state blocks of each request. A node that has the image reports its vers
 Where the tag leaves it open, as `nightly` does, every version that is possible is computed: the one that needs the most memory
 is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines/vllm/defaults.py`).
 
-Not supported: models whose layers remember in another way than full, sliding, chunked and latent attention, Mamba 1 and 2, gated
-delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, …). They are refused by name. The KV cache of draft
-models with layers of their own (DFlash, Eagle), and layouts that pack layers of different page sizes side by side, are not
-counted. The weights of draft models are where `sparkcluster fit` reads the hub, and not in the checks.
+### Families with caches of their own
+
+| family | what a token takes on each rank |
+|---|---|
+| DeepSeek V2, V3, R1, Kimi K2, GLM-4.7-Flash | a latent (MLA): 576 numbers a layer |
+| DeepSeek V3.2, GLM-5, 5.1 and 5.2 | 656 bytes a layer in the format of sparse attention on SM12x, whatever `--kv-cache-dtype` says, and 132 bytes in each layer that selects tokens for itself: all of DeepSeek and GLM-5, 21 of 78 in GLM-5.2 |
+| DeepSeek V4 | the last 128 tokens of each layer, an entry for each 4 or 128 tokens, keys that select entries, and what is still to be compressed; pages of six sizes share a block. With the default `--max-num-batched-tokens` a request holds 6.7 GB beside what its length needs |
+| MiniMax M3 | keys and values, and 256 bytes in each layer that selects tokens |
+| MiniMax M2, GLM-4.5 to 4.7, Qwen3, gpt-oss, Llama | keys and values |
+| Qwen3-Next, Qwen3.5, Qwen3.6, Qwen3.8-27B, Nemotron 3 | keys and values in some layers, states in the others |
+
+Read in vLLM 0.32.0, and for DeepSeek V4 in 0.26 and 0.28 too (`engines/vllm/kv_packed.py`). What others logged beside it:
+
+{families}
+
+These are refused by name, with what is missing:
+
+{unknown}
+
+So is any other model with layers that are not known. The KV cache of draft models with layers of their own (DFlash, Eagle), and
+other layouts that pack layers of different page sizes side by side, are not counted. The weights of draft models are where `sparkcluster fit` reads the hub, and not in the checks.
 
 ## Weights, estimated from config.json alone
 

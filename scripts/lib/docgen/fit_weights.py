@@ -22,6 +22,10 @@ NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
 NVFP4_27B = "https://thakicloud.github.io/en/llmops/qwen3-6-27b-nvfp4-vllm-blackwell/"
 BF16_122B = "https://huggingface.co/nota-ai/Qwen3.5-122B-A10B-NotaCompression-INT4"
 GPT_OSS = "https://arxiv.org/abs/2508.10925, table 1"
+STITCH = "https://github.com/modal-projects/stitch/pull/81"
+GLM_5 = "https://glennklockwood.com/garden/GLM-5 (744B parameters, by the report of its makers)"
+KIMI = "https://simonwillison.net/2025/Nov/6/kimi-k2-thinking/"
+V4_FLASH = "https://www.localainews.co/news/llm/deepseek-v4-flash-debuts-with-one-million-token-capacity/"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,6 +124,11 @@ def published() -> list[Published]:
         Published("gpt-oss-120b MXFP4", 60.8, "GiB", GPT_OSS, config("openai/gpt-oss-120b")),
         Published("Qwen3.6-35B-A3B NVFP4 by NVIDIA", 21.94, "GiB", GUIDE, config(small), drafts=True),
         Published("Nemotron-3-Nano-30B-A3B NVFP4", 19, "GB", NVFP4_GUIDE, config(nano)),
+        Published("GLM-5.2 NVFP4 by NVIDIA", 464.8, "GB", STITCH, config("nvidia/GLM-5.2-NVFP4"), drafts=True),
+        Published("GLM-5 BF16", 1488, "GB", GLM_5, config("zai-org/GLM-5")),
+        Published("Kimi K2 FP8", 1030, "GB", KIMI, config("moonshotai/Kimi-K2-Instruct")),
+        Published("Kimi K2 Thinking INT4", 594, "GB", KIMI, config("moonshotai/Kimi-K2.5")["text_config"]),
+        Published("DeepSeek-V4-Flash", 160, "GB", V4_FLASH, config("deepseek-ai/DeepSeek-V4-Flash"), drafts=True),
     ]
 
 

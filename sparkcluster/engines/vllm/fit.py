@@ -13,7 +13,8 @@ import dataclasses
 import math
 from typing import Literal
 
-from sparkcluster.engines.vllm.kv import Engine, Layout, layout
+from sparkcluster.engines.vllm.kv import Layout, layout
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.models.layers import State

@@ -277,3 +277,19 @@ def test_a_directory_where_a_file_should_be(tmp_path):
     (path / "x.safetensors").mkdir()
     with pytest.raises(UsageError, match="cannot be read"):
         model_headers.from_path(Path(path))
+
+
+QUANTIZED = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+
+
+def test_what_modelopt_wrote_beside_config_json_is_read_with_it(hub, tmp_path):
+    files = {**SHARDED, "hf_quant_config.json": QUANTIZED}
+    hub(files)
+    expected = {**CONFIG, "quantization_config": {"quant_method": "modelopt", **QUANTIZED}}
+    assert model_headers.from_hub("some/model").config == expected
+    assert model_headers.from_path(write(tmp_path / "m", files)).config == expected
+    own = {**CONFIG, "quantization_config": {"quant_method": "fp8"}}
+    made = hub({**files, "config.json": own})
+    assert model_headers.from_hub("some/model").config == own
+    assert not [path for path, *_ in made.requests if "hf_quant" in path]
+    assert model_headers.from_path(write(tmp_path / "o", {**files, "config.json": own})).config == own
