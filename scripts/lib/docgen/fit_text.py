@@ -121,11 +121,13 @@ of one recipe had 16.93, 17.59 and 18.13 GiB of KV cache. So KV cache has a rang
 of the estimate, or 1.35 of it and 1 GiB, and weights that are estimated from config.json may be 5 % off. It fits if the least is enough, it does
 not if the most is not. `safe_gpu_memory_utilization` is what fits with the least, and what `auto` takes.
 
-Two terms are counted beside the batch: CUDA graphs from vLLM 0.20 on (0.05 GiB each: up to 102 with the default of 1,024 sequences, seven
-with four), and the loader (`--load-format instanttensor`: 4.4 GiB).
+Three terms are counted beside the batch: CUDA graphs from vLLM 0.20 on (0.05 GiB each: up to 102 with the default of 1,024 sequences, seven
+with four), the loader (`--load-format instanttensor`: 4.4 GiB), and the residual streams of models that have several (DeepSeek V4: 5.0 GiB in a
+step of 8,224 tokens, where 5.30 GiB were logged, and 1.25 in one of 2,048, where 1.39 were; a constant was set by it).
 
 {ranges}
 
+DeepSeek-V4-Flash: "24 to 25 GiB" by its source, whose image and drafter are its own; the batch is not told there, and vLLM's default is taken.
 The size of MiniMax-M2.7's checkpoint was not published with the log: groups of 32 are assumed, for which the estimate is 60.8 GiB a
 rank. With groups of 128 it is 55.8, and both figures are inside the range too. The cards of the RTX 5090 rows have 31.4 GiB; their
 weights are those of the log.

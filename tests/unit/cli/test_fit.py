@@ -128,7 +128,8 @@ def test_a_cache_that_is_asked_for_by_its_size_has_that_size(fit, asked):
     assert "to 16 GiB" in err
 
 
-def test_an_inventory_tells_the_number_of_nodes(fit, tmp_path):
+def test_an_inventory_tells_the_number_of_nodes(fit, tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkcluster.inspect.history.measured", lambda *_: None)
     nodes = [{"name": name, "host": f"10.0.0.{at}"} for at, name in enumerate(("a", "b"), 1)]
     (tmp_path / "two.yaml").write_text(json.dumps({"cluster": "two", "nodes": nodes, "playbook": "mine.yaml"}))
     told = json.loads(fit("--json", "--inventory", "two.yaml")[1])
@@ -294,6 +295,10 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
     json_schemas.validate("fit", found)
     args = {"gpu-memory-utilization": 0.85, "max-model-len": 4096}
     assert found["measured"] == {"release": 7, "group": "default", "nodes": 2, "args": args, **MEASURED}
+    for args in (["max-model-len"], {"max-model-len": "9" * 5000, "max-num-seqs": {"a": []}}):
+        documents[1]["groups"]["default"]["playbook"]["args"] = args
+        guarded(["fit", *flags, "--json"])
+        assert json.loads(capsys.readouterr().out)["measured"]["args"] == {}
     documents[1]["groups"]["default"]["measured"] = {}
     guarded(["fit", *flags, "--json"])
     assert json.loads(capsys.readouterr().out)["measured"] is None
