@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.cli.output import note, say
 
-WIDTH = 78
+COLUMNS = 80
+WIDTH = COLUMNS - 2
 
 
 def show(forecast: Mapping[str, Any]) -> None:
@@ -18,7 +20,8 @@ def show(forecast: Mapping[str, Any]) -> None:
     else:
         _figures(forecast)
     if forecast.get("measured"):
-        say(measured(forecast["measured"]))
+        for line in measured(forecast["measured"]):
+            say(line)
     for line in forecast["not_counted"]:
         note(line)
     for problem in forecast["problems"]:
@@ -30,22 +33,15 @@ def show(forecast: Mapping[str, Any]) -> None:
         note(f"hint: {advice}")
 
 
-def measured(found: Mapping[str, Any]) -> str:
-    """What was measured on this cluster, in one line."""
-    parts = []
-    if "load_gib" in found:
-        parts.append(f"{found['load_gib']:.2f} GiB of weights loaded")
-    if "kv_tokens" in found:
-        parts.append(f"{found['kv_tokens']:,.0f} tokens of KV cache")
-    if "kv_gib" in found:
-        parts.append(f"{found['kv_gib']:.2f} GiB for it")
-    if "graphs_gib" in found:
-        parts.append(f"{found['graphs_gib']:.2f} GiB of CUDA graphs")
-    nodes = "one Spark" if found["nodes"] == 1 else f"each of {found['nodes']} Sparks"
-    args = ", ".join(f"{key} {value}" for key, value in found["args"].items())
-    return f"measured here in release {found['release']}: {', '.join(parts)}; on {nodes}" + (
-        f", {args}" if args else ""
-    )
+def measured(found: Mapping[str, Any]) -> list[str]:
+    """What was measured on this cluster, as lines."""
+    sizes = (("weights", "load_gib"), ("KV cache", "kv_gib"), ("CUDA graphs", "graphs_gib"))
+    parts = [f"{found['kv_tokens']:,.0f} tokens of KV cache"] if "kv_tokens" in found else []
+    parts += [f"{what} {found[key]:.2f} GiB" for what, key in sizes if key in found]
+    where = "on one Spark" if found["nodes"] == 1 else f"on each of {found['nodes']} Sparks"
+    args = [f"{key} {value}" for key, value in found["args"].items()]
+    text = f"measured here in release {found['release']}: {', '.join(parts)}; {', '.join([where, *args])}"
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * 13, break_on_hyphens=False)
 
 
 def _figures(forecast: Mapping[str, Any]) -> None:

@@ -48,7 +48,9 @@ When `up`, `upgrade` or `rollback` has verified a group, its release also record
 that a rank loaded, GiB and tokens of KV cache, GiB of CUDA graphs, each of the rank with the least room. With `--inventory`, `fit` asks the nodes for it and shows it beside the prediction:
 
 ```
-measured here in release 7: 21.94 GiB of weights loaded, 4,843,965 tokens of KV cache, 76.49 GiB for it; on one Spark, gpu-memory-utilization 0.85
+measured here in release 7: 4,843,965 tokens of KV cache, weights 21.94 GiB, KV
+             cache 76.49 GiB, CUDA graphs 0.83 GiB; on one Spark,
+             gpu-memory-utilization 0.85, max-model-len 65536
 ```
 
 It is of the newest release of the same model, on as many nodes if there is any; `measured` in `--json`. Figures that a log lacks are left out, as in releases

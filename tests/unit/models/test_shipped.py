@@ -24,8 +24,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_the_model_of_every_bundled_playbook_is_recorded_or_said_not_to_be(name):
-    found = shipped.recorded(load_named(name).model.label)
-    assert found is not None
+    model = load_named(name).model
+    found = shipped.recorded(model.label)
+    assert found is not None, f"./scripts/record-model {model.label} {model.revision}"
+    assert found.is_of(model.revision)
     assert bool(found.model) != bool(found.missing)
     if found.model is not None:
         assert parse(found.model.config, name).caches
