@@ -107,6 +107,7 @@ class Engine(abc.ABC):
         importer: how its commands and recipes are read; None where ``sparkcluster import`` reads none of them.
         reports: who among its users and makers reported what a check of every engine finds, by the code of the check.
         phases: how far a launch is, by regular expression of the log line that shows it; see ``phase.phase``.
+        footprint: log lines that say what memory a rank takes; its groups are keys of ``phase.FOOTPRINT``.
         signatures: log lines of known causes: root causes before their consequences.
         culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.
     """
@@ -131,6 +132,7 @@ class Engine(abc.ABC):
     importer: Importer | None = None
     reports: Mapping[str, str] = {}
     phases: Mapping[str, Phase] = {}
+    footprint: re.Pattern[str] | None = None
     signatures: Sequence[Signature] = imported("sparkcluster.engines.common_signatures", "COMMON")
     culprits: Sequence[re.Pattern[str]] = ()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkcluster.engines.base import Engine
@@ -31,6 +32,14 @@ WORDS = {
     "api-ready": "API ready",
 }
 _ORDER = list(WORDS)
+
+FOOTPRINT: dict[str, Callable[[float, float], float]] = {
+    "load_gib": max,
+    "kv_gib": min,
+    "kv_tokens": min,
+    "graphs_gib": max,
+}
+"""What an engine may log of its memory, and which figure of several ranks counts: that of the rank with least room."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +97,23 @@ def phase(line: str, engine: Engine) -> Phase | None:
     return None
 
 
+def joined(footprints: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """What several ranks, or several lines of a log, say of the memory of a group."""
+    found: dict[str, float] = {}
+    for each in footprints:
+        for key, value in each.items():
+            found[key] = FOOTPRINT[key](found.get(key, value), value)
+    return found
+
+
+def footprint(line: str, engine: Engine) -> dict[str, float]:
+    """What ``line`` in the log of a rank says of its memory, by keys of ``FOOTPRINT``; mostly empty."""
+    found = engine.footprint.search(line) if engine.footprint is not None else None
+    if found is None:
+        return {}
+    return {key: float(text.replace(",", "")) for key, text in found.groupdict().items() if text is not None}
+
+
 @dataclasses.dataclass
 class Progress:
     """The progress of one node.
@@ -95,13 +121,16 @@ class Progress:
     Attributes:
         engine: what the node runs.
         latest: the furthest phase seen, or None.
+        footprint: what it has said of its memory.
     """
 
     engine: Engine
     latest: Phase | None = None
+    footprint: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def feed(self, line: str) -> Phase | None:
         """Take in a log line; the phase when it brought the node further, else None."""
+        self.footprint = joined((self.footprint, footprint(line, self.engine)))
         now = phase(line, self.engine)
         if now is None or (self.latest is not None and not now.is_after(self.latest)):
             return None

@@ -109,11 +109,15 @@ class ImageDocument(_Document, total=False):
 
 
 class Measured(_Document, total=False):
-    """What verifying a group has measured; None where the answer did not tell."""
+    """What verifying a group has measured, and what its engine logged of its memory; None where that did not tell."""
 
     ttft_s: Measure | None
     start_s: Measure | None
     tokens_per_s: Measure | None
+    load_gib: Measure | None
+    kv_gib: Measure | None
+    kv_tokens: Measure | None
+    graphs_gib: Measure | None
 
 
 class PlaybookDocument(_Document, total=False):

@@ -154,6 +154,7 @@ class Reply:
         moved: whether a counter of the engine was seen to move.
         counters: the engine's, as last read; empty where they were not.
         done: the final document of the ask program; empty where the answer did not end.
+        footprint: what the engine logged of its memory while it started, by keys of ``engines.phase.FOOTPRINT``.
     """
 
     group: str
@@ -171,11 +172,12 @@ class Reply:
     moved: bool = False
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
     done: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    footprint: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The reply as ``doctor --json`` shows it."""
         document = dataclasses.asdict(self)
-        del document["done"], document["counters"]
+        del document["done"], document["counters"], document["footprint"]
         return document
 
 

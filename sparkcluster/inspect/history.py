@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkcluster.answers import problem
+from sparkcluster.engines.phase import FOOTPRINT
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.base import Host
@@ -17,9 +19,13 @@ from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.lost import Listed, Records, kept_on, lost
 from sparkcluster.plan.compare import compare
-from sparkcluster.plan.records import cluster_ranks, recorded_release
+from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
+
+# Arguments without which a measured KV cache says nothing.
+_COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num-seqs")
+_LONGEST = 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +87,42 @@ def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
     found, _, errors = _recorded(fleet, spec)
     facts = [_release(found, number, spec) for number in (old, new)]
     return {"old": old, "new": new, "differences": compare(*facts), "errors": errors}
+
+
+def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
+    """What the engine logged of its memory when ``spec``'s model was last verified here, on ``nodes`` where it was.
+
+    ``release``, ``group``, ``nodes`` (how many the group had), ``args`` that count for the memory, and what is known of
+    ``load_gib``, ``kv_gib``, ``kv_tokens`` and ``graphs_gib``. None if no release has it.
+
+    Raises:
+        SparkclusterError: no node could be queried.
+    """
+    found, _, _ = _recorded(fleet, spec)
+    model, others = spec.playbook.model.label, []
+    for each in found:
+        if each.listed.plan.model != model:
+            continue
+        with contextlib.suppress(ValidationError):
+            read = ReleaseFact.model_validate(
+                {"number": each.listed.number, "plan_hash": each.listed.plan_hash, "record": each.document}
+            )
+            for name, group in recorded_groups(read.record).items():
+                known = {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}
+                if known:
+                    size = len(group.plan["nodes"])
+                    args = _counting((group.playbook or {}).get("args"))
+                    others.append({"release": group.release, "group": name, "nodes": size, "args": args, **known})
+    return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)
+
+
+def _counting(args: object) -> dict[str, Any]:
+    """The arguments of a recorded playbook that count for its memory, as far as they are plain values."""
+    if not isinstance(args, Mapping):
+        return {}
+    named = {str(name).replace("_", "-"): value for name, value in args.items()}
+    plain = {key: named[key] for key in _COUNTS if isinstance(named.get(key), (str, int, float))}
+    return {key: value for key, value in plain.items() if len(str(value)) <= _LONGEST}
 
 
 def _release(found: Sequence[Recorded], number: int, spec: Spec) -> ReleaseFact:

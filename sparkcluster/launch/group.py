@@ -161,7 +161,7 @@ class _Attempt:
                 self._observed.keep("failed")
                 raise
         self._observed.keep("answered", started=self._launch.steps is not None)
-        return reply
+        return dataclasses.replace(reply, footprint=self._readiness.footprint)
 
     def _watch(self, watching: Watching) -> Reply:
         limit_s = self._launch.ready_timeout_s

@@ -12,7 +12,7 @@ import re
 from shlex import quote
 
 from sparkcluster import engines
-from sparkcluster.engines.phase import Progress
+from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.errors import LaunchError, SparkclusterError
 from sparkcluster.launch.causes import cause, failed_rank
 from sparkcluster.launch.watching import SILENCE_S, Event, Gone, Lines, LoginFailed, Tick
@@ -162,6 +162,11 @@ class Readiness:
     def ready(self) -> bool:
         """Whether the API takes connections or says that it has started."""
         return self.head.listening or self.head.progress.ready
+
+    @property
+    def footprint(self) -> dict[str, float]:
+        """What the ranks have logged of their memory."""
+        return joined(rank.progress.footprint for rank in self.ranks.values())
 
     def failure(self, now: float) -> LaunchError | None:
         """Why the launch has failed, once that is certain and the last log lines are in."""

@@ -28,6 +28,7 @@ class ModelConfig:
         state_dtype: of recurrent states where the model asks for one; None: the model's own.
         tied: whether input and output embedding are one.
         multimodal: whether a vision or audio tower comes along.
+        streams: copies of the residual stream that a layer mixes (hyper-connections); 1 without them.
         top, text, shape: config.json, its part about the language model, and the sizes that every layer has.
     """
 
@@ -47,6 +48,7 @@ class ModelConfig:
     state_dtype: str | None
     tied: bool
     multimodal: bool
+    streams: int
     experts: Experts | None
     quantization: Quantization
     top: Document = dataclasses.field(repr=False, compare=False)
@@ -117,6 +119,7 @@ def parse(document: object, name: str) -> ModelConfig:
         state_dtype=family_layers.state_dtype(text, model_type),
         tied=text.flag("tie_word_embeddings", default=top.flag("tie_word_embeddings", default=False)),
         multimodal=multimodal,
+        streams=text.number("hc_mult", default=1, most=64),
         experts=family_layers.experts(text),
         quantization=quantization.read(top, text),
         top=top,

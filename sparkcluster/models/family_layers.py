@@ -6,10 +6,10 @@ A family that remembers in another way than those written here is refused by nam
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sparkcluster.errors import UsageError
-from sparkcluster.models.layers import Attention, Cache, Latent, State
+from sparkcluster.models.layers import Attention, Cache, Compressed, Latent, State
 from sparkcluster.models.read import Document
 
 # ModelArchConfigConvertorBase.is_deepseek_mla, less those with a cache of another shape (UNKNOWN).
@@ -17,30 +17,30 @@ LATENT = {
     "axk1",
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
     "glm4_moe_lite",
+    "glm_moe_dsa",
     "kimi_k2",
     "longcat_flash",
     "pangu_ultra_moe",
 }
+# Those whose tokens are selected (DeepSeek sparse attention): vllm/models/deepseek_v32 serves all of them.
+SPARSE = {"deepseek_v32", "glm_moe_dsa"}
+INDEXED = "minimax_m3"
 UNKNOWN = {
-    "bailing_hybrid",
-    "deepseek_v32",
-    "deepseek_v4",
-    "deepseek_v41",
-    "dots3_note",
-    "glm5_next",
-    "glm5_next_text",
-    "glm_moe_dsa",
-    "hy_v4",
-    "kimi_k3",
-    "kimi_linear",
-    "minimax",
-    "minimax_m3",
-    "nemotron-nas",
-    "qwen4_exp",
-    "qwen4_exp_text",
-    "zamba2",
+    "bailing_hybrid": "the states of its linear attention are not computed",
+    "deepseek_v41": "its layers that reuse the keys of others, and its lookup tables (Engram), are not computed",
+    "dots3_note": "the keys that its sparse attention selects by are not computed",
+    "glm5_next": "the states of its delta attention, and its pooled keys, are not computed",
+    "hy_v4": "the keys that its sparse attention selects by are not computed",
+    "kimi_k3": "the states of its delta attention (KDA) are not computed",
+    "kimi_linear": "the states of its delta attention (KDA) are not computed",
+    "minimax": "the states of its lightning attention are not computed",
+    "nemotron-nas": "its layers differ in what config.json calls block_configs, which is not read",
+    "qwen4_exp": "its compressed keys (QSA) and lookup tables (PLE) are not computed",
+    "zamba2": "its shared attention layers are not computed",
 }
+"""Families whose memory is not computed, and what is missing."""
 PURE_STATES = {"mamba", "falcon_mamba", "mamba2"}
 ATTENTION_WORDS = {"full_attention", "attention", "*"}
 SILENT_WORDS = {"mlp", "moe", "-", "E", "O"}
@@ -66,15 +66,16 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
     Raises:
         UsageError: the family, or a kind of layer, is not known here.
     """
-    if shape.model_type in UNKNOWN or text.has("linear_attn_config") or text.has("block_configs"):
+    missing = _missing(text, shape)
+    if missing is not None:
         raise UsageError(
-            f"{text.name}: how much memory {shape.model_type or 'this model'} needs is unknown",
+            f"{text.name}: how much memory {shape.model_type or 'this model'} needs is unknown: {missing}",
             hint="start it once, and read `GPU KV cache size` in sparkcluster logs INVENTORY",
         )
     if _is_latent(text, shape):
-        latent = Latent(text.number("kv_lora_rank", most=1 << 16), text.number("qk_rope_head_dim", most=1 << 14))
-        twice = 2 if shape.model_type == "longcat_flash" else 1
-        return [latent] * (shape.layers * twice)
+        return list(_latents(text, shape))
+    if is_compressed(text):
+        return list(_compressed(text, shape))
     if shape.model_type in PURE_STATES:
         made = _mamba2(text, shape) if shape.model_type == "mamba2" else _mamba1(text, shape)
         return [made] * shape.layers
@@ -89,7 +90,69 @@ def caches(text: Document, shape: Shape) -> list[Cache]:
     for at, kind in enumerate(words[: shape.layers - shared]):
         # transformers 5 writes what differs from layer to layer under the layer's number.
         found += _of(kind, text.over(layered.below(str(at))) if layered is not None else text, shape)
-    return found
+    return _indexed(found, text) if shape.model_type.startswith(INDEXED) else found
+
+
+def _indexed(found: Sequence[Cache], text: Document) -> list[Cache]:
+    """``found`` with the keys by which MiniMax M3 selects tokens, in the layers that do."""
+    sparse = text.below("sparse_attention_config")
+    if sparse is None:
+        return list(found)
+    width, often = sparse.number("sparse_index_dim", most=1 << 14), sparse.numbers("sparse_attention_freq")
+    if len(often) != len(found):
+        raise sparse.refused("sparse_attention_freq", f"names {len(often)} layers, the model has {len(found)}")
+    return [
+        dataclasses.replace(cache, index_dim=width) if on and isinstance(cache, Attention) else cache
+        for cache, on in zip(found, often, strict=True)
+    ]
+
+
+def _missing(text: Document, shape: Shape) -> str | None:
+    """Why the memory of a model is not computed; None where it is."""
+    if shape.model_type.removesuffix("_text") in UNKNOWN:
+        return UNKNOWN[shape.model_type.removesuffix("_text")]
+    if text.has("linear_attn_config"):
+        return UNKNOWN["kimi_linear"]
+    if text.has("block_configs"):
+        return UNKNOWN["nemotron-nas"]
+    selects = text.has("index_topk") and shape.model_type not in SPARSE and not is_compressed(text)
+    if selects or (text.has("sparse_attention_config") and not shape.model_type.startswith(INDEXED)):
+        return UNKNOWN["dots3_note"]
+    return None
+
+
+def is_compressed(text: Document) -> bool:
+    """Whether it has the layers of DeepSeek V4."""
+    return text.has("compress_ratios")
+
+
+def _latents(text: Document, shape: Shape) -> Iterator[Latent]:
+    rank, rope = text.number("kv_lora_rank", most=1 << 16), text.number("qk_rope_head_dim", most=1 << 14)
+    if shape.model_type not in SPARSE:
+        yield from [Latent(rank, rope)] * (shape.layers * (2 if shape.model_type == "longcat_flash" else 1))
+        return
+    index = text.number("index_head_dim", most=1 << 14)
+    every = text.number("index_topk_freq", default=1, most=1024)
+    first = text.number("index_skip_topk_offset", default=2, least=0, most=1024)
+    pattern = text.values.get("index_topk_pattern")
+    if pattern is not None:
+        pattern = text.text("index_topk_pattern")
+    for at in range(shape.layers):
+        # Layers in between take the selection of the last one that made it.
+        shares = pattern[at : at + 1] == "S" if pattern is not None else max(at - first + 1, 0) % every != 0
+        yield Latent(rank, rope, sparse=True, index_dim=0 if shares else index)
+
+
+def _compressed(text: Document, shape: Shape) -> Iterator[Compressed]:
+    ratios = text.numbers("compress_ratios")
+    if len(ratios) < shape.layers:
+        raise text.refused("compress_ratios", f"names {len(ratios)} layers, the model has {shape.layers}")
+    window = text.number("sliding_window")
+    rope, index = text.number("qk_rope_head_dim", most=1 << 14), text.number("index_head_dim", most=1 << 14)
+    for ratio in ratios[: shape.layers]:
+        if ratio not in {0, 1, 4, 128}:
+            raise text.refused("compress_ratios", f"has a ratio that is not supported: {ratio}")
+        yield Compressed(shape.head_dim, rope, window, 0 if ratio == 1 else ratio, index if ratio == 4 else 0)
 
 
 def _of(kind: str, text: Document, shape: Shape) -> list[Cache]:
@@ -144,7 +207,7 @@ def _alike(text: Document, shape: Shape) -> str | None:
         return "mamba"
     if shape.model_type == "falcon_h1":
         return BOTH
-    return "full_attention" if _is_latent(text, shape) else None
+    return "full_attention" if _is_latent(text, shape) or is_compressed(text) else None
 
 
 def _windows(text: Document, shape: Shape) -> list[str]:
@@ -244,6 +307,9 @@ def drafts(text: Document, shape: Shape, caches: Sequence[Cache]) -> list[Cache]
     )
     if count == 0 and shape.model_type == "qwen3_next":
         count = 1  # it has one, which its file leaves out
+    window = next((cache for cache in caches if isinstance(cache, Compressed)), None)
+    if window is not None:  # whatever its place in compress_ratios says
+        return [dataclasses.replace(window, ratio=0, index_dim=0)] * count
     like = next((cache for cache in caches if isinstance(cache, Latent)), None) or next(
         (cache for cache in caches if isinstance(cache, Attention) and cache.window is None and cache.chunk is None),
         None,

@@ -18,6 +18,7 @@ class Attention:
         value_dim: of values.
         window: tokens that a sliding window keeps; None for all.
         chunk: tokens of a chunk of chunked attention; None for none.
+        index_dim: width of the key that selects which tokens it attends to; 0 where it attends to all.
     """
 
     kv_heads: int
@@ -25,6 +26,7 @@ class Attention:
     value_dim: int
     window: int | None = None
     chunk: int | None = None
+    index_dim: int = 0
 
     def rank_heads(self, ranks: int) -> int:
         """KV heads on each of ``ranks``; fewer heads than ranks are replicated."""
@@ -37,10 +39,17 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Latent:
-    """The compressed keys and values of multi-head latent attention (MLA); every rank holds all of it."""
+    """The compressed keys and values of multi-head latent attention (MLA); every rank holds all of it.
+
+    Attributes:
+        sparse: whether it attends to selected tokens alone (DeepSeek sparse attention).
+        index_dim: width of the key that selects them, in layers that select for themselves; 0 in all others.
+    """
 
     rank: int
     rope_dim: int
+    sparse: bool = False
+    index_dim: int = 0
 
     def numbers_per_token(self, ranks: int) -> int:
         """Numbers kept of each token on one of ``ranks``."""
@@ -90,4 +99,25 @@ class State:
         return self.heads // ranks * self.head_dim * self.state_size
 
 
-Cache = Attention | Latent | State
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compressed:
+    """What a layer of DeepSeek V4 keeps: its last tokens, and of all tokens one entry for each ``ratio``.
+
+    Every rank holds all of it.
+
+    Attributes:
+        head_dim: of an entry.
+        rope_dim: of these, those with a position.
+        window: last tokens that are kept as they are.
+        ratio: tokens of one entry; 0 where only the window is kept.
+        index_dim: width of the key that selects entries; 0 where all of them are attended to.
+    """
+
+    head_dim: int
+    rope_dim: int
+    window: int
+    ratio: int = 0
+    index_dim: int = 0
+
+
+Cache = Attention | Latent | State | Compressed

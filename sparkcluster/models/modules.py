@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.models import family_layers
 from sparkcluster.models.family_layers import Shape
-from sparkcluster.models.layers import Attention, Cache, Latent, State
+from sparkcluster.models.layers import Attention, Cache, Compressed, Latent, State
 from sparkcluster.models.read import Document
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Module:
 
 
 def modules(config: ModelConfig) -> Iterator[Module]:
-    """Every matrix of the model, those of its drafts under ``mtp``.
+    """Every matrix of the model, those of its drafts under ``mtp`` or as further layers.
 
     Raises:
         UsageError: sizes that are not valid.
@@ -73,10 +73,11 @@ def modules(config: ModelConfig) -> Iterator[Module]:
                     yield from _mixer(f"layers.{at}.", last, config)
         yield from _feed_forward(f"layers.{at}.", at, kind, config)
     for at, cache in enumerate(config.drafts):
-        yield Module(f"mtp.layers.{at}.fc", shape.hidden, 2 * shape.hidden)
-        yield from _mixer(f"mtp.layers.{at}.", cache, config)
+        name = f"layers.{shape.layers + at}." if _is_numbered(text) else f"mtp.layers.{at}."
+        yield Module(f"{name}fc", shape.hidden, 2 * shape.hidden)
+        yield from _mixer(name, cache, config)
         kind = "E" if _is_nemotron(shape) else "full_attention"
-        yield from _feed_forward(f"mtp.layers.{at}.", shape.layers - 1, kind, config)
+        yield from _feed_forward(name, shape.layers - 1, kind, config)
 
 
 def _mixer(at: str, cache: Cache, config: ModelConfig) -> Iterator[Module]:
@@ -85,6 +86,8 @@ def _mixer(at: str, cache: Cache, config: ModelConfig) -> Iterator[Module]:
     hidden, heads = shape.hidden, shape.heads
     if isinstance(cache, Latent):
         yield from _latent(f"{at}self_attn.", cache, text, shape)
+    elif isinstance(cache, Compressed):
+        yield from _compressed(f"{at}attn.", cache, text, shape)
     elif isinstance(cache, Attention):
         name = f"{at}mixer." if _is_nemotron(shape) else f"{at}self_attn."
         gated = text.flag("attn_output_gate", default=shape.model_type.startswith(_GATED))
@@ -94,6 +97,9 @@ def _mixer(at: str, cache: Cache, config: ModelConfig) -> Iterator[Module]:
         if not same:
             yield Module(f"{name}v_proj", cache.kv_heads * cache.value_dim, hidden)
         yield Module(f"{name}o_proj", hidden, heads * cache.value_dim)
+        if cache.index_dim:
+            yield Module(f"{name}index_q_proj", cache.kv_heads * cache.index_dim, hidden)
+            yield Module(f"{name}index_k_proj", cache.index_dim, hidden)
     elif cache.kind == "delta":
         keys, values = cache.groups * cache.state_size, cache.width
         name = f"{at}linear_attn."
@@ -135,12 +141,39 @@ def _latent(name: str, cache: Latent, text: Document, shape: Shape) -> Iterator[
     yield Module(f"{name}kv_a_proj_with_mqa", cache.rank + cache.rope_dim, hidden)
     yield Module(f"{name}kv_b_proj", heads * (without + value), cache.rank)
     yield Module(f"{name}o_proj", hidden, heads * value)
+    if cache.index_dim:
+        select = text.number("index_n_heads", most=4096)
+        yield Module(f"{name}indexer.wq_b", select * cache.index_dim, rank or hidden)
+        yield Module(f"{name}indexer.wk", cache.index_dim, hidden)
+        yield Module(f"{name}indexer.weights_proj", select, hidden)
+
+
+def _compressed(name: str, cache: Compressed, text: Document, shape: Shape) -> Iterator[Module]:
+    """DeepSeek V4: vllm/models/deepseek_v4/attention.py and compressor.py."""
+    hidden, heads = shape.hidden, shape.heads
+    rank, groups = text.number("q_lora_rank", most=1 << 16), text.number("o_groups", most=4096)
+    grouped = groups * text.number("o_lora_rank", most=1 << 16)
+    yield Module(f"{name}wq_a", rank, hidden)
+    yield Module(f"{name}wq_b", heads * cache.head_dim, rank)
+    yield Module(f"{name}wkv", cache.head_dim, hidden)
+    yield Module(f"{name}wo_a", grouped, heads * cache.head_dim // groups)
+    yield Module(f"{name}wo_b", hidden, grouped)
+    twice = 2 if cache.ratio == 4 else 1  # entries overlap
+    if cache.ratio:
+        yield Module(f"{name}compressor.wkv", twice * cache.head_dim, hidden)
+        yield Module(f"{name}compressor.wgate", twice * cache.head_dim, hidden)
+    if cache.index_dim:
+        select = text.number("index_n_heads", most=4096)
+        yield Module(f"{name}indexer.wq_b", select * cache.index_dim, rank)
+        yield Module(f"{name}indexer.weights_proj", select, hidden)
+        yield Module(f"{name}indexer.compressor.wkv", twice * cache.index_dim, hidden)
+        yield Module(f"{name}indexer.compressor.wgate", twice * cache.index_dim, hidden)
 
 
 def _feed_forward(at: str, layer: int, kind: str, config: ModelConfig) -> Iterator[Module]:
     text, shape = config.text, config.shape
     nemotron = _is_nemotron(shape)
-    name = f"{at}mixer." if nemotron else f"{at}mlp."
+    name = f"{at}mixer." if nemotron else f"{at}ffn." if family_layers.is_compressed(text) else f"{at}mlp."
     experts = config.experts
     if nemotron and kind not in {"-", "E", "O", "mlp", "moe"}:
         return
@@ -190,6 +223,11 @@ def _vision(top: Document, hidden: int) -> Iterator[Module]:
         yield Module("visual.blocks.mlp", 2 * wide, width, layers)
         merged = width * vision.number("spatial_merge_size", default=1, most=64) ** 2
         yield Module("visual.merger", merged + hidden, merged)
+
+
+def _is_numbered(text: Document) -> bool:
+    """Whether a checkpoint numbers the layers of its drafts on after the others, as DeepSeek V3 and GLM."""
+    return text.has("num_nextn_predict_layers") and not family_layers.is_compressed(text)
 
 
 def _is_nemotron(shape: Shape) -> bool:

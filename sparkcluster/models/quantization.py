@@ -53,7 +53,9 @@ ALGORITHM_BITS = {
 
 _PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|text_model)\.)+")
 # Neither quantizer touches these unless it names them: tables, routers, and what makes a token's width its own.
-_DEFAULT_PLAIN = re.compile(r"(^|\.)(embed_tokens|lm_head|gate|router|shared_expert_gate|eh_proj|fc)$|^visual(\.|$)")
+_DEFAULT_PLAIN = re.compile(
+    r"(^|\.)(embed_tokens|lm_head|gate|router|shared_expert_gate|eh_proj|fc|weights_proj)$|^visual(\.|$)|\.compressor\."
+)
 _LONGEST, _STARS = 200, 4
 # A quantifier after a group, or a reference, can make one match take hours.
 _COSTLY = re.compile(r"[)\]][*+{]|\\\d|\(\?|\{")
@@ -111,6 +113,7 @@ class Quantization:
         method: quant_method as the file has it.
         bits_per_weight: of a quantized weight with its scales, None where the file does not tell one for all.
         kv_dtype: dtype that the checkpoint asks the KV cache to have; None for none.
+        experts_bits: of a weight of an expert where config.json names that beside quantization_config; None for none.
         found: quantization_config; None for none.
     """
 
@@ -118,6 +121,7 @@ class Quantization:
     method: str = ""
     bits_per_weight: float | None = None
     kv_dtype: str | None = None
+    experts_bits: float | None = None
     found: Document | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def rules(self) -> Rules:
@@ -164,7 +168,15 @@ def read(top: Document, text: Document) -> Quantization:
     inner = found.below("quantization") or found
     algorithm = (found.text("quant_algo") or inner.text("quant_algo")).upper()
     kind, bits = _stored(found, method, algorithm)
-    return Quantization(kind, method, bits, _kv_dtype(found, inner, method), found)
+    return Quantization(kind, method, bits, _kv_dtype(found, inner, method), _experts_bits(top, text, found), found)
+
+
+def _experts_bits(top: Document, text: Document, found: Document) -> float | None:
+    """Bits of the experts of DeepSeek V4: ``expert_dtype`` beside a quantization of eight bits for all else."""
+    named = text.text("expert_dtype") or top.text("expert_dtype")
+    if named != "fp4":
+        return None
+    return ALGORITHM_BITS.get(found.text("moe_quant_algo").upper(), ALGORITHM_BITS["MXFP4"])
 
 
 def _stored(found: Document, method: str, algorithm: str) -> tuple[QuantizationKind, float | None]:  # noqa: PLR0911 - one method after another
@@ -219,6 +231,8 @@ def _rules(quantization: Quantization, found: Document) -> Rules:
         for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
             ignored += document.words(key) or ()
     ignore = functools.partial(names, document=found, key="ignore")
+    if quantization.experts_bits is not None:  # what is left out of four bits has eight
+        return Rules(8.0, groups=((Names(parts=("experts",)), quantization.experts_bits),))
     if kind == "mxfp4":  # gpt-oss quantizes its experts alone
         return Rules(PLAIN, ignore(ignored), ((Names(parts=("experts",)), bits),))
     if kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone

@@ -27,12 +27,14 @@ class Source:
         config: its config.json.
         tensors: of its safetensors files; None where they were not read.
         size_bytes: of those files; None where there is nothing but the config.
+        revision: the commit that the hub answered with; None where it is not known.
     """
 
     name: str
     config: Any
     tensors: tuple[Tensor, ...] | None = None
     size_bytes: int | None = None
+    revision: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ class RecordedGroup:
         secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
         image: from ``software.image_identity``; None with runtime process, and in a record of an older version.
         versions: from ``software.versions``; empty in a record of an older version.
-        measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it, and ``start_s`` from the start of
-            its ranks until then; likewise.
+        measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it, ``start_s`` from the start of its
+            ranks until then, and what its engine logged of its memory (``engines.phase.FOOTPRINT``); likewise.
         playbook: that it was started from; None in a record of an older version, which has one for all groups.
         beside: by the source of a mount beside the playbook, ``mark`` and ``name`` of what was there.
         bundled: whether that playbook came with sparkcluster.

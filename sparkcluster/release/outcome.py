@@ -84,7 +84,9 @@ def newly_recorded(
 
 
 def _measured(reply: Reply | None, start_s: float | None) -> dict[str, Any]:
-    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": start_s} if reply else {}
+    if reply is None:
+        return {}
+    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": start_s, **reply.footprint}
 
 
 def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[list[str]]:

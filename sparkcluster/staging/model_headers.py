@@ -22,6 +22,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -43,6 +44,8 @@ AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_model.safetensors"
+QUANTIZED = "hf_quant_config.json"
+"""Where ModelOpt wrote what is quantized, before it wrote that into config.json."""
 
 
 def from_path(path: Path) -> Source:
@@ -59,6 +62,9 @@ def from_path(path: Path) -> Source:
     if not file.is_file():
         raise UsageError(f"no config.json in {path}", hint="give the directory with the model's config.json")
     config = _config(_read(file, CONFIG_LIMIT), str(file))
+    beside = path / QUANTIZED
+    if beside.is_file():
+        config = _quantized(config, _config(_read(beside, CONFIG_LIMIT), str(beside)))
     listed = path / INDEX
     if listed.is_file():
         names = safetensors.index(_read(listed, safetensors.INDEX_LIMIT), str(listed))
@@ -94,19 +100,24 @@ def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> 
             f"{remote.endpoint} has no config.json of {repository} at {revision}", hint="check id and revision"
         )
     config = _config(text, f"{repository} config.json")
+    if isinstance(config, dict) and "quantization_config" not in config:
+        beside = remote.read(QUANTIZED, CONFIG_LIMIT)
+        if beside is not None:
+            config = _quantized(config, _config(beside, f"{repository} {QUANTIZED}"))
     listed = remote.read(INDEX, safetensors.INDEX_LIMIT)
     names = [ONE_FILE] if listed is None else safetensors.index(listed, f"{repository} {INDEX}")
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         headers = list(pool.map(remote.header, names))
     if listed is None and headers == [None]:
-        return Source(repository, config, None)
+        return Source(repository, config, None, revision=remote.commit)
     absent = [name for name, header in zip(names, headers, strict=True) if header is None]
     if absent:
         raise UsageError(
             f"the index of {repository} lists {absent[0]}, which is not on the hub",
             hint="use another revision, or pass a config.json to --config",
         )
-    return Source(repository, config, tuple(tensor for header in headers for tensor in header or ()))
+    tensors = tuple(tensor for header in headers for tensor in header or ())
+    return Source(repository, config, tensors, revision=remote.commit)
 
 
 def is_gated(repository: str, revision: str) -> bool:
@@ -148,6 +159,13 @@ def _config(text: bytes, name: str) -> Any:
         raise UsageError(f"{name} is not JSON", hint="download the file again") from None
 
 
+def _quantized(config: Any, beside: Any) -> Any:
+    """A config.json with the quantization that is written beside it, as vLLM reads both (``config/model.py``)."""
+    if not isinstance(config, dict) or "quantization_config" in config or not isinstance(beside, dict):
+        return config
+    return {**config, "quantization_config": {"quant_method": "modelopt", **beside}}
+
+
 class _SameHost(urllib.request.HTTPRedirectHandler):
     """Keeps the token in redirects within the hub and drops it in all others."""
 
@@ -162,7 +180,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class _Remote:
-    """One revision of one repository; ``gated`` once the hub denied it without a token."""
+    """One revision of one repository; ``gated`` once the hub denied it without a token, ``commit`` once it said it."""
 
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
@@ -172,6 +190,7 @@ class _Remote:
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
         self.token, self.gated = _token(), False
+        self.commit: str | None = None
         self.opener = urllib.request.build_opener(_SameHost())
         self.budget = safetensors.Budget()
 
@@ -197,6 +216,9 @@ class _Remote:
         if response is None:
             return None
         with response:
+            commit = response.headers.get("X-Repo-Commit") or ""
+            if re.fullmatch("[0-9a-f]{40}", commit):
+                self.commit = commit
             text = self._take(response, limit + 1, name)
         if len(text) > limit:
             raise UsageError(f"{self.repository} {name} is larger than {limit:,} bytes", hint="check model.id")

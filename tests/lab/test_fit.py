@@ -18,7 +18,8 @@ import pytest
 import yaml
 from docgen import fit_text
 
-from sparkcluster.engines.vllm.kv import Engine, layout
+from sparkcluster.engines.vllm.kv import layout
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.models.config import parse
 from sparkcluster.staging.model_headers import from_path
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from docgen import fit_text, fit_weights
 from sparkcluster.engines.vllm.fit import Fit, fit
-from sparkcluster.engines.vllm.kv import Engine
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import Weights, of_config
 from sparkcluster.models.config import ModelConfig, parse
 from sparkcluster.models.source import GIB, SYSTEM_BYTES, spark
@@ -170,7 +170,7 @@ def _number(value: float, unit: str) -> str:
 
 def page() -> str:
     """The text of docs/fit.md."""
-    from docgen import fit_ranges
+    from docgen import fit_families, fit_ranges
 
     began = "\n".join(
         f"| {utilization} | {'started' if started else 'failed'} | {says} |" for utilization, started, says in starts()
@@ -184,4 +184,7 @@ def page() -> str:
         nemotron=table(nemotron_cells),
         starts=began,
         ranges=fit_ranges.table(),
+        recorded=fit_weights.recorded_table(),
+        families=fit_families.table(),
+        unknown=fit_families.unknown(),
     )

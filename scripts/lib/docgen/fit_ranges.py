@@ -7,12 +7,13 @@ from typing import Any
 
 from docgen import fit_page, fit_weights
 from sparkcluster.engines.vllm.fit import Fit, fit
-from sparkcluster.engines.vllm.kv import Engine
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import Weights, of_config
 from sparkcluster.models.config import parse
 from sparkcluster.models.source import GIB, Machine, spark
 
 MINIMAX_ISSUE = "https://github.com/eugr/spark-vllm-docker/issues/396"
+FLASH_ISSUE = "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/issues/57"
 RTX_5090 = Machine(32 * GIB, int(31.4 * GIB), 0)
 
 # https://github.com/ai-dynamo/aiconfigurator, model_configs/MiniMaxAI--MiniMax-M2.7_config.json; its INT4 by
@@ -91,6 +92,13 @@ def dense(loaded_gib: float) -> Fit:
     return fit(config, engine, loaded, RTX_5090, utilization=0.92)
 
 
+def flash() -> Fit:
+    """DeepSeek-V4-Flash on two Sparks; the batch was not published, so it is vLLM's default."""
+    config = parse(fit_weights.config("deepseek-ai/DeepSeek-V4-Flash"), "DeepSeek-V4-Flash")
+    engine = Engine(500_000, version=(0, 28), ranks=2, sequences=4, kv_dtype="fp8", drafted=5, mtp_drafts=True)
+    return fit(config, engine, of_config(config, ranks=2, drafts=True), spark(), utilization=0.88)
+
+
 def pools() -> list[Pool]:
     """Every KV cache that the table has."""
     guide, recipes = fit_weights.NVFP4_GUIDE, fit_weights.RECIPES
@@ -98,6 +106,7 @@ def pools() -> list[Pool]:
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.80", 22.5, "GiB", False, MINIMAX_ISSUE, minimax(0.80)),
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.85", 28.74, "GiB", True, MINIMAX_ISSUE, minimax(0.85)),
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.85", 240_816, "tokens", True, MINIMAX_ISSUE, minimax(0.85)),
+        Pool("DeepSeek-V4-Flash with drafts, two Sparks, 0.88", 24.5, "GiB", True, FLASH_ISSUE, flash()),
         Pool("Qwen3.6-35B-A3B NVFP4, 0.85", 76.49, "GiB", True, fit_weights.GUIDE, fit_page.qwen(0.85)),
         Pool("Nemotron-3-Nano NVFP4, eager, 0.2", 4.2, "GiB", True, guide, fit_page.nemotron(0.2)),
         Pool("Nemotron-3-Nano NVFP4, 0.3", 15.9, "GiB", True, guide, fit_page.nemotron(0.3)),

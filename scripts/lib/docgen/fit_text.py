@@ -32,6 +32,30 @@ Before a launch, check FIT-001 computes the same from the model on each node and
 close to say" a warning. FIT-003 checks that
 the least it needs is free. Nodes without the model are skipped; FIT-002 reports a model whose memory cannot be computed.
 
+## Without the hub
+
+Where the hub cannot be reached, or `HF_HUB_OFFLINE` is set, `fit` answers from what is recorded of the models of the bundled playbooks in
+`sparkcluster/models/recorded`: config.json as far as `fit` reads it, sizes of the weights where they were published, and
+where each was found. It says so, with the source, and `--json` has it under `recorded`. A record of another commit than the playbook's is not used.
+What has no record is "not recorded" (exit code 0): nothing is invented. `./scripts/record-model REPOSITORY` in a checkout fills it from
+the hub, with the sizes of all tensors; such a record needs no hub any more.
+
+{recorded}
+
+## Measured here
+
+When `up`, `upgrade` or `rollback` has verified a group, its release also records what the engine logged of its memory: GiB of weights
+that a rank loaded, GiB and tokens of KV cache, GiB of CUDA graphs, each of the rank with the least room. With `--inventory`, `fit` asks the nodes for it and shows it beside the prediction:
+
+```
+measured here in release 7: 4,843,965 tokens of KV cache, weights 21.94 GiB, KV
+             cache 76.49 GiB, CUDA graphs 0.83 GiB; on one Spark,
+             gpu-memory-utilization 0.85, max-model-len 65536
+```
+
+It is of the newest release of the same model, on as many nodes if there is any; `measured` in `--json`. Figures that a log lacks are left out, as in releases
+of an older version.
+
 ## What is counted, and what is estimated
 
 | part | how |
@@ -48,10 +72,27 @@ further state blocks of each request. A node that has the image reports its vers
 Where the tag leaves it open, as `nightly` does, every version that is possible is computed: the one that needs the most memory
 is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines/vllm/defaults.py`).
 
-Not supported: models whose layers remember in another way than full, sliding, chunked and latent attention, Mamba 1 and 2, gated
-delta nets and short convolutions (DeepSeek V3.2 and V4, Kimi Linear, Zamba 2, …). They are refused by name. The KV cache of draft
-models with layers of their own (DFlash, Eagle), and layouts that pack layers of different page sizes side by side, are not
-counted. The weights of draft models are where `sparkcluster fit` reads the hub, and not in the checks.
+### Families with caches of their own
+
+| family | what a token takes on each rank |
+|---|---|
+| DeepSeek V2, V3, R1, Kimi K2, GLM-4.7-Flash | a latent (MLA): 576 numbers a layer |
+| DeepSeek V3.2, GLM-5, 5.1 and 5.2 | 656 bytes a layer in the format of sparse attention on SM12x, whatever `--kv-cache-dtype` says, and 132 bytes in each layer that selects tokens for itself: all of DeepSeek and GLM-5, 21 of 78 in GLM-5.2 |
+| DeepSeek V4 | the last 128 tokens of each layer, an entry for each 4 or 128 tokens, keys that select entries, and what is still to be compressed; pages of six sizes share a block. With the default `--max-num-batched-tokens` a request holds 6.7 GB beside what its length needs |
+| MiniMax M3 | keys and values, and 256 bytes in each layer that selects tokens |
+| MiniMax M2, GLM-4.5 to 4.7, Qwen3, gpt-oss, Llama | keys and values |
+| Qwen3-Next, Qwen3.5, Qwen3.6, Qwen3.8-27B, Nemotron 3 | keys and values in some layers, states in the others |
+
+Read in vLLM 0.32.0, and for DeepSeek V4 in 0.26 and 0.28 too (`engines/vllm/kv_packed.py`). What others logged beside it:
+
+{families}
+
+These are refused by name, with what is missing:
+
+{unknown}
+
+So is any other model with layers that are not known. The KV cache of draft models with layers of their own (DFlash, Eagle), and
+other layouts that pack layers of different page sizes side by side, are not counted. The weights of draft models are where `sparkcluster fit` reads the hub, and not in the checks.
 
 ## Weights, estimated from config.json alone
 
@@ -82,11 +123,13 @@ of one recipe had 16.93, 17.59 and 18.13 GiB of KV cache. So KV cache has a rang
 of the estimate, or 1.35 of it and 1 GiB, and weights that are estimated from config.json may be 5 % off. It fits if the least is enough, it does
 not if the most is not. `safe_gpu_memory_utilization` is what fits with the least, and what `auto` takes.
 
-Two terms are counted beside the batch: CUDA graphs from vLLM 0.20 on (0.05 GiB each: up to 102 with the default of 1,024 sequences, seven
-with four), and the loader (`--load-format instanttensor`: 4.4 GiB).
+Three terms are counted beside the batch: CUDA graphs from vLLM 0.20 on (0.05 GiB each: up to 102 with the default of 1,024 sequences, seven
+with four), the loader (`--load-format instanttensor`: 4.4 GiB), and the residual streams of models that have several (DeepSeek V4: 5.0 GiB in a
+step of 8,224 tokens, where 5.30 GiB were logged, and 1.25 in one of 2,048, where 1.39 were; a constant was set by it).
 
 {ranges}
 
+DeepSeek-V4-Flash: "24 to 25 GiB" by its source, whose image and drafter are its own; the batch is not told there, and vLLM's default is taken.
 The size of MiniMax-M2.7's checkpoint was not published with the log: groups of 32 are assumed, for which the estimate is 60.8 GiB a
 rank. With groups of 128 it is 55.8, and both figures are inside the range too. The cards of the RTX 5090 rows have 31.4 GiB; their
 weights are those of the log.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.models.config import parse
+from sparkcluster.models.shipped import DIRECTORY, recorded
 from sparkcluster.models.source import GIB
 
-RECORDED = Path(__file__).with_name("recorded")
 WITHIN = 0.05
 
 RECIPES = "https://github.com/vllm-project/recipes/pull/810"
@@ -23,6 +22,10 @@ NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
 NVFP4_27B = "https://thakicloud.github.io/en/llmops/qwen3-6-27b-nvfp4-vllm-blackwell/"
 BF16_122B = "https://huggingface.co/nota-ai/Qwen3.5-122B-A10B-NotaCompression-INT4"
 GPT_OSS = "https://arxiv.org/abs/2508.10925, table 1"
+STITCH = "https://github.com/modal-projects/stitch/pull/81"
+GLM_5 = "https://glennklockwood.com/garden/GLM-5 (744B parameters, by the report of its makers)"
+KIMI = "https://simonwillison.net/2025/Nov/6/kimi-k2-thinking/"
+V4_FLASH = "https://www.localainews.co/news/llm/deepseek-v4-flash-debuts-with-one-million-token-capacity/"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,9 +61,10 @@ class Published:
 
 def config(repository: str) -> dict[str, Any]:
     """The config.json that is recorded of ``repository``, as far as ``fit`` reads it; its source is in the file."""
-    path = RECORDED / f"{repository.replace('/', '--')}.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["config"]
-    return found
+    found = recorded(repository)
+    if found is None or found.model is None:
+        raise LookupError(repository)
+    return dict(found.model.config)
 
 
 def _quantized(repository: str, quantization: dict[str, Any] | None) -> dict[str, Any]:
@@ -120,6 +124,11 @@ def published() -> list[Published]:
         Published("gpt-oss-120b MXFP4", 60.8, "GiB", GPT_OSS, config("openai/gpt-oss-120b")),
         Published("Qwen3.6-35B-A3B NVFP4 by NVIDIA", 21.94, "GiB", GUIDE, config(small), drafts=True),
         Published("Nemotron-3-Nano-30B-A3B NVFP4", 19, "GB", NVFP4_GUIDE, config(nano)),
+        Published("GLM-5.2 NVFP4 by NVIDIA", 464.8, "GB", STITCH, config("nvidia/GLM-5.2-NVFP4"), drafts=True),
+        Published("GLM-5 BF16", 1488, "GB", GLM_5, config("zai-org/GLM-5")),
+        Published("Kimi K2 FP8", 1030, "GB", KIMI, config("moonshotai/Kimi-K2-Instruct")),
+        Published("Kimi K2 Thinking INT4", 594, "GB", KIMI, config("moonshotai/Kimi-K2.5")["text_config"]),
+        Published("DeepSeek-V4-Flash", 160, "GB", V4_FLASH, config("deepseek-ai/DeepSeek-V4-Flash"), drafts=True),
     ]
 
 
@@ -132,4 +141,25 @@ def table() -> str:
             f"| {each.model} | {each.size:g} {each.unit} | {each.estimated:.2f} {each.unit} "
             f"| {each.error:+.1%} | {inside} | {each.source} |"
         )
+    return "\n".join(lines)
+
+
+def recorded_table() -> str:
+    """What is recorded of which model, as Markdown."""
+    lines = ["| model | commit | weights | source |", "|---|---|---|---|"]
+    for path in sorted(DIRECTORY.iterdir(), key=lambda path: path.name.lower()):
+        name = json.loads(path.read_text(encoding="utf-8"))["repository"]
+        found = recorded(name)
+        if found is None or found.model is None:
+            lines.append(f"| {name} | | not recorded | {found.missing if found else ''} |")
+            continue
+        model = found.model
+        weights = "estimated from the configuration"
+        if model.tensors is not None:
+            weights = f"{sum(tensor.size_bytes for tensor in model.tensors) / 1e9:.4g} GB, by tensor"
+        elif model.size_bytes is not None:
+            weights = f"{model.size_bytes / 1e9:.4g} GB, as published"
+        commit = (found.revision or "not named")[:12]
+        sources = ", ".join(found.found)
+        lines.append(f"| {name} | {commit} | {weights} | {sources} |")
     return "\n".join(lines)

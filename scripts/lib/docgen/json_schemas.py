@@ -505,12 +505,34 @@ DOCUMENTS: dict[str, Schema] = {
         left=many(text(), "what was not carried over"),
     ),
     "fit": record(
+        _optional=(
+            *("architecture", "quantization", "nodes", "tensor_parallel", "pipeline_parallel", "vllm_version"),
+            *("vllm_version_is_known", "context", "concurrency_wanted", "gpu_memory_utilization"),
+            *("gpu_memory_utilization_is_auto", "smallest_gpu_memory_utilization", "safe_gpu_memory_utilization"),
+            *("kv_cache", "memory", "measured"),
+        ),
         playbook=text(),
         model=text(),
+        recorded=many(
+            text(), "where what is recorded of the model was found; empty if the hub or a directory was read"
+        ),
+        measured=record(
+            "what the nodes of --inventory logged when this model was last verified there; null if it never was",
+            _null=True,
+            _optional=("load_gib", "kv_gib", "kv_tokens", "graphs_gib"),
+            release=integer(),
+            group=text(),
+            nodes=integer("of the group"),
+            args=anything("of the playbook then, those that count for the memory"),
+            load_gib=number("weights of a rank"),
+            kv_gib=number("KV cache of a rank"),
+            kv_tokens=number("KV cache"),
+            graphs_gib=number("CUDA graphs of a rank"),
+        ),
         architecture=text(),
         quantization=text(null=True),
-        fits=boolean("null where it is too close to say", null=True),
-        verdict=text("fits, too close to say, does not fit"),
+        fits=boolean("null where it is too close to say, or not recorded", null=True),
+        verdict=text("fits, too close to say, does not fit; not recorded, of which no figures are known"),
         problems=STRINGS,
         doubts=STRINGS,
         advice=STRINGS,
@@ -575,6 +597,7 @@ def schema() -> Schema:
     replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
     replace(definitions["Reply"], "done")
     replace(definitions["Reply"], "counters")
+    replace(definitions["Reply"], "footprint")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What sparkcluster prints with --json",

@@ -93,6 +93,7 @@ class Vllm(Engine):
     importer = imported(".importer", "IMPORTER")
     reports = imported(".reports", "REPORTS")
     phases = imported(".phases", "PHASES")
+    footprint = imported(".phases", "FOOTPRINT")
     culprits = imported(".phases", "CULPRITS")
     signatures = imported(".signatures", "SIGNATURES")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.engines.vllm import defaults, flags
-from sparkcluster.engines.vllm.kv import Engine
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.reported import of_engine
 from sparkcluster.engines.vllm.versions import Version
 from sparkcluster.errors import UsageError

@@ -13,7 +13,8 @@ import dataclasses
 import math
 from typing import Literal
 
-from sparkcluster.engines.vllm.kv import Engine, Layout, layout
+from sparkcluster.engines.vllm.kv import Layout, layout
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.models.layers import State
@@ -37,6 +38,9 @@ LOADER_BYTES = {"instanttensor": int(4.4 * GIB)}
 (https://github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/204; three other runs: 5.1)."""
 ENCODER_BYTES = int(2.0 * GIB)
 NETWORK_BYTES = int(0.5 * GIB)
+STREAM_NUMBERS = 16
+"""Numbers of a token for each residual stream and hidden unit, where a model has several streams: 5.30 GiB with 8,224
+tokens, 1.39 with 2,048 (https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-One-DGX-Spark/issues/4)."""
 FALLBACK_STEP_BYTES = int(0.9 * GIB)
 """What a step takes more where experts of four bits try FlashInfer's kernels first: 4.2 less 3.3 GiB of KV cache
 with the same budget (github.com/Sggin1/DGX-SPARK, nvfp4-guide)."""
@@ -116,6 +120,8 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     if config.experts is not None:
         chosen = min(8, config.experts.count)
         each = 4 * config.hidden + chosen * (config.hidden + 2 * config.experts.width / engine.ranks)
+    if config.streams > 1:
+        each += (STREAM_NUMBERS * config.streams - 4) * config.hidden
     states = max(
         (state.recurrent_numbers(engine.ranks) for state in config.caches if isinstance(state, State)), default=0
     )

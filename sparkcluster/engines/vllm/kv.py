@@ -14,108 +14,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
 
-from sparkcluster.engines.vllm import defaults
-from sparkcluster.engines.vllm.versions import Version
+from sparkcluster.engines.vllm import kv_packed
+from sparkcluster.engines.vllm.kv_pages import Engine, Page, ceil
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import DTYPE_BYTES, ModelConfig
-from sparkcluster.models.layers import Attention, Cache, Latent, State
+from sparkcluster.models.layers import Attention, Cache, Compressed, Latent, State
 
 # Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
 KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
 DEFAULT_BLOCK = {"gpu": 16, "cpu": 128}
 LATENT_BLOCK = {"gpu": 64, "cpu": 16}
 LATENT_HYBRID_BLOCK = 128
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Engine:
-    """How vLLM is started, as far as its KV cache is concerned.
-
-    Attributes:
-        version: of vLLM.
-        ranks: tensor parallel size.
-        stages: pipeline parallel size.
-        context: --max-model-len.
-        sequences: --max-num-seqs.
-        batched_tokens: --max-num-batched-tokens.
-        block_size: --block-size; None for vLLM's own choice.
-        kv_dtype: --kv-cache-dtype.
-        dtype: --dtype.
-        state_dtype: --mamba-ssm-cache-dtype.
-        convolution_dtype: --mamba-cache-dtype.
-        prefix_caching: None for vLLM's default.
-        drafted: tokens that speculative decoding proposes at once; 0 without it.
-        mtp_drafts: whether the model's own multi-token-prediction layers draft.
-        falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
-        largest_graph: --max-cudagraph-capture-size; None for vLLM's own choice.
-        profiles_graphs: whether it estimates the memory of CUDA graphs, if its version can.
-        loader: --load-format.
-    """
-
-    context: int
-    version: Version
-    device: Literal["gpu", "cpu"] = "gpu"
-    ranks: int = 1
-    stages: int = 1
-    sequences: int = defaults.SEQUENCES
-    batched_tokens: int = defaults.BATCHED_TOKENS
-    block_size: int | None = None
-    kv_dtype: str = "auto"
-    dtype: str = "auto"
-    state_dtype: str = "auto"
-    convolution_dtype: str = "auto"
-    prefix_caching: bool | None = None
-    async_scheduling: bool = True
-    drafted: int = 0
-    mtp_drafts: bool = False
-    eager: bool = False
-    falls_back: bool = False
-    largest_graph: int | None = None
-    profiles_graphs: bool = True
-    loader: str = "auto"
-
-    def has(self, change: defaults.Change) -> bool:
-        """Whether this version has ``change``."""
-        return defaults.has(self.version, change)
-
-    @property
-    def in_flight(self) -> int:
-        """Tokens that are scheduled and not yet settled."""
-        twice = self.async_scheduling and self.device == "gpu" and self.has("two batches in flight")
-        return self.batched_tokens * (self.stages + 1 if twice else self.stages)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Page:
-    """One block of one layer.
-
-    Attributes:
-        kind: what the layer is to the bookkeeping.
-        reach: tokens of the window or chunk; 0 where there is none.
-        block: tokens of a block; for a state, of its checkpoint interval.
-        size_bytes: of the block.
-        checkpoint: further blocks that a state keeps of prefill.
-    """
-
-    kind: Literal["full", "sliding", "chunked", "state"]
-    block: int
-    size_bytes: int
-    reach: int = 0
-    checkpoint: int = 0
-
-    def blocks(self, engine: Engine, mode: str) -> int:
-        """Blocks that one request of full context holds."""
-        if self.kind == "full":
-            return _ceil(engine.context, self.block)
-        if self.kind == "sliding":
-            return _ceil(min(self.reach - 1 + engine.in_flight, engine.context), self.block) + 1
-        if self.kind == "chunked":
-            return _ceil(min(self.reach + engine.in_flight, engine.context), self.block)
-        if mode == "all":
-            return _ceil(engine.context, self.block) + engine.drafted
-        return (2 + self.checkpoint if mode == "align" else 1) + engine.drafted
+INDEXED_BLOCK = 128
+"""Of MiniMax M3: vllm/models/minimax_m3/common/indexer.py has no other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,9 +89,13 @@ def layout(config: ModelConfig, engine: Engine) -> Layout:
     mode = state_mode(config, engine)
     caches = [*config.caches, *(config.drafts if engine.mtp_drafts else ())]
     pages = _pages(caches, config, engine, mode)
-    groups = _groups(pages, engine)
-    block_bytes = max(sum(_ceil(count, engine.stages) * page.size_bytes for page, count in group) for group in groups)
+    packed = any(isinstance(cache, Compressed) for cache in caches)
+    overlap = engine.has("groups of different pages overlap")
+    groups = kv_packed.groups(pages, padded=not overlap) if packed else _groups(pages, engine)
+    block_bytes = max(sum(ceil(count, engine.stages) * page.size_bytes for page, count in group) for group in groups)
     requests = sum(max(page.blocks(engine, mode) for page, _ in group) for group in groups)
+    if packed and not overlap:
+        block_bytes, requests = kv_packed.side_by_side(groups, engine, mode)
     counted = tuple((group[0][0], sum(count for _, count in group)) for group in groups)
     return Layout(engine, counted, block_bytes, requests)
 
@@ -248,8 +164,11 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
     kv_dtype = engine.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = config.quantization.kv_dtype or "auto"
+    if any(isinstance(cache, Compressed) or (isinstance(cache, Latent) and cache.sparse) for cache in caches):
+        kv_packed.only_packed(kv_dtype)
+        kv_dtype = "fp8"
     number_size = number_bytes(kv_dtype, model)
-    first = next((cache for cache in caches if not isinstance(cache, State)), None)
+    first = next((cache for cache in caches if isinstance(cache, (Attention, Latent))), None)
     token = math.floor(first.numbers_per_token(engine.ranks) * number_size) if first is not None else 0
     states = [_state_bytes(cache, config, engine, model) for cache in caches if isinstance(cache, State)]
     block = _block(config, engine, caches, token=token, state=max(states, default=0), mode=mode)
@@ -262,9 +181,17 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
             interval = engine.context if mode == "none" else block
             kept = cache.kind == "mamba2" and engine.has("Mamba-2 keeps a checkpoint of prefill")
             pages.append(Page("state", interval, size, checkpoint=int(kept)))
-            continue
-        numbers = cache.numbers_per_token(engine.ranks)
-        pages.append(_attention_page(cache, block, math.floor(numbers * number_size), engine))
+        elif isinstance(cache, Compressed):
+            pages += kv_packed.pages(cache, block)
+        else:
+            size = math.floor(cache.numbers_per_token(engine.ranks) * number_size)
+            if isinstance(cache, Latent) and cache.sparse:
+                size = kv_packed.SELECTED_BYTES
+            pages.append(_attention_page(cache, block, size, engine))
+            if cache.index_dim:  # eight bits and scales, or the 16 bits of MiniMax M3
+                latent = isinstance(cache, Latent)
+                index = kv_packed.index_bytes(cache.index_dim) if latent else 2 * cache.index_dim
+                pages.append(Page("full", block, block * index))
     return pages
 
 
@@ -282,6 +209,10 @@ def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, toke
     """Tokens of a block; so many for hybrid models that a block of keys and values is no smaller than a state."""
     latent = config.latent
     block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
+    if any(isinstance(cache, Compressed) for cache in caches):
+        return max(block, kv_packed.BLOCK)
+    if any(isinstance(cache, Attention) and cache.index_dim for cache in caches):
+        return max(block, INDEXED_BLOCK)
     if latent and engine.device == "cpu":
         block = LATENT_BLOCK["cpu"]
     if not state or not token:
@@ -290,7 +221,7 @@ def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, toke
     if mode == "all":
         chunk = max((state.chunk for state in caches if isinstance(state, State)), default=256)
         unit = math.lcm(chunk, KERNEL_BLOCK[engine.device])
-    return max(block, unit * _ceil(state, unit * token))
+    return max(block, unit * ceil(state, unit * token))
 
 
 def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) -> int:
@@ -323,7 +254,7 @@ def _groups(pages: Sequence[Page], engine: Engine) -> list[list[tuple[Page, int]
         size = max(counts)
     groups = []
     for page, count in _counted(same):
-        number = _ceil(count, size)
+        number = ceil(count, size)
         groups += [[(page, len(range(at, count, number)))] for at in range(number)]
     return groups
 
@@ -339,7 +270,3 @@ def _counted(pages: Sequence[Page]) -> list[tuple[Page, int]]:
     for page in pages:
         counts[page] = counts.get(page, 0) + 1
     return list(counts.items())
-
-
-def _ceil(number: int, by: int) -> int:
-    return -(-number // by)

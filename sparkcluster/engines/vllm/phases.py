@@ -37,6 +37,14 @@ PHASES = {
     r"Application startup complete": Phase("api-ready"),
 }
 
+# v1/worker/gpu_model_runner.py, v1/worker/gpu_worker.py and v1/core/kv_cache_utils.py
+FOOTPRINT = re.compile(
+    r"Model loading took (?P<load_gib>\d{1,6}(?:\.\d{1,12})?) GiB"
+    r"|Available KV cache memory: (?P<kv_gib>\d{1,6}(?:\.\d{1,12})?) GiB"
+    r"|KV cache size: (?P<kv_tokens>\d{1,3}(?:,\d{3}){0,2}) tokens"
+    r"|Graph capturing finished in \d{1,6} secs?, took (?P<graphs_gib>\d{1,6}(?:\.\d{1,12})?) GiB"
+)
+
 # The most specific first: a death, a failure, and the node of the Ray task that raised.
 CULPRITS = (
     # RayExecutorV2 and the multiprocessing executor of vLLM 0.32

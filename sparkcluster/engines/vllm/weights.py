@@ -25,7 +25,7 @@ VOCABULARY_UNIT = 64
 _WHOLE = re.compile(
     r"norm|(^|\.)(router|gate)\.(weight|bias|e_score_correction_bias)$|e_score_correction_bias|shared_expert_gate"
     r"|kv_a_proj_with_mqa|q_a_proj|fused_qkv_a_proj|input_scale|weight_scale_2|weight_global_scale|input_global_scale"
-    r"|rotary_emb|pos_embed|patch_embed|position_embedding"
+    r"|rotary_emb|pos_embed|patch_embed|position_embedding|(^|\.)(indexer|compressor)\.|index_k_proj|\.(wq_a|wkv)\."
 )
 _VOCABULARY = re.compile(r"(embed_tokens|embed_in|wte|embeddings?|lm_head|output_layer)\.weight$")
 _KEYS_VALUES = re.compile(r"\.(k_proj|v_proj|key|value)\.")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from docgen import json_schemas
 
 from sparkcluster.cli.main import guarded
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.lab.engine.model import write_tiny_model
 from tests.unit.models.llama import LLAMA_8B
 
@@ -125,7 +128,8 @@ def test_a_cache_that_is_asked_for_by_its_size_has_that_size(fit, asked):
     assert "to 16 GiB" in err
 
 
-def test_an_inventory_tells_the_number_of_nodes(fit, tmp_path):
+def test_an_inventory_tells_the_number_of_nodes(fit, tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkcluster.inspect.history.measured", lambda *_: None)
     nodes = [{"name": name, "host": f"10.0.0.{at}"} for at, name in enumerate(("a", "b"), 1)]
     (tmp_path / "two.yaml").write_text(json.dumps({"cluster": "two", "nodes": nodes, "playbook": "mine.yaml"}))
     told = json.loads(fit("--json", "--inventory", "two.yaml")[1])
@@ -229,3 +233,77 @@ def test_a_key_that_is_set_counts(fit):
 def test_a_playbook_for_several_nodes_is_computed_on_the_fewest(fit):
     _, out, _ = fit("--json", nodes={"min": 2})
     assert json.loads(out)["nodes"] == 2
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """No hub can be reached, and the user has no models."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3.6-35b-a3b-nvfp4", "tiny-llama-cpu"])
+def test_a_bundled_playbook_is_answered_without_a_hub(offline, capsys, name):
+    assert guarded(["fit", name, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schemas.validate("fit", document)
+    assert (document["verdict"], document["kv_cache"]["tokens"] > 0) == ("fits", True)
+    assert document["recorded"]
+    assert "computed from what is recorded of the model" in document["not_counted"][0]
+
+
+def test_a_model_that_is_not_recorded_is_said_to_be_so_with_what_would_fill_it(offline, capsys):
+    assert guarded(["fit", "gemma-4-12b-coder"]) == 0
+    said = capsys.readouterr()
+    assert "not recorded" in said.out
+    assert "not recorded: cannot query http://127.0.0.1:1" in said.err
+    assert "scripts/record-model sakamakismile/gemma-4-12B" in said.err
+    assert guarded(["fit", "gemma-4-12b-coder", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schemas.validate("fit", document)
+    assert (document["fits"], document["verdict"], "memory" in document) == (None, "not recorded", False)
+
+
+def test_what_is_recorded_of_another_commit_is_not_taken_for_it(offline, capsys):
+    assert guarded(["fit", "qwen3.6-27b-nvfp4", "--set", f"model.revision={'a' * 40}"]) == 1
+    assert "cannot query" in capsys.readouterr().err
+
+
+def test_no_hub_is_asked_where_that_is_forbidden(offline, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert guarded(["fit", "gpt-oss-20b"]) == 0
+    assert "HF_HUB_OFFLINE is set: computed from" in capsys.readouterr().err
+
+
+MEASURED = {"load_gib": 7.61, "kv_gib": 76.49, "kv_tokens": 4_843_965.0, "graphs_gib": 0.83}
+
+
+def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, monkeypatch, capsys, tmp_path):
+    one = world(playbook={"args": {"gpu-memory-utilization": 0.85, "max-model-len": 4096}})
+    documents = [one.document(one.plan(number), number) for number in (6, 7)]
+    documents[1]["groups"]["default"]["measured"] |= MEASURED
+    hosts = {name: FakeHost(name).program("records", {"records": documents}) for name in one.facts}
+    monkeypatch.setattr("sparkcluster.cli.common.connect_fleet", lambda _: Fleet(hosts))
+    monkeypatch.setattr("sparkcluster.spec.load.load", lambda *_, **__: one.spec)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    flags = ["x", "--inventory", str(one.spec.inventory_path), "--config", str(tmp_path / "config.json")]
+    assert guarded(["fit", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "measured here in release 7: 4,843,965 tokens of KV cache, weights 7.61 GiB, KV" in out
+    assert max(map(len, out.splitlines())) <= 80
+    guarded(["fit", *flags, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    json_schemas.validate("fit", found)
+    args = {"gpu-memory-utilization": 0.85, "max-model-len": 4096}
+    assert found["measured"] == {"release": 7, "group": "default", "nodes": 2, "args": args, **MEASURED}
+    for args in (["max-model-len"], {"max-model-len": "9" * 5000, "max-num-seqs": {"a": []}}):
+        documents[1]["groups"]["default"]["playbook"]["args"] = args
+        guarded(["fit", *flags, "--json"])
+        assert json.loads(capsys.readouterr().out)["measured"]["args"] == {}
+    documents[1]["groups"]["default"]["measured"] = {}
+    guarded(["fit", *flags, "--json"])
+    assert json.loads(capsys.readouterr().out)["measured"] is None
+    hosts.clear()
+    hosts["alpha"] = FakeHost("alpha")
+    assert guarded(["fit", *flags]) == 0
+    assert "what was measured on atlas is unknown" in capsys.readouterr().err

@@ -166,6 +166,14 @@ def test_every_group_answers_twice_before_it_is_up(up, sparks, planned):
     assert up.report.steps == ["start", "watch", "verify", "verify"]
 
 
+def test_a_group_that_answered_has_what_its_engine_logged_of_its_memory(up, sparks, two):
+    logged = ["Model loading took 30.1 GiB memory and 9 seconds", "GPU KV cache size: 9,000 tokens"]
+    sparks["alpha"].says = [{"rank": two.rank("alpha"), "lines": logged}]
+    (reply,) = up(two).values()
+    assert reply.footprint == {"load_gib": 30.1, "kv_tokens": 9000}
+    assert "footprint" not in reply.as_json()
+
+
 def test_ranks_that_run_already_are_not_started_again(up, two, log):
     up(two, again=True)
     assert log == []

@@ -39,6 +39,14 @@ def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
     assert not launch.ready
 
 
+def test_what_the_ranks_log_of_their_memory_is_that_of_the_group(launch, two):
+    launch.feed(
+        Lines("alpha", two.rank("alpha"), ("Model loading took 30.1 GiB memory", "KV cache size: 9,000 tokens")), 101
+    )
+    launch.feed(Lines("beta", two.rank("beta"), ("Model loading took 31.5 GiB memory",)), 102)
+    assert launch.footprint == {"load_gib": 31.5, "kv_tokens": 9000}
+
+
 @pytest.mark.parametrize("state", ["exited", "dead", "gone"])
 def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, two, state):
     launch.feed(tick("alpha"), 110)

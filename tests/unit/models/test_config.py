@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkcluster.engines.vllm.defaults import NEWEST
-from sparkcluster.engines.vllm.kv import Engine, layout
+from sparkcluster.engines.vllm.kv import layout
+from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
@@ -179,7 +180,7 @@ def test_how_the_weights_are_stored(written, kind, bits, kv_dtype):
     assert (found.kind, found.bits_per_weight, found.kv_dtype) == (kind, bits, kv_dtype)
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v32", "kimi_linear", "qwen4_exp", "zamba2"])
+@pytest.mark.parametrize("model_type", ["deepseek_v41", "kimi_linear", "qwen4_exp", "zamba2"])
 def test_a_memory_that_is_not_known_is_not_made_up(model_type):
     with pytest.raises(UsageError, match=f"how much memory {model_type} needs is unknown"):
         parse({**BASE, "model_type": model_type}, "x")

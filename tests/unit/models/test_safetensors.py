@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import struct
-import threading
 import tracemalloc
-import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -169,79 +165,6 @@ def test_any_bytes_are_a_header_or_one_error(content):
     assert refusal.hint
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """Files of one repository, by range, with a redirect to another host for the large ones."""
-
-    files: dict[str, bytes]
-    requests: list[tuple[str, str | None, str | None]]
-    ranges = True
-    token: str | None = None
-    storage: str | None = None
-    status: int | None = None
-
-    def do_GET(self):
-        path = urllib.parse.unquote(self.path)
-        self.requests.append((path, self.headers.get("Range"), self.headers.get("Authorization")))
-        if self.status is not None:
-            return self.answer(self.status, b"")
-        if path.startswith("/stored/"):
-            return self.give(self.files[path.removeprefix("/stored/")])
-        if self.token is not None and self.headers.get("Authorization") != f"Bearer {self.token}":
-            return self.answer(401, b"")
-        name = path.removeprefix("/some/model/resolve/main/")
-        if name not in self.files:
-            return self.answer(404, b"")
-        if self.storage is not None and name.endswith(".safetensors"):
-            return self.answer(302, b"", Location=f"{self.storage}/stored/{name}")
-        return self.give(self.files[name])
-
-    def give(self, content):
-        wanted_range = self.headers.get("Range")
-        if not wanted_range or not self.ranges:
-            return self.answer(200, content)
-        first, _, last = wanted_range.removeprefix("bytes=").partition("-")
-        part = content[int(first) : int(last) + 1]
-        return self.answer(206, part, **{"Content-Range": f"bytes {first}-{last}/{len(content)}"})
-
-    def answer(self, status, content, **headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(content)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """``hub(files, **behaviour)``: a hub that has one model; what it was asked for is in ``asked``."""
-    with contextlib.ExitStack() as stack:
-
-        def make(files, **behaviour):
-            content = {
-                name: file if isinstance(file, bytes) else json.dumps(file).encode() for name, file in files.items()
-            }
-            handler = type("ThisHub", (Hub,), {"files": content, "requests": [], **behaviour})
-            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-            server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
-            handler.address = f"http://127.0.0.1:{server.server_port}"
-            monkeypatch.setenv("HF_ENDPOINT", handler.address)
-            return handler
-
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        yield make
-
-
 def test_only_the_beginning_of_a_file_is_requested(hub):
     large = shard(**{f"layer.{at}": (1024, 1024) for at in range(4)})
     made = hub({"config.json": CONFIG, "model.safetensors": large})
@@ -354,3 +277,19 @@ def test_a_directory_where_a_file_should_be(tmp_path):
     (path / "x.safetensors").mkdir()
     with pytest.raises(UsageError, match="cannot be read"):
         model_headers.from_path(Path(path))
+
+
+QUANTIZED = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+
+
+def test_what_modelopt_wrote_beside_config_json_is_read_with_it(hub, tmp_path):
+    files = {**SHARDED, "hf_quant_config.json": QUANTIZED}
+    hub(files)
+    expected = {**CONFIG, "quantization_config": {"quant_method": "modelopt", **QUANTIZED}}
+    assert model_headers.from_hub("some/model").config == expected
+    assert model_headers.from_path(write(tmp_path / "m", files)).config == expected
+    own = {**CONFIG, "quantization_config": {"quant_method": "fp8"}}
+    made = hub({**files, "config.json": own})
+    assert model_headers.from_hub("some/model").config == own
+    assert not [path for path, *_ in made.requests if "hf_quant" in path]
+    assert model_headers.from_path(write(tmp_path / "o", {**files, "config.json": own})).config == own

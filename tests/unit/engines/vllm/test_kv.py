@@ -7,12 +7,12 @@ import functools
 
 import pytest
 
-from sparkcluster.engines.vllm import defaults, kv
+from sparkcluster.engines.vllm import defaults, kv_pages
 from sparkcluster.engines.vllm.kv import layout
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
 
-Engine = functools.partial(kv.Engine, version=defaults.NEWEST)
+Engine = functools.partial(kv_pages.Engine, version=defaults.NEWEST)
 
 GIB = 1 << 30
 

@@ -102,3 +102,43 @@ def test_a_change_of_who_is_missing_is_told() -> None:
 def test_before_the_first_line_it_is_starting() -> None:
     assert Progress(ENGINE).text == "starting"
     assert not Progress(ENGINE).ready
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            "INFO 11-02 [gpu_model_runner.py:5150] Model loading took 21.94 GiB memory and 61.2 seconds",
+            {"load_gib": 21.94},
+        ),
+        ("Available KV cache memory: 76.49 GiB", {"kv_gib": 76.49}),
+        ("GPU KV cache size: 4,843,965 tokens, Maximum concurrency 3", {"kv_tokens": 4_843_965}),
+        ("Graph capturing finished in 12 secs, took 0.83 GiB", {"graphs_gib": 0.83}),
+        ("GPU KV cache size: 9,999,999,999,999,999,999 tokens", {}),
+        ("Available KV cache memory: -3.20 GiB", {}),
+        ("Model loading took ages", {}),
+    ],
+)
+def test_what_a_rank_takes_is_read_of_its_log(line, found):
+    """No figure is larger than what a record may hold."""
+    progress = Progress(ENGINE)
+    progress.feed(line)
+    assert progress.footprint == found
+
+
+def test_a_head_repeats_what_its_workers_log_and_the_rank_with_least_room_counts():
+    progress = Progress(ENGINE)
+    for line in (
+        "\x1b[36m(EngineCore pid=7)\x1b[0m Model loading took 30.1 GiB memory and 9.1 seconds",
+        "(RayWorkerWrapper pid=9, ip=10.0.0.2) Model loading took 29.9 GiB memory and 9.4 seconds",
+        "Available KV cache memory: 40.25 GiB",
+        "(RayWorkerWrapper pid=9, ip=10.0.0.2) Available KV cache memory: 39.5 GiB",
+        "Graph capturing finished in 1 secs, took 0.5 GiB",
+    ):
+        progress.feed(line)
+    assert progress.footprint == {"load_gib": 30.1, "kv_gib": 39.5, "graphs_gib": 0.5}
+
+
+def test_a_log_of_cuda_has_weights_cache_and_graphs():
+    _, progress = progress_of("vllm-0.20-cuda.log")
+    assert progress.footprint == {"load_gib": 13.81, "kv_gib": 6.87, "kv_tokens": 123_456, "graphs_gib": 0.62}

@@ -1,0 +1,131 @@
+"""The KV cache of DeepSeek V4: pages of several sizes side by side in a block.
+
+Read in vLLM 0.32.0, and in 0.26.0 to 0.29.0 for where it differs: ``vllm/models/deepseek_v4/attention.py`` and
+``compressor.py``, ``vllm/v1/attention/backends/mla/sparse_swa.py``, ``_get_packed_kv_cache_groups`` in
+``vllm/v1/core/kv_cache_utils.py``. On SM12x its entries have the format that vLLM calls fp8_ds_mla, whatever
+--kv-cache-dtype says. Checked against logs of others: docs/fit.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparkcluster.engines.vllm.kv_pages import Engine, Page, ceil
+from sparkcluster.errors import UsageError
+from sparkcluster.models.layers import Compressed
+
+BLOCK, WINDOW_BLOCK = 256, 64
+# Entries of a block of the compressor's state, by the tokens of one entry.
+STATE_BLOCK = {4: 4, 128: 8}
+HEAD_DIM, ROPE_DIM = 512, 64
+ENTRY_BYTES = HEAD_DIM - ROPE_DIM + 2 * ROPE_DIM + 8
+ALIGNED_BYTES = 576
+SELECTED_BYTES = 656
+"""A token of DeepSeek V3.2 and GLM-5: 512 numbers of eight bits, four scales, and 64 numbers of 16 bits."""
+
+Groups = list[list[tuple[Page, int]]]
+
+
+def index_bytes(width: int) -> int:
+    """Bytes of one token's key of the indexer: eight bits a number, and a scale for each 128."""
+    return width + width // 128 * 4
+
+
+def only_packed(kv_dtype: str) -> None:
+    """Refuse what sparse attention on SM12x cannot have for --kv-cache-dtype.
+
+    Raises:
+        UsageError: it is neither auto nor of eight bits.
+    """
+    if kv_dtype not in {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"}:
+        raise UsageError(f"unsupported KV cache dtype {kv_dtype[:40]} of sparse attention", hint="use auto or fp8")
+
+
+def pages(cache: Compressed, block: int) -> list[Page]:
+    """The pages of one layer, ``block`` being tokens of a block.
+
+    Raises:
+        UsageError: its entries have another size than those of the models that were published.
+    """
+    if (cache.head_dim, cache.rope_dim) != (HEAD_DIM, ROPE_DIM):
+        raise UsageError(
+            f"unsupported head_dim {cache.head_dim} with qk_rope_head_dim {cache.rope_dim}",
+            hint=f"DeepSeek V4 has {HEAD_DIM} and {ROPE_DIM}",
+        )
+    found = [_page("sliding", WINDOW_BLOCK, WINDOW_BLOCK * ENTRY_BYTES, cache.window)]
+    widths = []
+    if cache.ratio:
+        found.append(_page("full", block, block // cache.ratio * ENTRY_BYTES))
+        widths.append(cache.head_dim)
+    if cache.index_dim:
+        found.append(_page("full", block, block // cache.ratio * index_bytes(cache.index_dim)))
+        widths.append(cache.index_dim)
+    overlapping = 2 if cache.ratio == 4 else 1
+    for width in widths:  # what is still to be compressed: keys and scores of 32 bits
+        rows = STATE_BLOCK[cache.ratio]
+        found.append(_page("sliding", rows, rows * 2 * overlapping * width * 4, overlapping * cache.ratio))
+    return found
+
+
+def _page(kind: str, block: int, size: int, reach: int = 0) -> Page:
+    aligned = ceil(size, ALIGNED_BYTES) * ALIGNED_BYTES
+    return Page("full" if kind == "full" else "sliding", block, aligned, reach=reach)
+
+
+def groups(found: Sequence[Page], *, padded: bool) -> Groups:
+    """Groups of pages that share a table of blocks, the full ones first, each as its different pages and their number.
+
+    Up to 0.26 pages of windows are ``padded`` to the size of a full one.
+    """
+    buckets: dict[tuple[bool, int, int], dict[Page, int]] = {}
+    for page in found:
+        bucket = buckets.setdefault((page.kind == "sliding", page.block, page.reach), {})
+        bucket[page] = bucket.get(page, 0) + 1
+    ordered = [buckets[key] for key in sorted(buckets, key=lambda key: key[0])]
+    if padded:
+        sizes = sorted(page.size_bytes for page in ordered[0])
+        ordered = [ordered[0], *(_padded(bucket, sizes) for bucket in ordered[1:])]
+    even = [max(bucket.values()) for bucket in ordered if len(set(bucket.values())) == 1]
+    mixed = [max(bucket.values()) for bucket in ordered if len(set(bucket.values())) == 1 and len(bucket) > 1]
+    repeats = _least_padding(even, max(mixed, default=1))
+    made: Groups = []
+    for bucket in ordered:
+        count = max(bucket.values())
+        number = ceil(count, repeats) if len(set(bucket.values())) == 1 else 1
+        for at in range(number):
+            share = len(range(at, count, number))
+            made.append([(page, share if number > 1 else own) for page, own in bucket.items()])
+    return made
+
+
+def _padded(bucket: Mapping[Page, int], sizes: Sequence[int]) -> dict[Page, int]:
+    made: dict[Page, int] = {}
+    for page, count in bucket.items():
+        larger = next((size for size in sizes if size >= page.size_bytes), page.size_bytes)
+        key = Page(page.kind, page.block, larger, reach=page.reach)
+        made[key] = made.get(key, 0) + count
+    return made
+
+
+def _least_padding(counts: Sequence[int], least: int) -> int:
+    """The number of layers of a group, ``least`` or more, that needs the fewest layers of padding; the largest such."""
+    choices = range(least, max(*counts, least) + 1)
+    return min(choices, key=lambda size: (sum(-count % size for count in counts), -size))
+
+
+def side_by_side(found: Groups, engine: Engine, mode: str) -> tuple[int, int]:
+    """Up to 0.26: bytes of a block in which each size has room for all groups, and blocks of a request.
+
+    There a request's blocks are its bytes over those of a block of the first group.
+    """
+    room: dict[int, int] = {}
+    needed = 0
+    for group in found:
+        slots: dict[int, int] = {}
+        for page, count in group:
+            slots[page.size_bytes] = slots.get(page.size_bytes, 0) + ceil(count, engine.stages)
+        room |= {size: max(count, room.get(size, 0)) for size, count in slots.items()}
+        blocks = max(page.blocks(engine, mode) for page, _ in group)
+        needed += blocks * sum(page.size_bytes * count for page, count in group)
+    first = sum(page.size_bytes * count for page, count in found[0])
+    return sum(size * count for size, count in room.items()), ceil(needed, first)

@@ -1,0 +1,95 @@
+"""What is recorded of models: of which, as much as ``fit`` needs, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import record_model
+
+from sparkcluster.engines.vllm.weights import of_tensors
+from sparkcluster.lab.engine.model import write_tiny_model
+from sparkcluster.models import shipped
+from sparkcluster.models.config import parse
+from sparkcluster.models.safetensors import Tensor
+from sparkcluster.spec.load import load_named
+from sparkcluster.staging.model_headers import from_path
+from tests.unit.models.llama import LLAMA_8B
+from tests.unit.models.test_safetensors import shard
+
+PLAYBOOKS = sorted(path.stem for path in (Path(__file__).parents[3] / "playbooks").glob("*.yaml"))
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+def test_the_model_of_every_bundled_playbook_is_recorded_or_said_not_to_be(name):
+    model = load_named(name).model
+    found = shipped.recorded(model.label)
+    assert found is not None, f"./scripts/record-model {model.label} {model.revision}"
+    assert found.is_of(model.revision)
+    assert bool(found.model) != bool(found.missing)
+    if found.model is not None:
+        assert parse(found.model.config, name).caches
+        assert found.found
+
+
+def test_every_recorded_file_has_the_name_of_its_model():
+    for path in shipped.DIRECTORY.iterdir():
+        document = json.loads(path.read_text())
+        assert path.name == shipped.file_name(document["repository"])
+
+
+def test_the_models_of_demo_and_record_are_one(tmp_path):
+    made = from_path(write_tiny_model(tmp_path))
+    found = shipped.recorded("~/.cache/sparkcluster/models/tiny-llama").model
+    config = parse(made.config, "tiny")
+    assert found.config == made.config
+    assert of_tensors(found.tensors, config, ranks=2) == of_tensors(made.tensors, config, ranks=2)
+
+
+@pytest.mark.parametrize(("ranks", "drafts"), [(1, False), (2, False), (2, True)])
+def test_tensors_that_are_alike_are_recorded_as_one_and_weigh_the_same(ranks, drafts):
+    config = parse({**LLAMA_8B, "num_experts": 4, "moe_intermediate_size": 8, "num_nextn_predict_layers": 1}, "m")
+    tensors = [
+        Tensor(f"model.layers.{layer}.{name}", "BF16", shape, 2 * shape[0] * (shape[1] if len(shape) > 1 else 1))
+        for layer in range(33)  # the last is for drafts alone
+        for name, shape in {
+            "input_layernorm.weight": (4096,),
+            "self_attn.k_proj.weight": (1024, 4096),
+            **{f"mlp.experts.{at}.up_proj.weight": (8, 4096) for at in range(4)},
+        }.items()
+    ]
+    tensors.append(Tensor("lm_head.weight", "BF16", (128256, 4096), 2 * 128256 * 4096))
+    found = shipped.alike(tensors, 32)
+    assert len(found) == 7
+    whole, recorded = (of_tensors(each, config, ranks=ranks, drafts=drafts) for each in (tensors, found))
+    assert whole == recorded
+
+
+def test_a_model_is_recorded_from_the_hub_and_read_again(hub, tmp_path, capsys):
+    layers = {f"model.layers.{at}.mlp.up_proj.weight": (64, 8) for at in range(3)}
+    made = hub({"config.json": LLAMA_8B, "model.safetensors": shard(**layers)}, commit=COMMIT)
+    assert record_model.main(["some/model"], tmp_path) == 0
+    found = shipped.recorded("some/model", tmp_path)
+    assert found.model.tensors == (Tensor("model.layers.0.mlp.up_proj.weight", "BF16", (64, 8), 3 * 1024),)
+    assert (found.model.config, found.revision) == (LLAMA_8B, COMMIT)
+    assert found.found == (f"https://huggingface.co/some/model/tree/{COMMIT}",)
+    assert found.is_of(COMMIT)
+    assert found.is_of("main")
+    assert not found.is_of("f" * 40)
+    before = (tmp_path / "some--model.json").read_bytes()
+    assert record_model.main(["some/model", "main"], tmp_path) == 0
+    assert (tmp_path / "some--model.json").read_bytes() == before
+    made.status = 503
+    capsys.readouterr()
+    assert record_model.main(["some/model"], tmp_path) == 1
+    assert "answered 503" in capsys.readouterr().err
+    assert record_model.main([], tmp_path) == 2
+
+
+def test_a_model_without_layers_that_are_known_is_not_recorded(hub, tmp_path, capsys):
+    hub({"config.json": {**LLAMA_8B, "model_type": "minimax"}})
+    assert record_model.main(["some/model"], tmp_path) == 2
+    assert list(tmp_path.glob("*.json")) == []
+    assert "hint:" in capsys.readouterr().err
