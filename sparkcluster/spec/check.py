@@ -12,6 +12,7 @@ from sparkcluster.spec import check_playbook, powers
 from sparkcluster.spec.document import Document, shown
 from sparkcluster.spec.inventory import Inventory, Node
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.secret_patterns import holds_secret
 from sparkcluster.suggest import did_you_mean
 
 playbook = check_playbook.check
@@ -19,7 +20,10 @@ playbook = check_playbook.check
 
 def inventory(written: Inventory, document: Document) -> list[Problem]:
     """Problems of an inventory whose keys are each valid."""
-    checks = (_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime, _permit)
+    checks = (
+        *(_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime, _permit),
+        _after_ready,
+    )
     return [problem for check in checks for problem in check(written, document)]
 
 
@@ -245,6 +249,14 @@ def _permit(written: Inventory, document: Document) -> Iterator[Problem]:
         refused = powers.never(entry.removesuffix(powers.WRITABLE), written)
         if refused:
             yield document.problem(("permit", "mounts", index), refused, "permit the one directory that is needed")
+
+
+def _after_ready(written: Inventory, document: Document) -> Iterator[Problem]:
+    for index, command in enumerate(written.after_ready):
+        if any(holds_secret(word) for word in command):
+            message = "looks like it holds a secret, and it is shown in plans and logs"
+            hint = "put it in a script that reads the secret from its environment, which is that of sparkcluster"
+            yield document.problem(("after_ready", index), message, hint)
 
 
 def _powers(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:

@@ -45,6 +45,7 @@ def load(
     if inventory:
         problems += check.inventory(inventory, document)
         problems += _unreadable(inventory, document)
+        problems += _no_programs(inventory, document, inventory_path.parent) if starts else []
     reference = playbook if playbook is not None else document.data.get("playbook")
     served, served_document, served_path = None, document, inventory_path
     unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
@@ -319,6 +320,23 @@ def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
         if not readable:
             message = f"{shown(identity)[1:-1]} is missing or cannot be read"
             out.append(document.problem(path, message, "give the path of the private key, such as ~/.ssh/id_ed25519"))
+    return out
+
+
+def _no_programs(inventory: Inventory, document: Document, directory: Path) -> list[Problem]:
+    """Problems of ``after_ready``: paths, from ``directory``, that cannot be executed."""
+    out = []
+    for index, (program, *_) in enumerate(inventory.after_ready):
+        path = directory / program
+        if "/" in program and not (path.is_file() and os.access(path, os.X_OK)):
+            file = shown(str(path), 200)[1:-1]
+            message, hint = (
+                f"there is no file {file}",
+                "give its path from the inventory's directory, or a name on PATH",
+            )
+            if path.is_file():
+                message, hint = f"{file} is not executable", f"chmod +x {file}"
+            out.append(document.problem(("after_ready", index), message, hint))
     return out
 
 

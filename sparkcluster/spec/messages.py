@@ -47,15 +47,21 @@ CHOICES = {
     "interconnect": "must be auto or a section with rails",
     "tensor_parallel": "must be auto or an integer from 1",
 }
+_OF_THE_INVENTORY = (
+    "is a key of the inventory: a playbook runs no commands on the machine that deploys it",
+    "move it to the inventory",
+)
 # Keys that are refused: reason and hint.
-REFUSED = {
+REFUSED: dict[KeyPath, tuple[str, str]] = {
+    ("after_ready",): _OF_THE_INVENTORY,
+    ("after_ready_timeout_s",): _OF_THE_INVENTORY,
     ("container", "shm_size"): (
         "has no effect: ranks use the node's IPC (docker run --ipc host), and with it the node's /dev/shm",
         "delete this line; it is half of the node's memory, or what sudo mount -o remount,size=16g /dev/shm sets",
     ),
 }
 # Sections whose values may contain secrets.
-_NOT_SHOWN = ("env", "setup", "command")
+_NOT_SHOWN = ("env", "setup", "command", "after_ready")
 
 
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:

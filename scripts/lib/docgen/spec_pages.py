@@ -94,6 +94,29 @@ before they contact a node. They ask once: your yes is stored for this content o
 `~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again. `--yes` accepts without being asked.
 Without a terminal, or with `--json`, they do not ask: without `--yes` they exit with code 2. `preflight --deep` asks
 since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.
+
+## Commands after it is ready
+
+`after_ready` lists commands that run on your machine after an `up`, `upgrade` or `rollback` that changed something,
+once every group has answered and is recorded: to register the model in a proxy, say, or to send a message.
+
+```yaml
+after_ready:
+  - ./register.sh --quiet
+  - [sh, -c, 'curl -sf "$SPARKCLUSTER_ENDPOINT/models" > models.json']
+```
+
+- A string is split as a shell splits it, but no shell runs it: no variables, pipes or `~`. A list is taken as it is.
+- They start in the inventory's directory, one after the other, with the environment of sparkcluster and these:
+  `SPARKCLUSTER_ENDPOINT` (of the first group; it ends in `/v1`), `SPARKCLUSTER_ENDPOINTS` (of all groups, separated by
+  spaces), `SPARKCLUSTER_MODEL`, `SPARKCLUSTER_CLUSTER` and `SPARKCLUSTER_RELEASE`. They get no API key but what your
+  environment has. With `api: {host: 127.0.0.1}`, the default, the endpoint can be reached on the head only.
+- Each may take `after_ready_timeout_s`, and is then stopped with its children. Its output goes to stderr.
+- A command that fails is a warning: the cluster serves, and the exit code is that of the cluster, 0. The next command
+  runs all the same. `after_ready` in the output of `--json` says how each ended.
+- They do not run where an `up` changed nothing, where an upgrade failed and the release before serves again (exit code
+  4), or when a [guard](enable.md) restarts a group.
+- `plan` and `up --dry-run` show them. A playbook cannot have them, since it may be a stranger's.
 """,
     "playbook": """
 ## Engine arguments
