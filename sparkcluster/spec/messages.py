@@ -39,6 +39,8 @@ PATTERNS = {
     "registry.example/engine:v1.0, with no part empty",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
     r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$": "a device file, such as /dev/gdrdrv",
+    r"^([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})(:([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9}))?$": "a user by name or "
+    'number, such as "1000:1000" or nobody',
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, such as SYS_NICE",
     r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, such as Qwen3MoeForCausalLM",
 }
@@ -51,10 +53,16 @@ _OF_THE_INVENTORY = (
     "is a key of the inventory: a playbook runs no commands on the machine that deploys it",
     "move it to the inventory",
 )
+_NO_ENTRYPOINT = (
+    "cannot be set: a rank starts with sparkcluster's launcher, behind NVIDIA's entrypoint where the image has it",
+    "write what it does first as lines of setup, what it exports under env, and another program under command",
+)
 # Keys that are refused: reason and hint.
 REFUSED: dict[KeyPath, tuple[str, str]] = {
     ("after_ready",): _OF_THE_INVENTORY,
     ("after_ready_timeout_s",): _OF_THE_INVENTORY,
+    ("entrypoint",): _NO_ENTRYPOINT,
+    ("container", "entrypoint"): _NO_ENTRYPOINT,
     ("container", "shm_size"): (
         "has no effect: ranks use the node's IPC (docker run --ipc host), and with it the node's /dev/shm",
         "delete this line; it is half of the node's memory, or what sudo mount -o remount,size=16g /dev/shm sets",

@@ -25,7 +25,14 @@ Ulimit = Literal[
     "rttime", "sigpending", "stack",
 ]  # fmt: skip
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
+# Neither 00 nor 0x0 is another root.
+_USER = "([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})"
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
+
+
+def is_root(user: str) -> bool:
+    """Whether ``user`` of a container (name or number, with or without group; empty by default) is root."""
+    return user.partition(":")[0] in {"", "0", "root"}
 
 
 class Model(Section):
@@ -166,6 +173,11 @@ class Container(Section):
         default_factory=dict,
         description="limits, soft and hard, such as nofile: 65536; -1: none. Default: memlock -1, stack 64 MiB, "
         "nofile 1048576",
+    )
+    user: str | None = Field(
+        None,
+        pattern=f"^{_USER}(:{_USER})?$",
+        description='user of the ranks, by name in the image or by number, as "1000:1000"; default: the image\'s',
     )
 
 

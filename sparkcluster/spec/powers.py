@@ -16,7 +16,7 @@ from sparkcluster import engines
 from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.document import KeyPath, shown
 from sparkcluster.spec.inventory import Inventory, Permit
-from sparkcluster.spec.playbook import REPOSITORY, Mount, Playbook
+from sparkcluster.spec.playbook import REPOSITORY, Mount, Playbook, is_root
 
 WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
@@ -69,6 +69,8 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
     found = [Power("network", "everything that the node can reach (host network)")]
     found.append(Power("image", str(image), asks=image == playbook.image and not _published(playbook)))
+    if playbook.container.user is not None and is_root(playbook.container.user):
+        found.append(Power("user", "root, also where the image has another user", asks=True))
     wanted = [*_paths(playbook, inventory)]
     for index, name in enumerate(playbook.container.cap_add):
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))

@@ -86,6 +86,7 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 
 - setup lines, a `command`, arguments and variables that may do more than tune
 - an image of a repository that no bundled playbook has
+- root as `container.user`, which may not be the image's user
 - a `model.path` outside of the hub's cache, every entry of `mounts`, and `caches` other than the engine's
 - everything that needs a permission.
 
@@ -161,6 +162,19 @@ args: {tool-parser-plugin: /opt/parsers/mine.py}
 `stage` and `up` copy it to `state_dir/files` of every node, by the hash of its content, and it is mounted read-only
 from there. Hidden files are left out; links that lead out of it, and more than 256 MiB or 1000 files, are refused. It
 is shown and asked about as other mounts are, and again when its content changed.
+
+## User and entry point of the container
+
+Ranks run as the user of the image, mostly root; `container: {user: "1000:1000"}` sets another. Numbers need quotes.
+Users other than root have `/sparkcluster/home` as their home, with the caches below it, which are kept apart for each
+user. Files of the model need to be readable for all: a rank that cannot read one ends with its path, before the engine
+starts. The same holds for what `mounts` lists. Secrets come as variables and need no permission. Docker gives
+`cap_add` to root alone, so that both together are an error. With runtime `process` ranks run as the node's user.
+
+There is no key for an entry point. sparkcluster starts its own launcher in every rank, which joins the ranks and then
+becomes the engine; NVIDIA's entrypoint, `nvidia_entrypoint.sh`, is kept before it, and any other is replaced. Of a
+recipe with `--entrypoint`, the program and its arguments are `args`, or `command` if it is not the engine's own; what a
+script does before it starts the engine are lines of `setup`, each in a shell of its own; and what it exports is `env`.
 
 ## Extending playbooks
 

