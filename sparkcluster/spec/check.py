@@ -218,8 +218,7 @@ def _node_environment(written: Inventory, served: Playbook, document: Document) 
 
 
 def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
-    data = served.args.get("data-parallel-size", 1)
-    parts = served.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
+    parts = served.parts
     groups: list[tuple[str, list[str] | list[Node]]] = [(group.name, group.nodes) for group in written.groups]
     for name, members in groups or [("of all nodes", written.nodes)]:
         nodes = len(members)

@@ -41,6 +41,7 @@ PATTERNS = {
     r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$": "a device file, such as /dev/gdrdrv",
     r"^([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})(:([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9}))?$": "a user by name or "
     'number, such as "1000:1000" or nobody',
+    r"^([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?$": "a number of nodes, as 2, 2-4 or 2+",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, such as SYS_NICE",
     r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, such as Qwen3MoeForCausalLM",
 }

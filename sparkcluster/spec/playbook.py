@@ -27,6 +27,7 @@ Ulimit = Literal[
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
 # Neither 00 nor 0x0 is another root.
 _USER = "([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})"
+VARIANT = r"([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?"
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
 
@@ -233,6 +234,10 @@ class Playbook(Section):
         default_factory=list, max_length=16, description="further names of the model in the API"
     )
     nodes: Nodes = Field(default_factory=Nodes, description="on how many nodes a group may serve it")
+    variants: dict[Annotated[str, Field(pattern=f"^{VARIANT}$")], dict[str, Any]] = Field(
+        default_factory=dict,
+        description="other keys for groups of some numbers of nodes: 2, 2-4, or 2+ for 2 and more",
+    )
     tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="tensor parallel size; auto: nodes of the group / pipeline_parallel"
     )
@@ -274,6 +279,17 @@ class Playbook(Section):
         if value not in engines.names():
             raise ValueError(f"must be one of {', '.join(engines.names())}")
         return value
+
+    @property
+    def parts(self) -> int:
+        """Pipeline and data parallel parts, each of as many ranks as the tensor parallel size."""
+        data = self.args.get("data-parallel-size", 1)
+        return self.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of a group; None where the number of its nodes decides."""
+        return None if self.tensor_parallel == "auto" else self.tensor_parallel * self.parts
 
     @property
     def kept_caches(self) -> list[Cache]:

@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec, beside
@@ -106,9 +106,12 @@ def permit(powers: list[Power], inventory: Inventory) -> str | None:
     return f"permit: {{{', '.join(keys)}}}" if missing else None
 
 
-def lines(playbook: Playbook, inventory: Inventory) -> list[str]:
-    """What ``playbook`` can do, as it is shown to people: all of it, a text of several lines on as many."""
-    powers = of(playbook, inventory)
+def lines(playbook: Playbook, inventory: Inventory, variants: Iterable[Playbook] = ()) -> list[str]:
+    """What ``playbook`` can do, as it is shown to people: all of it, a text of several lines on as many.
+
+    What its ``variants`` can do beyond that is shown with it.
+    """
+    powers = list(dict.fromkeys(power for each in (playbook, *variants) for power in of(each, inventory)))
     out = ["this recipe can:"]
     for power in powers:
         texts = filter(None, (" ".join(line.split()) for line in power.text.split("\n")))

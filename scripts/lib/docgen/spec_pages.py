@@ -10,11 +10,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sparkcluster import engines
-from sparkcluster.spec import variables
+from sparkcluster.spec import variables, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.messages import options
-from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook import VARIANT, Playbook
 
 _MODELS: dict[str, type[Section]] = {"inventory": Inventory, "playbook": Playbook}
 
@@ -196,6 +196,27 @@ nothing. A bundled playbook with another value is asked about as any other.
 What a playbook extends is a bundled one, or a file in the directory of the first playbook or below. Any other file is
 an error, also by a link: a playbook from elsewhere must not name files of yours.
 
+## One playbook for several numbers of nodes
+
+`variants` has what differs for groups of some numbers of nodes, on top of the rest, by the rules of `extends`: sections
+are merged key by key, lists of the same names are concatenated, `null` removes a key.
+
+```yaml
+args: {max-model-len: 32768, gpu-memory-utilization: 0.82}
+variants:
+  2:                                # groups of two nodes
+    args: {max-model-len: 131072}
+  3-4:                              # of three or four; 3+ is three and more
+    args: {max-model-len: 262144, enable-expert-parallel: true}
+```
+
+A group of a number that no variant names gets the rest alone; which numbers are allowed at all is `nodes`. All keys
+but `name`, `extends`, `overlays` and `nodes` may differ. What `plan`, `up`, `fit --nodes`, releases and their
+comparison see is one merged playbook, so that another number of nodes is another plan. An inventory with groups for
+which the playbook differs is refused. `lint` judges every variant, and lists what any of them can do.
+
+A playbook that extends another wins over its variants, overlays win over both, and `--set` over all.
+
 ## Where playbooks are searched
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with
@@ -214,6 +235,15 @@ def schema(kind: str) -> dict[str, Any]:
             # An empty key counts as absent, so editors must allow it.
             if name not in definition.get("required", ()) and field.get("type") == "object":
                 field["type"] = ["object", "null"]
+    if kind == "playbook":
+        keys = [name for name in generated["properties"] if name not in variants.FIXED]
+        generated["properties"][variants.KEY]["patternProperties"] = {
+            f"^{VARIANT}$": {
+                "type": ["object", "null"],
+                "properties": {name: {"$ref": f"#/properties/{name}"} for name in keys},
+                "additionalProperties": False,
+            }
+        }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **generated,
