@@ -86,7 +86,7 @@ def build(
         cluster=spec.inventory.cluster,
         engine=spec.playbook.engine,
         model=spec.playbook.model_name,
-        image=spec.playbook.image if docker else None,
+        image=spec.reference if docker else None,
         groups=tuple(groups),
         nodes=nodes,
     )

@@ -210,6 +210,9 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
     if written.runtime.kind == "docker" and served.image is None:
         message = "is required: the inventory's runtime is docker"
         yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
+    if written.runtime.kind == "process" and served.build is not None:
+        message = "makes an image, and the inventory has runtime process, which runs none"
+        yield document.problem(("build",), message, "remove it, or use runtime docker", key=True)
 
 
 def _node_environment(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparkcluster.spec.base import Capability, Device, EnvName, FindingCode, LocalPath, Name, NodePath, Section
+from sparkcluster.spec.base import (
+    BesidePath,
+    Capability,
+    Device,
+    EnvName,
+    FindingCode,
+    LocalPath,
+    Name,
+    NodePath,
+    Section,
+)
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
@@ -164,6 +174,10 @@ class Permit(Section):
     capabilities: list[Capability] = Field(default_factory=list, description="Linux capabilities beside SYS_NICE")
     devices: list[Device] = Field(default_factory=list, description="device files of the nodes")
     secrets: list[EnvName] = Field(default_factory=list, description="variables of the controller's environment")
+    builds: list[BesidePath] = Field(
+        default_factory=list,
+        description="build contexts of the playbook, as it names them: what they run is root there",
+    )
 
 
 class Inventory(Section):

@@ -68,24 +68,12 @@ def load(
         except UsageError:
             if not problems:
                 raise
-    files = _beside(served, served_path, served_document, problems if starts else []) if served else {}
+    lacking = problems if starts else []
+    files = beside.mounted(served, served_path, served_document, lacking) if served else {}
+    built = beside.built(served, served_path, served_document, lacking) if served else None
     if problems or inventory is None or served is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document))
-
-
-def _beside(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> dict[str, beside.Beside]:
-    """What the playbook mounts from the directory of the file that names it; what cannot be read is a problem."""
-    found: dict[str, beside.Beside] = {}
-    places = compose.places(document)
-    for index, mount in enumerate(served.mounts):
-        if mount.source.startswith(beside.PREFIX):
-            key = ("mounts", index, "source")
-            try:
-                found[mount.source] = beside.read(mount.source, Path(places[key][0]) if key in places else path)
-            except beside.NotUsable as error:
-                problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
-    return found
+    return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document), built)
 
 
 def _group_sizes(inventory: Inventory) -> list[int]:

@@ -21,6 +21,7 @@ PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "letters, digits and . _ - only, starting with a letter or digit",
     r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$': "an absolute path or one from ~/, without ',' ':' and '\"'",
     r'^(/|~$|~/|\./)[^\x00-\x1f\x7f,:"]*$': "an absolute path or one from ~/ or ./, without ',' ':' and '\"'",
+    r'^\./[^\x00-\x1f\x7f,:"]*$': "a path from ./, which is beside the playbook, without ',' ':' and '\"'",
     r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$': "an absolute path or one from ~/, and :rw after it if it may be written",
     r"^(/|~)[^\x00-\x1f\x7f]*$": "an absolute path or one from ~/",
     r'^/[^\x00-\x1f\x7f,:"]*$': "an absolute path, without ',' ':' and '\"'",

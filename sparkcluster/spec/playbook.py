@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.spec.base import Capability, Device, EnvName, FindingCode, MountSource, Name, NodePath, Section
+from sparkcluster.spec.base import (
+    BesidePath,
+    Capability,
+    Device,
+    EnvName,
+    FindingCode,
+    MountSource,
+    Name,
+    NodePath,
+    Section,
+)
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
@@ -163,6 +173,19 @@ class Allow(Section):
     reason: str = Field(min_length=8, description="why it is acceptable")
 
 
+class Build(Section):
+    """An image that a node builds, on ``image`` and of a directory beside the playbook; it is copied to the others."""
+
+    context: BesidePath = Field(description="directory beside the playbook, with all that the build needs")
+    dockerfile: Name = Field(
+        "Dockerfile", description="file in it; `ARG BASE` and `FROM $BASE` make it build on the playbook's image"
+    )
+    script: Name | None = Field(
+        None, description="instead of a Dockerfile: shell script in it, which is run in the image, in that directory"
+    )
+    timeout_s: float = Field(3600, gt=0, le=86_400, description="timeout of the build, in seconds")
+
+
 class Container(Section):
     """Docker options in addition to those of every rank."""
 
@@ -226,6 +249,7 @@ class Playbook(Section):
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*([/:@][A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
         description="container image, by tag or digest; not needed with runtime process",
     )
+    build: Build | None = Field(None, description="makes the image that runs of this one, on a node")
     engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")
     served_name: ServedName | None = Field(
         None, description="name of the model in the API; default: its id or directory"

@@ -28,7 +28,15 @@ _SYSTEM = (
 )  # fmt: skip
 _OWN = "~/.cache/sparkcluster/models/"
 _HOME = re.compile(r"~|/root|/home/[^/]+")
-_PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "device": "devices", "secret": "secrets"}
+_PERMIT = {
+    "read": "mounts",
+    "write": "mounts",
+    "capability": "capabilities",
+    "device": "devices",
+    "secret": "secrets",
+    "build": "builds",
+}
+_BUILDS = "the image, by what runs as root in docker build on a node"
 # Variables of every engine that only set how it computes; a text with = is a variable with that value only.
 _TUNING = """
     CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES HF_HUB_DISABLE_PROGRESS_BARS
@@ -76,8 +84,11 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
     devices = enumerate(playbook.container.devices)
     wanted += [("device", name, ("container", "devices", index), False, True) for index, name in devices]
+    if playbook.build is not None:
+        wanted.append(("build", playbook.build.context, ("build", "context"), False, True))
     wanted += [("secret", name, ("secrets", index), False, True) for index, name in enumerate(playbook.secrets)]
-    targets: dict[KeyPath, str] = {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
+    targets: dict[KeyPath, str] = {("build", "context"): _BUILDS}
+    targets |= {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
     for kind, what, path, free, asks in wanted:
         refused = never(what, inventory) if _PERMIT[kind] == "mounts" else None
         permitted = None if free or refused else _permitted(kind, what, inventory.permit)
@@ -129,7 +140,8 @@ def digest(spec: Spec) -> str:
     asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
     written = playbook.model_dump(mode="json", exclude_defaults=True)
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
-    content += sorted(each.mark for each in spec.beside.values())  # other content is asked about again
+    # other content is asked about again
+    content += sorted(each.mark for each in (*spec.beside.values(), *filter(None, [spec.build])))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -97,7 +97,7 @@ def ref(name: str) -> Schema:
 
 STRINGS = many(text())
 # Keywords of Python, so that they cannot be arguments.
-FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download"])]}}
+FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download", "build"])]}}
 CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "secrets", "addresses", "text"])}
 WHY = by_name(text(), "why a node is left out, by node")
 STATES = ["serving", "starting", "degraded", "down"]
@@ -190,7 +190,7 @@ DOCUMENTS: dict[str, Schema] = {
                 ),
                 "of SpecError: every problem in an inventory or playbook",
             ),
-            log=many(text(), "of LaunchError: last log lines of the rank that failed"),
+            log=many(text(), "of LaunchError: last log lines of the rank that failed; of BuildFailed: of the build"),
             difference=many(
                 text(), "of OtherPlan: what differs from the plan that serves, each line with class and cost"
             ),

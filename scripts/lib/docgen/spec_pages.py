@@ -74,6 +74,7 @@ permit:
   capabilities: [IPC_LOCK]
   devices: [/dev/gdrdrv]
   secrets: [WANDB_API_KEY]                     # variables of your environment
+  builds: [./mod]                              # what an image is built of, as the playbook names it
 ```
 
 The message has the line to write. `model.path` needs it for a hidden directory. Nothing permits `/`, system
@@ -86,6 +87,7 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 
 - setup lines, a `command`, arguments and variables that may do more than tune
 - an image of a repository that no bundled playbook has
+- a `build`, which also needs a permission: what it runs is root in a container of a node
 - root as `container.user`, which may not be the image's user
 - a `model.path` outside of the hub's cache, every entry of `mounts`, and `caches` other than the engine's
 - everything that needs a permission.
@@ -162,6 +164,29 @@ args: {tool-parser-plugin: /opt/parsers/mine.py}
 `stage` and `up` copy it to `state_dir/files` of every node, by the hash of its content, and it is mounted read-only
 from there. Hidden files are left out; links that lead out of it, and more than 256 MiB or 1000 files, are refused. It
 is shown and asked about as other mounts are, and again when its content changed.
+
+## An image that is built
+
+`build` makes the image that runs of the playbook's `image` and a directory beside the playbook:
+
+```yaml
+image: vllm/vllm-openai:v0.20.0
+build: {context: ./mod}                        # ./mod/Dockerfile, with: ARG BASE, then FROM $BASE
+# or: {context: ./mod, script: install.sh}     # run in the image, in a copy of the directory
+```
+
+Where no node has the image, `stage`, `up` and `upgrade` send the directory to one node, which runs `docker build`
+there with `--build-arg BASE=IMAGE`, and copy the result to the others. Its name, which `plan` shows, is
+`sparkcluster-build:HASH`, of the content of the directory, `image`, and the file that is run: as long as these are the
+same nothing is built again, and any change is another image. It is never pulled from a registry. A `BASE` by a tag that
+was moved is not built again: name it by digest. The build has Docker's default network, no GPU, and `timeout_s`. Like
+a pull it goes on where your connection breaks, and the next run follows it.
+
+If it fails you see its last lines, the exit code is 1, and what serves goes on. What a release needs to be started
+again is its image: `rollback` builds nothing. Images that no release runs any more stay on the nodes until you remove
+them (`docker image ls sparkcluster-build`). Files are sent without those that are hidden and without their modes, so
+that scripts are run as `sh FILE`; the limits are those of mounts. The directory has to be inside of the playbook's, and
+the inventory must [permit](inventory.md#what-a-playbook-may-have) it.
 
 ## User and entry point of the container
 

@@ -345,6 +345,17 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
     assert {"--init", "--detach"} <= set(argv)
 
 
+def test_the_plan_names_an_image_that_is_built_by_its_content(two, cluster):
+    spec = cluster(TWO, playbook={"build": {"context": "./mod"}})
+    first, other = (dataclasses.replace(spec, build=beside.Beside("./mod", mark, "mod", ())) for mark in ("aa", "bb"))
+    missing = {name: own.model_copy(update={"image": None}) for name, own in two().items()}
+    plan = build(first, missing)
+    assert plan.image == first.image
+    assert plan.image.startswith("sparkcluster-build:")
+    assert first.image in plan.nodes["alpha"].containers[0].argv
+    assert build(other, missing).hash != plan.hash
+
+
 def test_devices_and_limits_of_the_playbook_are_added(two, cluster):
     container = {"devices": ["/dev/gdrdrv"], "ulimits": {"nofile": 65536, "core": 0}}
     argv = build(cluster(TWO, playbook={"container": container}), two()).nodes["beta"].containers[0].argv
