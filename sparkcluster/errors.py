@@ -20,6 +20,7 @@
     ├── PlanError             no plan can be made from the facts
     ├── FoundErrors           findings of severity error
     ├── StageError            weights or image did not reach a node
+    │   ├── BuildFailed       an image could not be built
     │   ├── ImageIncomplete   an image store has the image without its layers
     │   ├── LayersAbsent      a node cannot load an image without layers that it was found to have
     │   └── RegistryAuth      the registry requires a login
@@ -236,6 +237,18 @@ class FoundErrors(SparkclusterError):
 
 class StageError(SparkclusterError):
     """Weights or image did not reach a node."""
+
+
+class BuildFailed(StageError):
+    """An image could not be built; ``log`` are the last lines of the build, oldest first."""
+
+    def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
+        super().__init__(message, **context)
+        self.log = tuple(log)
+
+    def details(self) -> dict[str, Any]:
+        """The last log lines."""
+        return {"log": list(self.log)}
 
 
 class ImageIncomplete(StageError):

@@ -12,7 +12,15 @@ from sparkcluster.findings import SEVERITIES, Finding
 from sparkcluster.spec import Inventory, Playbook, Spec, compose, library
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
-from sparkcluster.spec.load import allowed_overlays, is_overlay, is_playbook, load, read, read_playbook
+from sparkcluster.spec.load import (
+    allowed_overlays,
+    is_overlay,
+    is_playbook,
+    load,
+    read,
+    read_playbook,
+    variant_sizes,
+)
 
 UNREAD = "SPEC-001"
 MALFORMED = "SPEC-002"
@@ -27,13 +35,14 @@ class Linted:
         findings: all of them, by file and line.
         errors: of files that cannot be used; ``findings`` has them too.
         columns: column of each malformed place, by file and line.
-        specs: each inventory with its playbook, and each playbook with a placeholder; not of bundled ones.
+        specs: each inventory with its playbook, and each playbook with a placeholder; not of bundled ones. Of
+            a playbook several: it may differ by the number of nodes.
     """
 
     findings: tuple[Finding, ...]
     errors: tuple[UsageError, ...]
     columns: dict[tuple[str, int, str], int]
-    specs: dict[str, Spec]
+    specs: dict[str, list[Spec]]
 
 
 def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
@@ -44,13 +53,13 @@ def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
     unread: list[UsageError] = []
     problems: list[Problem] = []
     findings: list[Finding] = []
-    specs: dict[str, Spec] = {}
+    specs: dict[str, list[Spec]] = {}
     for path in paths:
         try:
-            more, spec = _file(path, set_)
+            more, found_specs = _file(path, set_)
             findings += more
-            if spec is not None and not library.all_bundled(spec):
-                specs[str(path)] = spec
+            if not all(map(library.all_bundled, found_specs)):
+                specs[str(path)] = found_specs
         except SpecError as error:
             problems += error.problems
         except UsageError as error:
@@ -82,23 +91,23 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
     )
 
 
-def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], Spec | None]:
-    """Findings about a file, and the spec that it is part of; None for an overlay."""
+def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
+    """Findings about a file, and the specs that it is part of; none for an overlay."""
     document = read(path)
     if is_overlay(document):
-        return _overlay(path, document, set_), None
+        return _overlay(path, document, set_), []
     if is_playbook(document):
         return _playbook(path, set_)
     spec = load(path, set_=set_)
-    return _placed(checks.check_written(spec), str(path)), spec
+    return _placed(checks.check_written(spec), str(path)), [spec]
 
 
-def _playbook(path: Path, set_: Assignments | None) -> tuple[list[Finding], Spec]:
-    playbook, document = read_playbook(path, set_=set_)
-    found = _judged(path, playbook, document)
-    for name in playbook.overlays:
-        found += [finding for finding in _judged(path, *read_playbook(path, [name], set_)) if finding.file != str(path)]
-    return found, Spec(stand_in(playbook, 1), playbook, path, path, places=compose.places(document))
+def _playbook(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
+    specs = _specs(path, (), set_)
+    found = _judged(path, specs)
+    for name in specs[0].playbook.overlays:
+        found += [finding for finding in _judged(path, _specs(path, [name], set_)) if finding.file != str(path)]
+    return found, specs
 
 
 def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[Finding]:
@@ -110,7 +119,7 @@ def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[F
         for file in sorted(directory.glob("*.yaml")):
             if file != path and name in _allowed(file):
                 used = True
-                judged = _judged(file, *read_playbook(file, [name], set_))
+                judged = _judged(file, _specs(file, [name], set_))
                 found += [finding for finding in judged if finding.file == str(path)]
     if used:
         return found
@@ -131,16 +140,25 @@ def _allowed(path: Path) -> list[str]:
         return []
 
 
-def _judged(path: Path, playbook: Playbook, document: Document) -> list[Finding]:
-    """Findings about a playbook on as many Sparks as it needs; with tensor_parallel auto, on one and on two."""
-    places = compose.places(document)
-    tensor = playbook.tensor_parallel
-    sizes = [count * playbook.pipeline_parallel for count in ((1, 2) if tensor == "auto" else (tensor,))]
-    found: list[Finding] = []
-    for nodes in [size for size in sizes if playbook.nodes.allow(size)] or [playbook.nodes.min]:
-        spec = Spec(stand_in(playbook, nodes), playbook, path, path, places=places)
-        found += checks.check_written(spec)
-    return _placed(found, str(path))
+def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> list[Spec]:
+    """A playbook on as many Sparks as it needs; with tensor_parallel auto, on one and on two; and its variants."""
+    playbook = read_playbook(path, overlays, set_)[0]
+    sizes = [playbook.ranks or 0] if playbook.ranks else [playbook.parts, 2 * playbook.parts]
+    sizes = [size for size in sizes if playbook.nodes.allow(size)]
+    for each in variant_sizes(path, overlays):
+        served = read_playbook(path, overlays, set_, each.low)[0]
+        size = served.ranks or max(each.low, served.nodes.min)
+        sizes += [size] if size in each and served.nodes.allow(size) else []
+    found: list[Spec] = []
+    for nodes in sorted(set(sizes)) or [playbook.nodes.min]:
+        served, document = read_playbook(path, overlays, set_, nodes)
+        found.append(Spec(stand_in(served, nodes), served, path, path, places=compose.places(document)))
+    return found
+
+
+def _judged(path: Path, specs: Iterable[Spec]) -> list[Finding]:
+    """Findings about a playbook on the placeholders of ``specs``."""
+    return _placed([finding for spec in specs for finding in checks.check_written(spec)], str(path))
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:

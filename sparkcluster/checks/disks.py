@@ -53,7 +53,7 @@ def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     of compressed layers, which are about a third. Layers that another image on the node has are not copied. If no node
     has the image, its size is unknown; images for arm64 are 18 to 24 GB.
     """
-    image, disk = context.spec.playbook.image, _disk(facts, "docker")
+    image, disk = context.spec.reference, _disk(facts, "docker")
     if facts.image is not None or disk is None or image is None:
         return
     rooms = [

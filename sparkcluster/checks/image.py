@@ -49,7 +49,7 @@ def same(context: Context) -> Iterator[Seen]:
     common = Counter(marks.values()).most_common(1)
     for name, mark in marks.items():
         if mark != common[0][0]:
-            reference = str(context.spec.playbook.image)
+            reference = str(context.spec.reference)
             others = [other for other, same_mark in marks.items() if same_mark == common[0][0]]
             same_layers = found[name].layers == found[others[0]].layers and found[name].layers
             yield Seen(
@@ -313,10 +313,10 @@ def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             ("sparkcluster plan INVENTORY   reads it",),
             severity="info",
         )
-    elif facts.image is None and context.spec.playbook.image is not None:
+    elif facts.image is None and context.spec.reference is not None:
         yield Seen(
             f"the image is not on {name} yet: up brings it",
-            f"{context.spec.playbook.image}; engine, flags and parsers are unknown",
+            f"{context.spec.reference}; engine, flags and parsers are unknown",
             (f"{STAGE}   brings it now",),
             severity="info",
         )

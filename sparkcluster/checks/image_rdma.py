@@ -34,7 +34,7 @@ def verbs(context: Context) -> Iterator[Seen]:
         if member.hcas and found is not None and found.verbs in _VERBS:
             missing.setdefault(found.verbs, []).append(name)
     for verdict, names in missing.items():
-        reference = str(context.spec.playbook.image)
+        reference = str(context.spec.reference)
         lines = [f"FROM {reference}", "USER root", f"RUN apt-get update && apt-get install -y {_RDMA_PACKAGES}"]
         lines += [f"USER {image.user}" for name, image in context.images() if name == names[0] and image.user]
         tag = re.sub(r"[^a-z0-9]+", "-", reference.partition("@")[0].rpartition("/")[2].lower()).strip("-")

@@ -101,8 +101,9 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
     if args.inventory is None:
         found = load_named(args.playbook, assigned(args))
         tensor = 1 if found.tensor_parallel == "auto" else found.tensor_parallel
-        return found, args.nodes or max(found.nodes.min, tensor * found.pipeline_parallel), None
-    spec = load(args.inventory, args.playbook, set_=assigned(args))
+        nodes = args.nodes or max(found.nodes.min, tensor * found.pipeline_parallel)
+        return load_named(args.playbook, assigned(args), nodes), nodes, None
+    spec = load(args.inventory, args.playbook, set_=assigned(args), nodes=args.nodes)
     groups = spec.inventory.groups
     size = max((len(group.nodes) for group in groups), default=0) if groups else len(spec.inventory.nodes)
     return spec.playbook, args.nodes or max(1, size), spec

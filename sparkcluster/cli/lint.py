@@ -45,8 +45,9 @@ def run(args: argparse.Namespace) -> int:
         render_error(error)
     if failed < 2:
         show(linted, len(args.files), verbose=args.verbose)
-        for path, spec in linted.specs.items():
-            for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
+        for path, (spec, *others) in linted.specs.items():
+            shown_powers = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others])
+            for line in library.shadowing(spec) + shown_powers:
                 say(f"{path}: {line}" if len(args.files) > 1 else line)
     return failed
 

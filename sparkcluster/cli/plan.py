@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         "provisional": view.plan is None,
         "findings": [finding.as_json() for finding in view.findings],
         "differences": [each.as_json() for each in differing],
+        "after_ready": spec.inventory.after_ready,
     }
     if not emitted(args, document):
         show(document)
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
             note("it differs from what runs:")
         for line in (line for each in differing for line in each.shown()):
             note(f"  {line}")
+        for command in spec.inventory.after_ready:
+            note(f"after it is ready, on this machine: {shlex.join(command)}")
         for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
             note(line)
     return 1 if has_errors(view.findings) else 0

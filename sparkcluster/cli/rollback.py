@@ -20,12 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Let a kept release serve again."""
     with reporting(args) as (fleet, spec, report):
+        from sparkcluster.release import after_ready
         from sparkcluster.release.deploy import Options
         from sparkcluster.release.upgrade import rollback
 
         options = Options(timeout_s=args.timeout, trust=args.trust, min_speed=0, wait_s=args.wait)
         done = rollback(fleet, spec, args.release, options, report)
-    document = switched(spec, done)
+        ran = after_ready.run(spec, done, report)
+    document = switched(spec, done, ran)
     if not emitted(args, document):
         show_switch(document, args.inventory)
     return 0

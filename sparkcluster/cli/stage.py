@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparkcluster.staging.plan import Staging
     from sparkcluster.staging.run import StageReport
 
-_ORIGINS = {"download": "downloaded", "controller": "from this machine"}
+_ORIGINS = {"download": "downloaded", "controller": "from this machine", "build": "built"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,6 +108,9 @@ def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> lis
             out += [f"{head}: {each.mended}" for each in done.corrupt if each.model == staging.name]
         for copy in copied:
             origin = _ORIGINS.get(copy.source, f"from {copy.source}")
+            if copy.source == "build":
+                out.append(f"{head}: {copy.node} {origin} in {duration(copy.seconds)}")
+                continue
             rate = f", {size(copy.bytes / copy.seconds)}/s" if copy.seconds > 0 else ""
             out.append(f"{head}: {copy.node} {origin}, {size(copy.bytes)} in {duration(copy.seconds)}{rate}")
         moved = [copy for copy in copied if copy.source not in _ORIGINS]
@@ -128,6 +131,7 @@ def _origin(done: StageReport, staging: Staging, node: str, given: Path | None) 
     if staging.sources:
         return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
     rest = f"from {given} on this machine" if given and staging.what in {"weights", "image"} else "by download"
+    rest = "by a build" if staging.built and not given else rest
     if len(staging.parts) > 1:
         there = f"from what {' and '.join(staging.parts)} have"
         return f"{there}, the rest {rest}" if given or staging.download else there

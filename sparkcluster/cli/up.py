@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
@@ -11,6 +12,7 @@ from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, re
 from sparkcluster.cli.output import note, program, say
 
 if TYPE_CHECKING:
+    from sparkcluster.release.after_ready import Ran
     from sparkcluster.release.up import Up
     from sparkcluster.spec import Spec
 
@@ -53,19 +55,22 @@ def run(args: argparse.Namespace) -> int:
                 wait_s=args.wait,
             )
             done = up(fleet, spec, options, report, probes)
+            from sparkcluster.release import after_ready
+
+            ran = after_ready.run(spec, done, report)
     except OtherPlan as error:
         if not args.json:
             for line in error.lines:
                 note(f"  {line}")
         raise
-    document = result(spec, done) | {"drift": {name: list(lines) for name, lines in done.drift.items()}}
+    document = result(spec, done, ran) | {"drift": {name: list(lines) for name, lines in done.drift.items()}}
     if not emitted(args, document):
         show(document, args.inventory)
     return 0
 
 
-def result(spec: Spec, done: Up) -> dict[str, Any]:
-    """What ``up``, ``upgrade`` and ``rollback`` report."""
+def result(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
+    """What ``up``, ``upgrade`` and ``rollback`` report; ``ran`` are commands of ``after_ready``."""
     return {
         "cluster": spec.inventory.cluster,
         "state": "serving",
@@ -77,6 +82,7 @@ def result(spec: Spec, done: Up) -> dict[str, Any]:
             {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
             for group in (done.view.plan.groups if done.view.plan else ())
         ],
+        "after_ready": [each.as_json() for each in ran],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
@@ -15,6 +16,7 @@ from sparkcluster.errors import UsageError
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown
     from sparkcluster.hosts.fleet import Fleet
+    from sparkcluster.release.after_ready import Ran
     from sparkcluster.release.up import Up
     from sparkcluster.spec import Spec
 
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and other:
         raise UsageError(f"--resume goes on with what was begun, and takes no {other}", hint=f"remove {other}")
     with reporting(args) as (fleet, spec, report):
+        from sparkcluster.release import after_ready
         from sparkcluster.release.deploy import Options
         from sparkcluster.release.upgrade import resume, upgrade
 
@@ -73,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             consent.ask(spec, report, yes=args.yes)
             done = upgrade(fleet, spec, options, report)
-    document = switched(spec, done) | {"moved_bytes": done.moved_bytes}
+        ran = after_ready.run(spec, done, report)
+    document = switched(spec, done, ran) | {"moved_bytes": done.moved_bytes}
     if not emitted(args, document):
         show_switch(document, args.inventory)
     return 0
@@ -102,10 +106,10 @@ def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) 
     return 1 if has_errors(found.findings) else 0
 
 
-def switched(spec: Spec, done: Up) -> dict[str, Any]:
+def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     """What ``upgrade`` and ``rollback`` report."""
     speeds = {name: {"before": before, "after": after} for name, (before, after) in done.speed.items()}
-    return result(spec, done) | {
+    return result(spec, done, ran) | {
         "from": done.source,
         "downtime_s": round(max(done.downtime_s.values(), default=0.0), 2),
         "speed": speeds,

@@ -65,7 +65,7 @@ def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str |
         if any(rank.state == "running" for rank in ranks):
             return f"a rank runs on {name}, and both would share its GPU"
         if not isinstance(facts[name].image, Image):
-            return f"{name} has no image {spec.playbook.image}"
+            return f"{name} has no image {spec.reference}"
     return None
 
 

@@ -226,6 +226,13 @@ COMMON = (
         "sudo apt-get install gcc",
         "sparkcluster/node/launcher.py",
     ),
+    Signature(
+        "unreadable",
+        r"\[sparkcluster\] error: (?P<what>user \d{1,10} of the container cannot read .{1,300})",
+        "{what}",
+        'on that node: chmod -R a+rX on the directory with the weights; or set container.user to "0" in the playbook',
+        "sparkcluster/node/prepare.py",
+    ),
     # Exact, but none of the above.
     Signature(
         "launcher",

@@ -261,7 +261,7 @@ def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:
     for name, node_facts in facts.items():
         image, weights = node_facts.image, node_facts.weights
         if spec.inventory.runtime.kind == "docker" and not isinstance(image, Image):
-            why = image.unread if isinstance(image, Unread) else f"{spec.playbook.image} is not there yet"
+            why = image.unread if isinstance(image, Unread) else f"{spec.reference} is not there yet"
             found.append(Unasked(name, "the image's content", why))
         if not isinstance(weights, Weights) or weights.path is None:
             why = weights.unread if isinstance(weights, Unread) else "the weights are not there yet"

@@ -121,6 +121,11 @@ def load() -> List[str]:
     return ["docker", "load"]
 
 
+def build(reference: str, base: str, dockerfile: str, folder: str) -> List[str]:
+    """Command that makes an image of a ``folder``, on ``base``, which Docker pulls where it is missing."""
+    return ["docker", "build", "--tag", reference, "--build-arg", "BASE=" + base, "--file", dockerfile, folder]
+
+
 def import_image(reference: str) -> List[str]:
     """Command that makes an image of the tar archive in its input."""
     return ["docker", "import", "-", reference]

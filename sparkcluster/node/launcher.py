@@ -6,7 +6,8 @@ is announced by one line that begins with ``[sparkcluster] phase=``; the last st
 the engine's end is the container's end. A worker's Ray is a child instead, which ends after the engine's processes.
 
 Exit codes before the engine takes over: 2 the document makes no sense, 3 a setup line failed, 4 a rank
-did not come in time, 5 Ray did not start or did not let us in, 127 no such engine, 143 SIGTERM.
+did not come in time, 5 Ray did not start or did not let us in, 6 the model's files cannot be read, 127 no such
+engine, 143 SIGTERM.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ PREFIX = "[sparkcluster] "
 MARK = "SPARKCLUSTER_RANK"
 MODEL_LINK = "/sparkcluster/model"  # in the container: playbooks name files of the model by it
 
-BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, NO_ENGINE, TERMINATED = 2, 3, 4, 5, 127, 143
+BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, UNREADABLE, NO_ENGINE, TERMINATED = 2, 3, 4, 5, 6, 127, 143
 
 # Where CUDA's own images have it.
 CUDA_PTXAS = "/usr/local/cuda/bin/ptxas"
@@ -208,18 +209,42 @@ def private_directory(beside: str) -> str:
     return tempfile.mkdtemp(prefix="sparkcluster-")
 
 
+def model_paths(model: dict[str, str], env: dict[str, str]) -> list[str]:
+    """Where the model's files are, and before that what leads there and has to be read."""
+    if model.get("path"):
+        return [model["path"]]
+    folder = os.path.join(env.get("HF_HOME", ""), hub_folder(model["id"]))
+    revision = model.get("revision") or "main"
+    ref = os.path.join(folder, "refs", *revision.split("/"))
+    try:
+        with open(ref) as file:
+            revision = file.read().strip()
+    except OSError:
+        pass  # a commit is its own name
+    return [folder, ref, os.path.join(folder, "snapshots", revision)]
+
+
+def unreadable(paths: list[str]) -> str | None:
+    """The first file or folder that this user may not read: of ``paths``, and below the last one; None without one."""
+    waiting, below = list(paths), paths[-1]
+    while waiting:
+        path = waiting.pop(0)
+        try:
+            is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        except PermissionError:
+            return path
+        except OSError:
+            continue  # what is missing is another error
+        if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
+            return path
+        if is_folder and (path == below or (path.startswith(below + os.sep) and not os.path.islink(path))):
+            waiting += [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    return None
+
+
 def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LINK) -> str:
     """Link ``link`` to the model's files, so that a playbook can name one of them. Returns what was done."""
-    path = model.get("path")
-    if not path:
-        folder = os.path.join(env.get("HF_HOME", ""), hub_folder(model["id"]))
-        revision = model.get("revision") or "main"
-        try:
-            with open(os.path.join(folder, "refs", *revision.split("/"))) as file:
-                revision = file.read().strip()
-        except OSError:
-            pass  # a commit is its own name
-        path = os.path.join(folder, "snapshots", revision)
+    path = model_paths(model, env)[-1]
     fresh = "%s.%d" % (link, os.getpid())
     try:
         os.symlink(path, fresh)
@@ -266,6 +291,9 @@ def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
         prepend(env, "PATH", os.path.join(ray_path, "bin"))
         say("phase=ray-path %s with %s" % (ray_path, " ".join(sorted(lacking)) or "nothing else"))
     if inside and document.get("model"):
+        closed = unreadable(model_paths(document["model"], env))
+        if closed:
+            raise Stop(UNREADABLE, "user %d of the container cannot read %s" % (os.geteuid(), closed))
         say("phase=model %s" % link_model(document["model"], env))
     run_setup(document.get("setup") or [], env, document.get("setup_timeout_s", 900))
     if document.get("ptxas"):

@@ -37,7 +37,7 @@ from sparkcluster.plan import docker_run, environment, image, paths, ray_command
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
 from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.library import all_bundled
-from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook import Playbook, is_root
 from sparkcluster.topology import parallel, vocabularies
 from sparkcluster.topology.model import Group, Member, Topology
 
@@ -86,7 +86,7 @@ def build(
         cluster=spec.inventory.cluster,
         engine=spec.playbook.engine,
         model=spec.playbook.model_name,
-        image=spec.playbook.image if docker else None,
+        image=spec.reference if docker else None,
         groups=tuple(groups),
         nodes=nodes,
     )
@@ -143,8 +143,8 @@ class _Rank:
 
     @property
     def user(self) -> str:
-        """User of the image's containers, empty for root."""
-        return self.image.user if self.image is not None else ""
+        """User of the container: the playbook's, else the image's, which is empty for root."""
+        return self.playbook.container.user or (self.image.user if self.image is not None else "")
 
     @property
     def role(self) -> Role:
@@ -166,7 +166,7 @@ class _Rank:
             self.group,
             self.member,
             hf_home=docker_run.seen(docker_run.HF_HOME, self.user) if self.docker else self.facts.hf_home,
-            home=docker_run.HOME if self.docker and not docker_run.is_root(self.user) else None,
+            home=docker_run.HOME if self.docker and not is_root(self.user) else None,
             baked=self.image.env_names if self.image is not None and self.docker else (),
         )
         if self.token:
@@ -244,7 +244,7 @@ class _Rank:
             )
         document = self.launcher(carry_over)
         made = tuple(directories)
-        shared = () if docker_run.is_root(self.user) else made[1:]
+        shared = () if is_root(self.user) else made[1:]
         return ContainerPlan(
             name, self.image_id, tuple(argv), document, rank_dir, made, env_file, labels, roots, shared
         )
@@ -294,6 +294,14 @@ class _Rank:
             "ray_path": docker_run.RAY_PATH if self.ray_dir and self.docker else self.ray_dir,
         }
 
+    def caches(self, image_id: str) -> str:
+        """Directory of the playbook's caches: what it compiles, or writes in its place, no other one loads."""
+        short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
+        origin = "bundled" if self.bundled else "other"
+        if user := self.playbook.container.user:  # what another user left it may not be able to write
+            origin += f"-user-{user.replace(':', '-')}"
+        return f"{self.facts.state_dir}/caches/{short}/{origin}/{self.playbook.name}"
+
     def mounts(self, rank_dir: str, image_id: str) -> tuple[list[list[str]], list[str], dict[str, str]]:
         """What the container sees of the node, the directories among it that have to be made first, and its roots."""
         facts, playbook = self.facts, self.playbook
@@ -320,11 +328,8 @@ class _Rank:
             mounts.append(docker_run.bind(source, vocabularies.target(each), read_only=True))
         if self.ray_dir is not None:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
-        short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
-        # What one playbook compiles, or writes in its place, no other one loads.
-        origin = "bundled" if self.bundled else "other"
         for cache in playbook.kept_caches:
-            source = f"{facts.state_dir}/caches/{short}/{origin}/{playbook.name}/{cache.name}"
+            source = f"{self.caches(image_id)}/{cache.name}"
             mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:

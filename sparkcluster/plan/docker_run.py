@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
-from sparkcluster.spec.playbook import Container, Ulimit
+from sparkcluster.spec.playbook import Container, Ulimit, is_root
 
 ENTRY = f"/sparkcluster/{ENTRY_FILE}"
 LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
@@ -37,11 +37,6 @@ def container_name(written: str) -> str:
     # Two hosts that differ only in what was replaced or cut off must not share a name.
     mark = hashlib.sha256(written.encode()).hexdigest()[:8]
     return f"{name[: NAME_LIMIT - 9]}-{mark}"
-
-
-def is_root(user: str) -> bool:
-    """Whether ``user`` of an image (name or number, with or without group; empty by default) is root."""
-    return user.partition(":")[0] in {"", "0", "root"}
 
 
 def seen(path: str, user: str) -> str:
@@ -105,7 +100,7 @@ def run(
     for device in container.devices:
         argv += ["--device", device]
     argv += limits(container.ulimits)
-    argv += ["--init", "--pull", "never"]
+    argv += ["--init", "--pull", "never", *([] if container.user is None else ["--user", container.user])]
     # An engine that logs every request would otherwise fill the disk in weeks.
     argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]
     argv += ["--security-opt", "no-new-privileges"]

@@ -53,7 +53,7 @@ REFUSED = {
     "memory": "a limit on unified memory kills the engine while it loads; gpu-memory-utilization bounds it",
     "memory-swap": "see memory: gpu-memory-utilization bounds the engine",
     "env-file": "write its lines under env, and the secret ones' names under secrets",
-    "user": "ranks run as the image's own user",
+    "user": "ranks run as the image's user; another is container.user of the playbook",
     "workdir": "write cd under setup, if the engine needs it",
     "publish-all": "ranks use the node's own network; api.port in the inventory",
     "device": "ranks get GPUs and RDMA devices only",

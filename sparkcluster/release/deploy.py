@@ -209,9 +209,9 @@ class Deployment:
         nodes = self.view.ready()[1].of_groups(names).nodes
         images = {node: image.id for node in nodes if (image := read(self.view.facts[node].image)) is not None}
         for node, why in without_gpu(self.fleet, images).items():
-            text = f"a container of {self.spec.playbook.image} has no GPU on {node}: {why}"
+            text = f"a container of {self.spec.reference} has no GPU on {node}: {why}"
             if self.kept is None:
-                hint = f"on {node}: docker run --rm --gpus all --entrypoint nvidia-smi {self.spec.playbook.image}"
+                hint = f"on {node}: docker run --rm --gpus all --entrypoint nvidia-smi {self.spec.reference}"
                 raise LaunchError(text, node=node, step="check", hint=hint)
             self.report.note(f"warning: {text}")
 

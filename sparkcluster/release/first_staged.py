@@ -33,7 +33,8 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
     weights, image, names = read(head.weights), read(head.image), dict(commits)
     if weights is not None and weights.revision and playbook.model.id:
         names[f"{playbook.model.revision} of {playbook.model.id}"] = weights.revision
-    if image is not None and playbook.image and "@" not in playbook.image:
+    # What a node builds has a name of its content.
+    if image is not None and playbook.image and "@" not in playbook.image and view.spec.build is None:
         names[playbook.image] = image.id
     path = state_home() / "staged" / f"{view.spec.inventory.cluster}.json"
     first = _recorded(path)

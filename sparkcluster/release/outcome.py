@@ -30,9 +30,10 @@ def cause(error: SparkclusterError) -> str:
 
 def origin_of(spec: Spec) -> dict[str, Any]:
     """What starts from ``spec`` again, in a record or a journal: ``playbook``, what is ``beside`` it, ``bundled``."""
+    files = (*spec.beside.values(), *filter(None, [spec.build]))
     return {
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
-        "beside": {each.source: {"mark": each.mark, "name": each.name} for each in spec.beside.values()},
+        "beside": {each.source: {"mark": each.mark, "name": each.name} for each in files},
         "bundled": all_bundled(spec),
     }
 

@@ -150,12 +150,15 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], what: str) -> Spec:
         playbook = Playbook.model_validate(origin["playbook"])
     except ValidationError as error:
         raise UsageError(f"the playbook of {what} cannot be used: {problem(error)}") from None
+    files = {source: Beside(source, each["mark"], each["name"], ()) for source, each in origin["beside"].items()}
+    mounted = {mount.source for mount in playbook.mounts}
     return dataclasses.replace(
         spec,
         playbook=playbook,
         playbook_path=Path(playbook.name),
-        # The nodes still have what was mounted from beside it.
-        beside={source: Beside(source, each["mark"], each["name"], ()) for source, each in origin["beside"].items()},
+        # The nodes still have what was mounted from beside it, and the image that was built.
+        beside={source: each for source, each in files.items() if source in mounted},
+        build=files.get(playbook.build.context) if playbook.build else None,
         places={},
         bundled=origin["bundled"],
     )

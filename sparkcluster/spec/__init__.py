@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from sparkcluster.spec.beside import Beside
 from sparkcluster.spec.document import KeyPath
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
+
+BUILT = "sparkcluster-build"
+"""Repository of the images that nodes build; it is in no registry."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Spec:
     Attributes:
         beside: what the playbook mounts from its own directory, by the source of the mount.
         places: file and line of every key of the playbook, for findings about what was written; or a flag and None.
+        build: the directory of ``playbook.build``; None without one, or where it cannot be read.
         kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
             a kept release.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
@@ -32,13 +38,23 @@ class Spec:
     places: Mapping[KeyPath, tuple[str, int | None]] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
+    build: Beside | None = None
     kept_image: str | None = None
     bundled: bool | None = None
 
     @property
+    def reference(self) -> str | None:
+        """The image as people read it: that which is built, else the playbook's."""
+        wanted, found = self.playbook.build, self.build
+        if wanted is None or found is None:
+            return self.playbook.image
+        made_of = [found.mark, self.playbook.image, wanted.dockerfile, wanted.script]
+        return f"{BUILT}:{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
+
+    @property
     def image(self) -> str | None:
         """The name by which Docker knows the image that runs."""
-        return self.kept_image or self.playbook.image
+        return self.kept_image or self.reference
 
 
 __all__ = ["Inventory", "KeyPath", "Playbook", "Spec"]

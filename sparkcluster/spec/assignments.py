@@ -14,7 +14,7 @@ from sparkcluster.spec.document import Document, KeyPath, Place, parse, parse_sc
 
 _KEY = re.compile(r"[A-Za-z_][\w./-]*")
 _YAML = ('"', "'", "[", "{")
-_FIXED = frozenset({*OWN, "overlays"})
+_FIXED = frozenset({*OWN, "overlays", "variants"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

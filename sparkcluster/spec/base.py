@@ -13,6 +13,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=
 NodePath = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 # Beside the playbook, if it begins with ./
 MountSource = Annotated[str, Field(pattern=r'^(/|~$|~/|\./)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
+BesidePath = Annotated[str, Field(pattern=r'^\./[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 LocalPath = Annotated[str, Field(pattern=r"^(/|~)[^\x00-\x1f\x7f]*$", max_length=1024)]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 FindingCode = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")]

@@ -7,6 +7,12 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkcluster.errors import Problem
+    from sparkcluster.spec.document import Document, KeyPath
+    from sparkcluster.spec.playbook import Playbook
 
 PREFIX = "./"
 """With this begins the source of a mount that is beside the playbook."""
@@ -80,6 +86,40 @@ def read(source: str, playbook: Path) -> Beside:
         raise NotUsable(f"{real} has no files")
     mark = hashlib.sha256(repr([(each.path, each.sha256) for each in members]).encode()).hexdigest()[:16]
     return Beside(source, mark, name, members)
+
+
+def mounted(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> dict[str, Beside]:
+    """What the playbook in ``path`` mounts from the directory of the file that says so; what it lacks is a problem."""
+    found: dict[str, Beside] = {}
+    for index, mount in enumerate(served.mounts):
+        if mount.source.startswith(PREFIX):
+            key = ("mounts", index, "source")
+            try:
+                found[mount.source] = read(mount.source, _named_in(key, path, document))
+            except NotUsable as error:
+                problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
+    return found
+
+
+def built(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> Beside | None:
+    """The directory of which the image is built, likewise."""
+    if served.build is None:
+        return None
+    key, name = ("build", "context"), served.build.script or served.build.dockerfile
+    try:
+        found = read(served.build.context, _named_in(key, path, document))
+    except NotUsable as error:
+        problems.append(document.problem(key, str(error), f"name a directory beside the playbook, with {name}"))
+        return None
+    if any(member.path == f"{found.name}/{name}" for member in found.members):
+        return found
+    problems.append(document.problem(key, f"has no {name}", "put it there, or name another under dockerfile or script"))
+    return None
+
+
+def _named_in(key: KeyPath, path: Path, document: Document) -> Path:
+    place = document.values.get(key)
+    return Path(place.file or document.file) if place is not None else path
 
 
 def _is_hidden(name: str) -> bool:

@@ -12,6 +12,7 @@ from sparkcluster.spec import check_playbook, powers
 from sparkcluster.spec.document import Document, shown
 from sparkcluster.spec.inventory import Inventory, Node
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.secret_patterns import holds_secret
 from sparkcluster.suggest import did_you_mean
 
 playbook = check_playbook.check
@@ -19,7 +20,10 @@ playbook = check_playbook.check
 
 def inventory(written: Inventory, document: Document) -> list[Problem]:
     """Problems of an inventory whose keys are each valid."""
-    checks = (_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime, _permit)
+    checks = (
+        *(_hosts, _names, _local, _groups, _rails, _interfaces, _api, _directories, _runtime, _permit),
+        _after_ready,
+    )
     return [problem for check in checks for problem in check(written, document)]
 
 
@@ -206,6 +210,9 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
     if written.runtime.kind == "docker" and served.image is None:
         message = "is required: the inventory's runtime is docker"
         yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
+    if written.runtime.kind == "process" and served.build is not None:
+        message = "makes an image, and the inventory has runtime process, which runs none"
+        yield document.problem(("build",), message, "remove it, or use runtime docker", key=True)
 
 
 def _node_environment(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
@@ -214,8 +221,7 @@ def _node_environment(written: Inventory, served: Playbook, document: Document) 
 
 
 def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
-    data = served.args.get("data-parallel-size", 1)
-    parts = served.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
+    parts = served.parts
     groups: list[tuple[str, list[str] | list[Node]]] = [(group.name, group.nodes) for group in written.groups]
     for name, members in groups or [("of all nodes", written.nodes)]:
         nodes = len(members)
@@ -245,6 +251,14 @@ def _permit(written: Inventory, document: Document) -> Iterator[Problem]:
         refused = powers.never(entry.removesuffix(powers.WRITABLE), written)
         if refused:
             yield document.problem(("permit", "mounts", index), refused, "permit the one directory that is needed")
+
+
+def _after_ready(written: Inventory, document: Document) -> Iterator[Problem]:
+    for index, command in enumerate(written.after_ready):
+        if any(holds_secret(word) for word in command):
+            message = "looks like it holds a secret, and it is shown in plans and logs"
+            hint = "put it in a script that reads the secret from its environment, which is that of sparkcluster"
+            yield document.problem(("after_ready", index), message, hint)
 
 
 def _powers(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:

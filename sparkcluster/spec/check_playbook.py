@@ -9,7 +9,7 @@ from sparkcluster import engines
 from sparkcluster.errors import Problem
 from sparkcluster.spec import beside, powers, variables
 from sparkcluster.spec.document import Document, KeyPath, shown
-from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook import Playbook, is_root
 from sparkcluster.spec.secret_patterns import holds_secret, names_secret
 
 _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
@@ -17,7 +17,19 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
 
 def check(written: Playbook, document: Document) -> list[Problem]:
     """Problems of a playbook whose keys are each valid."""
-    checks = (_model, _names, _arguments, _environment, _secrets, _mounts, _caches, _command, _verify)
+    checks = (
+        _model,
+        _names,
+        _arguments,
+        _environment,
+        _secrets,
+        _mounts,
+        _caches,
+        _build,
+        _container,
+        _command,
+        _verify,
+    )
     return [problem for each in checks for problem in each(written, document)]
 
 
@@ -140,6 +152,23 @@ def _target(written: str, path: KeyPath, taken: dict[str, KeyPath], document: Do
 def _caches(written: Playbook, document: Document) -> Iterator[Problem]:
     for index, name in repeated(cache.name for cache in written.kept_caches):
         yield document.problem(("caches", index, "name"), f"duplicate cache name {name}", "rename one")
+
+
+def _build(written: Playbook, document: Document) -> Iterator[Problem]:
+    if written.build is None:
+        return
+    if written.image is None:
+        yield document.problem(("build",), "needs image, on which it builds", "add image: …", key=True)
+    if written.build.script is not None and "dockerfile" in written.build.model_fields_set:
+        message = "cannot be combined with dockerfile, which would run it"
+        yield document.problem(("build", "script"), message, "keep one of them", key=True)
+
+
+def _container(written: Playbook, document: Document) -> Iterator[Problem]:
+    own = written.container
+    if own.cap_add and own.user is not None and not is_root(own.user):
+        message = f"has no effect for user {own.user}: Docker gives capabilities to root alone"
+        yield document.problem(("container", "cap_add"), message, "remove it, or user", key=True)
 
 
 def _command(written: Playbook, document: Document) -> Iterator[Problem]:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal
+import shlex
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sparkcluster.spec.base import Capability, Device, EnvName, FindingCode, LocalPath, Name, NodePath, Section
+from sparkcluster.spec.base import (
+    BesidePath,
+    Capability,
+    Device,
+    EnvName,
+    FindingCode,
+    LocalPath,
+    Name,
+    NodePath,
+    Section,
+)
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
@@ -16,6 +27,31 @@ Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$", max_l
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")]
 PermittedMount = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$', max_length=1024)]
 Hca = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")]
+_OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
+
+
+def _arguments(written: Any) -> Any:
+    """The arguments of a command that is written as a list of them, or as a string that is split into them."""
+    words = written
+    if isinstance(written, str):
+        try:
+            words = shlex.split(written)
+        except ValueError as error:
+            raise ValueError(f"must be a command: {str(error).lower()}") from None
+        # sh -c "…" expands them itself
+        used = "-c" not in words and (_OF_A_SHELL & set(words) or "$SPARKCLUSTER_" in written.replace("{", ""))
+        if used:
+            raise ValueError("needs a shell, and none runs it: write it as [sh, -c, '…']")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("must be a command: a string, or a list of strings")
+    if not words or not words[0]:
+        raise ValueError("needs a program")
+    if any("\0" in word for word in words):
+        raise ValueError("must not contain a null character")
+    return words
+
+
+Command = Annotated[list[str], BeforeValidator(_arguments, json_schema_input_type=str | list[str])]
 
 
 class Ssh(Section):
@@ -138,6 +174,10 @@ class Permit(Section):
     capabilities: list[Capability] = Field(default_factory=list, description="Linux capabilities beside SYS_NICE")
     devices: list[Device] = Field(default_factory=list, description="device files of the nodes")
     secrets: list[EnvName] = Field(default_factory=list, description="variables of the controller's environment")
+    builds: list[BesidePath] = Field(
+        default_factory=list,
+        description="build contexts of the playbook, as it names them: what they run is root there",
+    )
 
 
 class Inventory(Section):
@@ -163,6 +203,15 @@ class Inventory(Section):
     )
     staging: Staging = Field(default_factory=Staging, description="how weights go from node to node")
     permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
+    after_ready: list[Command] = Field(
+        default_factory=list,
+        max_length=64,
+        description="commands for the controller to run after a change that ended verified: each a list of arguments, "
+        "or a string that is split into them; without a shell",
+    )
+    after_ready_timeout_s: float = Field(
+        60, gt=0, le=86_400, description="timeout of each of these commands, in seconds"
+    )
     ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings to ignore")
 
     def node_env(self, label: str) -> dict[str, str]:

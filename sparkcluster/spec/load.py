@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec import Spec, beside, check, compose, library, messages
+from sparkcluster.spec import Spec, beside, check, compose, library, messages, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, parse, shown
 from sparkcluster.spec.inventory import Inventory
@@ -28,13 +28,19 @@ _Model = TypeVar("_Model", bound=Section)
 
 
 def load(
-    inventory_path: Path, playbook: str | None = None, *, set_: Assignments | None = None, starts: bool = True
+    inventory_path: Path,
+    playbook: str | None = None,
+    *,
+    set_: Assignments | None = None,
+    starts: bool = True,
+    nodes: int | None = None,
 ) -> Spec:
     """The spec that ``inventory_path`` describes.
 
     ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
     directory, then from the inventory's. ``set_`` are keys of the playbook from the command line. ``starts`` is false
-    for commands that only look at what runs, or stop it: they need no permission of the inventory.
+    for commands that only look at what runs, or stop it: they need no permission of the inventory. ``nodes``: of the
+    groups for which the playbook is read; default: as many as they have.
 
     Raises:
         UsageError: a file is missing or cannot be read.
@@ -45,13 +51,15 @@ def load(
     if inventory:
         problems += check.inventory(inventory, document)
         problems += _unreadable(inventory, document)
+        problems += _no_programs(inventory, document, inventory_path.parent) if starts else []
     reference = playbook if playbook is not None else document.data.get("playbook")
     served, served_document, served_path = None, document, inventory_path
     unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
     if isinstance(reference, str) and not unusable:
         try:
             served_path, overlays = _find(reference, inventory_path, document, from_flag=playbook is not None)
-            served, served_document, more = _playbook(served_path, overlays, set_)
+            groups = _group_sizes(inventory) if inventory and nodes is None else [nodes] if nodes else []
+            served, served_document, more = _playbook(served_path, overlays, set_, groups)
             problems += more
             if inventory and served:
                 problems += check.together(inventory, served, document, served_document, starts=starts)
@@ -60,24 +68,17 @@ def load(
         except UsageError:
             if not problems:
                 raise
-    files = _beside(served, served_path, served_document, problems if starts else []) if served else {}
+    lacking = problems if starts else []
+    files = beside.mounted(served, served_path, served_document, lacking) if served else {}
+    built = beside.built(served, served_path, served_document, lacking) if served else None
     if problems or inventory is None or served is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document))
+    return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document), built)
 
 
-def _beside(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> dict[str, beside.Beside]:
-    """What the playbook mounts from the directory of the file that names it; what cannot be read is a problem."""
-    found: dict[str, beside.Beside] = {}
-    places = compose.places(document)
-    for index, mount in enumerate(served.mounts):
-        if mount.source.startswith(beside.PREFIX):
-            key = ("mounts", index, "source")
-            try:
-                found[mount.source] = beside.read(mount.source, Path(places[key][0]) if key in places else path)
-            except beside.NotUsable as error:
-                problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
-    return found
+def _group_sizes(inventory: Inventory) -> list[int]:
+    """Numbers of nodes of its groups, each once."""
+    return sorted({len(group.nodes) for group in inventory.groups} or {len(inventory.nodes)})
 
 
 def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
@@ -89,28 +90,39 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
     return read_playbook(path, overlays)[0]
 
 
-def load_named(reference: str, set_: Assignments | None = None) -> Playbook:
+def load_named(reference: str, set_: Assignments | None = None, nodes: int | None = None) -> Playbook:
     """The playbook of a name or path with overlays after ``+``, with ``set_``; looked up from the current directory.
+
+    ``nodes``: as :func:`read_playbook`.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
     path, overlays = _named(reference, [Path()], other_than=None)
-    return read_playbook(path, overlays, set_)[0]
+    return read_playbook(path, overlays, set_, nodes)[0]
 
 
 def read_playbook(
-    path: Path, overlays: Sequence[str] = (), set_: Assignments | None = None
+    path: Path, overlays: Sequence[str] = (), set_: Assignments | None = None, nodes: int | None = None
 ) -> tuple[Playbook, Document]:
-    """As :func:`load_playbook`, with ``set_``, and the merged document.
+    """As :func:`load_playbook`, with ``set_``, and the merged document; its variant for groups of ``nodes``.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    playbook, document, problems = _playbook(path, overlays, set_)
+    playbook, document, problems = _playbook(path, overlays, set_, [nodes] if nodes else [])
     if problems or playbook is None:
         raise SpecError(_sorted(problems, str(path)))
     return playbook, document
+
+
+def variant_sizes(path: Path, overlays: Sequence[str] = ()) -> list[variants.Sizes]:
+    """Numbers of nodes for which the playbook in ``path`` has variants.
+
+    Raises:
+        UsageError, SpecError: as :func:`load`.
+    """
+    return variants.sizes(_layers(path, overlays))
 
 
 def is_playbook(document: Document) -> bool:
@@ -189,27 +201,47 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def _playbook(
-    path: Path, overlays: Sequence[str], set_: Assignments | None
+    path: Path, overlays: Sequence[str], set_: Assignments | None, groups: Sequence[int]
 ) -> tuple[Playbook | None, Document, list[Problem]]:
-    document = _with_overlays(_extended(path), path, overlays)
-    if set_ is not None:
-        document = set_.put(document)
-    playbook, problems = validate(document, Playbook)
-    if playbook:
-        problems += check.playbook(playbook, document)
-    return playbook, document, problems
+    """The playbook for ``groups`` of so many nodes, its document, and the problems of it and of every variant."""
+    layers = _layers(path, overlays)
+    problems = variants.problems(layers)
+
+    def of(nodes: int | None) -> tuple[Playbook | None, Document]:
+        document = variants.merged(layers, nodes)
+        if set_ is not None:
+            document = set_.put(document)
+        playbook, found = validate(document, Playbook)
+        problems.extend(found + (check.playbook(playbook, document) if playbook else []))
+        return playbook, document
+
+    # What is extended may have more variants than this playbook can use, and a command line is for one run alone.
+    own = variants.sizes([layers[-1 - len(overlays)]]) if set_ is None else []
+    for each in variants.sizes(layers):
+        playbook, document = of(each.low)
+        problems += variants.misfits(each, playbook, document) if playbook and each in own else []
+    chosen = {nodes: of(nodes) for nodes in groups} or {0: of(None)}
+    problems += variants.differ({nodes: document for nodes, (_, document) in chosen.items()}, layers)
+    return (*next(iter(chosen.values())), problems)
 
 
-def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
-    """The document in ``path``, on top of what it extends."""
+def _layers(path: Path, overlays: Sequence[str] = (), above: Sequence[Path] = ()) -> list[Document]:
+    """The document in ``path`` on top of those that it extends, and ``overlays`` on top of it; the lowest first."""
     document = read(path)
     if is_overlay(document):
         name = shown(str(path), 300)[1:-1]
         raise UsageError(f"{name} is an overlay, not a playbook", hint="write PLAYBOOK+OVERLAY")
+    layers = [*_extended(document, [*above, path]), document]
+    for name in overlays:
+        layers.append(_overlay(variants.merged(layers, None), path, name))
+    return layers
+
+
+def _extended(document: Document, chain: Sequence[Path]) -> list[Document]:
+    """What ``document``, in the last file of ``chain``, extends; the lowest first."""
     reference = document.data.get("extends")
     if not isinstance(reference, str) or not reference:
-        return document
-    chain = [*above, path]
+        return []
     if len(chain) > compose.MAX_DEPTH:
         message = f"more than {compose.MAX_DEPTH} levels of extends"
         raise SpecError([document.problem(("extends",), message, "extend a playbook with fewer levels")])
@@ -222,16 +254,16 @@ def _extended(path: Path, above: Sequence[Path] = ()) -> Document:
     if "name" not in document.data:
         message, hint = "a playbook that extends another needs its own name", "add name: …"
         raise SpecError([document.problem(("extends",), message, hint)])
-    return compose.put_on(base, document)
+    return base
 
 
-def _base(reference: str, chain: Sequence[Path]) -> Document:
-    """The merged playbook that the last of ``chain`` extends."""
+def _base(reference: str, chain: Sequence[Path]) -> list[Document]:
+    """The layers of the playbook that the last of ``chain`` extends."""
     path, overlays = _named(reference, [chain[-1].parent], other_than=chain[-1])
     _stays_inside(path, [chain[0].parent])
     if any(path.resolve() == other.resolve() for other in chain):
         raise UsageError("circular extends", hint=" extends ".join(each.name for each in (*chain, path)))
-    return _with_overlays(_extended(path, chain), path, overlays)
+    return _layers(path, overlays, chain)
 
 
 def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
@@ -243,26 +275,23 @@ def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
         )
 
 
-def _with_overlays(document: Document, path: Path, overlays: Sequence[str]) -> Document:
-    """``document`` with ``overlays`` applied in order; raises UsageError for one that it does not allow."""
+def _overlay(document: Document, path: Path, name: str) -> Document:
+    """The overlay ``name`` of the playbook ``document`` in ``path``; raises UsageError if that does not allow it."""
     listed = allowed_overlays(document)
-    for name in overlays:
-        if name not in listed:
-            may = f"allowed: {', '.join(listed)}" if listed else "it allows none"
-            raise UsageError(
-                f"the playbook {path.stem} does not allow the overlay {shown(name)}",
-                hint=f"{may}; to allow it, write a playbook with extends: {path.stem} and overlays: [{name}]",
-            )
-        file = library.overlay(name, [path.parent])
-        _stays_inside(file, [path.parent, path.parent.parent / "overlays"])
-        top = read(file)
-        if not is_overlay(top):
-            raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])
-        stem = document.data.get("name")
-        data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
-        top = dataclasses.replace(top, data={"name": f"{stem}-{name}", **data})
-        document = compose.put_on(document, top)
-    return document
+    if name not in listed:
+        may = f"allowed: {', '.join(listed)}" if listed else "it allows none"
+        raise UsageError(
+            f"the playbook {path.stem} does not allow the overlay {shown(name)}",
+            hint=f"{may}; to allow it, write a playbook with extends: {path.stem} and overlays: [{name}]",
+        )
+    file = library.overlay(name, [path.parent])
+    _stays_inside(file, [path.parent, path.parent.parent / "overlays"])
+    top = read(file)
+    if not is_overlay(top):
+        raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])
+    stem = document.data.get("name")
+    data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
+    return dataclasses.replace(top, data={"name": f"{stem}-{name}", **data})
 
 
 def _named(reference: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
@@ -319,6 +348,23 @@ def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
         if not readable:
             message = f"{shown(identity)[1:-1]} is missing or cannot be read"
             out.append(document.problem(path, message, "give the path of the private key, such as ~/.ssh/id_ed25519"))
+    return out
+
+
+def _no_programs(inventory: Inventory, document: Document, directory: Path) -> list[Problem]:
+    """Problems of ``after_ready``: paths, from ``directory``, that cannot be executed."""
+    out = []
+    for index, (program, *_) in enumerate(inventory.after_ready):
+        path = directory / program
+        if "/" in program and not (path.is_file() and os.access(path, os.X_OK)):
+            file = shown(str(path), 200)[1:-1]
+            message, hint = (
+                f"there is no file {file}",
+                "give its path from the inventory's directory, or a name on PATH",
+            )
+            if path.is_file():
+                message, hint = f"{file} is not executable", f"chmod +x {file}"
+            out.append(document.problem(("after_ready", index), message, hint))
     return out
 
 

@@ -21,6 +21,7 @@ PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "letters, digits and . _ - only, starting with a letter or digit",
     r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$': "an absolute path or one from ~/, without ',' ':' and '\"'",
     r'^(/|~$|~/|\./)[^\x00-\x1f\x7f,:"]*$': "an absolute path or one from ~/ or ./, without ',' ':' and '\"'",
+    r'^\./[^\x00-\x1f\x7f,:"]*$': "a path from ./, which is beside the playbook, without ',' ':' and '\"'",
     r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$': "an absolute path or one from ~/, and :rw after it if it may be written",
     r"^(/|~)[^\x00-\x1f\x7f]*$": "an absolute path or one from ~/",
     r'^/[^\x00-\x1f\x7f,:"]*$': "an absolute path, without ',' ':' and '\"'",
@@ -39,6 +40,9 @@ PATTERNS = {
     "registry.example/engine:v1.0, with no part empty",
     r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$": "letters, digits and . _ : / ~ - only",
     r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$": "a device file, such as /dev/gdrdrv",
+    r"^([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})(:([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9}))?$": "a user by name or "
+    'number, such as "1000:1000" or nobody',
+    r"^([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?$": "a number of nodes, as 2, 2-4 or 2+",
     r"^[A-Z][A-Z_]{2,31}$": "a Linux capability, such as SYS_NICE",
     r"^[A-Za-z][A-Za-z0-9_]*$": "the name of a class, such as Qwen3MoeForCausalLM",
 }
@@ -47,15 +51,27 @@ CHOICES = {
     "interconnect": "must be auto or a section with rails",
     "tensor_parallel": "must be auto or an integer from 1",
 }
+_OF_THE_INVENTORY = (
+    "is a key of the inventory: a playbook runs no commands on the machine that deploys it",
+    "move it to the inventory",
+)
+_NO_ENTRYPOINT = (
+    "cannot be set: a rank starts with sparkcluster's launcher, behind NVIDIA's entrypoint where the image has it",
+    "write what it does first as lines of setup, what it exports under env, and another program under command",
+)
 # Keys that are refused: reason and hint.
-REFUSED = {
+REFUSED: dict[KeyPath, tuple[str, str]] = {
+    ("after_ready",): _OF_THE_INVENTORY,
+    ("after_ready_timeout_s",): _OF_THE_INVENTORY,
+    ("entrypoint",): _NO_ENTRYPOINT,
+    ("container", "entrypoint"): _NO_ENTRYPOINT,
     ("container", "shm_size"): (
         "has no effect: ranks use the node's IPC (docker run --ipc host), and with it the node's /dev/shm",
         "delete this line; it is half of the node's memory, or what sudo mount -o remount,size=16g /dev/shm sets",
     ),
 }
 # Sections whose values may contain secrets.
-_NOT_SHOWN = ("env", "setup", "command")
+_NOT_SHOWN = ("env", "setup", "command", "after_ready")
 
 
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:

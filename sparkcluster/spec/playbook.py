@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.spec.base import Capability, Device, EnvName, FindingCode, MountSource, Name, NodePath, Section
+from sparkcluster.spec.base import (
+    BesidePath,
+    Capability,
+    Device,
+    EnvName,
+    FindingCode,
+    MountSource,
+    Name,
+    NodePath,
+    Section,
+)
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
@@ -25,7 +35,15 @@ Ulimit = Literal[
     "rttime", "sigpending", "stack",
 ]  # fmt: skip
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
+# Neither 00 nor 0x0 is another root.
+_USER = "([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})"
+VARIANT = r"([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?"
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
+
+
+def is_root(user: str) -> bool:
+    """Whether ``user`` of a container (name or number, with or without group; empty by default) is root."""
+    return user.partition(":")[0] in {"", "0", "root"}
 
 
 class Model(Section):
@@ -155,6 +173,19 @@ class Allow(Section):
     reason: str = Field(min_length=8, description="why it is acceptable")
 
 
+class Build(Section):
+    """An image that a node builds, on ``image`` and of a directory beside the playbook; it is copied to the others."""
+
+    context: BesidePath = Field(description="directory beside the playbook, with all that the build needs")
+    dockerfile: Name = Field(
+        "Dockerfile", description="file in it; `ARG BASE` and `FROM $BASE` make it build on the playbook's image"
+    )
+    script: Name | None = Field(
+        None, description="instead of a Dockerfile: shell script in it, which is run in the image, in that directory"
+    )
+    timeout_s: float = Field(3600, gt=0, le=86_400, description="timeout of the build, in seconds")
+
+
 class Container(Section):
     """Docker options in addition to those of every rank."""
 
@@ -166,6 +197,11 @@ class Container(Section):
         default_factory=dict,
         description="limits, soft and hard, such as nofile: 65536; -1: none. Default: memlock -1, stack 64 MiB, "
         "nofile 1048576",
+    )
+    user: str | None = Field(
+        None,
+        pattern=f"^{_USER}(:{_USER})?$",
+        description='user of the ranks, by name in the image or by number, as "1000:1000"; default: the image\'s',
     )
 
 
@@ -213,6 +249,7 @@ class Playbook(Section):
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*([/:@][A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
         description="container image, by tag or digest; not needed with runtime process",
     )
+    build: Build | None = Field(None, description="makes the image that runs of this one, on a node")
     engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")
     served_name: ServedName | None = Field(
         None, description="name of the model in the API; default: its id or directory"
@@ -221,6 +258,10 @@ class Playbook(Section):
         default_factory=list, max_length=16, description="further names of the model in the API"
     )
     nodes: Nodes = Field(default_factory=Nodes, description="on how many nodes a group may serve it")
+    variants: dict[Annotated[str, Field(pattern=f"^{VARIANT}$")], dict[str, Any]] = Field(
+        default_factory=dict,
+        description="other keys for groups of some numbers of nodes: 2, 2-4, or 2+ for 2 and more",
+    )
     tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="tensor parallel size; auto: nodes of the group / pipeline_parallel"
     )
@@ -262,6 +303,17 @@ class Playbook(Section):
         if value not in engines.names():
             raise ValueError(f"must be one of {', '.join(engines.names())}")
         return value
+
+    @property
+    def parts(self) -> int:
+        """Pipeline and data parallel parts, each of as many ranks as the tensor parallel size."""
+        data = self.args.get("data-parallel-size", 1)
+        return self.pipeline_parallel * (data if isinstance(data, int) and data > 0 else 1)
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of a group; None where the number of its nodes decides."""
+        return None if self.tensor_parallel == "auto" else self.tensor_parallel * self.parts
 
     @property
     def kept_caches(self) -> list[Cache]:

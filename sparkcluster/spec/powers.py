@@ -10,13 +10,13 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.document import KeyPath, shown
 from sparkcluster.spec.inventory import Inventory, Permit
-from sparkcluster.spec.playbook import REPOSITORY, Mount, Playbook
+from sparkcluster.spec.playbook import REPOSITORY, Mount, Playbook, is_root
 
 WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
@@ -28,7 +28,15 @@ _SYSTEM = (
 )  # fmt: skip
 _OWN = "~/.cache/sparkcluster/models/"
 _HOME = re.compile(r"~|/root|/home/[^/]+")
-_PERMIT = {"read": "mounts", "write": "mounts", "capability": "capabilities", "device": "devices", "secret": "secrets"}
+_PERMIT = {
+    "read": "mounts",
+    "write": "mounts",
+    "capability": "capabilities",
+    "device": "devices",
+    "secret": "secrets",
+    "build": "builds",
+}
+_BUILDS = "the image, by what runs as root in docker build on a node"
 # Variables of every engine that only set how it computes; a text with = is a variable with that value only.
 _TUNING = """
     CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES HF_HUB_DISABLE_PROGRESS_BARS
@@ -69,13 +77,18 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
     found = [Power("network", "everything that the node can reach (host network)")]
     found.append(Power("image", str(image), asks=image == playbook.image and not _published(playbook)))
+    if playbook.container.user is not None and is_root(playbook.container.user):
+        found.append(Power("user", "root, also where the image has another user", asks=True))
     wanted = [*_paths(playbook, inventory)]
     for index, name in enumerate(playbook.container.cap_add):
         wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
     devices = enumerate(playbook.container.devices)
     wanted += [("device", name, ("container", "devices", index), False, True) for index, name in devices]
+    if playbook.build is not None:
+        wanted.append(("build", playbook.build.context, ("build", "context"), False, True))
     wanted += [("secret", name, ("secrets", index), False, True) for index, name in enumerate(playbook.secrets)]
-    targets: dict[KeyPath, str] = {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
+    targets: dict[KeyPath, str] = {("build", "context"): _BUILDS}
+    targets |= {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
     for kind, what, path, free, asks in wanted:
         refused = never(what, inventory) if _PERMIT[kind] == "mounts" else None
         permitted = None if free or refused else _permitted(kind, what, inventory.permit)
@@ -104,9 +117,12 @@ def permit(powers: list[Power], inventory: Inventory) -> str | None:
     return f"permit: {{{', '.join(keys)}}}" if missing else None
 
 
-def lines(playbook: Playbook, inventory: Inventory) -> list[str]:
-    """What ``playbook`` can do, as it is shown to people: all of it, a text of several lines on as many."""
-    powers = of(playbook, inventory)
+def lines(playbook: Playbook, inventory: Inventory, variants: Iterable[Playbook] = ()) -> list[str]:
+    """What ``playbook`` can do, as it is shown to people: all of it, a text of several lines on as many.
+
+    What its ``variants`` can do beyond that is shown with it.
+    """
+    powers = list(dict.fromkeys(power for each in (playbook, *variants) for power in of(each, inventory)))
     out = ["this recipe can:"]
     for power in powers:
         texts = filter(None, (" ".join(line.split()) for line in power.text.split("\n")))
@@ -124,7 +140,8 @@ def digest(spec: Spec) -> str:
     asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
     written = playbook.model_dump(mode="json", exclude_defaults=True)
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
-    content += sorted(each.mark for each in spec.beside.values())  # other content is asked about again
+    # other content is asked about again
+    content += sorted(each.mark for each in (*spec.beside.values(), *filter(None, [spec.build])))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -17,7 +17,7 @@ from sparkcluster.errors import (
     LeaseLost,
     StageError,
 )
-from sparkcluster.facts.base import Fact, Path
+from sparkcluster.facts.base import Fact, Few, Path
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
@@ -64,7 +64,10 @@ class Pulling(Fact):
 
 
 class Answer(Fact):
-    """One line of a program that stages: how far it is, a file that it lists, or how it ended."""
+    """One line of a program that stages: how far it is, a file that it lists, or how it ended.
+
+    Of a build, ``line`` is the last one of its output, and ``log`` the last ones if it failed.
+    """
 
     bytes: Size | None = None
     total: Size = 0
@@ -74,6 +77,8 @@ class Answer(Fact):
     failed: str | None = None
     kind: str = "other"
     refused: str | None = None
+    line: str | None = None
+    log: Few[str] = ()
 
 
 def heard(alive: Alive, report: Report) -> Report:

@@ -51,7 +51,9 @@ class ImageCopy:
                     self._run.progress(str(error.node), text)
             elif errors:
                 raise combined(errors)
-        if missing and not any(isinstance(error, ImageIncomplete) for error in failed):
+        # What is built is in no registry.
+        may_pull = self._spec.build is None and any(isinstance(error, ImageIncomplete) for error in failed)
+        if missing and not may_pull:
             raise combined(failed)
         self._run.at_once(lambda node: self._pull(node, [each for each in failed if each.node == node]), missing)
 

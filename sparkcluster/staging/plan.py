@@ -32,6 +32,7 @@ class Staging:
         download: nodes that may download it, in order, where no node has it; the one with most bytes first.
         size_bytes: of one copy; None if unknown.
         parts: nodes that have some of its files where none has it whole, the one with most bytes first.
+        built: whether a node builds it where none has it, instead of a download.
     """
 
     what: Artifact
@@ -41,13 +42,14 @@ class Staging:
     download: tuple[str, ...]
     size_bytes: int | None
     parts: tuple[str, ...] = ()
+    built: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The staging as JSON."""
         return {
             "what": self.what,
             "name": self.name,
-            "from": list(self.sources) or "download",
+            "from": list(self.sources) or ("build" if self.built else "download"),
             "parts": list(self.parts),
             "missing": dict(self.missing),
             "size_bytes": self.size_bytes,
@@ -84,6 +86,7 @@ def find_missing(
         download=() if sources or _nowhere(spec, what) else (*parts, *others),
         size_bytes=artifact.size_bytes if artifact is not None else None,
         parts=parts,
+        built=what == "image" and spec.build is not None,
     )
     if found.missing and not found.sources and what == "image" and spec.kept_image and not given:
         raise StageError(

@@ -1,4 +1,4 @@
-"""Downloads on a node, an image or weights, which outlive this connection."""
+"""Downloads on a node, an image or weights, and builds of images, which outlive this connection."""
 
 from __future__ import annotations
 
@@ -60,9 +60,14 @@ def fetch(step: Step, host: Host, request: Request, report: Report) -> Done | Fa
     return _job(step, host, "fetch", request, reported)
 
 
+def build(step: Step, host: Host, request: Request, report: Callable[[Answer], None]) -> Done | Failure:
+    """The end of a build of an image on ``host``, likewise."""
+    return _job(step, host, "build", request, report)
+
+
 def _job(step: Step, host: Host, program: str, request: Request, report: Callable[[Answer], None]) -> Done | Failure:
     """The end of a job on ``host`` that ``program`` starts or follows."""
-    what = {"pull": "pull", "fetch": "download"}[program]
+    what = {"pull": "pull", "fetch": "download", "build": "build"}[program]
 
     def attempt(alive: Alive) -> Done | Failure:
         with stream(host, program, {**request, **step.lease(host.name), "do": what}) as running:

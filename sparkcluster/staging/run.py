@@ -243,7 +243,15 @@ class _Run:
         return self._fresh(staging, nodes, f"{self.given} has not all of it")
 
     def _download(self, staging: Staging) -> Staging:
-        """What is left to stage once a node has downloaded it, or this machine has, where no node reaches the hub."""
+        """What is left to stage once a node has downloaded it, or this machine has, where no node reaches the hub.
+
+        An image of the playbook's own is built instead.
+        """
+        if staging.what == "image" and self.spec.build is not None:
+            from sparkcluster.staging import build  # noqa: PLC0415 - few playbooks have it
+
+            builder = build.on_a_node(self.transfers, self.changer, self.spec, self.spec.build, staging)
+            return self._fresh(staging, [builder], "the build left it out")
         from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
 
         downloads = Downloads(self.transfers, self.spec, staging)

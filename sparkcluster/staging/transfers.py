@@ -37,7 +37,7 @@ _SHOWN_S = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copied:
-    """One artifact that reached one node; ``source`` is a node's name, ``download`` or ``controller``."""
+    """One artifact that reached one node; ``source`` is a node's name, ``download``, ``controller`` or ``build``."""
 
     what: Artifact
     node: str

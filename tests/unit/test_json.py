@@ -11,6 +11,7 @@ import json
 import pytest
 from docgen import json_schemas
 
+from sparkcluster.cli import common
 from sparkcluster.cli.main import COMMANDS, guarded
 from sparkcluster.errors import FoundErrors, LaunchError, OtherPlan, Problem, SpecError
 from sparkcluster.findings import Finding
@@ -97,7 +98,13 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
         "models": {"cluster": "atlas", **models(fleet, one.spec).as_json(), "removed": {"o/m": {"alpha": 5}}},
         "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json(),
         "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
-        "plan": {**one.plan().as_json(), "provisional": False, "findings": [], "differences": [DIFFERENCE.as_json()]},
+        "plan": {
+            **one.plan().as_json(),
+            "provisional": False,
+            "findings": [],
+            "differences": [DIFFERENCE.as_json()],
+            "after_ready": [],
+        },
         "ask": asking.document(asking.ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8)),
     }
     for name, document in found.items():
@@ -105,6 +112,18 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
     assert found["status"]["state"] == "serving"
     assert found["doctor"]["running"]["replies"]["default"]["ttft_s"] == 0.1
     assert found["doctor"]["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
+
+
+def test_plan_has_the_commands_that_would_run_here(printed, world, monkeypatch):
+    cluster = world(after_ready=["./register.sh --model 'a b'", ["sh", "-c", "true; true"]])
+    hosts = {
+        name: FakeHost(name).program("probe", json.loads(facts.model_dump_json()))
+        for name, facts in cluster.facts.items()
+    }
+    monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(hosts))
+    monkeypatch.setattr(common, "load_spec", lambda _: cluster.spec)
+    document = printed("plan", "inventory.yaml")
+    assert document["after_ready"] == [["./register.sh", "--model", "a b"], ["sh", "-c", "true; true"]]
 
 
 def test_errors(printed, tmp_path):

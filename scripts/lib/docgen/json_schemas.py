@@ -97,7 +97,7 @@ def ref(name: str) -> Schema:
 
 STRINGS = many(text())
 # Keywords of Python, so that they cannot be arguments.
-FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download"])]}}
+FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download", "build"])]}}
 CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "secrets", "addresses", "text"])}
 WHY = by_name(text(), "why a node is left out, by node")
 STATES = ["serving", "starting", "degraded", "down"]
@@ -155,6 +155,14 @@ SERVES: dict[str, Any] = {
     "model": text(),
     "seconds": number(),
     "groups": many(record(name=text(), nodes=STRINGS, endpoint=text("ends in /v1"))),
+    "after_ready": many(
+        record(
+            command=STRINGS,
+            seconds=number(),
+            problem=text("why it counts as failed, which changes no exit code; null where it did not", null=True),
+        ),
+        "commands of the inventory that ran on the controller, in order",
+    ),
 }
 SPEED = record(before=number("tokens/s", null=True), after=number("tokens/s", null=True))
 SWITCHED: dict[str, Any] = {
@@ -182,7 +190,7 @@ DOCUMENTS: dict[str, Schema] = {
                 ),
                 "of SpecError: every problem in an inventory or playbook",
             ),
-            log=many(text(), "of LaunchError: last log lines of the rank that failed"),
+            log=many(text(), "of LaunchError: last log lines of the rank that failed; of BuildFailed: of the build"),
             difference=many(
                 text(), "of OtherPlan: what differs from the plan that serves, each line with class and cost"
             ),
@@ -228,7 +236,7 @@ DOCUMENTS: dict[str, Schema] = {
         "of upgrade --dry-run, what would be done: in place of state and what follows",
         _optional=(
             *("state", "changed", "release", "model", "seconds", "groups", "from", "downtime_s", "speed"),
-            "moved_bytes",
+            *("moved_bytes", "after_ready"),
             *(
                 "dry_run",
                 "differences",
@@ -344,6 +352,7 @@ DOCUMENTS: dict[str, Schema] = {
         hash=text(),
         model=text(),
         image=text(null=True),
+        after_ready=many(STRINGS, "commands that would run on the controller, as lists of arguments"),
         endpoints=by_name(text(), "by group"),
         groups=many(STRINGS, "names of the nodes of each group, head first"),
         nodes=by_name(

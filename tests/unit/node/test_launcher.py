@@ -45,6 +45,7 @@ class Image:
         for folder in (self.bin, self.site, self.rank):
             folder.mkdir()
         (self.rank / "entry.py").write_text(standalone("launcher", "vllm"))
+        self.prefix: list[str] = []
         # what the engine was started with
         self.seen = root / "seen.json"
         script(
@@ -115,7 +116,7 @@ class Image:
     def start(self, document: dict[str, Any], **env: str) -> subprocess.Popen[str]:
         (self.rank / "launcher.json").write_text(json.dumps(document))
         return subprocess.Popen(
-            [PYTHON, str(self.rank / "entry.py"), str(self.rank / "launcher.json")],
+            [*self.prefix, PYTHON, str(self.rank / "entry.py"), str(self.rank / "launcher.json")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -180,6 +181,32 @@ def test_a_setup_line_that_hangs_is_ended(image: Image) -> None:
     code, output = image.run(image.document(setup=["sleep 60"], setup_timeout_s=0.2))
     assert code == 3
     assert "setup line 1 did not finish within" in output[-1]
+
+
+def test_weights_that_the_user_of_the_container_cannot_read_are_named(image: Image) -> None:
+    folder = image.root / "hf" / "hub" / "models--owner--model"
+    snapshot, blobs = folder / "snapshots" / "0123abc", folder / "blobs"
+    for each in (snapshot, blobs, folder / "refs"):
+        each.mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0123abc")
+    (blobs / "f00").write_text("{}")
+    (snapshot / "config.json").symlink_to("../../blobs/f00")
+    (snapshot / "missing.json").symlink_to("../../blobs/missing")
+    document = image.document(model={"id": "owner/model", "revision": "main"}, runtime="docker")
+    # to root every file is open, but for these capabilities
+    image.prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    for closed, named in ((blobs / "f00", snapshot / "config.json"), (folder / "refs" / "main",) * 2, (folder,) * 2):
+        mode = closed.stat().st_mode
+        closed.chmod(0)
+        code, lines = image.run(document, HF_HOME=str(image.root / "hf"))
+        closed.chmod(mode)
+        assert (code, lines[-1]) == (
+            6,
+            f"[sparkcluster] error: user {os.geteuid()} of the container cannot read {named}",
+        )
+    code, lines = image.run(document, HF_HOME=str(image.root / "hf"))
+    assert code == 0, lines
+    assert image.seen.exists()
 
 
 def test_an_engine_that_is_not_there(image: Image) -> None:

@@ -296,6 +296,29 @@ def test_for_root_nothing_moves(two, cluster, user):
     assert build(cluster(TWO), changed) == build(cluster(TWO), two())
 
 
+@pytest.mark.parametrize(
+    ("user", "of_image", "home"),
+    [
+        ("2000:2000", "", "/sparkcluster/home"),
+        ("vllm", "0", "/sparkcluster/home"),
+        ("0", "2000", "/root"),
+        ("root", "", "/root"),
+    ],
+)
+def test_the_user_of_the_playbook_is_that_of_the_rank_and_has_caches_of_its_own(two, cluster, user, of_image, home):
+    facts = {
+        name: own.model_copy(update={"image": own.image.model_copy(update={"user": of_image})})
+        for name, own in two().items()
+    }
+    own = cluster(TWO, playbook={"container": {"user": user}})
+    container = build(own, facts).nodes["alpha"].containers[0]
+    assert container.argv[container.argv.index("--user") + 1] == user
+    of_user = [each for each in mounts(container) if f"-user-{user.replace(':', '-')}/" in each]
+    assert [each for each in mounts(container) if "/caches/" in each] == of_user
+    assert all(f"target={home}/" in each for each in of_user)
+    assert bool(container.shared) is (home != "/root")
+
+
 def test_weights_below_the_home_of_root_are_seen_where_another_user_can_read_them(two, cluster):
     facts = {
         name: own.model_copy(
@@ -320,6 +343,17 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
     assert dropped == ({"NET_RAW"} if playbook else {"NET_RAW", "MKNOD"})
     assert argv[argv.index("--pull") + 1] == "never"
     assert {"--init", "--detach"} <= set(argv)
+
+
+def test_the_plan_names_an_image_that_is_built_by_its_content(two, cluster):
+    spec = cluster(TWO, playbook={"build": {"context": "./mod"}})
+    first, other = (dataclasses.replace(spec, build=beside.Beside("./mod", mark, "mod", ())) for mark in ("aa", "bb"))
+    missing = {name: own.model_copy(update={"image": None}) for name, own in two().items()}
+    plan = build(first, missing)
+    assert plan.image == first.image
+    assert plan.image.startswith("sparkcluster-build:")
+    assert first.image in plan.nodes["alpha"].containers[0].argv
+    assert build(other, missing).hash != plan.hash
 
 
 def test_devices_and_limits_of_the_playbook_are_added(two, cluster):

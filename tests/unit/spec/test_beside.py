@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from sparkcluster.errors import SpecError
+from sparkcluster.release.outcome import origin_of
+from sparkcluster.release.way_back import spec_of
 from sparkcluster.spec import powers
 from sparkcluster.spec.beside import NotUsable, read
 from sparkcluster.spec.load import load
@@ -96,3 +100,59 @@ def test_a_mistake_is_told_with_its_line(here):
         load(here / "inventory.yaml")
     (problem,) = caught.value.problems
     assert (Path(str(problem.file)).name, problem.line) == ("playbook.yaml", 6)
+
+
+@pytest.fixture
+def mod(here):
+    """The same with an image that is built of ``mod``; ``write`` changes what it has, and returns what is read then."""
+    (here / "mod").mkdir()
+    (here / "mod/Dockerfile").write_text("ARG BASE\nFROM $BASE\n")
+    with (here / "inventory.yaml").open("a") as inventory:
+        inventory.write("permit: {builds: [./mod]}\n")
+
+    def write(keys="context: ./mod", image="vllm/vllm-openai:v0.18.0"):
+        (here / "playbook.yaml").write_text(
+            f"name: mine\nmodel: {{id: Qwen/Qwen3-8B}}\nimage: {image}\nbuild: {{{keys}}}\n"
+        )
+        return load(here / "inventory.yaml")
+
+    return write
+
+
+def test_an_image_that_is_built_has_a_name_of_what_it_is_made_of(here, mod):
+    spec = mod()
+    assert re.fullmatch(r"sparkcluster-build:[0-9a-f]{16}", spec.image)
+    assert mod().image == spec.image
+    (here / "mod/install.sh").write_text("pip install x")
+    names = {mod().image, mod("context: ./mod, script: install.sh").image, mod(image="vllm/vllm-openai:v0.19.0").image}
+    assert len({spec.image, *names}) == 4
+    assert powers.digest(mod()) != powers.digest(spec)
+    # Of a kept release its kept image runs; files are of what can be read, for who stops or looks.
+    assert dataclasses.replace(spec, kept_image="sparkcluster/atlas:000003").image == "sparkcluster/atlas:000003"
+    (here / "mod/Dockerfile").unlink()
+    assert load(here / "inventory.yaml", starts=False).build is None
+
+
+def test_what_can_be_built_is_inside_of_the_playbooks_directory_and_there(here, mod):
+    (here.parent / "elsewhere").mkdir(exist_ok=True)
+    (here.parent / "elsewhere/Dockerfile").write_text("FROM scratch")
+    (here / "link").symlink_to(here.parent / "elsewhere")
+    for keys, said in (
+        ("context: ./no", "there is no"),
+        ("context: ./link", "leads out of the playbook's directory"),
+        ("context: ./mod/../..", "leads out"),
+        ("context: ./mod/Dockerfile", "has no Dockerfile"),
+        ("context: ./mod, dockerfile: Other", "has no Other"),
+        ("context: ./mod, script: install.sh", "has no install.sh"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            mod(keys)
+        assert [problem for problem in caught.value.problems if said in str(problem)], keys
+
+
+def test_a_release_and_a_switch_that_was_cut_off_know_the_image_that_was_built(mod):
+    spec = mod()
+    known = spec_of(spec, json.loads(json.dumps(origin_of(spec))), "the switch")
+    assert known.image == spec.image
+    assert known.beside == {}
+    assert known.build.members == ()

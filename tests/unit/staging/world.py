@@ -32,6 +32,7 @@ class World:
         self._spark, self._cluster = spark, cluster
         self.reports: list[tuple[str, str]] = []
         self.playbook: dict = {}
+        self.build = None
         self.served = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
         self.place = lambda host: host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
 
@@ -80,6 +81,7 @@ class World:
         facts = self.facts()
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
+        spec = dataclasses.replace(spec, build=self.build)
         changer = Changer(
             Fleet(self.nodes), cluster="atlas", state_dir=self.lease.state_dir, epochs=dict.fromkeys(self.nodes, epoch)
         )

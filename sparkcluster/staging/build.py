@@ -1,0 +1,72 @@
+"""Builds the image of a playbook with ``build`` on one node; from there it is copied as any image."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from sparkcluster.errors import BuildFailed, StageError
+from sparkcluster.report import count
+from sparkcluster.runtime import Changer
+from sparkcluster.spec import Spec
+from sparkcluster.spec.beside import Beside
+from sparkcluster.spec.playbook import Build
+from sparkcluster.staging import beside
+from sparkcluster.staging.copy import Answer, Failure, stage_error
+from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.pull import build
+from sparkcluster.staging.transfers import Transfers
+
+
+def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, staging: Staging) -> str:
+    """Send ``files`` to the first node that lacks the image, and build it there; returns that node.
+
+    Raises:
+        BuildFailed: the build failed; with its last lines.
+        StageError: the files did not reach the node, or it stayed silent; a build that was begun goes on there.
+        LeaseLost: another operator has the lease.
+    """
+    node, begin = staging.download[0], time.monotonic()
+    facts, wanted = run.facts[node], spec.playbook.build or Build(context=files.source)
+    if files.mark not in facts.files:
+        if not files.members:
+            raise StageError(
+                f"no node has the image {staging.name}, and {files.source} is gone, of which it was built",
+                node=node,
+                step="stage image",
+                hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
+            )
+        sent = Staging("files", files.source, (), ((node, "missing"),), (), files.size_bytes)
+        run.copied += beside.stage(changer, {node: facts}, files, sent, run.progress)
+    run.shown.note(f"building {staging.name} on {node}, of {spec.playbook.image} and {files.source}")
+    log: list[str] = []
+    request = {
+        "reference": staging.name,
+        "base": spec.playbook.image,
+        "folder": files.place(facts.state_dir),
+        "dockerfile": wanted.dockerfile,
+        "script": wanted.script,
+        "limit_s": wanted.timeout_s,
+    }
+    done = build(run.step("image"), run.fleet[node], request, partial(_told, run, node, begin, log))
+    if isinstance(done, Failure) and done.kind == "build":
+        what = wanted.script or wanted.dockerfile
+        raise BuildFailed(
+            f"{files.source} could not be built on {node}: {done.text}",
+            node=node,
+            step="stage image",
+            hint=f"change {files.source}/{what}, then run this again; nothing else was changed",
+            log=log,
+        )
+    if isinstance(done, Failure):
+        raise stage_error(run.step("image"), done)
+    run.record("image", node, "build", 0, begin)
+    return node
+
+
+def _told(run: Transfers, node: str, begin: float, log: list[str], last: Answer) -> None:
+    if last.log:
+        log[:] = last.log
+    if last.line is not None:
+        minutes = int(time.monotonic() - begin) // 60
+        run.progress(node, f"building, {count(minutes, 'minute')}: {last.line}")

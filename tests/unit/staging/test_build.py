@@ -1,0 +1,188 @@
+"""An image that one node builds: once, of what is beside the playbook, and copied to the others as any."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli.output import render_error
+from sparkcluster.errors import BuildFailed, StageError
+from sparkcluster.probing.collect import Collected
+from sparkcluster.spec.beside import read
+from sparkcluster.staging import build as module
+from sparkcluster.staging import pull as pulling
+from sparkcluster.staging import transfers
+from tests.unit.conftest import describe
+from tests.unit.staging.archives import tar
+from tests.unit.staging.conftest import Breaking, Shown
+from tests.unit.staging.world import IMAGE
+
+DOCKERFILE = "ARG BASE\nFROM $BASE\nRUN pip install patch\n"
+
+
+@pytest.fixture
+def build(world, monkeypatch, tmp_path):
+    """``build(**keys)``: stages the image of a playbook with those keys of ``build``."""
+    (tmp_path / "mod").mkdir()
+    (tmp_path / "mod" / "Dockerfile").write_text(DOCKERFILE)
+    (tmp_path / "mod" / "patch.py").write_text("x = 1\n")
+    (tmp_path / "mod" / ".env").write_text("TOKEN=x\n")
+    for host in world.nodes.values():
+        (host.docker / "prepared").write_bytes(tar(IMAGE.oci()))
+
+    def collected(_, spec, names):
+        for name in names:
+            if spec.image in world.nodes[name].images():
+                world.has_image(name)
+        return Collected({name: world.facts()[name] for name in names}, {})
+
+    monkeypatch.setattr(transfers, "collect_facts", collected)
+
+    def run(**keys):
+        world.playbook = {"build": {"context": "./mod", **keys}}
+        world.build = read("./mod", tmp_path / "playbook.yaml")
+        run.shown = Shown()
+        return world.stage(what=["image"], report=run.shown)
+
+    return run
+
+
+def builds(world):
+    return {
+        name: calls
+        for name, host in world.nodes.items()
+        if (calls := [each for each in host.docker_calls() if each[0] == "build"])
+    }
+
+
+def test_one_node_builds_it_and_all_have_it(build, world) -> None:
+    done = build()
+    (call,) = builds(world)["a"]
+    assert builds(world).keys() == {"a"}
+    name = call[call.index("--tag") + 1]
+    assert name.startswith("sparkcluster-build:")
+    assert call[call.index("--build-arg") + 1] == "BASE=vllm/vllm-openai:v0.18.0"
+    assert {host.images()[name] for host in world.nodes.values()} == {IMAGE.id}
+    seen = json.loads((world.nodes["a"].docker / "seen").read_text())
+    assert seen["dockerfile"] == DOCKERFILE
+    assert seen["files"] == ["Dockerfile", "patch.py"]  # what is hidden stays here
+    assert seen["environ"]["BUILDX_BUILDER"] == "default"
+    copied = [(each.what, each.node, each.source) for each in done.copied]
+    assert copied[:2] == [("files", "a", "controller"), ("image", "a", "build")]
+    assert done.stagings[0].as_json()["from"] == "build"
+    assert any(line.startswith(f"building {name} on a") for line in build.shown.notes)
+    assert any("building, 0 minutes: " in text for _, text in world.reports)
+    build()
+    assert len(builds(world)["a"]) == 1
+
+
+def test_other_content_another_base_and_another_file_are_other_images(build, world, tmp_path) -> None:
+    (tmp_path / "mod" / "Other").write_text(DOCKERFILE)
+    for change in ({}, {"dockerfile": "Other"}, {"script": "patch.py"}):
+        for changes in world.changes.values():
+            changes["image"] = None
+        build(**change)
+    (tmp_path / "mod" / "patch.py").write_text("x = 2\n")
+    for changes in world.changes.values():
+        changes["image"] = None
+    build()
+    calls = builds(world)["a"]
+    assert len({call[call.index("--tag") + 1] for call in calls}) == len(calls) == 4
+
+
+def test_a_script_is_run_in_the_image(build, world) -> None:
+    build(script="patch.py")
+    lines = json.loads((world.nodes["a"].docker / "seen").read_text())["dockerfile"].splitlines()
+    assert lines[:2] == ["ARG BASE", "FROM $BASE"]
+    assert lines[-1] == "RUN cd /sparkcluster-build && sh ./patch.py"
+
+
+def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world, capsys) -> None:
+    (world.nodes["a"].docker / "failing").touch()
+    with pytest.raises(BuildFailed, match=r"\./mod could not be built on a: docker build: exit code 1") as caught:
+        build()
+    error = caught.value
+    assert (error.exit_code, error.node, error.step) == (1, "a", "stage image")
+    assert len(error.log) == 20
+    assert error.log[-1].startswith("ERROR: failed to solve")
+    assert error.as_json()["error"]["log"] == list(error.log)
+    assert builds(world).keys() == {"a"}
+    assert [host.image_ids() for host in world.nodes.values()] == [set(), set(), set()]
+    render_error(error)
+    told = capsys.readouterr().err
+    assert "  | #39 step" in told
+    assert "change ./mod/Dockerfile" in told
+
+
+def test_a_build_has_a_limit(build, world) -> None:
+    (world.nodes["a"].docker / "endless").touch()
+    with pytest.raises(BuildFailed, match=r"it took longer than 1 s \(timeout_s\)"):
+        build(timeout_s=1.0)
+
+
+def test_a_build_goes_on_where_the_connection_breaks_and_is_followed_again(build, world, monkeypatch) -> None:
+    (world.nodes["a"].docker / "slow").touch()
+    real, made = pulling.stream, []
+
+    def start(host, module, request):
+        made.append(real(host, module, request))
+        return Breaking(made[-1], "a") if len(made) == 1 else made[-1]
+
+    monkeypatch.setattr(pulling, "stream", start)
+    done = build()
+    assert ("image", "a", "build") in [(each.what, each.node, each.source) for each in done.copied]
+    assert len(made) == 2
+    assert len(builds(world)["a"]) == 1
+
+
+def test_ctrl_c_ends_the_build(build, world, monkeypatch) -> None:
+    (world.nodes["a"].docker / "endless").touch()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_told", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    (ended,) = Path(world.lease.state_dir).glob("builds/*/end.json")
+    until = time.monotonic() + 10
+    while not (text := ended.read_text().strip()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert "cancelled" in text
+
+
+def test_a_node_whose_name_has_no_image_afterwards_is_an_error(build, world) -> None:
+    (world.nodes["a"].docker / "prepared").write_bytes(tar([("manifest.json", b"[]")]))
+    with pytest.raises(BuildFailed, match="docker build ended without the image"):
+        build()
+
+
+def test_files_that_are_gone_are_named(build, world, tmp_path) -> None:
+    """As of a release that was recorded, whose image no node has any more."""
+    world.playbook = {"build": {"context": "./mod"}}
+    world.build = dataclasses.replace(read("./mod", tmp_path / "playbook.yaml"), members=())
+    with pytest.raises(StageError, match=r"\./mod is gone, of which it was built"):
+        world.stage(what=["image"])
+    assert builds(world) == {}
+
+
+def test_what_was_built_is_never_pulled(build, world, tmp_path) -> None:
+    """A registry may have its name: a node whose copy is broken is an error, as for an image of no registry."""
+    build()
+    name = next(iter(world.nodes["a"].images()))
+    world.changes["b"]["image"] = world.changes["c"]["image"] = None
+    for host in (world.nodes["b"], world.nodes["c"]):
+        (host.docker / "refs" / name).unlink()
+        (host.docker / "images" / IMAGE.id).unlink()
+    world.changes["a"]["docker"] = {**describe()["docker"], "containerd_store": True}
+    broken = [
+        entry for entry in IMAGE.oci() if entry[0] in ("index.json", "manifest.json") or b"schemaVersion" in entry[1]
+    ]
+    (world.nodes["a"].docker / "sent").write_bytes(tar(broken))
+    with pytest.raises(StageError, match="the image's archive lacks"):
+        build()
+    assert not [pull for host in world.nodes.values() for pull in host.engine.pulls]
