@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.recipes import write
+from sparkcluster.recipes import formats, write
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, playbook
@@ -38,10 +39,11 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def convert(text: str, source: str, *, name: str | None = None) -> Imported:
-    """Make a playbook of a recipe in YAML, or of a command or script that starts an engine.
+def convert(text: str, source: str, *, name: str | None = None, choices: Mapping[str, str] | None = None) -> Imported:
+    """Make a playbook of a recipe in YAML or JSON, or of a command or script that starts an engine.
 
-    The playbook says that it comes from ``source``; its name is by default the container's, or the model's.
+    The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``choices``
+    has values by name where the text leaves something open, as ``--define NAME=VALUE`` gives them.
 
     Raises:
         UsageError: nothing in it starts an engine, or it needs what no playbook may have.
@@ -51,8 +53,7 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
-    recipes = [importer for importer in importers if importer.is_recipe(text)]
-    document, notes = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
+    document, notes = formats.read(text, source, importers, choices or {}) or _script(text, source, importers)
     if name is not None:
         document["name"] = name
     notes = list(dict.fromkeys(notes))

@@ -24,7 +24,8 @@ Ulimit = Literal[
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
     "rttime", "sigpending", "stack",
 ]  # fmt: skip
-ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
+SERVED_NAME = "[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*"
+ServedName = Annotated[str, Field(pattern=f"^{SERVED_NAME}$")]
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
 

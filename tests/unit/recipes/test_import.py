@@ -195,7 +195,9 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         (line("org/m", options=["--wonder"]), "unknown option"),
         (line("org/m", "--api-key", "sk-12345678"), "api.key"),
         (line("org/m", "--config", "x.yaml"), "under args"),
-        (line("org/m", "--served-model-name", "a", "b"), "more names of the model: b"),
+        (line("org/m", "--served-model-name", "a", "b c"), "more names of the model: b c"),
+        (line("org/m", options=["--ulimit", "nofile=1024:4096"]), "--ulimit nofile=1024:4096"),
+        (line("org/m", options=["--device", "/dev/ttyS0:/dev/serial"]), "--device /dev/ttyS0:/dev/serial"),
         ("docker run vllm/vllm-openai:nightly org/m --max-model-len $LEN", "LEN"),
         ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "here-document EOF"),
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
@@ -273,6 +275,19 @@ def test_ways_to_write_a_flag(words, args):
 def test_ways_to_start_it(text, image, model):
     document = convert(text, "x.sh").document
     assert (document.get("image"), document["model"]) == (image, model)
+
+
+def test_what_playbooks_have_keys_for():
+    options = ["--cap-add", "CAP_SYS_NICE", "--device=/dev/gdrdrv:/dev/gdrdrv:rw", "--device", "/dev/infiniband"]
+    limits = ["memlock=-1", "stack=67108864:67108864", "nofile=65536", "nproc=-1:-1"]
+    for limit in limits:
+        options += ["--ulimit", limit]
+    made = convert(line("org/m", "--served-model-name", "a", "b", "a", "org/m", options=options), "x.sh")
+    assert made.document["container"] == {
+        "cap_add": ["SYS_NICE"], "devices": ["/dev/gdrdrv"], "ulimits": {"nofile": 65536, "nproc": -1},
+    }  # fmt: skip
+    assert (made.document["served_name"], made.document["aliases"]) == ("a", ["b", "org/m"])
+    assert made.notes == ()
 
 
 EXTRA = "ARGS='--max-num-seqs 4 --enforce-eager'\nvllm serve org/m $ARGS \"--chat-template=$NAME.jinja\""
