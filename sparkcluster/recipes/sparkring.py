@@ -16,6 +16,7 @@ from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, name_of, playbook
 from sparkcluster.recipes.shell import shown
 from sparkcluster.recipes.structured import Fields, Format, Read, short
+from sparkcluster.spec.secret_patterns import names_secret
 
 _PROFILE, _RECIPE = "sparkring-runtime-profile/v1", "sparkring-recipe/v1"
 # What the site file's serving section sets (sparkring_runtime.py, start_actions), as flags.
@@ -141,7 +142,7 @@ def _variables(env: Fields, container: Container, notes: list[str]) -> None:
             notes.append(f"environment: {name}: sparkring takes it out of the image's, which a playbook cannot")
         elif not isinstance(value, str):
             raise env.fault(name, "must be text or null", "quote it")
-        elif _open(value):
+        elif _open(value) and not names_secret(name):
             notes.append(
                 f"environment: {shown(f'{name}={value}')}: it differs between nodes; sparkcluster does not set it"
             )

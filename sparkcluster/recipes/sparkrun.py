@@ -18,6 +18,7 @@ from sparkcluster.recipes.serve import Importer, name_of
 from sparkcluster.recipes.shell import shown
 from sparkcluster.recipes.sparkrun_container import environment, options, revisions, snapshots, unseen
 from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, short, started
+from sparkcluster.spec.secret_patterns import holds_secret
 
 OWN_KEYS = frozenset(
     {
@@ -238,6 +239,11 @@ def _hooks(top: Fields, config: Mapping[str, str], model: str) -> tuple[list[str
             notes.append(f"{what}: put it beside the playbook, and write mounts: a source that begins with ./")
         elif isinstance(entry, str):
             line = snapshots(_filled(top, "pre_exec", entry, config).strip(), model, notes, inside=True)
+            if holds_secret(line):
+                notes.append(
+                    f"pre_exec: {short(line)}: it has a secret, which a playbook must not; list it under secrets"
+                )
+                continue
             # sparkrun runs each in bash, setup lines are run by sh.
             plain = re.fullmatch(r"[\w ./:=@%+,~'-]*", line) and line.count("'") % 2 == 0
             setup.append(line if plain else f"bash -c {shlex.quote(line)}")

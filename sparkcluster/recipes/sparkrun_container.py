@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkcluster.recipes.shell import shown
 from sparkcluster.recipes.structured import Fields, short
+from sparkcluster.spec.secret_patterns import names_secret
 
 CACHE = "/cache/huggingface"
 """Where sparkrun mounts the cache (models/download.py), and what HF_HOME is in its containers."""
@@ -56,7 +57,7 @@ def environment(env: Fields, notes: list[str]) -> dict[str, str | None]:
         text = env.written(name)
         if value is None:
             notes.append(f"env: {shown(name)}: it is empty, which sparkrun sets to None")
-        if _VARIABLE.search(text):
+        if _VARIABLE.search(text) and not names_secret(name):
             what = shown(f"env: {name}={text}")
             notes.append(f"{what}: sparkrun takes it from its own environment; write its value under env")
         else:

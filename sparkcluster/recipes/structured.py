@@ -46,6 +46,8 @@ def is_structured(text: str, source: str) -> bool:
     if suffix in _DATA | _TEXT:
         return suffix in _DATA
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if any(line.startswith("```") for line in lines):
+        return False  # a page with blocks of code
     if lines and lines[0].rstrip() == "---":
         lines = lines[1:]
         if any(line.rstrip() == "---" for line in lines):
@@ -77,7 +79,7 @@ def load(text: str, source: str) -> Fields:
 def _repeated(problem: Problem, lines: Sequence[str]) -> bool:
     """Whether a key is there twice with the same value on the same line, which changes nothing."""
     first = re.match(r"duplicate key, first in line (\d+)", problem.message)
-    if not first:
+    if not first or int(first[1]) == problem.line:
         return False
     line = lines[problem.line - 1]
     return line == lines[int(first[1]) - 1] and bool(re.search(r":[ \t]+[^\s|>&*{\[]\S*[ \t]*$", line))

@@ -17,6 +17,7 @@ from sparkcluster.recipes.serve import Importer, name_of
 from sparkcluster.recipes.shell import shown
 from sparkcluster.recipes.sparkrun import OWN_KEYS
 from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, started
+from sparkcluster.spec.secret_patterns import names_secret
 
 _KEYS = frozenset(
     {
@@ -56,7 +57,7 @@ def fits(data: Mapping[str, Any]) -> bool:
         return version is not None
     if version is None and (OWN_KEYS & data.keys() or "{{" not in command):
         return False
-    return not _faults(command, defaults)
+    return not _faults(command, {"tensor_parallel": 1, **defaults})
 
 
 def read(top: Fields, choices: Mapping[str, str], importer: Importer) -> Read:
@@ -72,14 +73,12 @@ def read(top: Fields, choices: Mapping[str, str], importer: Importer) -> Read:
     lost: list[str] = []
     env = _environment(top.mapping("env"), lost)
     # The runner takes one rank in solo mode whatever the recipe says, and drops the executor there.
-    alone = dict(choices) if "tensor_parallel" in choices else {**choices, "tensor_parallel": "1"}
-    texts = {"one": _filled(top, written, defaults, alone), "several": _filled(top, written, defaults, choices)}
-    if solo:
-        texts["one"] = re.sub(r"--distributed-executor-backend\s+\S+", "", texts["one"])
+    filling = {"one": {"tensor_parallel": "1", **choices}, "several": choices}
     made: dict[str, Read] = {}
     for name in ("one",) if solo else ("several",) if cluster else ("one", "several"):
-        # The runner strips the last backslash; env is exported in front of the command.
-        text = texts[name].rstrip().rstrip("\\")
+        # The runner strips the last backslash.
+        text = _filled(top, written, defaults, filling[name]).rstrip().rstrip("\\")
+        text = re.sub(r"--distributed-executor-backend\s+\S+", "", text) if name == "one" else text
         made[name] = started(top, Container(image=image, env={**env}), text, importer, lost=lost)
     document, notes = made["one" if solo else "several"]
     if solo and ranks(document) != 1:
@@ -129,7 +128,7 @@ def _environment(env: Fields, notes: list[str]) -> dict[str, str]:
         text = env.written(name)
         if value is None:
             notes.append(f"env: {shown(name)}: it is empty, which the recipe's runner exports as None")
-        if _EXPANDED.search(text):
+        if _EXPANDED.search(text) and not names_secret(name):
             notes.append(
                 f"{shown(f'env: {name}={text}')}: the shell in the container expands it; write its value under env"
             )

@@ -141,17 +141,17 @@ def _strategy(top: Fields, choices: Mapping[str, str], nodes: int) -> str:
         return gate.data[key[0]] != "unsupported" if key else name in listed
 
     usable = [name for name in (_SINGLE if nodes == 1 else _MULTI) if supported(name)]
+    if not usable:
+        sparks = f"{nodes} Spark{'' if nodes == 1 else 's'}"
+        message = f"the recipe has no strategy for {sparks}: it has {', '.join(listed) or 'none'}"
+        hint = f"imported are {', '.join(_SINGLE)} on one Spark and {', '.join(_MULTI)} on several (--define nodes=N)"
+        raise top.fault("compatible_strategies", message, hint)
     picked = chosen(top, "strategy", usable, choices, "compatible_strategies")
     if picked is not None:
         return picked
     preferred = top.optional_text("default_strategy") or ""
     if nodes > 1:
         preferred = preferred.replace("single_node_", "multi_node_")
-    if not usable:
-        sparks = f"{nodes} Spark{'' if nodes == 1 else 's'}"
-        message = f"the recipe has no strategy for {sparks}: it has {', '.join(listed) or 'none'}"
-        hint = f"imported are {', '.join(_SINGLE)} on one Spark and {', '.join(_MULTI)} on several (--define nodes=N)"
-        raise top.fault("compatible_strategies", message, hint)
     return preferred if preferred in usable else usable[0]
 
 

@@ -338,11 +338,17 @@ def test_notes_about_secrets_are_whole():
         "./launch-cluster.sh --apply-mod TOKEN=abc123 exec vllm serve org/m",
         "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\nbuild_args: [TOKEN=abc123]\n",
         "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\n'Bearer abc123': 1\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\npre_exec: ['curl -H \"Authorization: Bearer abc123\" x']\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\npost_exec: ['export MY_TOKEN=abc123']\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\nenv: {MY_API_KEY: abc123, X_TOKEN: $Y abc123}\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\nexecutor_config: {entrypoint: MY_TOKEN=abc123}\n",
     ],
 )
 def test_no_note_shows_a_secret_of_the_text(text):
     made = convert(text, "x.sh")
     assert not any("abc123" in note for note in made.notes), made.notes
+    if "model: org/m" in text:
+        assert "abc123" not in made.text
 
 
 def test_a_duplicate_command_of_a_recipe_is_said():
