@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.recipes import mods
@@ -42,7 +42,6 @@ _BY_COMMAND = (
     (r"vllm\s+serve\b", "vllm"), (r"(sglang\s+serve|python3?\s+-m\s+sglang\.launch_server)\b", "sglang"),
     (r"llama-server\b", "llama-cpp"), (r"(trtllm-serve|mpirun\b.*trtllm)", "trtllm"),
 )  # fmt: skip
-_PLACE = re.compile(r"\{(.*?)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _MOST_ROUNDS, _LONGEST = 16, 1 << 16
 # The image where a recipe names none: runtimes/vllm_ray.py and vllm_distributed.py, default_image_prefix.
@@ -123,10 +122,11 @@ def _used(top: Fields, defaults: Fields, template: str | None) -> list[str]:
 
 def _rendered(top: Fields, template: str, config: Mapping[str, str]) -> str:
     text = _filled(top, "command", template.strip(), config)
-    for found in _PLACE.finditer(text):
-        if _NAME.fullmatch(found[1]) and text[found.start() - 1 : found.start()] not in {"$", "{"}:
-            hint = f"write {found[1]}: … under defaults, or add --define {found[1]}=VALUE"
-            raise top.fault("command", f"the command needs {{{found[1]}}}, which defaults does not have", hint)
+    for start, end in _places(text):
+        name = text[start + 1 : end - 1]
+        if _NAME.fullmatch(name) and text[start - 1 : start] != "$":
+            hint = f"write {name}: … under defaults, or add --define {name}=VALUE"
+            raise top.fault("command", f"the command needs {{{name}}}, which defaults does not have", hint)
     # A blank behind a backslash at the end of a line: sparkrun takes it away.
     return re.sub(r"\\ +\n", "\\\\\n", text)
 
@@ -134,7 +134,12 @@ def _rendered(top: Fields, template: str, config: Mapping[str, str]) -> str:
 def _filled(top: Fields, key: str, text: str, config: Mapping[str, str]) -> str:
     """``text`` with its placeholders filled in until nothing changes."""
     for _ in range(_MOST_ROUNDS):
-        filled = _PLACE.sub(lambda found: config.get(found[0].strip("}{"), found[0]), text)
+        filled, at = "", 0
+        for start, end in _places(text):
+            place = text[start:end]
+            filled += text[at:start] + config.get(place.strip("}{"), place)
+            at = end
+        filled += text[at:]
         if filled == text:
             return text
         text = filled
@@ -143,6 +148,19 @@ def _filled(top: Fields, key: str, text: str, config: Mapping[str, str]) -> str:
     raise top.fault(
         key, f"{key} has placeholders that fill in each other without end", "give each default a plain value"
     )
+
+
+def _places(text: str) -> Iterator[tuple[int, int]]:
+    """Where placeholders begin and end: at a brace and after the next closing one, if that is on the same line."""
+    at = end = 0
+    while (start := text.find("{", at)) >= 0:
+        end = end if end > start else text.find("}", start)
+        if end < 0:
+            return
+        line_end = text.find("\n", start, end)
+        if line_end < 0:
+            yield start, end + 1
+        at = line_end + 1 or end + 1
 
 
 def _built(top: Fields, model: str, config: Mapping[str, str], importer: Importer) -> str:

@@ -15,7 +15,7 @@ _MODEL = "/sparkcluster/model"
 _SNAPSHOT = re.compile(
     CACHE + r"/hub/models--([A-Za-z0-9_.]+(?:-[A-Za-z0-9_.]+)*)--([A-Za-z0-9_.-]+)/snapshots/([A-Za-z0-9_.-]+)(/?)"
 )
-_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
+_VARIABLE = re.compile(r"\$[\w{]")
 # executor_config by option of docker run (orchestration/executor.py); true or false, text, or a list of texts.
 _TEXTS = {
     "restart_policy": "restart", "gpus": "gpus", "ipc": "ipc", "shm_size": "shm-size", "network": "network",

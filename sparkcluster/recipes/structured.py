@@ -193,9 +193,8 @@ class Fields:
         """``value`` as text: ``True`` and ``None`` as Python has them, numbers as they are written."""
         written = self.document.written.get(path, "")
         # PyYAML takes 1e5 for text: to be a number, it needs a dot and a sign.
-        if isinstance(value, float) and "e" in written.lower() and not re.search(r"\..*[eE][-+]", written):
-            return written
-        return str(value)
+        text = isinstance(value, float) and "e" in written.lower() and not ("." in written and {*"-+"} & {*written[1:]})
+        return written if text else str(value)
 
     def unknown(self, known: frozenset[str], why: str) -> list[str]:
         """A note for each key that is not ``known``."""
