@@ -12,7 +12,7 @@ from sparkcluster.spec.secret_patterns import names_secret
 CACHE = "/cache/huggingface"
 """Where sparkrun mounts the cache (models/download.py), and what HF_HOME is in its containers."""
 _MODEL = "/sparkcluster/model"
-_SNAPSHOT = re.compile(
+_CACHED = re.compile(
     CACHE + r"/hub/models--([A-Za-z0-9_.]+(?:-[A-Za-z0-9_.]+)*)--([A-Za-z0-9_.-]+)/snapshots/([A-Za-z0-9_.-]+)(/?)"
 )
 _VARIABLE = re.compile(r"\$[\w{]")
@@ -67,7 +67,7 @@ def environment(env: Fields, notes: list[str]) -> dict[str, str | None]:
 
 def revisions(text: str, model: str) -> list[str]:
     """Revisions of the model by which ``text`` names its directory in sparkrun's cache."""
-    found = _SNAPSHOT.finditer(text)
+    found = _CACHED.finditer(text)
     return list(dict.fromkeys(each[3] for each in found if f"{each[1]}/{each[2]}" == model))
 
 
@@ -87,7 +87,7 @@ def snapshots(text: str, model: str, notes: list[str], *, inside: bool = False) 
             notes.append(f"{shown(repository)}: the text has revision {shown(revision)} of it; its main is staged")
         return repository
 
-    return _SNAPSHOT.sub(instead, text)
+    return _CACHED.sub(instead, text)
 
 
 def unseen(document: dict[str, Any]) -> list[str]:
