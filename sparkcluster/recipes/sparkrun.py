@@ -1,7 +1,8 @@
 """Recipes of sparkrun (https://github.com/spark-arena/sparkrun): RECIPES.md, and core/recipe.py at 0041b8f.
 
-Placeholders are filled in as sparkrun's ``arg_substitute`` does (vpd 0.9.13, legacy/arguments.py): from each ``{`` to
-the next ``}`` of the line, again until nothing changes; what names no default stays as it is, doubled braces too.
+Placeholders are filled in as sparkrun does from 0.3 on (utils/text.py, core/recipe.py: render_command): ``{name}``,
+again until nothing changes, and no other brace; what names no default stays as it is. Before 0.3, recipes with a
+placeholder within other braces did not start (https://github.com/spark-arena/sparkrun/pull/242).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.recipes import mods
-from sparkcluster.recipes.container import Container
+from sparkcluster.recipes.container import Container, Volume
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Importer, name_of
 from sparkcluster.recipes.shell import shown
-from sparkcluster.recipes.sparkrun_container import environment, options, revisions, snapshots, unseen
+from sparkcluster.recipes.sparkrun_container import MODEL, environment, options, revisions, snapshots, unseen
 from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, short, started
 from sparkcluster.spec.secret_patterns import holds_secret
 
@@ -24,7 +25,8 @@ OWN_KEYS = frozenset(
     {
         "sparkrun_version", "model_revision", "runtime", "runtime_version", "mode", "min_nodes", "max_nodes",
         "runtime_config", "metadata", "benchmark", "pre_exec", "post_exec", "post_commands", "stop_after_post",
-        "builder", "builder_config", "executor_config", "distribution_config",
+        "builder", "builder_config", "executor_config", "distribution_config", "containers", "executor", "scheduler",
+        "layout", "cluster_config", "runtime_cache", "capabilities", "unsupported_capabilities",
     }
 )  # fmt: skip
 """Keys that only sparkrun has, not eugr/spark-vllm-docker."""
@@ -35,6 +37,13 @@ _SHARED = frozenset(
     }
 )  # fmt: skip
 _INFORMATIONAL = frozenset({"metadata", "benchmark", "maintainer", "runtime_version", "name", "description"})
+# Keys that it has from 0.3 on and that say where and how it starts ranks.
+_FURTHER = {
+    "containers": "every rank has the same image", "scheduler": "sparkcluster uses the nodes of the inventory",
+    "layout": "sparkcluster uses the nodes of the inventory",
+    "cluster_config": "write hf_home in the inventory, or model.path",
+    "runtime_cache": "every playbook keeps the caches of its engine",
+}  # fmt: skip
 # Names of its runtimes that start an engine which this project calls otherwise (RECIPES.md, Available Runtimes).
 _RUNTIMES = {"vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "trtllm": "tensorrt-llm"}
 # The first words of a command by which it finds the runtime, where the recipe names none.
@@ -43,6 +52,9 @@ _BY_COMMAND = (
     (r"llama-server\b", "llama-cpp"), (r"(trtllm-serve|mpirun\b.*trtllm)", "trtllm"),
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Doubled braces, a placeholder, other braces; and what stands for those that are no placeholder's meanwhile.
+_BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
+_OPENING, _CLOSING = "\x00", "\x01"
 _MOST_ROUNDS, _LONGEST = 16, 1 << 16
 # The image where a recipe names none: runtimes/vllm_ray.py and vllm_distributed.py, default_image_prefix.
 _IMAGE = "ghcr.io/spark-arena/dgx-vllm-eugr-nightly-tf5:latest"
@@ -70,7 +82,15 @@ def read(top: Fields, choices: Mapping[str, str], importers: Sequence[Importer])
     """
     model, template, defaults = top.text("model"), top.optional_text("command"), top.mapping("defaults")
     importer, runtime = _engine(top, template, importers)
-    config = {"model": model, **{key: defaults.written(key) for key in _used(top, defaults, template)}, **choices}
+    executor = top.optional_text("executor") or top.mapping("executor_config").optional_text("executor") or "docker"
+    if executor != "docker":
+        raise top.fault(
+            "executor", f"the executor {shown(executor)} starts no containers of Docker", "write a playbook by hand"
+        )
+    filling = {key: _halved(defaults.written(key)) for key in _used(top, defaults, template)}
+    config = {"model": model, "resolved_model_path": model, **filling, **choices}
+    if not model.startswith("/"):
+        template = template and template.replace("{resolved_model_path}/", f"{MODEL}/")
     text = _rendered(top, template, config) if template else _built(top, model, config, importer)
     name, notes = config.get("served_model_name"), []
     if template and name is not None and "--served-model-name" not in text and importer.ENGINE == "vllm":
@@ -83,6 +103,8 @@ def read(top: Fields, choices: Mapping[str, str], importers: Sequence[Importer])
     container = read_container([*options(top, notes), "--", top.optional_text("container") or _IMAGE])
     if not top.optional_text("container"):
         notes.append(f"container: the recipe names none, and sparkrun takes {_IMAGE}")
+    if model.startswith("/"):
+        container.volumes.append(Volume(model, model, read_only=True))
     container.env = environment(top.mapping("env"), notes)
     document, more = started(top, container, text, importer)
     notes += more
@@ -112,6 +134,11 @@ def _engine(top: Fields, template: str | None, importers: Sequence[Importer]) ->
     return importer, runtime
 
 
+def _halved(value: str) -> str:
+    """A default without doubled braces, where one opens doubled."""
+    return value.replace("{{", "{").replace("}}", "}") if "{{" in value else value
+
+
 def _used(top: Fields, defaults: Fields, template: str | None) -> list[str]:
     """Defaults that may be filled in: with a mapping or list, only where something names it."""
     hooks = [each for key in ("pre_exec", "post_exec") for each in top.items(key) if isinstance(each, str)]
@@ -121,18 +148,18 @@ def _used(top: Fields, defaults: Fields, template: str | None) -> list[str]:
 
 
 def _rendered(top: Fields, template: str, config: Mapping[str, str]) -> str:
-    text = _filled(top, "command", template.strip(), config)
-    for start, end in _places(text):
-        name = text[start + 1 : end - 1]
-        if _NAME.fullmatch(name) and text[start - 1 : start] != "$":
-            hint = f"write {name}: … under defaults, or add --define {name}=VALUE"
-            raise top.fault("command", f"the command needs {{{name}}}, which defaults does not have", hint)
+    """The command: with doubled braces halved if any is doubled where it opens, which no JSON does."""
+    text = _filled(top, "command", template.strip(), config, escapes="{{" in template)
     # A blank behind a backslash at the end of a line: sparkrun takes it away.
-    return re.sub(r"\\ +\n", "\\\\\n", text)
+    return re.sub(r"\\ +\n", "\\\n", text)
 
 
-def _filled(top: Fields, key: str, text: str, config: Mapping[str, str]) -> str:
-    """``text`` with its placeholders filled in until nothing changes."""
+def _filled(top: Fields, key: str, text: str, config: Mapping[str, str], *, escapes: bool | None = None) -> str:
+    """``text`` with its placeholders filled in until nothing changes; with ``escapes``, none may be left over."""
+    width = 1 if escapes else 2
+    masks = {"{{": _OPENING * width, "}}": _CLOSING * width, "{": _OPENING, "}": _CLOSING}
+    text = _BRACES.sub(lambda found: masks.get(found[0], found[0]), text)
+    filled = ""
     for _ in range(_MOST_ROUNDS):
         filled, at = "", 0
         for start, end in _places(text):
@@ -140,14 +167,18 @@ def _filled(top: Fields, key: str, text: str, config: Mapping[str, str]) -> str:
             filled += text[at:start] + config.get(place.strip("}{"), place)
             at = end
         filled += text[at:]
-        if filled == text:
-            return text
-        text = filled
-        if len(text) > _LONGEST:
+        if filled == text or len(filled) > _LONGEST:
             break
-    raise top.fault(
-        key, f"{key} has placeholders that fill in each other without end", "give each default a plain value"
-    )
+        text, filled = filled, ""
+    if filled != text:
+        message = f"{key} has placeholders that fill in each other without end"
+        raise top.fault(key, message, "give each default a plain value")
+    for start, end in _places(text) if escapes is not None else ():
+        name = text[start + 1 : end - 1]
+        if _NAME.fullmatch(name) and text[start - 1 : start] != "$":
+            hint = f"write {name}: … under defaults, or add --define {name}=VALUE"
+            raise top.fault("command", f"the command needs {{{name}}}, which defaults does not have", hint)
+    return text.replace(_OPENING, "{").replace(_CLOSING, "}")
 
 
 def _places(text: str) -> Iterator[tuple[int, int]]:
@@ -302,6 +333,9 @@ def _left(top: Fields, container: Container) -> list[str]:
             notes.append(f"distribution_config: the revision of {short(str(entry.get('name')))}: its main is staged")
     known = {"mods", "build_args"}
     notes += [f"runtime_config.{shown(key)}: a playbook has no such key" for key in config.data if key not in known]
+    for key, why in _FURTHER.items():
+        if top.data.get(key):
+            notes.append(f"{key}: {short(str(top.data[key]))}: {why}")
     if "benchmark" in top.data:
         notes.append("benchmark: it starts nothing; measure with a program of your own")
     ignored = "a playbook has no such key"

@@ -11,7 +11,8 @@ from sparkcluster.spec.secret_patterns import names_secret
 
 CACHE = "/cache/huggingface"
 """Where sparkrun mounts the cache (models/download.py), and what HF_HOME is in its containers."""
-_MODEL = "/sparkcluster/model"
+MODEL = "/sparkcluster/model"
+"""The model in the container of a rank, whatever its revision."""
 _CACHED = re.compile(
     CACHE + r"/hub/models--([A-Za-z0-9_.]+(?:-[A-Za-z0-9_.]+)*)--([A-Za-z0-9_.-]+)/snapshots/([A-Za-z0-9_.-]+)(/?)"
 )
@@ -45,7 +46,7 @@ def options(top: Fields, notes: list[str]) -> list[str]:
                 )
         elif key == "volumes":
             notes.append(f"executor_config.volumes: {short(str(value))}: write the directories under mounts")
-        elif key != "auto_remove":
+        elif key not in {"auto_remove", "executor"}:
             notes.append(f"executor_config.{shown(key)}: a playbook has no such key")
     return words
 
@@ -59,7 +60,7 @@ def environment(env: Fields, notes: list[str]) -> dict[str, str | None]:
             notes.append(f"env: {shown(name)}: it is empty, which sparkrun sets to None")
         if _VARIABLE.search(text) and not names_secret(name):
             what = shown(f"env: {name}={text}")
-            notes.append(f"{what}: sparkrun takes it from its own environment; write its value under env")
+            notes.append(f"{what}: sparkrun before 0.3 takes it from its own environment; write its value under env")
         else:
             out[name] = text
     return out
@@ -80,7 +81,7 @@ def snapshots(text: str, model: str, notes: list[str], *, inside: bool = False) 
     def instead(found: re.Match[str]) -> str:
         repository, revision, below = f"{found[1]}/{found[2]}", found[3], found[4]
         if repository == model and (inside or below):
-            return _MODEL + below
+            return MODEL + below
         if inside or below:
             return found[0]
         if repository != model:
@@ -95,5 +96,5 @@ def unseen(document: dict[str, Any]) -> list[str]:
     places = [("setup", line) for line in document.get("setup", [])]
     places += [(f"env: {name}", value) for name, value in document.get("env", {}).items()]
     places += [(f"args: {name}", str(value)) for name, value in document.get("args", {}).items()]
-    why = f"ranks have no {CACHE}; the model is at {_MODEL}, caches are under caches"
+    why = f"ranks have no {CACHE}; the model is at {MODEL}, caches are under caches"
     return [f"{where}: {short(text)}: {why}" for where, text in places if CACHE in text]
