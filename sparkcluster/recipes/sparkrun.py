@@ -18,7 +18,7 @@ from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Importer, name_of
 from sparkcluster.recipes.shell import shown
 from sparkcluster.recipes.sparkrun_container import MODEL, environment, options, revisions, snapshots, unseen
-from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, short, started
+from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, set_by_runner, short, started
 from sparkcluster.spec.secret_patterns import holds_secret
 
 OWN_KEYS = frozenset(
@@ -52,6 +52,8 @@ _BY_COMMAND = (
     (r"llama-server\b", "llama-cpp"), (r"(trtllm-serve|mpirun\b.*trtllm)", "trtllm"),
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# What it sets on several nodes without Ray: runtimes/vllm_distributed.py, get_cluster_env.
+_BY_RUNNER = {"NCCL_CUMEM_ENABLE": "0", "OMP_NUM_THREADS": "4"}
 # Doubled braces, a placeholder, other braces; and what stands for those that are no placeholder's meanwhile.
 _BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _OPENING, _CLOSING = "\x00", "\x01"
@@ -258,6 +260,8 @@ def _sized(document: dict[str, Any], top: Fields, runtime: str, config: Mapping[
     elif document.get("executor") is None:
         ray = runtime in {"vllm-ray", "eugr-vllm"} or config.get("distributed_executor_backend", "").lower() == "ray"
         document["executor"] = "ray" if ray else "native"
+    if document.get("executor") == "native":
+        notes += set_by_runner(document, _BY_RUNNER, "sparkrun")
     return notes
 
 

@@ -250,6 +250,12 @@ def _extended(command: Command, text: str, env: Mapping[str, str]) -> list[str]:
     return notes
 
 
+def set_by_runner(document: Mapping[str, Any], variables: Mapping[str, str], runner: str) -> list[str]:
+    """A note on ``variables`` that the runner gives every container, unless the recipe sets them itself."""
+    lost = [f"{name}={value}" for name, value in variables.items() if name not in document.get("env", {})]
+    return [f"{runner} itself sets {', '.join(lost)}: write them under env if you miss them"] if lost else []
+
+
 def ranks(document: Mapping[str, Any]) -> int:
     """How many Sparks a playbook with fixed sizes needs: tensor, pipeline and data parallel multiplied."""
     data = document.get("args", {}).get("data-parallel-size", 1)

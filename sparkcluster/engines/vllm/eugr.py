@@ -16,7 +16,7 @@ from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Importer, name_of
 from sparkcluster.recipes.shell import shown
 from sparkcluster.recipes.sparkrun import OWN_KEYS
-from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, started
+from sparkcluster.recipes.structured import Fields, Format, Read, named, ranks, set_by_runner, started
 from sparkcluster.spec.secret_patterns import names_secret
 
 _KEYS = frozenset(
@@ -25,6 +25,8 @@ _KEYS = frozenset(
         "build_args", "cluster_only", "solo_only",
     }
 )  # fmt: skip
+# What launch-cluster.sh sets in every container, DOCKER_ARGS.
+_BY_RUNNER = {"NCCL_IGNORE_CPU_AFFINITY": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 _PLACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What bash does not take literally between double quotes, where the runner puts the value of a variable.
 _EXPANDED = re.compile(r'[$`"\\]')
@@ -99,6 +101,7 @@ def read(top: Fields, choices: Mapping[str, str], importer: Importer) -> Read:
     named(document, name=name_of(title) if isinstance(title, str) else None, description=top.data.get("description"))
     added = mods.add(document, top.texts("mods"))
     unknown = top.unknown(_KEYS, "a playbook has no such key")
+    notes += set_by_runner(document, _BY_RUNNER, "launch-cluster.sh")
     return document, [*mods.build(image, top.texts("build_args")), *added, *notes, *unknown]
 
 
