@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a recipe in YAML, or a script with the engine's command; - is stdin",
+        help="a recipe in YAML or JSON, or a script with the engine's command; - is stdin",
     )
     parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")

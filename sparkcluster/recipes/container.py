@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import re
+from typing import Any, get_args
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import plain, shown
+from sparkcluster.spec.playbook import Ulimit
 
 # Options of `docker run` with a value (docs.docker.com, CLI reference); all others stand alone.
 VALUED = frozenset(
@@ -46,6 +49,10 @@ GIVEN = frozenset(
     }
 )  # fmt: skip
 
+# Limits of every rank, in the plan's docker run.
+_LIMITS = {"memlock": -1, "stack": 64 << 20, "nofile": 1048576}
+_DEVICE = re.compile(r"(/dev/[A-Za-z0-9_/-]*[A-Za-z0-9_-])(?::(/[^:]*))?(?::[rwm]*)?")
+
 # What a playbook cannot ask for, and why.
 REFUSED = {
     "restart": "containers do not restart: all ranks of a group start and stop together",
@@ -56,14 +63,14 @@ REFUSED = {
     "user": "ranks run as the image's user; another is container.user of the playbook",
     "workdir": "write cd under setup, if the engine needs it",
     "publish-all": "ranks use the node's own network; api.port in the inventory",
-    "device": "ranks get GPUs and RDMA devices only",
+    "device": "ranks get GPUs, RDMA devices and those under container.devices, by the path that they have on the node",
     "security-opt": "ranks run with Docker's default confinement",
     "volumes-from": "write each directory under mounts",
     "tmpfs": "mount a directory of the node instead",
     "pid": "ranks have their own process namespace",
     "sysctl": "set it on the nodes",
     "ipc": "ranks share the node's IPC and its /dev/shm",
-    "ulimit": "ranks have unlimited memlock, a stack of 64 MiB and 1048576 open files",
+    "ulimit": "container.ulimits has one number for each limit of Docker's, soft and hard",
 }
 
 
@@ -88,6 +95,8 @@ class Container:
         env: variables with their values; None for the caller's value.
         volumes: what it sees of the node.
         cap_add: capabilities.
+        devices: device files beside those that every rank has.
+        ulimits: limits that differ from those of every rank.
         notes: what was not carried over, and why.
     """
 
@@ -98,7 +107,15 @@ class Container:
     env: dict[str, str | None] = dataclasses.field(default_factory=dict)
     volumes: list[Volume] = dataclasses.field(default_factory=list)
     cap_add: list[str] = dataclasses.field(default_factory=list)
+    devices: list[str] = dataclasses.field(default_factory=list)
+    ulimits: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The section ``container`` of a playbook."""
+        section = {"cap_add": self.cap_add, "devices": self.devices, "ulimits": self.ulimits}
+        return {key: value for key, value in section.items() if value}
 
 
 def read(words: list[str]) -> Container:
@@ -162,18 +179,36 @@ def _put(out: Container, name: str, value: str) -> None:
         out.cap_add.append(value.upper().removeprefix("CAP_"))
     elif name == "publish":
         _publish(out, value)
-    elif name not in GIVEN and not _harmless(name, value):
+    elif name not in GIVEN and not _harmless(name, value) and not _granted(out, name, value):
         why = REFUSED.get(name, "a playbook has no such key")
         out.notes.append(f"{shown(f'--{name} {value}').strip()}: {why}")
 
 
 def _harmless(name: str, value: str) -> bool:
     """Whether every rank has what the option asks for anyway."""
-    return (
-        (name == "ipc" and value in {"host", ""})
-        or (name == "ulimit" and value.startswith(("memlock=-1", "stack=67108864", "nofile=")))
-        or (name == "device" and value.startswith("/dev/infiniband"))
-    )
+    return name == "ipc" and value in {"host", ""}
+
+
+def _granted(out: Container, name: str, value: str) -> bool:
+    """Take a device or a limit, unless every rank has it; whether a playbook can have it."""
+    if name == "device" and (found := _DEVICE.fullmatch(value)) and found[2] in {None, found[1]}:
+        if not found[1].startswith(("/dev/infiniband", "/dev/nvidia")) and found[1] not in out.devices:
+            out.devices.append(found[1])
+        return True
+    if name == "ulimit" and (limit := _limit(value)) is not None:
+        if limit != (limit[0], _LIMITS.get(limit[0])):
+            out.ulimits[limit[0]] = limit[1]
+        return True
+    return False
+
+
+def _limit(value: str) -> tuple[str, int] | None:
+    """Name and number of a limit; None for another soft than hard one, or a name that Docker does not have."""
+    name, _, numbers = value.partition("=")
+    each = set(numbers.split(":"))
+    if name not in get_args(Ulimit) or len(each) != 1 or not re.fullmatch(r"-1|\d{1,18}", number := each.pop()):
+        return None
+    return name, int(number)
 
 
 def _publish(out: Container, value: str) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.recipes import write
+from sparkcluster.recipes import formats, write
 from sparkcluster.recipes.commands import Start, starts
 from sparkcluster.recipes.serve import Importer, playbook
 from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, unknown
@@ -36,7 +36,7 @@ class Imported:
 
 
 def convert(text: str, source: str, *, name: str | None = None, defines: Mapping[str, str] | None = None) -> Imported:
-    """Make a playbook of a recipe in YAML, or of a command or script that starts an engine.
+    """Make a playbook of a recipe in YAML or JSON, or of a command or script that starts an engine.
 
     The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``defines``
     has values for what the text leaves open: variables, arguments of a script as ``1``, placeholders.
@@ -50,11 +50,9 @@ def convert(text: str, source: str, *, name: str | None = None, defines: Mapping
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
-    recipes = [importer for importer in importers if importer.is_recipe(text)]
-    if recipes:
-        document, notes = recipes[0].recipe(text, source)
-    else:
-        document, notes = _script(text, source, importers, dict(defines or {}))
+    document, notes = formats.read(text, source, importers, defines or {}) or _script(
+        text, source, importers, dict(defines or {})
+    )
     if name is not None:
         document["name"] = name
     notes = list(dict.fromkeys(notes))

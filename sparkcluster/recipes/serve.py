@@ -6,7 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
@@ -15,6 +15,9 @@ from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, parse,
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
+
+if TYPE_CHECKING:
+    from sparkcluster.recipes.structured import Format
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
@@ -46,10 +49,17 @@ class Importer(Protocol):
     Attributes:
         ENGINE: its name.
         COMMAND: the words that start it, as guides print them.
+        sparkrun_flags: flags by the names of sparkrun's defaults that it has for the engine, in its order; a ``?`` at
+            the end marks those without a value.
     """
 
     ENGINE: str
     COMMAND: str
+    sparkrun_flags: Mapping[str, str]
+
+    @property
+    def formats(self) -> Sequence[Format]:
+        """Formats of recipes that start nothing else."""
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after the command that starts the engine; None where they start something else."""
@@ -65,12 +75,6 @@ class Importer(Protocol):
 
     def read(self, words: list[str]) -> Served:
         """What the words after the command mean."""
-
-    def is_recipe(self, text: str) -> bool:
-        """Whether ``text`` is a recipe for this engine rather than a script."""
-
-    def recipe(self, text: str, source: str) -> tuple[dict[str, Any], list[str]]:
-        """The playbook of a recipe, and what was left out."""
 
     def launched(self, words: list[str]) -> Container | None:
         """The container that a command of a recipe's runner starts; None where it is no such command."""
@@ -191,8 +195,8 @@ def playbook(
     document["secrets"] = secrets
     document["setup"] = command.setup
     document["mounts"] = _mounts(volumes, document, command, notes, importer.ENGINE)
-    if container is not None and container.cap_add:
-        document["container"] = {"cap_add": container.cap_add}
+    if container is not None:
+        document["container"] = container.further
     document["name"] = name_of((container.name if container else None) or str(served.model))
     return {key: value for key, value in document.items() if value not in ([], {}, None)} | (
         {"model": document["model"]}

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 _ORDER = (
-    "name", "description", "model", "image", "served_name", "tensor_parallel", "pipeline_parallel", "executor",
-    "args", "env", "secrets", "setup", "mounts", "container", "verify",
+    "name", "description", "model", "image", "served_name", "aliases", "nodes", "tensor_parallel", "pipeline_parallel",
+    "executor", "args", "env", "secrets", "setup", "mounts", "container", "verify",
 )  # fmt: skip
 # What no reader takes for anything but text.
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@+~-]*")

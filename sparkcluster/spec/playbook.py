@@ -34,7 +34,8 @@ Ulimit = Literal[
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
     "rttime", "sigpending", "stack",
 ]  # fmt: skip
-ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*$")]
+SERVED_NAME = "[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*"
+ServedName = Annotated[str, Field(pattern=f"^{SERVED_NAME}$")]
 # Neither 00 nor 0x0 is another root.
 _USER = "([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})"
 VARIANT = r"([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?"

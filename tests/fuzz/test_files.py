@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXTS = {
     "inventory": sorted(ROOT.glob("inventory/*.yaml")),
     "playbook": sorted(ROOT.glob("playbooks/**/*.yaml")),
-    "recipe": sorted(path for path in (ROOT / "tests/data/recipes").iterdir() if path.is_file()),
+    "recipe": sorted(path for path in ROOT.glob("tests/data/recipes/**/*.*") if ".expected." not in path.name),
 }
 WORDS = (
     "", "- ", ": ", "{", "}", "[", "]", "&a ", "*a", "<<: *a", "!!python/object/apply:os.system [id]", "|", ">", "'", '"', "\\",

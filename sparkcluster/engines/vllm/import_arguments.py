@@ -9,6 +9,7 @@ from typing import Any
 from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.recipes.serve import Served
 from sparkcluster.recipes.shell import shown, unknown
+from sparkcluster.spec.playbook import SERVED_NAME
 
 
 def read(words: list[str]) -> Served:
@@ -57,8 +58,14 @@ def _set_key(served: Served, name: str, values: list[str]) -> bool:
         served.model = value
     elif name == "served-model-name" and values:
         served.keys["served_name"] = values[0]
-        if values[1:]:
-            served.notes.append(f"more names of the model: {shown(', '.join(values[1:]))}; a playbook has one")
+        others = [other for other in dict.fromkeys(values) if other != values[0]]
+        usable = [other for other in others if re.fullmatch(SERVED_NAME, other)]
+        served.keys["aliases"] = usable
+        lost = [other for other in others if other not in usable]
+        if lost:
+            served.notes.append(
+                f"more names of the model: {shown(', '.join(lost))}; not names that a playbook may have"
+            )
     elif name == "revision" and value:
         served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():

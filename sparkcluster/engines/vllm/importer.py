@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from sparkcluster.engines.vllm import eugr, import_arguments, run_cluster
+from sparkcluster.engines.vllm import eugr, import_arguments, model_recipes, run_cluster
 from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Command
 from sparkcluster.recipes.shell import parse, unknown
+from sparkcluster.recipes.structured import Format
 
 _API_SERVER = ["-m", "vllm.entrypoints.openai.api_server"]
 # An image that takes its command from variables: https://github.com/AEON-7/vllm-dflash, Configuration
@@ -33,6 +33,18 @@ class VllmImporter:
 
     ENGINE = "vllm"
     COMMAND = "vllm serve"
+    # sparkrun, runtimes/_vllm_common.py, VLLM_FLAG_MAP and VLLM_BOOL_FLAGS
+    sparkrun_flags: Mapping[str, str] = {
+        "tensor_parallel": "-tp", "port": "--port", "host": "--host",
+        "gpu_memory_utilization": "--gpu-memory-utilization", "max_model_len": "--max-model-len",
+        "max_num_batched_tokens": "--max-num-batched-tokens", "max_num_seqs": "--max-num-seqs",
+        "served_model_name": "--served-model-name", "dtype": "--dtype", "quantization": "--quantization",
+        "enforce_eager": "--enforce-eager?", "enable_prefix_caching": "--enable-prefix-caching?",
+        "trust_remote_code": "--trust-remote-code?",
+        "distributed_executor_backend": "--distributed-executor-backend", "pipeline_parallel": "-pp",
+        "data_parallel": "--data-parallel-size", "kv_cache_dtype": "--kv-cache-dtype",
+        "otlp_traces_endpoint": "--otlp-traces-endpoint", "api_key": "--api-key",
+    }  # fmt: skip
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after ``vllm serve``, once or more often, or after the older way to call the same."""
@@ -78,15 +90,15 @@ class VllmImporter:
         return Command(words, env, notes=[note])
 
     read = staticmethod(import_arguments.read)
-    is_recipe = staticmethod(eugr.is_recipe)
 
     def launched(self, words: list[str]) -> Container | None:
         """The container that a runner's command starts; None where it is no such command."""
         return eugr.launched(words) or run_cluster.launched(words)
 
-    def recipe(self, text: str, source: str) -> tuple[dict[str, Any], list[str]]:
-        """The playbook of a recipe of eugr/spark-vllm-docker, and what was left out."""
-        return eugr.read(text, source, self)
+    @property
+    def formats(self) -> Sequence[Format]:
+        """Formats of recipes that start vLLM alone."""
+        return [model_recipes.format_of(self), eugr.format_of(self)]
 
 
 IMPORTER = VllmImporter()

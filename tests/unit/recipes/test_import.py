@@ -195,7 +195,9 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         (line("org/m", options=["--wonder"]), "unknown option"),
         (line("org/m", "--api-key", "sk-12345678"), "api.key"),
         (line("org/m", "--config", "x.yaml"), "under args"),
-        (line("org/m", "--served-model-name", "a", "b"), "more names of the model: b"),
+        (line("org/m", "--served-model-name", "a", "b c"), "more names of the model: b c"),
+        (line("org/m", options=["--ulimit", "nofile=1024:4096"]), "--ulimit nofile=1024:4096"),
+        (line("org/m", options=["--device", "/dev/ttyS0:/dev/serial"]), "--device /dev/ttyS0:/dev/serial"),
         ("docker run vllm/vllm-openai:nightly org/m --max-model-len $LEN", "LEN"),
         ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "here-document EOF"),
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
@@ -275,6 +277,19 @@ def test_ways_to_start_it(text, image, model):
     assert (document.get("image"), document["model"]) == (image, model)
 
 
+def test_what_playbooks_have_keys_for():
+    options = ["--cap-add", "CAP_SYS_NICE", "--device=/dev/gdrdrv:/dev/gdrdrv:rw", "--device", "/dev/infiniband"]
+    limits = ["memlock=-1", "stack=67108864:67108864", "nofile=65536", "nproc=-1:-1"]
+    for limit in limits:
+        options += ["--ulimit", limit]
+    made = convert(line("org/m", "--served-model-name", "a", "b", "a", "org/m", options=options), "x.sh")
+    assert made.document["container"] == {
+        "cap_add": ["SYS_NICE"], "devices": ["/dev/gdrdrv"], "ulimits": {"nofile": 65536, "nproc": -1},
+    }  # fmt: skip
+    assert (made.document["served_name"], made.document["aliases"]) == ("a", ["b", "org/m"])
+    assert made.notes == ()
+
+
 EXTRA = "ARGS='--max-num-seqs 4 --enforce-eager'\nvllm serve org/m $ARGS \"--chat-template=$NAME.jinja\""
 
 
@@ -323,11 +338,17 @@ def test_notes_about_secrets_are_whole():
         "./launch-cluster.sh --apply-mod TOKEN=abc123 exec vllm serve org/m",
         "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\nbuild_args: [TOKEN=abc123]\n",
         "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\n'Bearer abc123': 1\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\npre_exec: ['curl -H \"Authorization: Bearer abc123\" x']\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\npost_exec: ['export MY_TOKEN=abc123']\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\nenv: {MY_API_KEY: abc123, X_TOKEN: $Y abc123}\n",
+        "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\nexecutor_config: {entrypoint: MY_TOKEN=abc123}\n",
     ],
 )
 def test_no_note_shows_a_secret_of_the_text(text):
     made = convert(text, "x.sh")
     assert not any("abc123" in note for note in made.notes), made.notes
+    if "model: org/m" in text:
+        assert "abc123" not in made.text
 
 
 def test_a_duplicate_command_of_a_recipe_is_said():

@@ -1,0 +1,40 @@
+"""The formats of recipes that are imported, in the order in which they are recognized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.recipes import sparkring, sparkrun
+from sparkcluster.recipes.serve import Importer
+from sparkcluster.recipes.structured import Format, Read, is_structured, load
+
+
+def supported(importers: Sequence[Importer]) -> list[Format]:
+    """All formats: those of engines come before sparkrun's, whose keys are a superset of a recipe of eugr's."""
+    own = [each for importer in importers for each in importer.formats]
+    return [sparkring.format_of(importers), *own, sparkrun.format_of(importers)]
+
+
+def read(text: str, source: str, importers: Sequence[Importer], choices: Mapping[str, str]) -> Read | None:
+    """The playbook of a recipe in YAML or JSON, and what was left out; None where ``text`` is shell text.
+
+    Raises:
+        SpecError: it is YAML or JSON that is broken, or of an unknown format.
+    """
+    if not is_structured(text, source):
+        return None
+    document = load(text, source)
+    formats = supported(importers)
+    found = next((each for each in formats if each.fits(document.data)), None)
+    if found is None:
+        kind = "JSON" if text.lstrip().startswith("{") else "YAML"
+        hint = f"supported are {', '.join(each.title for each in formats)}, and shell text with the engine's command"
+        raise SpecError([document.document.problem((), f"a {kind} document of unknown format", hint)])
+    document.ensure(found.informational)
+    try:
+        return found.read(document, choices)
+    except SpecError:
+        raise
+    except UsageError as error:
+        raise SpecError([document.document.problem((), error.message, error.hint)]) from None
