@@ -99,7 +99,7 @@ VLLM = "model: {model_id: a/b}\nvariants: {default: {precision: bf16}}\ncompatib
         ("x.yaml", SPARKRUN + f"metadata: {'[' * 40}{']' * 40}\ncommand: vllm serve a/b\n", "nested deeper than 32"),
         ("x.yaml", SPARKRUN + "command: vllm serve a/b \x07\n", "U+0007"),
         ("x.yaml", SPARKRUN + "".join(f"k{number}: {number}\n" for number in range(60_000)), "more than 20000 values"),
-        ("x.yaml", SPARKRUN + f"command: vllm serve {'x' * (1 << 20)}\n", "more than 65536 characters"),
+        ("x.yaml", SPARKRUN + f"command: vllm serve {'x' * (1 << 20)}\n", "more than 256 KiB"),
         ("x.yaml", VLLM.replace("model_id: a/b", "model_id: gpt2"), "neither a repository nor a full path"),
         ("x.yaml", VLLM.replace("{default", "{default: {a: 1}, default"), "duplicate key"),
         ("x.yaml", VLLM + "opt_in_features: {a: 1}\n", "opt_in_features must be a list"),
