@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.recipes import write
+from sparkcluster.recipes import compose, markdown, unit_file, write
+from sparkcluster.recipes.choices import Choices, Format, NoEngine
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, playbook
@@ -38,21 +40,34 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def convert(text: str, source: str, *, name: str | None = None) -> Imported:
-    """Make a playbook of a recipe in YAML, or of a command or script that starts an engine.
+def convert(
+    text: str,
+    source: str,
+    *,
+    name: str | None = None,
+    defines: Mapping[str, str] | None = None,
+    block: int | None = None,
+) -> Imported:
+    """Make a playbook of a recipe in YAML, or of a command, script, unit or page that starts an engine.
 
-    The playbook says that it comes from ``source``; its name is by default the container's, or the model's.
+    The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``defines``
+    has values by the names that the text asks for, and ``block`` is the number of a page's block.
 
     Raises:
-        UsageError: nothing in it starts an engine, or it needs what no playbook may have.
+        UsageError: nothing in it starts an engine, several things do, or it needs what no playbook may have.
         SpecError: it is YAML, and broken.
     """
-    if MARKS & set(text):
+    if MARKS & set(text).union(*(defines or {}).values()):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
-    recipes = [importer for importer in importers if importer.is_recipe(text)]
-    document, notes = recipes[0].recipe(text, source) if recipes else _script(text, source, importers)
+    formats: list[Format] = [compose, unit_file, *(_Recipe(importer) for importer in importers)]
+    choices = Choices(_script, tuple(formats), defines or {}, block)
+    kind = next((kind for kind in [markdown, *formats] if kind.looks(text)), None)
+    if block is not None and kind is not markdown:
+        raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; leave it out")
+    document, notes = (kind.read if kind else _script)(text, source, importers, choices)
+    choices.check(source)
     if name is not None:
         document["name"] = name
     notes = list(dict.fromkeys(notes))
@@ -61,7 +76,22 @@ def convert(text: str, source: str, *, name: str | None = None) -> Imported:
     return Imported(made, document, tuple(notes))
 
 
-def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str, Any], list[str]]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Recipe:
+    """Recipes of an engine's importer as a ``Format``."""
+
+    importer: Importer
+
+    def looks(self, text: str) -> bool:
+        return self.importer.is_recipe(text)
+
+    def read(
+        self, text: str, source: str, _importers: list[Importer], _choices: Choices
+    ) -> tuple[dict[str, Any], list[str]]:
+        return self.importer.recipe(text, source)
+
+
+def _script(text: str, source: str, importers: list[Importer], _choices: Choices) -> tuple[dict[str, Any], list[str]]:
     script = parse(text)
     notes = list(script.notes)
     chosen: tuple[Container | None, Command, Importer] | None = None
@@ -79,7 +109,7 @@ def _script(text: str, source: str, importers: list[Importer]) -> tuple[dict[str
             notes.append(f"only the first engine of the text is imported, not {_abridged(words)}")
     if chosen is None:
         command = importers[0].COMMAND
-        raise UsageError(
+        raise NoEngine(
             f"{source} starts no {' or '.join(engines.engine(importer.ENGINE).title for importer in importers)}",
             hint=f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it",
         )

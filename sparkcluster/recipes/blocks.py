@@ -1,0 +1,193 @@
+"""Code blocks of a Markdown page, in order, and which of them are for a shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Sequence
+
+from markdown_it import MarkdownIt
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.recipes.choices import Format
+from sparkcluster.spec.document import parse as parse_yaml
+
+MAX_BLOCKS = 2_000
+MAX_DEPTH = 3
+
+_SHELLS = frozenset(
+    {
+        "bash", "bash-session", "cli", "command", "commandline", "console", "dash", "ksh", "sh", "sh-session", "shell",
+        "shell-session", "shellscript", "shellsession", "terminal", "zsh",
+    }
+)  # fmt: skip
+_SESSIONS = frozenset({"bash-session", "console", "sh-session", "shell-session", "shellsession", "terminal"})
+# Languages of recipes and units; what they are their content says.
+_STRUCTURED = frozenset(
+    {"conf", "compose", "docker-compose", "ini", "json", "service", "systemd", "unit", "yaml", "yml"}
+)
+_UNNAMED = frozenset({"", "code", "none", "plain", "plaintext", "text", "txt"})
+_COMMANDS = frozenset(
+    {
+        "bash", "cd", "curl", "declare", "docker", "env", "exec", "export", "git", "hf", "huggingface-cli", "mkdir",
+        "nerdctl", "nohup", "pip", "pip3", "podman", "python", "python3", "sh", "source", "ssh", "sudo", "uv", "uvx",
+        "vllm", "wget",
+    }
+)  # fmt: skip
+_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})", re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+_SENTENCE = re.compile(r"[A-Z][\w'\u2019*`-]*([ ,]+[^\s=]+){3,}.*[.:!?]\s*$", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
+_PROMPT = re.compile(r"[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+(?::[^\s$#]*)?[ \t]?[$#]|\$|\u276f)[ \t]+(?=\S)")
+_ROOT = re.compile(r"[ \t]*#[ \t]+(?=\S)")
+_NEXT = re.compile(r"[ \t]*>[ \t]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A code block.
+
+    Attributes:
+        number: from 1, of all code blocks of the page.
+        line: of the page, where its text begins.
+        text: its lines; of a session the commands, in their lines.
+        is_shell: whether it is for a shell.
+        kind: its format, if it is no shell text.
+    """
+
+    number: int
+    line: int
+    text: str
+    is_shell: bool = False
+    kind: Format | None = None
+
+
+def looks(text: str) -> bool:
+    """Whether ``text`` is a Markdown page with code blocks, rather than a script or YAML that contains such a page."""
+    if text.lstrip().startswith("#!"):
+        return False
+    fence = _FENCE.search(text)
+    if fence:
+        return not _HEREDOC.search(text, 0, fence.start()) and not _is_yaml(text)
+    tokens = MarkdownIt("commonmark").parse(text) if re.search(r"^(    |\t)", text, re.MULTILINE) else []
+    prose = any(token.type == "inline" and _SENTENCE.match(token.content) for token in tokens)
+    return prose and any(token.type == "code_block" for token in tokens)
+
+
+def blocks(text: str, source: str, formats: Sequence[Format]) -> list[Block]:
+    """The code blocks of a page, in order.
+
+    Raises:
+        UsageError: there are more than a page has.
+    """
+    out: list[Block] = []
+    for line, language, content in _coded(text, 1, 0):
+        if len(out) >= MAX_BLOCKS:
+            raise UsageError(f"{source} has more than {MAX_BLOCKS} code blocks", hint="is this the right file?")
+        out.append(_block(len(out) + 1, line, language, content, formats))
+    return out
+
+
+def _coded(text: str, first: int, depth: int) -> list[tuple[int, str, str]]:
+    """Line, language and content of each code block."""
+    out: list[tuple[int, str, str]] = []
+    for token in MarkdownIt("commonmark").parse(text):
+        if token.map is None:
+            continue
+        if token.type == "fence":
+            out.append((first + token.map[0] + 1, _language(token.info), token.content))
+        elif token.type == "code_block":
+            line = first + token.map[0]
+            # An indented section, as of a tab or a note, may have blocks itself.
+            nested = _FENCE.search(token.content) and depth < MAX_DEPTH
+            out += _coded(token.content, line, depth + 1) if nested else [(line, "", token.content)]
+    return out
+
+
+def _language(info: str) -> str:
+    found = re.match(r"[\s{]*\.?([A-Za-z0-9+#_-]*)", info)
+    return found[1].lower() if found else ""
+
+
+def _block(number: int, line: int, language: str, content: str, formats: Sequence[Format]) -> Block:
+    if language in _STRUCTURED or language in _UNNAMED:
+        kind = next((kind for kind in formats if kind.looks(content)), None)
+        if kind is not None:
+            return Block(number, line, content, kind=kind)
+    if language in _SHELLS or (language in _UNNAMED and _reads_as_commands(content)):
+        return Block(number, line, _commands(content, language), is_shell=True)
+    return Block(number, line, content)
+
+
+def _reads_as_commands(text: str) -> bool:
+    """Whether the first line that says something is a command or a prompt."""
+    for line in text.splitlines():
+        if _PROMPT.match(line):
+            return True
+        if line.strip() and not line.lstrip().startswith("#"):
+            return _is_command(line)
+    return any(_is_command(line[found.end() :]) for line in text.splitlines() if (found := _ROOT.match(line)))
+
+
+def _is_command(line: str) -> bool:
+    words = line.split()
+    while words and _ASSIGNMENT.fullmatch(words[0]):
+        words = words[1:]
+    if not words:
+        return bool(line.strip())
+    return words[0] in _COMMANDS or (words[0].startswith(("./", "/", "~/")) and not words[0].endswith(":"))
+
+
+def _commands(text: str, language: str) -> str:
+    """The commands of a session in their lines, without prompts and output; other text as it is."""
+    lines = text.splitlines()
+    prompt = _PROMPT if any(_PROMPT.match(line) for line in lines) else _ROOT
+    if prompt is _ROOT and not _is_root_session(lines, language):
+        return text
+    out: list[str] = []
+    command = ""
+    for line in lines:
+        found = prompt.match(line)
+        if command and _is_open(command):
+            following = _NEXT.sub("", line, count=1)
+            out.append(following)
+            command += f"\n{following}"
+        elif found and (prompt is _PROMPT or _is_command(line[found.end() :])):
+            command = line[found.end() :]
+            out.append(command)
+        else:
+            command = ""
+            out.append("")
+    return "\n".join(out)
+
+
+def _is_root_session(lines: list[str], language: str) -> bool:
+    """Whether ``# `` is root's prompt: in a session, or where no language says that it begins a comment."""
+    if language not in _SESSIONS | _UNNAMED:
+        return False
+    prompted = [line[found.end() :] for line in lines if (found := _ROOT.match(line))]
+    bare = [line for line in lines if not line.lstrip().startswith("#") and _is_command(line)]
+    return any(map(_is_command, prompted)) and (language in _SESSIONS or not bare)
+
+
+def _is_open(command: str) -> bool:
+    """Whether a command goes on in the next line: a backslash, a quote or a here-document."""
+    if command.endswith("\\"):
+        return True
+    heredoc = _HEREDOC.search(command)
+    if heredoc:
+        return command.rsplit("\n", maxsplit=1)[-1].strip() != heredoc[2]
+    try:
+        shlex.split(command)
+    except ValueError:
+        return True
+    return False
+
+
+def _is_yaml(text: str) -> bool:
+    """Whether ``text`` is a YAML mapping, as a recipe with a page in it is."""
+    try:
+        return isinstance(parse_yaml(text, "", merge_keys=True).data, dict)
+    except SpecError:
+        return False
