@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.recipes.choices import Format
@@ -54,6 +55,7 @@ class Block:
         text: its lines; of a session the commands, in their lines.
         is_shell: whether it is for a shell.
         kind: its format, if it is no shell text.
+        expanded: mark of the here-document that it is, if the shell changes it.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Block:
     text: str
     is_shell: bool = False
     kind: Format | None = None
+    expanded: str | None = None
 
 
 def looks(text: str) -> bool:
@@ -70,7 +73,7 @@ def looks(text: str) -> bool:
     fence = _FENCE.search(text)
     if fence:
         return not _HEREDOC.search(text, 0, fence.start()) and not _is_yaml(text)
-    tokens = MarkdownIt("commonmark").parse(text) if re.search(r"^(    |\t)", text, re.MULTILINE) else []
+    tokens = _tokens(text) if re.search(r"^(    |\t)", text, re.MULTILINE) else []
     prose = any(token.type == "inline" and _SENTENCE.match(token.content) for token in tokens)
     return prose and any(token.type == "code_block" for token in tokens)
 
@@ -85,14 +88,36 @@ def blocks(text: str, source: str, formats: Sequence[Format]) -> list[Block]:
     for line, language, content in _coded(text, 1, 0):
         if len(out) >= MAX_BLOCKS:
             raise UsageError(f"{source} has more than {MAX_BLOCKS} code blocks", hint="is this the right file?")
-        out.append(_block(len(out) + 1, line, language, content, formats))
+        block = _block(len(out) + 1, line, language, content, formats)
+        out.append(block)
+        out += _written(block, formats) if block.is_shell else []
+    return out
+
+
+def _written(block: Block, formats: Sequence[Format]) -> list[Block]:
+    """Files of a known format that a shell block writes by here-documents; they are blocks of their own."""
+    out: list[Block] = []
+    lines = block.text.splitlines()
+    at = 0
+    while at < len(lines):
+        found = _HEREDOC.search(lines[at])
+        at += 1
+        if not found:
+            continue
+        end = next((end for end in range(at, len(lines)) if lines[end].strip() == found[2]), len(lines))
+        text = "\n".join(lines[at:end])
+        kind = next((kind for kind in formats if kind.looks(text)), None)
+        if kind is not None:
+            mark = found[2] if not found[1] and re.search(r"[$`\\]", text) else None
+            out.append(Block(block.number + 1 + len(out), block.line + at, text, kind=kind, expanded=mark))
+        at = end + 1
     return out
 
 
 def _coded(text: str, first: int, depth: int) -> list[tuple[int, str, str]]:
     """Line, language and content of each code block."""
     out: list[tuple[int, str, str]] = []
-    for token in MarkdownIt("commonmark").parse(text):
+    for token in _tokens(text):
         if token.map is None:
             continue
         if token.type == "fence":
@@ -103,6 +128,11 @@ def _coded(text: str, first: int, depth: int) -> list[tuple[int, str, str]]:
             nested = _FENCE.search(token.content) and depth < MAX_DEPTH
             out += _coded(token.content, line, depth + 1) if nested else [(line, "", token.content)]
     return out
+
+
+def _tokens(text: str) -> list[Token]:
+    """The blocks of ``text``; what is within its paragraphs is not parsed."""
+    return MarkdownIt("commonmark").disable("inline").parse(text)
 
 
 def _language(info: str) -> str:

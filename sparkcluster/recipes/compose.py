@@ -18,6 +18,8 @@ from sparkcluster.spec.document import parse as parse_yaml
 CHOICE = "service"
 """What ``--define`` chooses a service by."""
 
+MAX_LISTED = 20
+
 _SERVICES = re.compile(r"^services[ \t]*:", re.MULTILINE)
 # What a YAML file has at the beginning of its lines, and a script seldom.
 _YAML_LINE = re.compile(r"[ \t#]|$|---|\.\.\.|-[ \t]|[}\]]|[\w.\"'-]+[ \t]*:([ \t]|$)")
@@ -30,13 +32,15 @@ class _Candidate:
     Attributes:
         service: as it is written; None if it is broken.
         made: container, command and reader of the engine; None if it starts none.
-        error: why it cannot be read, where it may start an engine.
+        error: why it cannot be read.
+        is_engine: whether it starts an engine, or would if it could be read.
     """
 
     name: str
     service: Service | None = None
     made: tuple[container.Container, Command, Importer] | None = None
     error: UsageError | None = None
+    is_engine: bool = False
 
 
 def looks(text: str) -> bool:
@@ -64,6 +68,8 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
         return "~" if found is None and name == "HOME" else found
 
     top = Node(document, (), document.data, variable).entries()
+    if "services" not in top:
+        raise UsageError(f"{source} has no services", hint="write services: at the beginning of a line")
     services = top["services"].entries()
     candidates = [_candidate(name, services, importers) for name in services]
     chosen = _chosen(candidates, source, choices.ask(CHOICE))
@@ -75,7 +81,10 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
     notes = [*notes, *chosen.service.notes]
     if chosen.service.builds:
         notes.append(f"build: build {shown(made.image)} on the first node")
-    notes += [f"the service {_described(other)}" for other in candidates if other is not chosen]
+    others = [other for other in candidates if other is not chosen]
+    notes += [f"the service {_described(other)}" for other in others[:MAX_LISTED]]
+    if len(others) > MAX_LISTED:
+        notes.append(f"{len(others) - MAX_LISTED} more services")
     if "include" in top:
         notes.append("include: other files are not read")
     return out, notes
@@ -87,12 +96,12 @@ def _candidate(name: str, services: dict[str, Node], importers: list[Importer]) 
         service = compose_service.read(name, services)
         made = container.read(service.arguments())
     except UsageError as error:
-        return _Candidate(name, service, error=error if _mentions(services[name], importers) else None)
+        return _Candidate(name, service, error=error, is_engine=_mentions(services[name], importers))
     script = Script(variables={key: value for key, value in made.env.items() if value is not None})
     for importer in importers:
         command = importer.by_variables(made) or Command.of(made, script, importer)
         if command is not None:
-            return _Candidate(name, service, (made, command, importer))
+            return _Candidate(name, service, (made, command, importer), is_engine=True)
     unset = None
     if unknown(made.image):
         missing = unknown(made.image)[0]
@@ -100,7 +109,7 @@ def _candidate(name: str, services: dict[str, Node], importers: list[Importer]) 
             f"the image of the service {shown(name)} is {shown(made.image)}, which the text does not set",
             hint=f"add --define {missing}=…",
         )
-    return _Candidate(name, service, error=unset if _mentions(services[name], importers) else None)
+    return _Candidate(name, service, error=unset, is_engine=unset is not None and _mentions(services[name], importers))
 
 
 def _mentions(node: Node, importers: list[Importer]) -> bool:
@@ -117,13 +126,13 @@ def _chosen(candidates: list[_Candidate], source: str, name: str | None) -> _Can
         NoEngine: no service starts an engine.
         UsageError: the user has to choose.
     """
-    engines = [candidate for candidate in candidates if candidate.made or candidate.error]
+    engines = [candidate for candidate in candidates if candidate.is_engine]
     if name is not None:
         found = next((candidate for candidate in candidates if candidate.name == name), None)
         if found is None:
-            names = ", ".join(shown(candidate.name) for candidate in candidates)
+            names = ", ".join(shown(candidate.name) for candidate in candidates[:MAX_LISTED])
             raise UsageError(f"{source} has no service {shown(name)}", hint=f"its services are {names}")
-        if found.made is None and found.error is None:
+        if not found.is_engine:
             raise UsageError(
                 f"the service {_described(found)} starts no engine",
                 hint=_choice(engines) if engines else "import the script that it runs",
@@ -134,22 +143,26 @@ def _chosen(candidates: list[_Candidate], source: str, name: str | None) -> _Can
     # `docker compose up` leaves services of a profile alone.
     started = [candidate for candidate in engines if not (candidate.service and candidate.service.profiles)]
     if len(started or engines) > 1:
-        listed = "; ".join(_described(candidate) for candidate in engines)
+        listed = _listed(engines)
         raise UsageError(f"{source} has several services that start an engine: {listed}", hint=_choice(engines))
     return (started or engines)[0]
 
 
 def _choice(engines: list[_Candidate]) -> str:
-    choices = (f"{CHOICE}={plain(candidate.name)}" for candidate in engines)
+    choices = (f"{CHOICE}={plain(candidate.name)}" for candidate in engines[:MAX_LISTED])
     return "choose with " + " or ".join(f"--define {shlex.quote(choice)}" for choice in choices)
 
 
 def _no_engine(candidates: list[_Candidate], source: str) -> NoEngine:
-    listed = "; ".join(_described(candidate) for candidate in candidates) or "none"
+    listed = _listed(candidates) or "none"
     return NoEngine(
         f"{source} has no service that starts an engine; its services: {listed}",
         hint="import the script or the Dockerfile's command that starts the engine",
     )
+
+
+def _listed(candidates: list[_Candidate]) -> str:
+    return "; ".join(map(_described, candidates[:MAX_LISTED])) + ("; …" if len(candidates) > MAX_LISTED else "")
 
 
 def _described(candidate: _Candidate) -> str:
@@ -157,7 +170,7 @@ def _described(candidate: _Candidate) -> str:
     service = candidate.service
     name = shown(candidate.name)
     if service is None:
-        return name
+        return f"{name} (cannot be read: {_short(candidate.error.message if candidate.error else '')})"
     parts = [f"image {shown(service.image)}"] if service.image else ["builds its image"] if service.builds else []
     if candidate.made is not None:
         words = candidate.made[1].words

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from sparkcluster.recipes.compose_node import Node
 from sparkcluster.recipes.shell import shown
 
+MAX_EXTENDS = 16
+
 # Keys of a service with a value, and the option of `docker run` that means the same.
 _SCALARS = {
     "cgroup": "cgroupns", "cgroup_parent": "cgroup-parent", "container_name": "name", "cpu_period": "cpu-period",
@@ -116,7 +118,7 @@ def read(name: str, services: dict[str, Node], seen: tuple[str, ...] = ()) -> Se
     extends = entries.get("extends")
     if extends is not None:
         service = _base(extends, services, (*seen, name))
-        service.name, service.node, service.profiles = name, node, []
+        service.name, service.node = name, node
     for key, value in entries.items():
         if value.value is not None or key in {"command", "entrypoint"}:
             _put(service, key, value)
@@ -132,6 +134,8 @@ def _base(extends: Node, services: dict[str, Node], seen: tuple[str, ...]) -> Se
         raise extends.error(f"names the service {shown(name)}, which the file does not have")
     if name in seen:
         raise extends.error("extends itself")
+    if len(seen) > MAX_EXTENDS:
+        raise extends.error(f"is the {len(seen)}th service that extends another in turn")
     return read(name, services, seen)
 
 
@@ -143,7 +147,7 @@ def _put(service: Service, key: str, node: Node) -> None:
     elif key in _ALONE:
         service.options[key] = [(_ALONE[key], None)] if node.text() == "true" else []
     elif key == "profiles":
-        service.profiles = [item.text() for item in node.items()]
+        service.profiles += [item.text() for item in node.items()]
     elif key in _SPECIAL:
         _SPECIAL[key](service, node)
     elif key not in _QUIET and not key.startswith("x-"):

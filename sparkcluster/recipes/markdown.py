@@ -16,6 +16,7 @@ from sparkcluster.recipes.shell import parse, plain, shown
 
 __all__ = ["looks", "read"]
 
+MAX_CHARACTERS = 1 << 21
 MAX_LISTED = 40
 MAX_NOTES = 8
 # Commands that leave nothing behind for the engine.
@@ -146,7 +147,12 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
         raise UsageError(f"{source} has no block {choices.block}", hint=f"it has {len(found)} code blocks")
     candidates: list[_Candidate] = []
     shell = _Shell()
+    characters = 0
     for block in found:
+        # Each is read with as many lines before it as the page has, and with what was set before.
+        characters += len(shell.before(block)) if block.is_shell else len(block.text)
+        if characters > MAX_CHARACTERS:
+            raise UsageError(f"{source} has too many code blocks for its length", hint="is this the right file?")
         candidate = _candidate(block, shell, source, importers, choices)
         if candidate is not None and choices.block in {None, block.number}:
             candidates.append(candidate)
@@ -186,6 +192,11 @@ def _candidate(
 
 def _read(part: _Part, source: str, importers: list[Importer], choices: Choices) -> Made:
     kind, shell = part.block.kind, part.shell
+    if part.block.expanded is not None:
+        raise UsageError(
+            f"the shell changes the here-document {part.block.expanded} before it is written",
+            hint="import the file that it writes",
+        )
     if kind is None:
         return choices.script(part.text, source, importers, choices)
     exported = {name: shell.variables[name] for name in shell.exported if name in shell.variables}

@@ -16,6 +16,11 @@ from sparkcluster.recipes.choices import Choices, Made, NoEngine
 from sparkcluster.recipes.serve import Importer
 from sparkcluster.recipes.shell import CLOSE, OPEN, assignment, shown
 
+MAX_CHARACTERS = 1 << 24
+
+# A semicolon that ends a command; no text has the mark.
+_AND = f"{OPEN};"
+
 _SECTION = re.compile(r"\[([^\[\]]+)\]")
 _SPECIFIER = re.compile(r"%(.?)", re.DOTALL)
 _BRACED = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -96,6 +101,10 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
             notes.append(f"{shown(setting.key)}={_short(setting.value)}: {why}")
     if not starts:
         raise NoEngine(f"{source} has no ExecStart= in a section [Service]", hint="import what the unit runs")
+    # Each of these puts one value in, or the environment before a command.
+    longest = sum(map(len, [*environment.values(), *choices.defines.values()]))
+    if sum(map(text.count, "$%;\n")) * longest > MAX_CHARACTERS:
+        raise UsageError(f"{source} is too long with its variables", hint="is this the right file?")
     has_user = any(setting.key == "User" and setting.value not in {"", "root"} for setting in settings)
     variables = {"HOME": "~", **environment} if has_user else environment
     more, downloads = _before(before, variables, source, choices)
@@ -116,7 +125,7 @@ def _settings(text: str, source: str) -> list[_Setting]:
     """The lines of [Service]."""
     out: list[_Setting] = []
     section, pending, first = "", "", 0
-    for number, raw in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+    for number, raw in enumerate([*text.replace("\r\n", "\n").split("\n"), ""], start=1):
         line = raw.strip() if not pending else raw.rstrip()
         if line.lstrip()[:1] in {"#", ";"} or (not line and not pending):
             continue
@@ -135,8 +144,6 @@ def _settings(text: str, source: str) -> list[_Setting]:
             if not equals:
                 raise UsageError(f"{source}:{first}: expected Key=value, found {_short(line)}", hint="fix the line")
             out.append(_Setting(key.strip(), value.strip(), first))
-    if pending and section == "Service":
-        raise UsageError(f"{source}:{first}: the last line ends with a backslash", hint="copy the whole unit")
     return out
 
 
@@ -148,7 +155,7 @@ def _environment(before: dict[str, str], setting: _Setting, source: str, choices
         assigned = assignment(_specified(word, choices))
         if assigned is None:
             raise UsageError(
-                f"{source}:{setting.line}: Environment= takes NAME=value, found {_short(word)}",
+                f"{source}:{setting.line}: Environment= takes NAME=value, found {_short(word.lstrip(OPEN))}",
                 hint='quote a value with spaces: Environment="NAME=a b"',
             )
         out[assigned[0]] = assigned[1]
@@ -180,8 +187,8 @@ def _commands(setting: _Setting, variables: Mapping[str, str], source: str, choi
     """
     out: list[list[str]] = []
     command: list[str] = []
-    for word in [*_words(setting, source), ";"]:
-        if word != ";":
+    for word in [*_words(setting, source), _AND]:
+        if word != _AND:
             command.append(word)
             continue
         if command:
@@ -202,8 +209,8 @@ def _run(words: list[str], setting: _Setting, variables: Mapping[str, str], sour
     arguments = words[2:] if "@" in prefix else words[1:]
     out = [program]
     for word in arguments:
-        word_ = _specified(word, choices) if word != r"\;" else ";"
-        out += [word_] if ":" in prefix else _substituted(word_, variables, choices)
+        specified = _specified(word, choices)
+        out += [specified] if ":" in prefix else _substituted(specified, variables, choices)
     if not program:
         raise UsageError(f"{source}:{setting.line}: {setting.key}= names no program", hint="write its path")
     return out
@@ -221,7 +228,7 @@ def _substituted(word: str, variables: Mapping[str, str], choices: Choices) -> l
     alone = _VARIABLE.fullmatch(word)
     if alone:
         text = value(alone[1])
-        return [text] if OPEN in text else _split(text) or []
+        return [text] if OPEN in text else [word.lstrip(OPEN) for word in _split(text) or []]
     return [_BRACED.sub(lambda found: value(found[1]) if found[1] else "$", word)]
 
 
@@ -257,8 +264,9 @@ def _split(text: str) -> list[str] | None:
             out += [] if word is None else [word]
             word = None
         elif found.lastgroup == "semicolon" and word is None:
-            # It ends no command; ``_run`` takes the backslash away.
-            word = found[0]
+            word = ";"
+        elif found[0] == ";" and word is None and not text[found.end() : found.end() + 1].strip():
+            word = _AND
         else:
             quoted = found.lastgroup in {"single", "double"}
             piece = _unescaped(found[0][1:-1] if quoted else found[0])

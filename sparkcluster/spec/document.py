@@ -19,6 +19,7 @@ from sparkcluster.printable import LINES, hidden_at, named
 
 MAX_VALUES = 20_000
 MAX_DEPTH = 32
+MAX_CHARACTERS = 1 << 22
 MAX_PROBLEMS = 50
 
 KeyPath = tuple[str | int, ...]
@@ -216,6 +217,7 @@ class _Reader:
         self.document = document
         self.merge_keys = merge_keys
         self.count = 0
+        self.characters = 0
         self.nodes: list[Any] = []
         self.starts: list[int] = []
         self.ends: dict[int, int] = {}
@@ -303,6 +305,10 @@ class _Reader:
         return out
 
     def _scalar(self, node: Any, path: KeyPath) -> Any:
+        self.characters += len(node.value)
+        if self.characters > MAX_CHARACTERS:
+            place = _place(node.start_mark)
+            raise _fatal(self.document, place, f"more than {MAX_CHARACTERS} characters with aliases followed")
         if not node.style:
             return _unquoted(self.document, _place(node.start_mark), path, node.value)
         return _seen(self.document, _place(node.start_mark), path, node.value)
