@@ -40,7 +40,9 @@ _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})", re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _SENTENCE = re.compile(r"[A-Z][\w'\u2019*`-]*([ ,]+[^\s=]+){3,}.*[.:!?]\s*$", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
-_PROMPT = re.compile(r"[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+(?::[^\s$#]*)?[ \t]?[$#]|\$|\u276f)[ \t]+(?=\S)")
+_PROMPT = re.compile(
+    r"[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:\[?[\w.-]+@[\w.-]+(?:[: ][^\s$#\]]*)?\]?[ \t]?[$#]|\$|\u276f)[ \t]+(?=\S)"
+)
 _ROOT = re.compile(r"[ \t]*#[ \t]+(?=\S)")
 _NEXT = re.compile(r"[ \t]*>[ \t]")
 
@@ -136,7 +138,8 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _language(info: str) -> str:
-    found = re.match(r"[\s{]*\.?([A-Za-z0-9+#_-]*)", info)
+    # Sphinx names the language after a directive.
+    found = re.match(r"[\s{]*(?:(?:code-block|code|sourcecode)\}[ \t]+)?\.?([A-Za-z0-9+#_-]*)", info)
     return found[1].lower() if found else ""
 
 

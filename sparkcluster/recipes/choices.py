@@ -19,15 +19,6 @@ MAX_ASKED = 20
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|%[A-Za-z]")
 
 
-class NoEngine(UsageError):
-    """Nothing in a text starts an engine."""
-
-    @property
-    def kind(self) -> str:
-        """As every other wrong input."""
-        return UsageError.__name__
-
-
 class Format(Protocol):
     """Texts of one kind."""
 

@@ -6,9 +6,9 @@ import dataclasses
 import re
 import shlex
 
-from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.errors import NoEngine, SpecError, UsageError
 from sparkcluster.recipes import compose_service, container
-from sparkcluster.recipes.choices import Choices, Made, NoEngine
+from sparkcluster.recipes.choices import Choices, Made
 from sparkcluster.recipes.compose_node import Node
 from sparkcluster.recipes.compose_service import Service
 from sparkcluster.recipes.serve import Command, Importer, playbook

@@ -7,10 +7,10 @@ import dataclasses
 import re
 import shlex
 
-from sparkcluster.errors import SparkclusterError, SpecError, UsageError
+from sparkcluster.errors import NoEngine, SparkclusterError, SpecError, UsageError
 from sparkcluster.recipes import preamble
 from sparkcluster.recipes.blocks import Block, blocks, looks
-from sparkcluster.recipes.choices import Choices, Made, NoEngine
+from sparkcluster.recipes.choices import Choices, Made
 from sparkcluster.recipes.serve import Importer
 from sparkcluster.recipes.shell import parse, plain, shown
 
@@ -97,8 +97,8 @@ class _Part:
     """A block in its place on the page.
 
     Attributes:
-        block: it.
-        text: it, after what the page sets before it.
+        block: as the page has it.
+        text: of the block, after what the page sets before it.
         shell: what the page leaves behind before it.
     """
 

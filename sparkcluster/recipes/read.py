@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.errors import Problem, SpecError, UsageError
+from sparkcluster.errors import NoEngine, Problem, SpecError, UsageError
 from sparkcluster.recipes import compose, markdown, unit_file, write
-from sparkcluster.recipes.choices import Choices, Format, NoEngine
+from sparkcluster.recipes.choices import Choices, Format
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, playbook

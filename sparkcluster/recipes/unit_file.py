@@ -10,13 +10,14 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import NoEngine, UsageError
 from sparkcluster.recipes import preamble
-from sparkcluster.recipes.choices import Choices, Made, NoEngine
+from sparkcluster.recipes.choices import Choices, Made
 from sparkcluster.recipes.serve import Importer
 from sparkcluster.recipes.shell import CLOSE, OPEN, assignment, shown
 
 MAX_CHARACTERS = 1 << 24
+MAX_LISTED = 4
 
 # A semicolon that ends a command; no text has the mark.
 _AND = f"{OPEN};"
@@ -117,8 +118,12 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
         body += "\n" * max(setting.line - at - body.count("\n"), 1) if body else ""
         body += "; ".join(" ".join([*assigned, shlex.join(words)]) for words in commands)
     script = preamble.text(body, at, commands=downloads)
-    document, more = choices.script(script, source, importers, choices)
-    return document, [*more, *notes]
+    try:
+        document, left = choices.script(script, source, importers, choices)
+    except NoEngine as error:
+        started = " and ".join(_short(setting.value) for setting in starts[:MAX_LISTED])
+        raise NoEngine(f"{error.message}; it runs {started}", hint="import the file that it runs") from None
+    return document, [*left, *notes]
 
 
 def _settings(text: str, source: str) -> list[_Setting]:

@@ -46,3 +46,4 @@ def test_what_a_text_starts(expected, case):
     unexpected = [note for note in made.notes if not any(part in note for part in case["notes"])]
     assert (untold, unexpected) == ([], [])
     assert convert(path.read_text(), path.name, **choices).text == made.text
+    assert convert(path.read_text().replace("\n", "\r\n"), path.name, **choices).text == made.text
