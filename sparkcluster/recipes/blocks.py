@@ -38,13 +38,11 @@ _COMMANDS = frozenset(
 )  # fmt: skip
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})", re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
-_SENTENCE = re.compile(r"[A-Z][\w'\u2019*`-]*([ ,]+[^\s=]+){3,}.*[.:!?]\s*$", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
 _PROMPT = re.compile(
     r"[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:\[?[\w.-]+@[\w.-]+(?:[: ][^\s$#\]]*)?\]?[ \t]?[$#]|\$|\u276f)[ \t]+(?=\S)"
 )
 _ROOT = re.compile(r"[ \t]*#[ \t]+(?=\S)")
-_NEXT = re.compile(r"[ \t]*>[ \t]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,8 +74,15 @@ def looks(text: str) -> bool:
     if fence:
         return not _HEREDOC.search(text, 0, fence.start()) and not _is_yaml(text)
     tokens = _tokens(text) if re.search(r"^(    |\t)", text, re.MULTILINE) else []
-    prose = any(token.type == "inline" and _SENTENCE.match(token.content) for token in tokens)
+    prose = any(token.type == "inline" and _is_sentence(token.content) for token in tokens)
     return prose and any(token.type == "code_block" for token in tokens)
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether a paragraph reads like prose rather than like commands."""
+    words = text.split()
+    begins = words[:1] and words[0][0].isupper() and (not words[0].isupper() or len(words[0]) == 1)
+    return bool(begins) and len(words) > 3 and not any("=" in word for word in words[:4]) and words[-1][-1] in ".:!?"
 
 
 def blocks(text: str, source: str, formats: Sequence[Format]) -> list[Block]:
@@ -183,7 +188,8 @@ def _commands(text: str, language: str) -> str:
     for line in lines:
         found = prompt.match(line)
         if command and _is_open(command):
-            following = _NEXT.sub("", line, count=1)
+            # The shell's own prompt in the lines of a command that goes on.
+            following = line.lstrip().removeprefix("> ") if line.lstrip().startswith("> ") else line
             out.append(following)
             command += f"\n{following}"
         elif found and (prompt is _PROMPT or _is_command(line[found.end() :])):
