@@ -4,6 +4,7 @@
 
     SparkclusterError
     ├── UsageError            wrong flags or a file that makes no sense
+    │   ├── NoEngine          a text to import starts no engine
     │   └── SpecError         problems in an inventory or playbook, with file:line:column
     ├── LeaseHeld             another operator is changing this cluster
     ├── LeaseLost             our own lease has lapsed
@@ -104,6 +105,10 @@ class UsageError(SparkclusterError):
     """Wrong flags or malformed input."""
 
     exit_code = exit_codes.USAGE
+
+
+class NoEngine(UsageError):
+    """Nothing in a text that is imported starts an engine."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

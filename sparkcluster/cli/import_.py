@@ -16,35 +16,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a recipe in YAML or JSON, or a script with the engine's command; - is stdin",
+        help="a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, or a script with the engine's "
+        "command; - is stdin",
     )
-    parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")
-    parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     parser.add_argument(
         "--define",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="value of a variable, an argument (1=VALUE) or a placeholder that the text leaves open; repeatable",
+        help="value of a variable, an argument (1=VALUE) or a placeholder that the text leaves open; service=NAME "
+        "chooses a Compose file's service; repeatable",
     )
+    parser.add_argument(
+        "--block", metavar="N", type=int, help="code block of the page to import, if several start an engine"
+    )
+    parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     common_flags(parser, "--json")
-
-
-def _defines(written: list[str]) -> dict[str, str]:
-    from sparkcluster.errors import UsageError
-
-    for word in written:
-        if not word.partition("=")[1] or word.startswith("="):
-            raise UsageError(f"--define {word}: expected NAME=VALUE", hint="--define MODEL=org/name")
-    return {name: value for name, _, value in (word.partition("=") for word in written)}
 
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
     from sparkcluster.errors import UsageError
     from sparkcluster.linting import stand_in
-    from sparkcluster.recipes import convert
+    from sparkcluster.recipes import convert, defines
     from sparkcluster.spec import Playbook, load, powers
     from sparkcluster.spec.document import parse
 
@@ -53,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         text = load.decode(sys.stdin.buffer.read(load.MAX_BYTES + 1), source)
     else:
         text = load.text(Path(args.file))
-    made = convert(text, source, name=args.name, defines=_defines(args.define))
+    made = convert(text, source, name=args.name, defines=defines(args.define), block=args.block)
     if args.output is not None:
         try:
             with args.output.open("w" if args.force else "x", encoding="utf-8") as file:

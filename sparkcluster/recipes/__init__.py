@@ -5,6 +5,7 @@ Nothing is run and nothing is fetched: shell text is read word by word.
 
 from __future__ import annotations
 
+from sparkcluster.recipes.choices import defines
 from sparkcluster.recipes.read import Imported, convert
 
-__all__ = ["Imported", "convert"]
+__all__ = ["Imported", "convert", "defines"]

@@ -63,7 +63,7 @@ class Starts:
 
 def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
     """All commands of ``text`` that start an engine; ``outer`` has its file and the user's values."""
-    script = parse(text, outer=outer, where=outer.where)
+    script = parse(text, environment=outer.environment, outer=outer, where=outer.where)
     out = Starts(script)
     for call in _everywhere(script.calls, script):
         env, words = _unwrapped(call.words, importers)

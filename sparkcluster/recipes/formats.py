@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.recipes import sparkring, sparkrun
 from sparkcluster.recipes.serve import Importer
-from sparkcluster.recipes.structured import Format, Read, is_structured, load
+from sparkcluster.recipes.structured import Format, Read, load
 
 
 def supported(importers: Sequence[Importer]) -> list[Format]:
@@ -16,14 +16,12 @@ def supported(importers: Sequence[Importer]) -> list[Format]:
     return [sparkring.format_of(importers), *own, sparkrun.format_of(importers)]
 
 
-def read(text: str, source: str, importers: Sequence[Importer], choices: Mapping[str, str]) -> Read | None:
-    """The playbook of a recipe in YAML or JSON, and what was left out; None where ``text`` is shell text.
+def read(text: str, source: str, importers: Sequence[Importer], choices: Mapping[str, str]) -> Read:
+    """The playbook of a recipe in YAML or JSON, and what was left out.
 
     Raises:
         SpecError: it is YAML or JSON that is broken, or of an unknown format.
     """
-    if not is_structured(text, source):
-        return None
     document = load(text, source)
     formats = supported(importers)
     found = next((each for each in formats if each.fits(document.data)), None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.recipes import formats, write
+from sparkcluster.errors import NoEngine, Problem, SpecError, UsageError
+from sparkcluster.recipes import compose, formats, markdown, structured, unit_file, write
+from sparkcluster.recipes.choices import Choices, Format, Made
 from sparkcluster.recipes.commands import Start, starts
 from sparkcluster.recipes.serve import Importer, playbook
 from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, unknown
@@ -35,24 +36,36 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def convert(text: str, source: str, *, name: str | None = None, defines: Mapping[str, str] | None = None) -> Imported:
-    """Make a playbook of a recipe in YAML or JSON, or of a command or script that starts an engine.
+def convert(
+    text: str,
+    source: str,
+    *,
+    name: str | None = None,
+    defines: Mapping[str, str] | None = None,
+    block: int | None = None,
+) -> Imported:
+    """Make a playbook of a recipe in YAML or JSON, or of a command, script, unit or page that starts an engine.
 
     The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``defines``
-    has values for what the text leaves open: variables, arguments of a script as ``1``, placeholders.
+    has values for what the text leaves open: variables, arguments of a script as ``1``, placeholders; ``block`` is the
+    number of a page's block.
 
     Raises:
         UsageError: nothing in it starts an engine, it leaves open which one or how, or it needs what no playbook
             may have.
         SpecError: it is YAML, and broken.
     """
-    if MARKS & set(text):
+    if MARKS & set(text).union(*(defines or {}).values()):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
-    document, notes = formats.read(text, source, importers, defines or {}) or _script(
-        text, source, importers, dict(defines or {})
-    )
+    kinds: list[Format] = [compose, unit_file, _Recipes(source)]
+    choices = Choices(_script, tuple(kinds), defines or {}, block)
+    kind = next((kind for kind in [markdown, *kinds] if kind.looks(text)), None)
+    if block is not None and kind is not markdown:
+        raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; leave it out")
+    document, notes = (kind.read if kind else _script)(text, source, importers, choices)
+    choices.check(source)
     if name is not None:
         document["name"] = name
     notes = list(dict.fromkeys(notes))
@@ -61,13 +74,45 @@ def convert(text: str, source: str, *, name: str | None = None, defines: Mapping
     return Imported(made, document, tuple(notes))
 
 
-def _script(
-    text: str, source: str, importers: list[Importer], defines: dict[str, str]
-) -> tuple[dict[str, Any], list[str]]:
-    script = Script(defines=defines, where=source)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Recipes:
+    """Recipes in YAML and JSON as a ``Format``."""
+
+    source: str
+
+    def looks(self, text: str) -> bool:
+        return structured.is_structured(text, self.source)
+
+    def read(self, text: str, source: str, importers: list[Importer], choices: Choices) -> Made:
+        return formats.read(text, source, importers, _Asking(choices))
+
+
+class _Asking(Mapping[str, str]):
+    """The user's values, of which it is kept which were asked for."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+
+    def __getitem__(self, name: str) -> str:
+        value = self._choices.ask(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._choices.defines)
+
+    def __len__(self) -> int:
+        return len(self._choices.defines)
+
+
+def _script(text: str, source: str, importers: list[Importer], choices: Choices) -> Made:
+    script = Script(
+        defines=dict(choices.defines), asked=choices.asked, environment=dict(choices.environment), where=source
+    )
     found = starts(text, script, importers)
     if not found.engines:
-        raise _none(found.script, source, importers, found.compose)
+        raise _none(text, found.script, source, importers, found.compose)
     chosen, others = found.engines[0], found.engines[1:]
     notes = _settled(chosen, others, source)
     notes += [f"only the first engine of the text is imported, not {other.shown}" for other in others]
@@ -75,9 +120,6 @@ def _script(
     broken = [line for line, text in found.script.unread if any(_mentions(text, importer) for importer in importers)]
     if broken:
         raise UsageError(f"{source}:{broken[0]}: cannot be parsed as shell text", hint="copy the whole command")
-    if unused := sorted(set(defines) - script.used):
-        asked = ", ".join(name for name in script.asked) or "nothing"
-        raise UsageError(f"{source} does not ask for {unused[0]}", hint=f"it asks for {asked}")
     document, more = playbook(chosen.container, chosen.command, found.downloads, chosen.importer)
     unread = [f"line {line}, which cannot be parsed as shell text" for line, _ in found.script.unread]
     return document, [*more, *notes, *found.notes, *unread]
@@ -87,26 +129,32 @@ def _mentions(text: str, importer: Importer) -> bool:
     return importer.COMMAND.split()[0] in text
 
 
-def _none(script: Script, source: str, importers: list[Importer], compose: int | None) -> UsageError:
+def _none(text: str, script: Script, source: str, importers: list[Importer], compose: int | None) -> UsageError:
     """Why no engine was found."""
     titles = " or ".join(engines.engine(importer.ENGINE).title for importer in importers)
     broken = [line for line, text in script.unread if any(_mentions(text, importer) for importer in importers)]
     if broken:
         return UsageError(f"{source}:{broken[0]}: cannot be parsed as shell text", hint="copy the whole command")
     if compose is not None:
-        return UsageError(
+        return NoEngine(
             f"{source}:{compose}: docker compose starts what its compose file says",
             hint="sparkcluster import docker-compose.yml",
         )
-    if script.ended is not None and script.asked:
-        return UsageError(
-            f"{source} starts no {titles}: it ends on line {script.ended}",
-            hint=f"add --define {next(iter(script.asked))}=VALUE",
+    define = f"add --define {next(iter(script.asked))}=VALUE" if script.asked else None
+    if script.ended is not None:
+        return NoEngine(
+            f"{source} starts no {titles}: it ends on line {script.ended}", hint=define or "remove the exit"
         )
-    command = importers[0].COMMAND
-    return UsageError(
+    commands = [importer.COMMAND for importer in importers]
+    at = [number for number, line in enumerate(text.splitlines(), start=1) if any(each in line for each in commands)]
+    if at:
+        return NoEngine(
+            f"{source} starts no {titles}: the command on line {at[0]} is not reached, or not followed",
+            hint=define or "copy the command to a file of its own",
+        )
+    return NoEngine(
         f"{source} starts no {titles}",
-        hint=f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it",
+        hint=f"give a recipe, or a text with `docker run … {commands[0]} …` or `{commands[0]} …` in it",
     )
 
 

@@ -19,6 +19,7 @@ from sparkcluster.printable import LINES, hidden_at, named
 
 MAX_VALUES = 20_000
 MAX_DEPTH = 32
+MAX_CHARACTERS = 1 << 22
 MAX_PROBLEMS = 50
 
 KeyPath = tuple[str | int, ...]
@@ -134,15 +135,15 @@ def shown(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def parse(text: str, file: str) -> Document:
-    """Read YAML; ``file`` is its name in problems.
+def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
+    """Read YAML; ``file`` is its name in problems. With ``merge_keys`` a ``<<`` is a key as any other.
 
     Raises:
         SpecError: it is not YAML, or too large. Ambiguous values are reported in ``problems``.
     """
     document = Document(file)
     refuse_hidden(text, file)
-    reader = _Reader(document)
+    reader = _Reader(document, merge_keys=merge_keys)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         reader.scan(loader)
@@ -212,9 +213,11 @@ class _Reader:
         ends: of a list or mapping, the position after its last node.
     """
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, *, merge_keys: bool = False) -> None:
         self.document = document
+        self.merge_keys = merge_keys
         self.count = 0
+        self.characters = 0
         self.nodes: list[Any] = []
         self.starts: list[int] = []
         self.ends: dict[int, int] = {}
@@ -291,7 +294,7 @@ class _Reader:
                 self._complain(key, path, f"a key contains {named(name[hidden])}")
             elif not name:
                 self._complain(key, path, "a key must be a scalar", "write 'key: value'")
-            elif not key.style and name == "<<":
+            elif not key.style and name == "<<" and not self.merge_keys:
                 self._complain(key, path, "merge keys ('<<') are not supported", "write the keys out")
             elif name in out:
                 first = self.document.keys[here].line
@@ -302,6 +305,10 @@ class _Reader:
         return out
 
     def _scalar(self, node: Any, path: KeyPath) -> Any:
+        self.characters += len(node.value)
+        if self.characters > MAX_CHARACTERS:
+            place = _place(node.start_mark)
+            raise _fatal(self.document, place, f"more than {MAX_CHARACTERS} characters with aliases followed")
         if not node.style:
             return _unquoted(self.document, _place(node.start_mark), path, node.value)
         return _seen(self.document, _place(node.start_mark), path, node.value)

@@ -8,13 +8,25 @@ would have to run something for, as ``$(…)``, stays unknown and is marked in t
 from __future__ import annotations
 
 from sparkcluster.recipes.shell.evaluate import parse
-from sparkcluster.recipes.shell.marks import MARKS, assignment, bare_name, is_placeholder, plain, shown, unknown
+from sparkcluster.recipes.shell.marks import (
+    CLOSE,
+    MARKS,
+    OPEN,
+    assignment,
+    bare_name,
+    is_placeholder,
+    plain,
+    shown,
+    unknown,
+)
 from sparkcluster.recipes.shell.redirects import left_out
 from sparkcluster.recipes.shell.script import Assumed, Call, Script
 from sparkcluster.recipes.shell.syntax import written
 
 __all__ = [
+    "CLOSE",
     "MARKS",
+    "OPEN",
     "Assumed",
     "Call",
     "Script",

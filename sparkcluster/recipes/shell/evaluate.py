@@ -53,7 +53,7 @@ def parse(
     script = Script(where=where, line=line)
     if outer is not None:
         script.defines, script.asked = outer.defines, outer.asked
-        script.used, script.undecided = outer.used, outer.undecided
+        script.undecided = outer.undecided
         script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
     numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
     given = [value for _, value in numbered]
@@ -68,7 +68,9 @@ def parse(
         run.sequence(statements(tree(text, where, line)))
     except RecursionError:
         raise UsageError(f"{where}: nested deeper than it can be parsed", hint="is this the right file?") from None
-    script.variables = {name: value for name, value in run.state.variables.items() if is_known(value)}
+    script.variables = run.state.variables
+    script.arrays = {name: list(array.values()) for name, array in run.state.arrays.items() if array is not None}
+    script.exported = list(run.state.exported)
     script.environment, script.files = run.state.environment, run.state.files
     return script
 
@@ -117,7 +119,7 @@ class Evaluator:
             if state.arguments is None:
                 return mark("@")
             if int(name) <= len(state.arguments):
-                self.script.used.add(name)
+                self.script.asked[name] = None
                 return state.arguments[int(name) - 1]
             return None
         if name in state.arrays:
@@ -130,7 +132,7 @@ class Evaluator:
     def defined(self, name: str) -> str | None:
         """The user's value for a name that the text leaves open."""
         if name in self.script.defines:
-            self.script.used.add(name)
+            self.script.asked[name] = None
             return self.script.defines[name]
         return None
 

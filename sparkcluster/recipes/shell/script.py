@@ -111,13 +111,14 @@ class Script:
     Attributes:
         calls: its commands, in the order in which they run.
         variables: what the text sets, at its end.
+        arrays: lists that it sets, at its end.
+        exported: names of exported variables.
         environment: exported variables at its end.
         notes: what was not followed.
         unread: line and text of what is no shell text.
         undecided: by name, the condition on which the value of a variable depends.
         defines: values of the user for what the text leaves open.
         asked: names that it leaves open, and placeholders; in order.
-        used: names of ``defines`` that were asked for.
         where: its file.
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
@@ -128,13 +129,14 @@ class Script:
 
     calls: list[Call] = dataclasses.field(default_factory=list)
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    exported: list[str] = dataclasses.field(default_factory=list)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     unread: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     undecided: dict[str, Assumed] = dataclasses.field(default_factory=dict)
     defines: dict[str, str] = dataclasses.field(default_factory=dict)
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
-    used: set[str] = dataclasses.field(default_factory=set)
     where: str = "the text"
     line: int = 0
     ended: int | None = None
