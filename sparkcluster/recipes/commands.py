@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 
+from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer
-from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, left_out, parse, shown, unknown
+from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, left_out, parse, plain, shown
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env", "setsid"})
 # Programs that run another one, which stands somewhere behind their own options.
-_WRAPPERS = frozenset({"uv", "uvx", "timeout", "numactl", "nice", "ionice", "stdbuf", "taskset", "nsys", "chrt"})
+_WRAPPERS = frozenset(
+    {
+        "uv",
+        "uvx",
+        "timeout",
+        "numactl",
+        "nice",
+        "ionice",
+        "stdbuf",
+        "taskset",
+        "nsys",
+        "chrt",
+        "conda",
+        "mamba",
+        "micromamba",
+        "poetry",
+        "pixi",
+        "torchrun",
+    }
+)
 _TERMINALS = frozenset({"tmux", "screen"})
 _QUIET = frozenset(
     {"source", ".", "set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"}
@@ -32,6 +53,7 @@ class Start:
         container: it runs in; None without.
         assumed: conditions under which it runs.
         shown: for messages.
+        rivals: lines of other engines that the same command may start.
     """
 
     line: int
@@ -40,6 +62,11 @@ class Start:
     importer: Importer
     assumed: tuple[Assumed, ...]
     shown: str
+    rivals: tuple[int, ...] = ()
+
+    def differs(self, other: Start) -> bool:
+        """Whether ``other`` is not the same engine."""
+        return (self.container, self.command) != (other.container, other.command)
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,7 +76,7 @@ class Starts:
     Attributes:
         downloads: repositories by the directory that the text downloads them to.
         notes: commands that were not carried over.
-        containers: those that the text starts without an engine, by their names.
+        containers: those that the text starts without an engine, by their names, with the conditions.
         compose: line of a docker compose command.
     """
 
@@ -57,7 +84,7 @@ class Starts:
     engines: list[Start] = dataclasses.field(default_factory=list)
     downloads: dict[str, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
-    containers: dict[str, Container] = dataclasses.field(default_factory=dict)
+    containers: dict[str, tuple[Container, Call]] = dataclasses.field(default_factory=dict)
     compose: int | None = None
 
 
@@ -66,8 +93,18 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
     script = parse(text, environment=outer.environment, outer=outer, where=outer.where)
     out = Starts(script)
     for call in _everywhere(script.calls, script):
+        if re.match(r"--?[A-Za-z]", call.words[0]):
+            raise UsageError(
+                f"{script.where}:{call.line}: a command begins with {shown(call.words[0])}",
+                hint="end the line before it with a backslash, without comments and empty lines between",
+            )
         env, words = _unwrapped(call.words, importers)
-        found = _started(out, call, words, {**call.environment, **env}, importers)
+        try:
+            found = _started(out, call, words, {**call.environment, **env}, importers)
+        except UsageError as error:
+            if error.message.startswith(script.where):
+                raise
+            raise UsageError(f"{script.where}:{call.line}: {error.message}", hint=error.hint) from None
         if found is not None:
             out.engines.append(found)
         else:
@@ -82,6 +119,10 @@ def _left(call: Call, words: list[str], out: Starts) -> None:
         out.compose = call.line
     if words[:2] in (["hf", "download"], ["huggingface-cli", "download"]):
         _downloaded(words, out.downloads)
+    elif words[:1] in (["source"], ["."]):
+        out.notes.append(f"the variables of {shown(' '.join(words[1:2]))}, which the text reads")
+    elif call.document and call.target is not None and call.target.removeprefix("./") in out.script.followed:
+        pass  # the script that it writes is run, and was followed
     elif call.document:
         out.notes.append(left_out(call.document))
     elif words and words[0] not in _QUIET:
@@ -98,13 +139,15 @@ def _started(
         if container is None:
             command = Command.plain(words, env, script, importer)
         else:
-            _put_stdin(container, call)
+            _put_script(container, call, script)
             command = importer.by_variables(container) or Command.of(container, script, importer)
         if command is not None:
             assumed = (*call.assumed, *command.assumed)
-            return Start(call.line, container, command, importer, assumed, _abridged(call.words))
+            if words[1:2] == ["exec"]:
+                assumed = (*_branches(out, words), *assumed)
+            return Start(call.line, container, command, importer, assumed, _abridged(call.words), command.rivals)
         if container is not None and container.image:
-            out.containers[container.name or ""] = container
+            _remember(out, container, call)
     return None
 
 
@@ -176,13 +219,54 @@ def _launched(words: list[str], importers: list[Importer]) -> list[str]:
     return words
 
 
-def _put_stdin(container: Container, call: Call) -> None:
-    """What a shell in the container reads is what it runs."""
-    if call.stdin is not None and container.words[-1:] in (["bash"], ["sh"]):
+def _put_script(container: Container, call: Call, script: Script) -> None:
+    """What a shell in the container reads, or a script of the text that is mounted, is what it runs."""
+    words = container.words
+    if call.stdin is not None and words[-1:] in (["bash"], ["sh"]):
         container.words = ["bash", "-c", call.stdin]
+        return
+    at = 1 if words[:1] and words[0].rpartition("/")[2] in {"bash", "sh"} else 0
+    if len(words) <= at or words[at].startswith("-"):
+        return
+    for volume in container.volumes:
+        inside = words[at].removeprefix(volume.target.rstrip("/"))
+        if inside == words[at] or (inside and not inside.startswith("/")):
+            continue
+        source = plain(volume.source.rstrip("/")) + inside
+        name = next((name for name in script.files if source == name or source.endswith(f"/{name}")), None)
+        if name is not None:
+            container.words = ["bash", "-c", script.files[name], words[at], *words[at + 1 :]]
+            script.followed.add(name)
 
 
-def _container(words: list[str], env: Mapping[str, str], containers: Mapping[str, Container]) -> Container | None:
+def _remember(out: Starts, container: Container, call: Call) -> None:
+    """A container without an engine, for ``docker exec``.
+
+    Raises:
+        UsageError: a condition that the text does not decide says which of two it is.
+    """
+    name = container.name or ""
+    before = out.containers.get(name)
+    if before is not None and before[0] != container and (before[1].assumed or call.assumed):
+        why = (call.assumed or before[1].assumed)[-1]
+        raise UsageError(
+            f"{out.script.where}:{why.line}: `{why.text}` decides which container {shown(name) or 'without a name'} is",
+            hint="copy the commands of one of them to a file of its own",
+        )
+    out.containers[name] = (container, call)
+
+
+def _branches(out: Starts, words: list[str]) -> tuple[Assumed, ...]:
+    """Conditions under which the container of a ``docker exec`` was started."""
+    found = [call for name, (_, call) in out.containers.items() if name in words] or [
+        call for _, call in out.containers.values()
+    ]
+    return found[-1].assumed if found else ()
+
+
+def _container(
+    words: list[str], env: Mapping[str, str], containers: Mapping[str, tuple[Container, Call]]
+) -> Container | None:
     """The container that ``docker run`` starts, or that ``docker exec`` runs a command in."""
     if not words or words[0].rpartition("/")[2] not in _DOCKER:
         return None
@@ -195,16 +279,21 @@ def _container(words: list[str], env: Mapping[str, str], containers: Mapping[str
     return container if words[0] == "run" else _within(container, containers)
 
 
-def _within(executed: Container, containers: Mapping[str, Container]) -> Container:
+def _within(executed: Container, containers: Mapping[str, tuple[Container, Call]]) -> Container:
     """``docker exec``: what runs in a container that the text started before."""
     name = executed.image
-    started = containers.get(name)
-    if started is None and (unknown(name) or len(containers) == 1):
-        started = next(iter([*containers.values()][::-1]), None)
-    if started is None:
+    found = containers.get(name)
+    if found is None and len(containers) == 1:
+        found = next(iter(containers.values()))
+    if found is None and len(containers) > 1:
+        raise UsageError(
+            f"docker exec in {shown(name)}, which is one of {len(containers)} containers", hint="write its name"
+        )
+    if found is None:
         executed.image = ""
         executed.notes.append(f"image: the text does not start the container {shown(name)}; write its image")
         return executed
+    started = found[0]
     return dataclasses.replace(
         started, words=executed.words, entrypoint="", env={**started.env, **executed.env},
         notes=[*started.notes, *executed.notes],

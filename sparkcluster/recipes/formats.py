@@ -16,6 +16,15 @@ def supported(importers: Sequence[Importer]) -> list[Format]:
     return [sparkring.format_of(importers), *own, sparkrun.format_of(importers)]
 
 
+def is_known(text: str, importers: Sequence[Importer]) -> bool:
+    """Whether ``text`` is YAML or JSON of a known format."""
+    try:
+        data = load(text, "the text").data
+    except SpecError:
+        return False
+    return any(each.fits(data) for each in supported(importers))
+
+
 def read(text: str, source: str, importers: Sequence[Importer], choices: Mapping[str, str]) -> Read:
     """The playbook of a recipe in YAML or JSON, and what was left out.
 

@@ -44,7 +44,7 @@ class _Shell:
         variables: with their values.
         exported: names among them.
         arrays: lists.
-        downloads: commands that download weights.
+        kept: commands that download weights, or start a container for the blocks behind it.
         set_at: lines of the blocks that set a variable to another value than before.
         notes: commands of the blocks, which are not run.
     """
@@ -52,7 +52,7 @@ class _Shell:
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     exported: dict[str, None] = dataclasses.field(default_factory=dict)
     arrays: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    downloads: list[list[str]] = dataclasses.field(default_factory=list)
+    kept: list[list[str]] = dataclasses.field(default_factory=list)
     set_at: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -64,11 +64,11 @@ class _Shell:
             variables=self.variables,
             exported=self.exported,
             arrays=self.arrays,
-            commands=self.downloads,
+            commands=self.kept,
         )
 
-    def run(self, block: Block) -> None:
-        """Take over what ``block`` sets."""
+    def run(self, block: Block, *, starts: bool) -> None:
+        """Take over what ``block`` sets, and unless it ``starts`` an engine the containers that it starts."""
         try:
             script = parse(self.before(block))
         except UsageError as error:
@@ -84,8 +84,8 @@ class _Shell:
         self.arrays = dict(script.arrays)
         self.exported.update(dict.fromkeys(script.exported))
         commands = [words for words in script.commands if not _is_harmless(words)]
-        own = [words for words in commands if words[:2] in (["hf", "download"], ["huggingface-cli", "download"])]
-        self.downloads = [*self.downloads, *(words for words in own if words not in self.downloads)]
+        own = [words for words in commands if _is_kept(words) and not (starts and _is_container(words))]
+        self.kept = [*self.kept, *(words for words in own if words not in self.kept)]
         others = [words for words in commands if words not in own]
         if others:
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -160,7 +160,7 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
             break
         if block.is_shell:
             shell = copy.deepcopy(shell)
-            shell.run(block)
+            shell.run(block, starts=candidate is not None)
     if not candidates:
         raise _nothing(source, importers, choices.block)
     if len(candidates) > 1:
@@ -233,6 +233,16 @@ def _nothing(source: str, importers: list[Importer], block: int | None) -> NoEng
         if block is None
         else "leave --block out to see the blocks that start an engine",
     )
+
+
+def _is_container(words: list[str]) -> bool:
+    """Whether a command starts a container, in which a later block may run the engine."""
+    words = words[1:] if words[:1] == ["sudo"] else words
+    return words[:2] == ["docker", "run"] or any(word.endswith("run_cluster.sh") for word in words[:2])
+
+
+def _is_kept(words: list[str]) -> bool:
+    return words[:2] in (["hf", "download"], ["huggingface-cli", "download"]) or _is_container(words)
 
 
 def _is_elided(text: str) -> bool:

@@ -14,7 +14,7 @@ from sparkcluster.recipes import compose, formats, markdown, structured, unit_fi
 from sparkcluster.recipes.choices import Choices, Format, Made
 from sparkcluster.recipes.commands import Start, starts
 from sparkcluster.recipes.serve import Importer, playbook
-from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, unknown
+from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, mark, plain, shown, unknown
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
 from sparkcluster.spec.document import refuse_hidden
@@ -59,9 +59,10 @@ def convert(
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
     importers = [found for name_ in engines.names() if (found := engines.engine(name_).importer) is not None]
-    kinds: list[Format] = [compose, unit_file, _Recipes(source)]
-    choices = Choices(_script, tuple(kinds), defines or {}, block)
-    kind = next((kind for kind in [markdown, *kinds] if kind.looks(text)), None)
+    # In a page a document of unknown format is no recipe, but an example of something else.
+    choices = Choices(_script, (compose, unit_file, _Recipes(importers)), defines or {}, block)
+    kinds: list[Format] = [markdown, compose, unit_file, _Recipes(importers, source)]
+    kind = next((kind for kind in kinds if kind.looks(text)), None)
     if block is not None and kind is not markdown:
         raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; leave it out")
     document, notes = (kind.read if kind else _script)(text, source, importers, choices)
@@ -69,19 +70,35 @@ def convert(
     if name is not None:
         document["name"] = name
     notes = list(dict.fromkeys(notes))
+    if lost := [name for value in _texts(document) for name in unknown(value)]:
+        raise UsageError(
+            f"{source} needs {plain(mark(lost[0]))}, which the text does not set", hint="write its value in the text"
+        )
     made = write.text(document, source, notes)
     _validated(made, source)
     return Imported(made, document, tuple(notes))
 
 
+def _texts(value: Any) -> list[str]:
+    """All texts in a document."""
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in _texts(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in _texts(part)]
+    return [value] if isinstance(value, str) else []
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Recipes:
-    """Recipes in YAML and JSON as a ``Format``."""
+    """Recipes in YAML and JSON as a ``Format``: every document of the file ``source``, known ones in a page."""
 
-    source: str
+    importers: list[Importer]
+    source: str | None = None
 
     def looks(self, text: str) -> bool:
-        return structured.is_structured(text, self.source)
+        if self.source is not None:
+            return structured.is_structured(text, self.source)
+        return structured.is_structured(text, "") and formats.is_known(text, self.importers)
 
     def read(self, text: str, source: str, importers: list[Importer], choices: Choices) -> Made:
         return formats.read(text, source, importers, _Asking(choices))
@@ -116,6 +133,7 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     chosen, others = found.engines[0], found.engines[1:]
     notes = _settled(chosen, others, source)
     notes += [f"only the first engine of the text is imported, not {other.shown}" for other in others]
+    notes += [f"only the first engine of line {line} is imported" for line in dict.fromkeys(chosen.rivals)]
     _refuse_open(chosen, found.script, source)
     broken = [line for line, text in found.script.unread if any(_mentions(text, importer) for importer in importers)]
     if broken:
@@ -167,10 +185,10 @@ def _settled(chosen: Start, others: list[Start], source: str) -> list[str]:
     assumed = chosen.assumed
     if not assumed:
         return []
-    rivals = [other for other in others if other.shown != chosen.shown]
+    rivals = [other.line for other in others if chosen.differs(other)] + [*chosen.rivals]
     if rivals:
         why = assumed[-1]
-        lines = ", ".join(str(line) for line in dict.fromkeys(start.line for start in (chosen, *rivals)))
+        lines = ", ".join(str(line) for line in dict.fromkeys((chosen.line, *rivals)))
         raise UsageError(
             f"{source}:{why.line}: `{why.text}` decides which engine starts (lines {lines})",
             hint=_define(why.names) or "copy the command that you want to a file of its own",
@@ -193,7 +211,11 @@ def _refuse_open(chosen: Start, script: Script, source: str) -> None:
     """
     container = chosen.container
     env = [text or "" for name, text in chosen.command.env.items() if not names_secret(name)]
-    words = [*chosen.command.words, *env]
+    words = [*chosen.command.words, *env, *chosen.command.setup]
+    if odd := next((word for word in words if word[:1] in "\u2013\u2014\u201c\u201d\u2018\u2019" and word), None):
+        raise UsageError(
+            f"{source}:{chosen.line}: {shown(odd)} begins with a typographic character", hint='type - or " instead'
+        )
     if container is not None:
         words += [container.image, *(part for volume in container.volumes for part in (volume.source, volume.target))]
     names = list(dict.fromkeys(name for word in words for name in unknown(word)))

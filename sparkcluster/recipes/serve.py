@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
-from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, parse, plain, shown, unknown, written
+from sparkcluster.recipes.shell import Assumed, Script, assignment, parse, plain, shown, unknown, written
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
@@ -90,6 +90,7 @@ class Command:
         setup: lines run before it.
         notes: what was not carried over.
         assumed: conditions within the text of ``bash -c`` under which it runs.
+        rivals: lines of other commands there that start the engine otherwise.
     """
 
     words: list[str]
@@ -97,6 +98,7 @@ class Command:
     setup: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     assumed: tuple[Assumed, ...] = ()
+    rivals: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, container: Container, script: Script, importer: Importer) -> Command | None:
@@ -126,6 +128,9 @@ class Command:
             if assigned:
                 env[assigned[0]] = assigned[1]
             words = words[1:]
+            while not assigned and words and words[0] in {"-i", "-u"}:
+                env = {} if words[0] == "-i" else {name: text for name, text in env.items() if name != words[1]}
+                words = words[1 if words[0] == "-i" else 2 :]
         after = importer.after_command(words)
         if after is not None:
             twice = f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
@@ -133,7 +138,14 @@ class Command:
             return cls(after, env, notes=notes)
         if words and words[0].rpartition("/")[2] in _SHELLS:
             # options may stand on either side of -c: `bash -c -i TEXT NAME ARGUMENT…`
-            text = next((at for at, word in enumerate(words[1:], start=1) if not word.startswith("-")), len(words))
+            text = next(
+                (
+                    at
+                    for at, word in enumerate(words[1:], start=1)
+                    if not word.startswith("-") and not re.fullmatch(r"-[a-z]*o", words[at - 1])
+                ),
+                len(words),
+            )
             if text < len(words) and any(re.fullmatch(r"-[a-z]*c", word) for word in words[:text]):
                 return cls.nested(words[text], env, script, importer, words[text + 2 :])
         return None
@@ -147,14 +159,21 @@ class Command:
             text, environment={name: value for name, value in env.items() if value is not None}, outer=outer,
             where=outer.where, line=outer.line, arguments=arguments,
         )  # fmt: skip
-        for at, call in enumerate(script.calls):
-            command = cls.plain(call.words, {**env, **call.environment}, script, importer)
-            if command is not None:
-                command.setup = [*_setup(script.calls[:at], call), *command.setup]
-                command.assumed = (*call.assumed, *command.assumed)
-                command.notes += script.notes
-                return command
-        return None
+        missing = {name: None for name, value in env.items() if value is None}
+        made = [cls.plain(call.words, {**missing, **call.environment}, script, importer) for call in script.calls]
+        at, command = next(((at, each) for at, each in enumerate(made) if each is not None), (0, None))
+        if command is None:
+            return None
+        call = script.calls[at]
+        for other, later in zip(script.calls[at + 1 :], made[at + 1 :], strict=True):
+            if later is not None and later != command:
+                command.rivals += (other.line,)
+            elif later is None and other.words[0] not in _NOTHING:
+                command.notes.append(f"the command {shown(shlex.join(other.words))}, which follows the engine")
+        command.setup = [*_setup(script, at), *command.setup]
+        command.assumed = (*call.assumed, *command.assumed)
+        command.notes += script.notes
+        return command
 
 
 def playbook(
@@ -216,7 +235,9 @@ def _resolved(word: str, what: str, *, key: str = "name") -> str:
         UsageError: the text does not set it.
     """
     if unknown(word):
-        raise UsageError(f"{what} {plain(word)}, which the text does not set", hint=f"write its {key} in the text")
+        name = unknown(word)[0]
+        hint = f"add --define {name}=VALUE" if name.isidentifier() else f"write its {key} in the text"
+        raise UsageError(f"{what} {plain(word)}, which the text does not set", hint=hint)
     return word
 
 
@@ -300,16 +321,34 @@ def _mounts(
     return out
 
 
-def _setup(before: list[Call], engine: Call) -> list[str]:
-    """What a text runs before its engine, a line for each statement."""
+_NOTHING = frozenset({"echo", ":", "trap", "true", "wait", "exit", "printf"})
+
+
+def _setup(script: Script, at: int) -> list[str]:
+    """What a text runs before its engine, which is its command number ``at``: a line for each statement.
+
+    Raises:
+        UsageError: a statement needs a variable or function that the text sets for itself.
+    """
+    engine = script.calls[at]
     out: list[str] = []
     last: object = None
-    for call in before:
+    for call in script.calls[:at]:
         statement = call.whole(engine)
-        if statement is None and call.words[0] not in {"echo", ":", "trap"}:
-            out.append(_quoted(call.words))
+        if statement is None and call.words[0] not in _NOTHING:
+            out.append(_quoted(call.words) + (" &" if call.background else ""))
         elif statement is not None and statement != last:
-            out.append(written(statement))
+            text = written(statement)
+            own = (set(script.variables) | set(script.arrays)) - set(call.environment) - {"HOME"}
+            needed = [
+                name for name in own | {"1", "@", "*", "#"} if re.search(rf"\$\{{?[#!]?{re.escape(name)}(?!\w)", text)
+            ]
+            if needed:
+                raise UsageError(
+                    f"{script.where}:{call.line}: `{shown(text)}` before the engine needs ${min(needed)}",
+                    hint="write its value in the command",
+                )
+            out.append(text + (" &" if call.background else ""))
         last = statement
     return out
 

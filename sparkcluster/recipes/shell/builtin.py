@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects
-from sparkcluster.recipes.shell.marks import assignment, is_known, shown
+from sparkcluster.recipes.shell.marks import assignment, is_known
 from sparkcluster.recipes.shell.script import Array, Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
@@ -275,7 +275,6 @@ def _getopts(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
 def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
     name = redirects.path(rest[0]) if rest else ""
     if name not in evaluator.state.files:
-        evaluator.script.notes.append(f"the variables of {shown(rest[0] if rest else name)}, which the text reads")
         return None
     outside = evaluator.state.arguments
     if rest[1:]:

@@ -45,7 +45,7 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
         ("services:\n", "has no service that starts an engine; its services: none", "import"),
         ("services: 3\n", "services must be a mapping", ""),
         ("services:\n  vllm: [a]\n", "its services: vllm (cannot be read: ", "import"),
-        ("services:\n  a:\n    image: vllm/vllm-openai:${TAG}\n    command: org/m\n", "the image is vllm/vllm-openai:$TAG", "write"),
+        ("services:\n  a:\n    image: vllm/vllm-openai:${TAG}\n    command: org/m\n", "the image is vllm/vllm-openai:$TAG", "--define TAG=VALUE"),
         # systemd's own rules.
         ("[Service]\nExecStart=/bin/vllm serve 'org/m\n", "x:2: ExecStart= has a quote that is not closed", "close the quote"),
         ("[Service]\nExecStart=/bin/vllm serve org/m \\d\n", "or an escape that systemd does not know", "write \\\\"),
@@ -58,7 +58,7 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
         # Pages.
         ("# A\n\n```sh\n" + "```\n```sh\n" * 2001, "more than 2000 code blocks", "right file"),
         ("# A\n" + "\n" * 9_000 + "```sh\na=1\n```\n" * 999, "too many code blocks for its length", "right file"),
-        ("# A\n\n```sh\nvllm serve $MODEL\n```\n", "x: block 1 (line 4): the model is $MODEL", "write"),
+        ("# A\n\n```sh\nvllm serve $MODEL\n```\n", "x: block 1 (line 4): the model is $MODEL", "--define MODEL=VALUE"),
         ("# A\n\n```yaml\n" + COMPOSE + "command: a && b\n```\n", "x: block 1 (line 4): x:7: services.vllm.command", "list"),
     ],
 )  # fmt: skip
@@ -94,7 +94,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         convert("vllm serve org/m", "x.sh", defines={"A": "1"})
 
 
-@pytest.mark.parametrize("written", [["MODEL"], ["=x"], ["A-B=x"], ["A=1", "A=2"], ["A=x\x1b[2J"]])
+@pytest.mark.parametrize("written", [["MODEL"], ["=x"], ["-B=x"], ["A=1", "A=2"], ["A=x\x1b[2J"]])
 def test_definitions_that_are_none(written):
     with pytest.raises(UsageError) as caught:
         defines(written)
