@@ -109,8 +109,14 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
             out.engines.append(found)
         else:
             _left(call, words, out)
+    if not any(_is_exec(start) for start in out.engines):
+        out.notes += [f"the command {_abridged(call.words)}" for _, call in out.containers.values()]
     out.notes += script.notes
     return out
+
+
+def _is_exec(start: Start) -> bool:
+    return start.container is not None and start.container.entrypoint == ""
 
 
 def _left(call: Call, words: list[str], out: Starts) -> None:
@@ -125,7 +131,7 @@ def _left(call: Call, words: list[str], out: Starts) -> None:
         pass  # the script that it writes is run, and was followed
     elif call.document:
         out.notes.append(left_out(call.document))
-    elif words and words[0] not in _QUIET:
+    elif words and words[0] not in _QUIET and not any(call is started for _, started in out.containers.values()):
         out.notes.append(f"the command {_abridged(call.words)}")
 
 

@@ -223,6 +223,10 @@ def _refuse_open(chosen: Start, script: Script, source: str) -> None:
         why: Assumed | None = script.undecided.get(name)
         if why is not None and name.isidentifier():
             raise UsageError(f"{source}:{why.line}: {name} depends on `{why.text}`", hint=f"add --define {name}=VALUE")
+        if why is not None and name == "@":
+            raise UsageError(
+                f"{source}:{why.line}: the arguments depend on `{why.text}`", hint="copy the command out of the branch"
+            )
         if why is not None:
             raise UsageError(f"{source}:{why.line}: `{why.text}` is not followed", hint="write what it becomes")
     places = [name for name in names if is_placeholder(name)]

@@ -126,7 +126,9 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     found = re.match(r"[A-Za-z_]\w*", text_of(child))
     name = found[0] if found else ""
     if local:
-        run.outside[-1].setdefault(name, (run.state.variables.get(name), run.state.arrays.get(name, {})))
+        run.outside[-1].setdefault(
+            name, (run.state.variables.get(name), run.state.arrays.get(name, {}), not run.assumed)
+        )
         run.state.arrays.pop(name, None)
         run.state.variables.pop(name, None)
     if "A" in flags:
@@ -336,7 +338,7 @@ def _called(
     outside, state.arguments = state.arguments, None if evaluator.unsure else arguments
     exported = dict(state.exported)
     evaluator.outside.append(
-        {found: (state.variables.get(found), state.arrays.get(found, {})) for found, _ in assigned}
+        {found: (state.variables.get(found), state.arrays.get(found, {}), True) for found, _ in assigned}
     )
     for found, value in assigned:
         evaluator.assign(found, value)
@@ -350,7 +352,7 @@ def _called(
         status = Status.MAYBE
     state = evaluator.state
     state.arguments = outside
-    for found, (before, array) in evaluator.outside.pop().items():
+    for found, (before, array, certain) in evaluator.outside.pop().items():
         state.variables.pop(found, None)
         state.arrays.pop(found, None)
         if before is not None:
@@ -359,6 +361,8 @@ def _called(
             state.arrays[found] = array
         if found not in exported:
             state.exported.pop(found, None)
+        if not certain:
+            evaluator.lose(found, node)
     return status
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import builtin, conditions, expand, loops, patterns, redirects
+from sparkcluster.recipes.shell import branches, builtin, conditions, expand, loops, redirects
 from sparkcluster.recipes.shell.marks import (
     CLOSE,
     OPEN,
@@ -28,14 +29,6 @@ from sparkcluster.recipes.shell.syntax import words as command_parts
 
 MAX_DEPTH = 24
 _STATEMENT = 50  # units of the budget
-
-# Commands that do something before what follows behind `&&`. The failure of others tells something, so that what
-# follows them depends on the machine.
-_DOES = re.compile(
-    r"\s*(sudo\s+)?(cd|pushd|mkdir|cp|mv|rm|ln|chmod|chown|export|source|\.|sleep|git|pip3?|uv|apt(-get)?|wget|hf"
-    r"|huggingface-cli|docker\s+(pull|rm|stop|build|network|volume|kill|login|run|compose)|ray|python3?|bash|sh|set|vllm"
-    r"|make|conda|touch|cat|tee)\b"
-)
 
 
 def parse(
@@ -84,8 +77,8 @@ class Evaluator:
         self.where = where
         self.first_line = first_line
         self.assumed: tuple[Assumed, ...] = ()
-        # Of each function that runs: variables and arrays that it made local, as they were.
-        self.outside: list[dict[str, tuple[str | None, Any]]] = []
+        # Of each function that runs: what it made local, as it was, and whether it certainly did.
+        self.outside: list[dict[str, tuple[str | None, Any, bool]]] = []
         self.unsure = False  # whether words were made of a value whose number of words is unknown
         self._left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
         self._within: list[Node] = []
@@ -281,81 +274,6 @@ class Evaluator:
         self.script.asked |= dict.fromkeys(names_)
         return Assumed(self.line(node), " ".join(shown(text).split()), names_)
 
-    def _clauses(self, node: Node) -> list[tuple[list[Node], list[Node]]]:
-        """Conditions and statements of each branch; no conditions before the last ``else``."""
-        out: list[tuple[list[Node], list[Node]]] = []
-        clauses = [node, *(child for child in node.children if child.type == "elif_clause")]
-        for clause in clauses:
-            conditions_, body, within = list[Node](), list[Node](), False
-            for child in clause.children:
-                if child.type == "then":
-                    within = True
-                elif child.is_named and child.type not in {"comment", "elif_clause", "else_clause"}:
-                    (body if within else conditions_).append(child)
-            out.append((conditions_, body))
-        out += [([], list(statements(child))) for child in node.children if child.type == "else_clause"]
-        return out
-
-    def if_(self, node: Node) -> Status:
-        """``if … elif … else … fi``."""
-        return self._if(self._clauses(node))
-
-    def _if(self, clauses: list[tuple[list[Node], list[Node]]]) -> Status:
-        if not clauses:
-            return Status.YES
-        (condition, body), rest = clauses[0], clauses[1:]
-        status = self.sequence(condition) if condition else Status.YES
-        if self.state.flow is not None:
-            return status
-        if status is Status.YES:
-            return self.sequence(body)
-        if status is Status.NO:
-            return self._if(rest)
-        return self.either(condition[-1], lambda: self.sequence(body), lambda: self._if(rest))
-
-    def case(self, node: Node) -> Status:
-        """``case WORD in PATTERN) … esac``."""
-        value = node.child_by_field_name("value")
-        word = "" if value is None else expand.text(self, value)
-        items = [child for child in node.children if child.type == "case_item"]
-        return self._case(node, word, items)
-
-    def _case(self, node: Node, word: str, items: list[Node]) -> Status:
-        if not items:
-            return Status.YES
-        item, rest = items[0], items[1:]
-        if any(child.type in {";&", ";;&"} for child in item.children):
-            raise UsageError(f"{self.where}:{self.line(item)}: `;&` is not followed", hint="copy the command out of it")
-        parts = item.children_by_field_name("value")
-        decided = builtin.matches(word, [patterns.of_node(self, part) for part in parts])
-        body = [child for child in statements(item) if child not in parts]
-        if decided is None:
-            return self.either(
-                node.child_by_field_name("value") or node,
-                lambda: self.sequence(body),
-                lambda: self._case(node, word, rest),
-            )
-        return self.sequence(body) if decided else self._case(node, word, rest)
-
-    def list_(self, node: Node) -> Status:
-        """``A && B`` and ``A || B``."""
-        left, sign, right = (child for child in node.children if child.type != "comment")
-        return self.then(self.run(left), left, sign.type, lambda: self.run(right))
-
-    def then(self, status: Status, left: Node, sign: str, right: Callable[[], Status]) -> Status:
-        """What follows ``left``, which ended as ``status``, behind ``&&`` or ``||``."""
-        if self.state.flow is not None:
-            return status
-        asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(left)))
-        if sign == "&&" and status is not Status.NO:
-            return self.either(left, right, lambda: Status.MAYBE) if asks else right()
-        if sign == "||" and status is Status.NO:
-            return right()
-        if sign == "||" and status is not Status.YES:
-            ended = self.either(left, lambda: status, right)
-            return Status.LIKELY if ended is Status.YES else ended
-        return status
-
     def pipeline(self, node: Node) -> Status:
         """``A | B``: each in a shell of its own."""
         for child in statements(node):
@@ -403,7 +321,8 @@ class Evaluator:
             if found.stdin is not None:
                 self.script.notes.append(redirects.left_out(found.name))
         for sign, more in found.after:
-            status = self.then(status, node, sign, lambda more=more: self.run(more)) if sign else self.subshell(more)  # type: ignore[misc]
+            following = functools.partial(self.run, more)
+            status = branches.then(self, status, node, sign, following) if sign else self.subshell(more)
         return status
 
     def command(self, node: Node, found: redirects.Redirects | None = None) -> Status:
@@ -460,14 +379,14 @@ def _is_broken(node: Node) -> bool:
 _HANDLERS: dict[str, Callable[[Evaluator, Node], Status]] = {
     "command": Evaluator.command,
     "redirected_statement": Evaluator.redirected,
-    "list": Evaluator.list_,
+    "list": branches.chain,
     "pipeline": Evaluator.pipeline,
     "subshell": Evaluator.subshell,
     "compound_statement": Evaluator.group,
     "negated_command": Evaluator.negated,
     "test_command": Evaluator.test,
-    "if_statement": Evaluator.if_,
-    "case_statement": Evaluator.case,
+    "if_statement": branches.if_,
+    "case_statement": branches.case,
     "while_statement": loops.until,
     "for_statement": loops.over,
     "c_style_for_statement": loops.over,

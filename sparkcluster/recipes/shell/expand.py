@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, patterns, redirects
+from sparkcluster.recipes.shell import arithmetic, arrays, operators, redirects
 from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MAX_WORD = 1 << 16
 MAX_WORDS = 20_000
-_MAX_CUT = 512
 
 _INSIDE = re.compile(r"([!#]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 _BRACES = re.compile(r"\{[^{},\s]*,[^{}]*\}")
@@ -211,6 +210,7 @@ def _expansion(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> Non
     values = _several(run, part)
     if values is not None:
         starred = "*" in {part.name, part.key}
+        quoted = quoted or (part.operator.lstrip(":")[:1] == "+" and part.operator.endswith('"'))
         out.add(" ".join(values)) if starred and quoted else out.many(values, split=not quoted)
         return
     value, splits = _scalar(run, part, quoted=quoted)
@@ -226,6 +226,11 @@ def _several(run: Evaluator, part: _Parameter) -> list[str] | None:
     elif part.key in {"@", "*"} and part.sign != "#":
         array = arrays.of(run, name)
         values = None if array is None else list(array) if part.sign == "!" else list(array.values())
+        cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", part.operator)
+        if array is not None and cut is not None and part.name not in run.state.associative:
+            # by index, not by place
+            values = [text for key, text in array.items() if int(key) >= int(cut[1])]
+            return values[: int(cut[2])] if cut[2] else values
     else:
         return None
     run.spend(len(values or ()))
@@ -252,8 +257,7 @@ def _cut(run: Evaluator, part: _Parameter, values: list[str]) -> list[str]:
         return [run.undecided(f"${{{part.inside}}}", part.node)]
     if cut is None:
         return values
-    # `${@:1}` begins with the first argument, `${A[@]:0}` with the first element
-    first = max(int(cut[1]) - (part.name in {"@", "*"}), 0)
+    first = max(int(cut[1]) - 1, 0)  # `${@:1}` begins with the first argument
     return values[first : first + int(cut[2]) if cut[2] else None]
 
 
@@ -292,7 +296,7 @@ def _operated(run: Evaluator, name: str, value: str | None, part: _Parameter, *,
         return mark(name), True
     if not operator:
         return value, True
-    changed = _changed(run, value, operator, part.node) if is_known(value) else mark(name)
+    changed = operators.changed(run, value, operator, part.node) if is_known(value) else mark(name)
     return run.undecided(text_of(part.node), part.node) if changed is None else changed, True
 
 
@@ -337,48 +341,6 @@ def _strings(node: Node) -> list[Node]:
     return [found for child in node.children for found in _strings(child)] if node.type.startswith("command") else []
 
 
-def _changed(run: Evaluator, value: str, operator: str, node: Node) -> str | None:
-    """A value cut or replaced as ``operator`` says; None where that is not followed."""
-    if operator in {"^^", ",,"}:
-        return value.upper() if operator == "^^" else value.lower()
-    cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", operator)
-    if cut:
-        return value[int(cut[1]) : int(cut[1]) + int(cut[2]) if cut[2] else None]
-    if len(value) > _MAX_CUT:
-        return None
-    run.spend(len(value) * 8)
-    found = re.fullmatch(r"(%%?|##?)(.*)", operator, re.DOTALL)
-    if found is None:
-        return _replaced(run, value, operator, node)
-    pattern = patterns.compiled(run, found[2], node)
-    return None if pattern is None else _without(value, found[1], pattern)
-
-
-def _replaced(run: Evaluator, value: str, operator: str, node: Node) -> str | None:
-    """``/PATTERN/TEXT`` and ``//PATTERN/TEXT``."""
-    found = re.fullmatch(r"(//?)((?:\\.|[^/\\])*)(?:/(.*))?", operator, re.DOTALL)
-    if found is None:
-        return None
-    anchor = found[2][:1] if found[1] == "/" and found[2][:1] in {"#", "%"} else ""
-    pattern = patterns.compiled(run, found[2].removeprefix(anchor), node)
-    new = word(run, found[3] or "", node)
-    # what matches as much as it can is left to the shell
-    if pattern is None or not pattern.pattern or "*" in pattern.pattern or not is_known(new):
-        return None
-    expression = {"#": rf"\A(?:{pattern.pattern})", "%": rf"(?:{pattern.pattern})\Z"}.get(anchor, pattern.pattern)
-    return re.sub(expression, lambda _: new, value, count=0 if found[1] == "//" else 1, flags=re.DOTALL)
-
-
-def _without(value: str, kind: str, pattern: re.Pattern[str]) -> str:
-    """``value`` without its shortest or longest end (``%``) or beginning (``#``) that matches."""
-    ends = range(len(value) + 1)
-    if kind[0] == "%":
-        starts = [at for at in ends if pattern.fullmatch(value, at)]
-        return value[: (max(starts) if kind == "%" else min(starts))] if starts else value
-    stops = [at for at in ends if pattern.fullmatch(value, 0, at)]
-    return value[(min(stops) if kind == "#" else max(stops)) :] if stops else value
-
-
 def _substituted(run: Evaluator, node: Node) -> str:
     """What ``$(…)`` prints, where that is nothing but text of the script."""
     inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node))).strip()
@@ -401,5 +363,5 @@ def _printed(run: Evaluator, words: list[str]) -> str | None:
     if len(words) != 2:
         return None
     path = words[1].rstrip("/") or "/"
-    known = {"basename": posixpath.basename(path), "dirname": posixpath.dirname(path) or "."}
+    known = {"basename": posixpath.basename(path) or "/", "dirname": posixpath.dirname(path) or "."}
     return known.get(words[0], run.state.files.get(redirects.path(words[1])) if words[0] == "cat" else None)

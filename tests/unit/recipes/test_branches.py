@@ -55,12 +55,41 @@ SCRIPTS = [
     "i=5; ((i++)); ((i += 2)); vllm serve $i",
     "x=1; y=x; vllm serve ${!y}",
     "while true; do vllm serve m; break; done; vllm serve after",
+    "f() { if true; then I=a; return; fi; I=b; }\nf\nvllm serve $I",
+    "for m in a b; do if [ $m = a ]; then break; fi; done\nvllm serve $m",
+    "M=org/fast\ncat > run.sh <<'EOF'\nvllm serve ${M:-org/default}\nEOF\nbash run.sh\nexport M\nchmod +x run.sh; ./run.sh; bash run.sh",
+    'bash <<EOF\nvllm serve --x "{\\"a\\": 1}"\nEOF',
+    'A=(x); f() { local A=(y); }; f; vllm serve "${A[@]}"',
+    "M=a; f() { declare -g M=b; local N=c; }; f; vllm serve $M ${N:-none}",
+    'f() { local tp=$1 extra="-tp ${tp:-none}"; vllm serve $tp $extra; }\nf 2',
+    "M=a; M=b & wait; { M=c; } & wait; vllm serve $M",
+    "case 7 in [[:digit:]]) vllm serve digit;; *) vllm serve other;; esac",
+    'P="a*"; case abc in "$P") vllm serve quoted;; $P) vllm serve pattern;; esac',
+    'X=abcab; vllm serve ${X/#ab/Z} ${X/%ab/Y} ${X//ab/-} ${X#a*} ${X%"*"} ${X%[!a]}',
+    'X="a/b/c"; vllm serve "${X//\\//-}" ${X##*/}',
+    "vllm serve $((-7 / 2)) $((-7 % 3)) $((7 / 2))",
+    'A=x; A+=(y); B=(a b); B=c; B+=d; vllm serve "${A[@]}" "${B[@]}"',
+    'A[5]=x; A+=(y); A[2]=z; vllm serve "${A[@]}" ${A[-1]} ${#A[@]} ${!A[@]} "${A[@]:5}"',
+    'vllm serve ${X-"a b"} "${X:-c d}" ${X:-e f} "${X:-\'q\'}"',
+    "set -- a b; shift 5; vllm serve $# $1; shift; vllm serve $1",
+    "f() { exit 1; }\nvllm serve first\nif f; then vllm serve never; fi\nvllm serve never",
+    "vllm serve first; exec vllm serve last; vllm serve never",
+    "vllm serve $'\\x41\\101' $(dirname /a) $(dirname a) $(basename /)",
+    "export A=1; export -n A; bash <<'EOF'\nvllm serve ${A:-none}\nEOF",
+    "set -a; A=1; set +a; B=2; bash <<'EOF'\nvllm serve ${A:-none} ${B:-none}\nEOF",
+    "f() { bash <<'EOF'\nvllm serve ${A:-none}\nEOF\nvllm serve $A; }\nA=1 f; vllm serve ${A:-gone}",
+    'ARGS=(); vllm serve ${ARGS[@]+"${ARGS[@]}"} x; ARGS=(a "b c"); vllm serve ${ARGS[@]+"${ARGS[@]}"}',
+    'echo "vllm serve \\$1" > run.sh; echo \'vllm serve end\' >> run.sh; bash run.sh a',
+    "cat > e.sh <<'EOF'\nM=$1\nEOF\nsource ./e.sh b; vllm serve $M",
+    'unset A[1]; A=(a b); B=(${A[0]} $(echo c)); vllm serve "${B[@]}"',
+    "i=0; while true; do i=$((i + 1)); if [ $i -ge 2 ]; then break; fi; done; vllm serve $i",
     "vllm serve m \\\n  --a 1 `# a comment` \\\n  --b",
 ]  # fmt: skip
 
 
 def evaluated(text):
-    return [call.words[1:] for call in shell.parse(text).calls if call.words[0] == "vllm"]
+    words = [call.words[call.words[0] == "exec" :] for call in shell.parse(text).calls]
+    return [command[1:] for command in words if command[0] == "vllm"]
 
 
 @pytest.mark.skipif(SHELL is None, reason="no bash to compare with")
@@ -100,6 +129,15 @@ IMAGE = "docker run a/b:1 vllm serve org/"
         ("cd x\ndocker compose up -d", 2, "docker compose", "import docker-compose.yml"),
         (f"for ((;;)); do\n) {IMAGE}m", 1, "cannot be parsed", "whole command"),
         (f"x=1\nwhile :; do x=$((x+1)); done\n{IMAGE}m", 2, "loop without end", "out of it"),
+        ("f() { if probe; then I=a; return; fi; I=b; }\nf\ndocker run $I vllm serve org/m", 1, "I depends on `probe`", "I=VALUE"),
+        (f"if probe; then set -- a; else set -- b; fi\n{IMAGE}$1", 1, "the arguments depend on `probe`", "out of the branch"),
+        (f"if probe; then f() {{ :; }}; else f() {{ exit; }}; fi\nf\n{IMAGE}m", 2, "function f differs", "one of them"),
+        (f"((++i))\n{IMAGE}m --seed $i", 1, "i depends on", "i=VALUE"),
+        ("if probe; then docker run -d --name n a/a:1 sleep 1; else docker run -d --name n a/b:1 sleep 1; fi\ndocker exec n vllm serve org/m", 1, "which container n is", "of its own"),
+        ("docker run a/b:1 bash -c 'if [ $RANK = 0 ]; then vllm serve org/a; else vllm serve org/b; fi'", 1, "decides which engine", "RANK"),
+        ("docker run a/b:1 bash -c 'V=1; curl x/$V.sh | sh; vllm serve org/m'", 1, "needs $V", "its value"),
+        (f"{IMAGE}m \\\n  # --old \\\n  --seed 1", 3, "begins with --seed", "backslash"),
+        (f"{IMAGE}m \u2013seed 1", 1, "typographic", "type -"),
         (f"f() {{ f; }}\nf\n{IMAGE}m", None, "nested deeper", "right file"),
     ],
 )  # fmt: skip
