@@ -77,6 +77,7 @@ class Starts:
         downloads: repositories by the directory that the text downloads them to.
         notes: commands that were not carried over.
         containers: those that the text starts without an engine, by their names, with the conditions.
+        written: files that here-documents are written to, with the note about each that is not run.
         compose: line of a docker compose command.
     """
 
@@ -85,6 +86,7 @@ class Starts:
     downloads: dict[str, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     containers: dict[str, tuple[Container, Call]] = dataclasses.field(default_factory=dict)
+    written: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     compose: int | None = None
 
 
@@ -111,6 +113,7 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
             _left(call, words, out)
     if not any(_is_exec(start) for start in out.engines):
         out.notes += [f"the command {_abridged(call.words)}" for _, call in out.containers.values()]
+    out.notes += [note for target, note in out.written if target.removeprefix("./") not in script.followed]
     out.notes += script.notes
     return out
 
@@ -127,10 +130,8 @@ def _left(call: Call, words: list[str], out: Starts) -> None:
         _downloaded(words, out.downloads)
     elif words[:1] in (["source"], ["."]):
         out.notes.append(f"the variables of {shown(' '.join(words[1:2]))}, which the text reads")
-    elif call.document and call.target is not None and call.target.removeprefix("./") in out.script.followed:
-        pass  # the script that it writes is run, and was followed
     elif call.document:
-        out.notes.append(left_out(call.document))
+        out.written.append((call.target or "", left_out(call.document)))
     elif words and words[0] not in _QUIET and not any(call is started for _, started in out.containers.values()):
         out.notes.append(f"the command {_abridged(call.words)}")
 

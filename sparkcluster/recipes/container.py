@@ -8,7 +8,7 @@ import re
 from typing import Any, get_args
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import plain, shown
+from sparkcluster.recipes.shell import plain, shown, unknown
 from sparkcluster.spec.playbook import Ulimit
 
 # Options of `docker run` with a value (docs.docker.com, CLI reference); all others stand alone.
@@ -230,7 +230,8 @@ def _volume(out: Container, name: str, value: str) -> None:
         parts = value.split(":")
         source, target = (parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
         read_only = "ro" in ",".join(parts[2:]).split(",")
-    if source.startswith(("/", "~")) and target.startswith("/"):
+    # `$PWD/start.sh` may be a script of the text
+    if (source.startswith(("/", "~")) or unknown(source)[:1] in (["PWD"], ["pwd"])) and target.startswith("/"):
         out.volumes.append(Volume(source, target, read_only))
     else:
         out.notes.append(f"--{name} {shown(value)}: a playbook mounts directories by their full path, as ~/data")

@@ -357,7 +357,13 @@ def _substituted(run: Evaluator, node: Node) -> str:
     return mark(f"({inner})") if printed is None else printed.rstrip("\n")
 
 
+# What commands print on every Spark: https://docs.nvidia.com/dgx/dgx-spark/hardware.html (Arm, Linux)
+_ON_SPARKS = {"uname -m": "aarch64", "arch": "aarch64", "uname": "Linux", "uname -s": "Linux"}
+
+
 def _printed(run: Evaluator, words: list[str]) -> str | None:
+    if " ".join(words) in _ON_SPARKS:
+        return _ON_SPARKS[" ".join(words)]
     if words[:1] == ["echo"] and words[1:2] != ["-e"]:
         return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:])
     if len(words) != 2:

@@ -213,6 +213,14 @@ def test_what_was_assumed_is_said(text, note):
         ),
         ("docker run -i i:1 bash <<'EOF'\nexport A=1\nvllm serve org/m\nEOF", "i:1", {"A": "1"}, None),
         ("docker run i:1 bash -c 'exec vllm serve \"$@\"' serve org/m", "i:1", None, None),
+        (
+            (
+                "cat > start.sh <<'EOF'\nexport A=1\nexec vllm serve org/m\nEOF\n"
+                "docker run -v $(pwd)/start.sh:/start.sh i:1 bash /start.sh"
+            ),
+            "i:1", {"A": "1"}, None,
+        ),
+        ("I=i:1\nif [ $(uname -m) != aarch64 ]; then I=i:2; fi\ndocker run $I vllm serve org/m", "i:1", None, None),
         ("timeout 60 numactl -N 0 vllm serve org/m", None, None, None),
         ("$ docker run i:1 vllm serve org/m", "i:1", None, None),
     ],
