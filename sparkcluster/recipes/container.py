@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import plain, shown, unknown
-from sparkcluster.spec.playbook import Ulimit
+from sparkcluster.spec.playbook import USER, Ulimit, is_root
 
 # Options of `docker run` with a value (docs.docker.com, CLI reference); all others stand alone.
 VALUED = frozenset(
@@ -97,6 +97,7 @@ class Container:
         cap_add: capabilities.
         devices: device files beside those that every rank has.
         ulimits: limits that differ from those of every rank.
+        user: instead of the image's.
         notes: what was not carried over, and why.
     """
 
@@ -109,12 +110,13 @@ class Container:
     cap_add: list[str] = dataclasses.field(default_factory=list)
     devices: list[str] = dataclasses.field(default_factory=list)
     ulimits: dict[str, int] = dataclasses.field(default_factory=dict)
+    user: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def further(self) -> dict[str, Any]:
         """The section ``container`` of a playbook."""
-        section = {"cap_add": self.cap_add, "devices": self.devices, "ulimits": self.ulimits}
+        section = {"user": self.user, "cap_add": self.cap_add, "devices": self.devices, "ulimits": self.ulimits}
         return {key: value for key, value in section.items() if value}
 
 
@@ -147,6 +149,9 @@ def read(words: list[str]) -> Container:
     if index >= len(words):
         raise UsageError("docker run has no image", hint="copy the whole command")
     out.image, out.words = words[index], words[index + 1 :]
+    if out.user is not None and out.cap_add and not is_root(out.user):
+        out.notes.append(f"--user {shown(out.user)}: with --cap-add ranks run as the image's user")
+        out.user = None
     return out
 
 
@@ -173,6 +178,8 @@ def _put(out: Container, name: str, value: str) -> None:
         _volume(out, name, value)
     elif name == "entrypoint":
         out.entrypoint = value
+    elif name == "user" and re.fullmatch(USER, value):
+        out.user = value
     elif name == "name":
         out.name = plain(value)
     elif name == "cap-add":

@@ -38,6 +38,7 @@ SERVED_NAME = "[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*"
 ServedName = Annotated[str, Field(pattern=f"^{SERVED_NAME}$")]
 # Neither 00 nor 0x0 is another root.
 _USER = "([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})"
+USER = f"{_USER}(:{_USER})?"
 VARIANT = r"([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?"
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
@@ -201,7 +202,7 @@ class Container(Section):
     )
     user: str | None = Field(
         None,
-        pattern=f"^{_USER}(:{_USER})?$",
+        pattern=f"^{USER}$",
         description='user of the ranks, by name in the image or by number, as "1000:1000"; default: the image\'s',
     )
 

@@ -73,7 +73,7 @@ def playbook(rng):
             for n in range(rng.randint(1, 2))
         ],
         "container": lambda: rng.choice(
-            [{"cap_add": ["SYS_NICE"]}, {"ulimits": {"nofile": 4096}}, {"devices": ["/dev/gdrdrv"], "cap_add": ["IPC_LOCK"]}]
+            [{"cap_add": ["SYS_NICE"]}, {"ulimits": {"nofile": 4096}}, {"user": "1000:100"}, {"devices": ["/dev/gdrdrv"], "cap_add": ["IPC_LOCK"]}]
         ),
     }  # fmt: skip
     document |= {key: make() for key, make in optional.items() if rng.random() < 0.5}
@@ -118,6 +118,7 @@ def container(rng, document):
         ending = "" if mount.get("read_only") is False else ":ro"
         out += [["-v", f"{mount['source']}:{mount['target']}{ending}"]]
     given = document.get("container", {})
+    out += [["--user", given["user"]]] if "user" in given else []
     out += [["--cap-add", name] for name in given.get("cap_add", [])]
     out += [["--ulimit", f"{name}={limit}"] for name, limit in given.get("ulimits", {}).items()]
     out += [["--device", name] for name in given.get("devices", [])]
