@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
@@ -77,6 +78,7 @@ class Starts:
         downloads: repositories by the directory that the text downloads them to.
         notes: commands that were not carried over.
         containers: those that the text starts without an engine, by their names, with the conditions.
+        used: keys of those in which docker exec runs something.
         written: files that here-documents are written to, with the note about each that is not run.
         compose: line of a docker compose command.
     """
@@ -86,6 +88,7 @@ class Starts:
     downloads: dict[str, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     containers: dict[str, tuple[Container, Call]] = dataclasses.field(default_factory=dict)
+    used: list[str] = dataclasses.field(default_factory=list)
     written: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     compose: int | None = None
 
@@ -111,8 +114,10 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
             out.engines.append(found)
         else:
             _left(call, words, out)
-    if not any(_is_exec(start) for start in out.engines):
-        out.notes += [f"the command {_abridged(call.words)}" for _, call in out.containers.values()]
+    used = out.used if any(_is_exec(start) for start in out.engines) else []
+    out.notes += [
+        f"the command {_abridged(call.words)}" for name, (_, call) in out.containers.items() if name not in used
+    ]
     out.notes += [note for target, note in out.written if target.removeprefix("./") not in script.followed]
     out.notes += script.notes
     return out
@@ -142,7 +147,7 @@ def _started(
     """The engine that a command starts, in a container or not; a container without one is remembered."""
     script = dataclasses.replace(out.script, line=call.line)
     for importer in importers:
-        container = _container(words, env, out.containers) or (importer.launched(words) if words else None)
+        container = _container(words, env, out, call) or (importer.launched(words) if words else None)
         if container is None:
             command = Command.plain(words, env, script, importer)
         else:
@@ -150,10 +155,10 @@ def _started(
             command = importer.by_variables(container) or Command.of(container, script, importer)
         if command is not None:
             assumed = (*call.assumed, *command.assumed)
-            if words[1:2] == ["exec"]:
-                assumed = (*_branches(out, words), *assumed)
+            if words[1:2] == ["exec"] and out.used:
+                assumed = (*out.containers[out.used[-1]][1].assumed, *assumed)
             return Start(call.line, container, command, importer, assumed, _abridged(call.words), command.rivals)
-        if container is not None and container.image:
+        if container is not None and container.image and words[1:2] != ["exec"]:
             _remember(out, container, call)
     return None
 
@@ -166,8 +171,20 @@ def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[C
             yield call
         for text in inner:
             nested = parse(text, outer=script, where=script.where, line=call.line)
-            assumed = [dataclasses.replace(each, assumed=(*call.assumed, *each.assumed)) for each in nested.calls]
-            yield from _everywhere(assumed, nested, depth + 1)
+            host = _host(call) or call.host
+            inside = [
+                dataclasses.replace(each, assumed=(*call.assumed, *each.assumed), host=host) for each in nested.calls
+            ]
+            yield from _everywhere(inside, nested, depth + 1)
+
+
+def _host(call: Call) -> str:
+    """The machine that ``ssh`` reaches; empty for another command."""
+    words = [word for word in call.words if word not in _BEFORE]
+    at = 1
+    while words[:1] == ["ssh"] and at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
+    return words[at] if words[:1] == ["ssh"] and at < len(words) else ""
 
 
 def _inner(call: Call) -> list[str]:
@@ -242,7 +259,7 @@ def _put_script(container: Container, call: Call, script: Script) -> None:
         source = plain(volume.source.rstrip("/")) + inside
         name = next((name for name in script.files if source == name or source.endswith(f"/{name}")), None)
         if name is not None:
-            container.words = ["bash", "-c", script.files[name], words[at], *words[at + 1 :]]
+            container.words = ["bash", "-c", script.files[name] or "", words[at], *words[at + 1 :]]
             script.followed.add(name)
 
 
@@ -252,28 +269,19 @@ def _remember(out: Starts, container: Container, call: Call) -> None:
     Raises:
         UsageError: a condition that the text does not decide says which of two it is.
     """
-    name = container.name or ""
+    name = f"{call.host} {container.name or ''}"
     before = out.containers.get(name)
     if before is not None and before[0] != container and (before[1].assumed or call.assumed):
         why = (call.assumed or before[1].assumed)[-1]
+        called = f"the container {shown(container.name)}" if container.name else "the container"
         raise UsageError(
-            f"{out.script.where}:{why.line}: `{why.text}` decides which container {shown(name) or 'without a name'} is",
+            f"{out.script.where}:{why.line}: `{why.text}` decides what {called} is",
             hint="copy the commands of one of them to a file of its own",
         )
     out.containers[name] = (container, call)
 
 
-def _branches(out: Starts, words: list[str]) -> tuple[Assumed, ...]:
-    """Conditions under which the container of a ``docker exec`` was started."""
-    found = [call for name, (_, call) in out.containers.items() if name in words] or [
-        call for _, call in out.containers.values()
-    ]
-    return found[-1].assumed if found else ()
-
-
-def _container(
-    words: list[str], env: Mapping[str, str], containers: Mapping[str, tuple[Container, Call]]
-) -> Container | None:
+def _container(words: list[str], env: Mapping[str, str], out: Starts, call: Call) -> Container | None:
     """The container that ``docker run`` starts, or that ``docker exec`` runs a command in."""
     if not words or words[0].rpartition("/")[2] not in _DOCKER:
         return None
@@ -283,28 +291,35 @@ def _container(
     container = read_container(words[1:])
     # `-e NAME` takes the value of the shell that runs docker
     container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
-    return container if words[0] == "run" else _within(container, containers)
+    return container if words[0] == "run" else _within(container, out, call)
 
 
-def _within(executed: Container, containers: Mapping[str, tuple[Container, Call]]) -> Container:
-    """``docker exec``: what runs in a container that the text started before."""
-    name = executed.image
-    found = containers.get(name)
-    if found is None and len(containers) == 1:
-        found = next(iter(containers.values()))
-    if found is None and len(containers) > 1:
+def _within(executed: Container, out: Starts, call: Call) -> Container:
+    """``docker exec``: what runs in a container that the text started before.
+
+    Raises:
+        UsageError: it may be one of several.
+    """
+    here = [name for name in out.containers if name.startswith(f"{call.host} ")] or list(out.containers)
+    named = [name for name in here if name == f"{call.host} {executed.image}"]
+    found = named or (here if len(here) == 1 else [])
+    if not found and here:
         raise UsageError(
-            f"docker exec in {shown(name)}, which is one of {len(containers)} containers", hint="write its name"
+            f"docker exec in {shown(executed.image)}, which is one of {len(here)} containers", hint="write its name"
         )
-    if found is None:
-        executed.image = ""
+    if not found:
+        name, executed.image = executed.image, ""
         executed.notes.append(f"image: the text does not start the container {shown(name)}; write its image")
         return executed
-    started = found[0]
+    out.used.append(found[0])
+    started = out.containers[found[0]][0]
     return dataclasses.replace(
-        started, words=executed.words, entrypoint="", env={**started.env, **executed.env},
+        started,
+        words=executed.words,
+        entrypoint="",
+        env={**started.env, **executed.env},
         notes=[*started.notes, *executed.notes],
-    )  # fmt: skip
+    )
 
 
 def _is_diagnostic(words: list[str]) -> bool:
@@ -314,9 +329,12 @@ def _is_diagnostic(words: list[str]) -> bool:
 
 def _downloaded(words: list[str], downloads: dict[str, str]) -> None:
     """Remember which repository a directory was downloaded from."""
+    operands = [
+        word for before, word in pairwise(words[1:]) if not word.startswith("-") and not before.startswith("--")
+    ]
     for index, word in enumerate(words[:-1]):
         if word == "--local-dir":
-            downloads[words[index + 1].rstrip("/")] = words[2]
+            downloads[words[index + 1].rstrip("/")] = next(iter(operands), words[2])
 
 
 def _abridged(words: list[str]) -> str:

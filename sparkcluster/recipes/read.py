@@ -130,7 +130,9 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     found = starts(text, script, importers)
     if not found.engines:
         raise _none(text, found.script, source, importers, found.compose)
-    chosen, others = found.engines[0], found.engines[1:]
+    first = [each for each in found.engines if not each.importer.is_worker(each.command.words)]
+    chosen = (first or found.engines)[0]
+    others = [each for each in found.engines if each is not chosen]
     notes = _settled(chosen, others, source)
     notes += [f"only the first engine of the text is imported, not {other.shown}" for other in others]
     notes += [f"only the first engine of line {line} is imported" for line in dict.fromkeys(chosen.rivals)]

@@ -8,10 +8,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tree_sitter import Node
+
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container, Volume
-from sparkcluster.recipes.shell import Assumed, Script, assignment, parse, plain, shown, unknown, written
+from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, mark, parse, plain, shown, unknown, written
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
@@ -63,6 +65,9 @@ class Importer(Protocol):
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after the command that starts the engine; None where they start something else."""
+
+    def is_worker(self, words: Sequence[str]) -> bool:
+        """Whether the words after the command start another rank than the first."""
 
     def is_twice(self, words: Sequence[str]) -> bool:
         """Whether the recipe contains the command twice."""
@@ -170,7 +175,9 @@ class Command:
                 command.rivals += (other.line,)
             elif later is None and other.words[0] not in _NOTHING:
                 command.notes.append(f"the command {shown(shlex.join(other.words))}, which follows the engine")
-        command.setup = [*_setup(script, at), *command.setup]
+        setup, notes = _setup(script, at)
+        command.setup = [*setup, *command.setup]
+        command.notes += notes
         command.assumed = (*call.assumed, *command.assumed)
         command.notes += script.notes
         return command
@@ -321,36 +328,69 @@ def _mounts(
     return out
 
 
-_NOTHING = frozenset({"echo", ":", "trap", "true", "wait", "exit", "printf"})
+_NOTHING = frozenset({"echo", ":", "trap", "true", "wait", "exit", "printf", "set", "shopt"})
+# Commands that change only the shell that runs them; each line of setup has one of its own.
+_OF_THE_SHELL = frozenset(
+    {"ulimit", "umask", "alias", "pushd", "popd", "conda", "mamba", "micromamba", "hash", "source", "."}
+)
 
 
-def _setup(script: Script, at: int) -> list[str]:
-    """What a text runs before its engine, which is its command number ``at``: a line for each statement.
+def _setup(script: Script, at: int) -> tuple[list[str], list[str]]:
+    """What a text runs before its engine, which is its command number ``at``: lines of setup, and notes.
 
     Raises:
-        UsageError: a statement needs a variable or function that the text sets for itself.
+        UsageError: a statement needs a variable, function or value that setup has not.
     """
     engine = script.calls[at]
     out: list[str] = []
+    notes: list[str] = []
+    directory = ""
     last: object = None
     for call in script.calls[:at]:
         statement = call.whole(engine)
-        if statement is None and call.words[0] not in _NOTHING:
-            out.append(_quoted(call.words) + (" &" if call.background else ""))
-        elif statement is not None and statement != last:
-            text = written(statement)
-            own = (set(script.variables) | set(script.arrays)) - set(call.environment) - {"HOME"}
-            needed = [
-                name for name in own | {"1", "@", "*", "#"} if re.search(rf"\$\{{?[#!]?{re.escape(name)}(?!\w)", text)
-            ]
-            if needed:
-                raise UsageError(
-                    f"{script.where}:{call.line}: `{shown(text)}` before the engine needs ${min(needed)}",
-                    hint="write its value in the command",
-                )
-            out.append(text + (" &" if call.background else ""))
-        last = statement
-    return out
+        repeated, last = statement is not None and statement == last, statement
+        if repeated or (statement is None and call.words[0] in _NOTHING):
+            continue
+        line = _line(script, call, statement)
+        if statement is None and call.words[0] == "cd":
+            directory = line
+            notes.append(f"{shown(line)}: the engine starts in the image's own directory; write full paths")
+        elif re.search(r"\bray\s+(start|stop|status)\b", line):
+            notes.append(f"{shown(line)}: left out: sparkcluster starts Ray")
+        elif statement is None and call.words[0] in _OF_THE_SHELL:
+            notes.append(f"{shown(line)}: it changes only the engine's own shell; write what it sets under env")
+        else:
+            out.append(f"{directory} && {line}" if directory else line)
+    return out, notes
+
+
+def _line(script: Script, call: Call, statement: Node | None) -> str:
+    """A line of setup that does what ``call`` does.
+
+    Raises:
+        UsageError: it needs a variable, function or value that setup has not.
+    """
+    text = written(call.within[-1] if statement is None else statement)
+    quoted = statement is None and not any(map(unknown, call.words))
+    own = (set(script.variables) | set(script.arrays)) - set(call.environment) - {"HOME"}
+    pattern = "|".join(map(re.escape, sorted({*own, "1", "@", "*", "#"}, key=len, reverse=True)))
+    needed = re.search(rf"\$\{{?[#!]?({pattern})(?!\w)", text)
+    called = next(
+        (name for name in sorted(script.functions) if re.search(rf"(^|[\s;&|(]){re.escape(name)}\b", text)), None
+    )
+    problem = None
+    if unknown(text):
+        problem = f"needs {plain(mark(unknown(text)[0]))}, which the text does not set"
+    elif called or (statement is not None and statement.type == "command"):
+        problem = f"runs {'the function ' + called if called else 'text of its own'}"
+    elif needed and not quoted:
+        problem = f"needs ${needed[1]}"
+    if problem:
+        raise UsageError(
+            f"{script.where}:{call.line}: `{shown(' '.join(text.split()))}` before the engine {problem}",
+            hint="write the command with its values",
+        )
+    return (_quoted(call.words) if quoted else text) + (" &" if call.background else "")
 
 
 def _quoted(words: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from sparkcluster.engines.vllm import eugr, import_arguments, model_recipes, run_cluster
 from sparkcluster.engines.vllm.versions import of_reference
@@ -90,6 +91,12 @@ class VllmImporter:
         return Command(words, env, notes=[note])
 
     read = staticmethod(import_arguments.read)
+
+    def is_worker(self, words: Sequence[str]) -> bool:
+        """Whether the words after the command start another rank than the first."""
+        split = [part for word in words for part in (word.split("=", 1) if word.startswith("--node-rank=") else [word])]
+        ranks = [value for name, value in pairwise(split) if name == "--node-rank"]
+        return "--headless" in words or ranks[-1:] not in ([], ["0"])
 
     def launched(self, words: list[str]) -> Container | None:
         """The container that a runner's command starts; None where it is no such command."""

@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects
-from sparkcluster.recipes.shell.marks import assignment, is_known
+from sparkcluster.recipes.shell.marks import assignment, is_known, shown
 from sparkcluster.recipes.shell.script import Array, Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
@@ -110,11 +110,13 @@ def declaration(run: Evaluator, node: Node) -> Status:
             values.append((child, expand.text(run, value) if simple and value is not None else None))
         elif not text_of(child).startswith("-"):
             values.append((child, None))
-    local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
+    if "n" in flags and kind != "export":
+        message = f"{run.where}:{run.line(node)}: `{kind} -n` is not followed"
+        raise UsageError(message, hint="copy the command out of it")
     local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
     for child, text in values:
         name = _declare(run, child, text, local=local, flags=flags)
-        if set(flags) & set("iuln") and kind != "export":
+        if set(flags) & set("iul") and kind != "export":
             run.lose(name, node)
         if (kind == "export" or "x" in flags) and "f" not in flags:
             _export(run, name, off="n" in flags)
@@ -282,7 +284,7 @@ def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
     if rest[1:]:
         evaluator.state.arguments = rest[1:]
     evaluator.script.followed.add(name)
-    status = _text(evaluator, node, evaluator.state.files[name])
+    status = _text(evaluator, node, known(evaluator, name))
     if rest[1:]:
         evaluator.state.arguments = outside
     return status
@@ -307,6 +309,18 @@ _BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status | None]] = {
 }  # fmt: skip
 
 
+def known(evaluator: Evaluator, name: str) -> str:
+    """The content of a file of the text.
+
+    Raises:
+        UsageError: it differs between branches, or another program changed it.
+    """
+    content = evaluator.state.files[name]
+    if content is None:
+        raise UsageError(f"{evaluator.where}: what {shown(name)} contains is not certain", hint="write it in one place")
+    return content
+
+
 def _script(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None) -> tuple[str, list[str]] | None:
     """The text that a shell runs, and its arguments: a file that the text wrote, or a here-document."""
     files = evaluator.state.files
@@ -314,7 +328,7 @@ def _script(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None)
         name, rest = rest[0], rest[1:]
     if "/" in name and (key := redirects.path(name)) in files:
         evaluator.script.followed.add(key)
-        return files[key], rest
+        return known(evaluator, key), rest
     if name.rpartition("/")[2] not in _SHELLS:
         return None
     operands = [word for word in rest if not word.startswith("-")]
@@ -322,7 +336,7 @@ def _script(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None)
         return stdin, []
     if operands and rest[0] == operands[0] and (key := redirects.path(operands[0])) in files:
         evaluator.script.followed.add(key)
-        return files[key], operands[1:]
+        return known(evaluator, key), operands[1:]
     return None
 
 
@@ -343,8 +357,10 @@ def _called(
     for found, value in assigned:
         evaluator.assign(found, value)
         state.exported[found] = None
+    assumed = evaluator.assumed
     with evaluator.deeper(node):
         status = evaluator.run(body)
+    evaluator.assumed = assumed
     if evaluator.state.flow == "return":
         evaluator.state.flow = None
         status = Status.MAYBE

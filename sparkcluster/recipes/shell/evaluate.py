@@ -239,6 +239,8 @@ class Evaluator:
             # What ended the loop or the function comes in again behind it; what ended the text does not.
             self.state, left = (second, first) if first.flow is not None else (first, second)
             self._left.append((left, reason))
+            if left.flow != "exit":
+                self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, self.state is first))
         return ends[0] if ends[0] is ends[1] else Status.MAYBE
 
     def _join(self, first: State, second: State, reason: Assumed) -> None:
@@ -306,23 +308,30 @@ class Evaluator:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.state.functions[text_of(name)] = body
+            self.script.functions.add(text_of(name))
         return Status.YES
 
     def redirected(self, node: Node) -> Status:
         """A statement with its redirections and here-documents."""
         found = redirects.read(self, node)
         body = node.child_by_field_name("body")
-        status = Status.YES
-        if body is not None and body.type == "command":
-            redirects.keep(self, body, found)
-            status = self.command(body, found)
-        elif body is not None:
-            status = self.run(body)
-            if found.stdin is not None:
-                self.script.notes.append(redirects.left_out(found.name))
+        status = Status.YES if body is None else self._with(body, found)
         for sign, more in found.after:
             following = functools.partial(self.run, more)
             status = branches.then(self, status, node, sign, following) if sign else self.subshell(more)
+        return status
+
+    def _with(self, body: Node, found: redirects.Redirects) -> Status:
+        """A statement whose redirections are ``found``; of ``A || B`` they are those of B."""
+        if body.type == "command":
+            redirects.keep(self, body, found)
+            return self.command(body, found)
+        if body.type == "list":
+            left, sign, right = (child for child in body.children if child.type != "comment")
+            return branches.then(self, self.run(left), left, sign.type, lambda: self._with(right, found))
+        status = self.run(body)
+        if found.stdin is not None:
+            self.script.notes.append(redirects.left_out(found.name))
         return status
 
     def command(self, node: Node, found: redirects.Redirects | None = None) -> Status:
@@ -338,6 +347,15 @@ class Evaluator:
         known = builtin.run(self, node, words, found.stdin)
         if known is not None:
             return known
+        self.call(node, words, found)
+        redirects.forget(self, words)
+        if words[0] == "exec":
+            self.state.flow = "exit"
+        return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY
+
+    def call(self, node: Node, words: list[str], found: redirects.Redirects | None = None) -> None:
+        """Note that the text runs a program."""
+        found = found or redirects.Redirects()
         self.spend(len(self.state.exported) + sum(map(len, words)) // 8)
         self.script.calls.append(
             Call(
@@ -352,10 +370,6 @@ class Evaluator:
                 within=tuple(self._within),
             )
         )
-        redirects.forget(self, words)
-        if words[0] == "exec":
-            self.state.flow = "exit"
-        return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY
 
     def _background(self) -> bool:
         """Whether the statement that runs, or one that it is a part of, ends with ``&``."""

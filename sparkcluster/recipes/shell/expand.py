@@ -116,7 +116,7 @@ def _constant(run: Evaluator, node: Node) -> str:
         value = written[1:-1] if kind == "raw_string" else _ansi(written[2:-1])
         return run.filled(filled(value, quoted=True))
     if kind == "arithmetic_expansion":
-        return arithmetic.value(run, re.sub(r"^\$\(\(|\)\)$|^\$\[|\]$", "", written), node)
+        return arithmetic.value(run, re.sub(r"^\$\(\(|\)\)$|^\$\[|\]$", "", written.strip()), node)
     if kind in {"process_substitution", "brace_expression"}:
         return run.undecided(written, node)
     return _literal(run, written)
@@ -145,7 +145,9 @@ def pieces(node: Node, *, start: int = 0, end: int = 0) -> list[str | Node]:
     at, out = start, list[str | Node]()
     for child in node.children:
         if child.type in {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}:
-            out += [whole[at : child.start_byte - base].decode(errors="replace"), child]
+            # the grammar takes a blank before an expansion for a part of it
+            blanks = len(child.text or b"") - len((child.text or b"").lstrip())
+            out += [whole[at : child.start_byte - base + blanks].decode(errors="replace"), child]
             at = child.end_byte - base
     return [*out, whole[at : len(whole) - end].decode(errors="replace")]
 
@@ -196,7 +198,7 @@ class _Parameter:
 
 def _expansion(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> None:
     """``$NAME`` and ``${…}``."""
-    written = text_of(node)
+    written = text_of(node).strip()
     inside = written[2:-1] if node.type == "expansion" else written[1:].strip()
     rest = ""
     if node.type == "simple_expansion" and inside.isdigit():
@@ -343,7 +345,7 @@ def _strings(node: Node) -> list[Node]:
 
 def _substituted(run: Evaluator, node: Node) -> str:
     """What ``$(…)`` prints, where that is nothing but text of the script."""
-    inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node))).strip()
+    inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node).strip())).strip()
     children = list(statements(node))
     printed = "" if not children else None
     if len(children) == 1 and children[0].type == "redirected_statement":
@@ -353,6 +355,8 @@ def _substituted(run: Evaluator, node: Node) -> str:
             printed = document
     elif len(children) == 1 and children[0].type == "command":
         words = run.words(list(statements(children[0])))
+        if words[:2] == ["docker", "run"]:
+            run.call(node, words)
         printed = _printed(run, words) if all(map(is_known, words)) else None
     return mark(f"({inner})") if printed is None else printed.rstrip("\n")
 

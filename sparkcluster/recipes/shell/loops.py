@@ -21,6 +21,13 @@ _MAX_ROUNDS = 500
 
 def until(run: Evaluator, node: Node) -> Status:
     """``while`` and ``until``."""
+    outside = run.assumed
+    status = _until(run, node)
+    run.assumed = outside
+    return status
+
+
+def _until(run: Evaluator, node: Node) -> Status:
     body = node.child_by_field_name("body")
     condition = [child for child in statements(node) if child != body]
     inside = [] if body is None else list(statements(body))
@@ -58,6 +65,13 @@ def _over(run: Evaluator) -> Status:
 
 def over(run: Evaluator, node: Node) -> Status:
     """``for NAME in WORD …``: once for each word, if they are known; ``for ((…))`` and ``select`` once or never."""
+    outside = run.assumed
+    status = _over_words(run, node)
+    run.assumed = outside
+    return status
+
+
+def _over_words(run: Evaluator, node: Node) -> Status:
     body, variable = node.child_by_field_name("body"), node.child_by_field_name("variable")
     inside = [] if body is None else list(statements(body))
     name = "" if variable is None else text_of(variable)

@@ -107,7 +107,7 @@ def keep(run: Evaluator, body: Node, found: Redirects) -> None:
     name = path(found.target)
     before = run.state.files.get(name) if found.appends else ""
     if content is None or before is None or words[:1] not in (["cat"], ["tee"], ["echo"]) or words[1:2] == ["-"]:
-        run.state.files.pop(name, None)
+        run.state.files[name] = None
     else:
         run.state.files[name] = before + content
 
@@ -122,7 +122,8 @@ def forget(run: Evaluator, words: list[str]) -> None:
     names = [word for word in words if word != "sudo"]
     if names and names[0].rpartition("/")[2] not in _READS:
         for word in names[1:]:
-            run.state.files.pop(path(word), None)
+            if path(word) in run.state.files:
+                run.state.files[path(word)] = None
 
 
 def ended_by_line(node: Node, children: Sequence[Node]) -> int:

@@ -61,6 +61,7 @@ class Call:
         stdin: the here-document that it reads.
         document: name of a here-document that it reads or writes to a file.
         target: the file that it writes one to.
+        host: the machine on which ssh runs it.
         background: whether the shell goes on without waiting for it.
         assumed: conditions under which it runs.
         within: the statements that it is a part of, from the outermost on.
@@ -72,6 +73,7 @@ class Call:
     stdin: str | None = None
     document: str = ""
     target: str | None = None
+    host: str = ""
     background: bool = False
     assumed: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
@@ -79,7 +81,8 @@ class Call:
     def whole(self, engine: Call) -> Node | None:
         """The statement that has to run before ``engine`` where that is more than this command."""
         outer = next((node for node in self.within if node not in engine.within and not _is_chain(node)), None)
-        return None if outer is None or outer.type == "command" else outer
+        alone = outer is not None and outer.type == "command" and outer == self.within[-1]
+        return None if alone else outer
 
 
 def _is_chain(node: Node) -> bool:
@@ -123,6 +126,7 @@ class Script:
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
         files: what it wrote, at its end.
+        functions: names that it defines.
         followed: files of these that it runs.
         budget: what is left of the work that it may cause.
     """
@@ -140,7 +144,8 @@ class Script:
     where: str = "the text"
     line: int = 0
     ended: int | None = None
-    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    functions: set[str] = dataclasses.field(default_factory=set)
     followed: set[str] = dataclasses.field(default_factory=set)
     budget: Budget = dataclasses.field(default_factory=Budget)
 
@@ -161,7 +166,7 @@ class State:
         exported: names that programs see, in order.
         functions: bodies in the syntax tree; None for one that is defined differently in branches.
         arguments: of the script, or of the function that runs; None if even their number is unknown.
-        files: what the text wrote, by path.
+        files: what the text wrote, by path; None where that is not certain.
         exports_all: whether ``set -a`` is on.
         flow: ``exit``, ``return``, ``break`` or ``continue`` after such a command.
     """
@@ -172,7 +177,7 @@ class State:
     exported: dict[str, None] = dataclasses.field(default_factory=dict)
     functions: dict[str, Node | None] = dataclasses.field(default_factory=dict)
     arguments: list[str] | None = dataclasses.field(default_factory=list)
-    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: dict[str, str | None] = dataclasses.field(default_factory=dict)
     exports_all: bool = False
     flow: str | None = None
 
@@ -232,7 +237,7 @@ def joined(first: State, second: State) -> tuple[State, list[str]]:
     for name in _differing(first.functions, second.functions):
         out.functions[name] = None
     for path in _differing(first.files, second.files):
-        out.files.pop(path, None)
+        out.files[path] = None
     out.exported |= second.exported
     out.associative |= second.associative
     differing = [*values, *lists]
