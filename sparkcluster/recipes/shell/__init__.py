@@ -7,7 +7,6 @@ would have to run something for, as ``$(…)``, stays unknown and is marked in t
 
 from __future__ import annotations
 
-from sparkcluster.recipes.shell.evaluate import parse
 from sparkcluster.recipes.shell.marks import (
     CLOSE,
     MARKS,
@@ -20,6 +19,7 @@ from sparkcluster.recipes.shell.marks import (
     shown,
     unknown,
 )
+from sparkcluster.recipes.shell.reader import parse
 from sparkcluster.recipes.shell.redirects import left_out
 from sparkcluster.recipes.shell.script import Assumed, Call, Script
 from sparkcluster.recipes.shell.syntax import written

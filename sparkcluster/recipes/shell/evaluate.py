@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tree_sitter import Node
@@ -24,48 +24,11 @@ from sparkcluster.recipes.shell.marks import (
     with_brackets,
 )
 from sparkcluster.recipes.shell.script import Assumed, Call, Script, State, Status, joined
-from sparkcluster.recipes.shell.syntax import statements, text_of, tree, written
+from sparkcluster.recipes.shell.syntax import statements, text_of, written
 from sparkcluster.recipes.shell.syntax import words as command_parts
 
 MAX_DEPTH = 24
 _STATEMENT = 50  # units of the budget
-
-
-def parse(
-    text: str, variables: Mapping[str, str] | None = None, *, environment: Mapping[str, str] | None = None,
-    outer: Script | None = None, where: str = "the text", line: int = 0, arguments: Sequence[str] = (),
-) -> Script:  # fmt: skip
-    """What a script runs, or a command as guides print it, where ``variables`` and ``environment`` are set already.
-
-    ``outer`` is the text that it is a part of, from whose ``line`` on; its ``defines`` are shared.
-    ``where`` is the file.
-
-    Raises:
-        UsageError: a quote that is never closed, or words without end.
-    """
-    script = Script(where=where, line=line)
-    if outer is not None:
-        script.defines, script.asked = outer.defines, outer.asked
-        script.undecided = outer.undecided
-        script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
-    numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
-    given = [value for _, value in numbered]
-    environment = environment or {}
-    state = State(
-        variables={"HOME": "~", **(variables or {}), **environment}, exported=dict.fromkeys(environment),
-        arguments=[*arguments] or given,
-        files=script.files,
-    )  # fmt: skip
-    run = Evaluator(script, state, where, line)
-    try:
-        run.sequence(statements(tree(text, where, line)))
-    except RecursionError:
-        raise UsageError(f"{where}: nested deeper than it can be parsed", hint="is this the right file?") from None
-    script.variables = run.state.variables
-    script.arrays = {name: list(array.values()) for name, array in run.state.arrays.items() if array is not None}
-    script.exported = list(run.state.exported)
-    script.environment, script.files = run.state.environment, run.state.files
-    return script
 
 
 class Evaluator:
