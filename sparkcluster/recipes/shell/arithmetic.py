@@ -35,7 +35,7 @@ _BINARY: dict[type[ast.AST], Callable[[int, int], Any]] = {
 }  # fmt: skip
 
 
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*+([A-Za-z_]\w*+)")
 
 
 def lose_assigned(run: Evaluator, text: str, node: Node) -> bool:

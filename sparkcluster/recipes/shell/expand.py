@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_WORD = 1 << 16
 MAX_WORDS = 20_000
 
-_INSIDE = re.compile(r"([!#]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+_INSIDE = re.compile(r"([!#]?)([A-Za-z_]\w*+|[0-9]++|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 _BRACES = re.compile(r"\{[^{},\s]*,[^{}]*\}")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "0": "\0"}
 

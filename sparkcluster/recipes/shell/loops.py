@@ -77,7 +77,7 @@ def _over_words(run: Evaluator, node: Node) -> Status:
     name = "" if variable is None else text_of(variable)
     if node.type != "for_statement" or node.children[0].type == "select":
         head = text_of(node).partition("do")[0]
-        for each in dict.fromkeys([name, *re.findall(r"([A-Za-z_]\w*)\s*(?:=|\+\+|--|[-+*/]=)", head)]):
+        for each in dict.fromkeys([name, *re.findall(r"\b([A-Za-z_]\w*+)\s*+(?:=|\+\+|--|[-+*/]=)", head)]):
             if each:
                 run.lose(each, node)
         return _perhaps(run, node, inside)

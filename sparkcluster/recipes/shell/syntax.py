@@ -20,8 +20,9 @@ QUOTES = frozenset("'\"`")
 # Quotes and other comments are matched as well, to be left as they are.
 _COMMENT = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|(?<!\S)#[^\n]*|(`#[^`\n]*`)", re.DOTALL)
 # `$ docker run …`, `user@host:~$ …`, `(venv) $ …`, and the `>` of a continued line
-_PROMPT = re.compile(
-    r"^[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+:[^\s$#]*)?[ \t]*\$[ \t]+(?=\S)|(?<=\\\n)[ \t]*>[ \t]+(?=\S)",
+_PROMPTS = re.compile(
+    r"^[ \t]*+(?:\([\w.-]++\)[ \t]*+)?(?:[\w.-]++@[\w.-]++:[^\s$#]*+)?[ \t]*+\$[ \t]++(?=\S)"
+    r"|(?<=\\\n)[ \t]*+>[ \t]++(?=\S)",
     re.MULTILINE,
 )
 MAX_TEXT = 1 << 18
@@ -41,7 +42,7 @@ def tree(text: str, where: str, line: int = 0) -> Node:
     if len(text) > MAX_TEXT:
         raise UsageError(f"{where}: a script of more than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
     text = _CONTINUED.sub(r"\\", text.replace("\r\n", "\n")).rstrip("\\")
-    text = _COMMENT.sub(lambda found: "" if found[1] else found[0], _PROMPT.sub("", text))
+    text = _COMMENT.sub(lambda found: "" if found[1] else found[0], _PROMPTS.sub("", text))
     root = _parser().parse(with_places(hidden(text)).encode()).root_node
     if root.has_error and (found := unclosed(text)):
         opened, at = found
