@@ -139,8 +139,14 @@ class Endpoint:
         return Failed("timeout", "%s gave no complete answer within %.0f s" % (self.where, self.timeout_s))
 
     def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
-        """Send a request; Failed on anything but 200."""
-        data = None if body is None else json.dumps(body).encode()
+        """Send a request; Failed on anything but 200, which closes the connection."""
+        try:
+            return self._response(method, path, None if body is None else json.dumps(body).encode())
+        except Failed:
+            self.connection.close()
+            raise
+
+    def _response(self, method: str, path: str, data: bytes | None) -> http.client.HTTPResponse:
         try:
             self.connection.request(method, path, data, self.headers)
             # the connection forgets it with the headers of an answer that is to end it

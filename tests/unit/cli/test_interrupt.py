@@ -57,7 +57,10 @@ def test_validation_is_interrupted_wherever_it_is() -> None:
     code, events = interrupted_at(0, argv)
     assert code == 0
     assert events > 5_000
-    codes = {event: interrupted_at(event, argv)[0] for event in range(20, events - 20, events // 250)}
+    ends = {event: interrupted_at(event, argv) for event in range(20, events - 20, events // 250)}
+    # a run whose patterns were still compiled is shorter than the one that was counted: its last events never come
+    codes = {event: code for event, (code, count) in ends.items() if count >= event}
+    assert len(codes) > 225
     assert {event: code for event, code in codes.items() if code != 130} == {}
 
 

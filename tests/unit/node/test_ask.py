@@ -1,6 +1,7 @@
 """What the ask program makes of an endpoint: text as it comes, and every trouble by its name."""
 
 import contextlib
+import gc
 import http.server
 import json
 import re
@@ -336,6 +337,13 @@ def test_an_answer_that_stops_is_told_with_how_far_it_came() -> None:
         assert re.search(r"sent no token for 0 s, after 4 characters$", error["message"])
         error = ask.main(request(endpoint, timeout_s=0.05, idle_s=5))["error"]
         assert re.search(r"sent no token for 0 s$", error["message"])
+
+
+def test_a_connection_without_an_answer_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = ask.main(request(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", timeout_s=0.2))["error"]
+        gc.collect()  # a socket that was left open is a warning, and so an error
+        assert error["kind"] == "timeout"
 
 
 def test_who_waits_for_tokens_gives_signs_of_life(
