@@ -178,8 +178,9 @@ class Walk:
         self.new.look()
         now = self.survey(groups)
         for name in cleaned:
-            if now[name].action is Action.CLEAN:
-                raise came_back(now[name])
+            # a group that only its ranks named is gone with them
+            if (group := now.get(name)) is not None and group.action is Action.CLEAN:
+                raise came_back(group)
         return now
 
     def prepare(self, launches: Mapping[str, GroupState]) -> None:

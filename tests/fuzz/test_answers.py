@@ -93,6 +93,12 @@ def test_a_command_survives_any_answer(attacked: Any, subject: str, seed: int) -
         )
 
 
+def test_a_group_that_only_a_rank_names_is_gone_with_it(attacked: Any) -> None:
+    """With this seed a rank says that it is of another group, which no longer exists once it is removed."""
+    attacked.attack(["up", "INVENTORY"], "started", "probe", 129476)
+    assert attacked.internal == []
+
+
 @pytest.mark.parametrize(
     ("words", "state", "code"),
     [
