@@ -42,13 +42,13 @@ def build(request: Request, check: wire.Check) -> dict[str, Any]:
 
 
 def cancel(request: Request, check: wire.Check) -> dict[str, Any]:
-    """End the build of the reference, if one is under way and nobody else wants it."""
+    """End the build of the reference, if one is under way and no other operator wants it."""
     job.cancel(_directory(request), common.lease_of(request))
     return {}
 
 
 def running_script(script: str) -> str:
-    """The Dockerfile of an image in which ``script`` has run, in a directory with all that lies beside it."""
+    """The Dockerfile of an image in which ``script`` has run, in a directory with its other files."""
     return "ARG BASE\nFROM $BASE\nCOPY . /sparkcluster-build\nRUN cd /sparkcluster-build && sh ./%s\n" % script
 
 

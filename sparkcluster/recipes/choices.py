@@ -55,7 +55,7 @@ class Choices:
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def ask(self, name: str) -> str | None:
-        """The value of ``name``, which the text asks for; None if nobody says it."""
+        """The value of ``name``, which the text asks for; None if it has none."""
         self.asked[name] = None
         return self.defines.get(name, self.environment.get(name))
 

@@ -54,7 +54,7 @@ def assign(run: Evaluator, node: Node) -> str:
         before = arrays.of(run, name) if more and (name in run.state.arrays or name in run.state.variables) else {}
         run.unsure = False
         made = None if before is None else _elements(run, value, name, dict(before))
-        # of how many words an unquoted unknown is, nobody knows
+        # the number of words of an unquoted unknown is unknown
         run.state.arrays[name] = None if run.unsure else made
         run.state.variables.pop(name, None)
         return name

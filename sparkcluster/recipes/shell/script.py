@@ -217,8 +217,10 @@ class State:
 _MISSING = object()
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [name for name in dict.fromkeys([*one, *other]) if one.get(name, _MISSING) != other.get(name, _MISSING)]
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [
+        name for name in dict.fromkeys([*first, *second]) if first.get(name, _MISSING) != second.get(name, _MISSING)
+    ]
 
 
 def joined(first: State, second: State) -> tuple[State, list[str]]:
