@@ -178,30 +178,38 @@ def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[C
             yield from _everywhere(inside, nested, depth + 1)
 
 
+def _bare(call: Call) -> list[str]:
+    """The words of a command without assignments and what only wraps it."""
+    words = call.words
+    while words and (words[0] in _BEFORE or assignment(words[0])):
+        words = words[1:]
+    return words
+
+
+def _operands(words: list[str]) -> list[str]:
+    """What follows the options of ssh: the machine, then what runs there."""
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
+    return words[at:]
+
+
 def _host(call: Call) -> str:
     """The machine that ``ssh`` reaches; empty for another command."""
-    words = [word for word in call.words if word not in _BEFORE]
-    at = 1
-    while words[:1] == ["ssh"] and at < len(words) and words[at].startswith("-"):
-        at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
-    return words[at] if words[:1] == ["ssh"] and at < len(words) else ""
+    words = _bare(call)
+    return next(iter(_operands(words)), "") if words[:1] == ["ssh"] else ""
 
 
 def _inner(call: Call) -> list[str]:
     """The shell texts that a command runs elsewhere."""
-    words = call.words
-    while words and (words[0] in _BEFORE or assignment(words[0])):
-        words = words[1:]
+    words = _bare(call)
     if not words:
         return []
     if words[0] in _TERMINALS:
         return [word for word in words[1:] if " " in word.strip()]
     if words[0] != "ssh":
         return []
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
-    remote = " ".join(words[at + 1 :]).strip()
+    remote = " ".join(_operands(words)[1:]).strip()
     if call.stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]):
         return [call.stdin]
     return [remote] if remote else []

@@ -18,7 +18,7 @@ class Node:
     Attributes:
         document: that it is of.
         path: of the value in it.
-        variable: the value of a variable by its name; None for those that nobody sets.
+        variable: the value of a variable by its name; None for those that are not set.
     """
 
     document: Document

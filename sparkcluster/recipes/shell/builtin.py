@@ -357,10 +357,8 @@ def _called(
     for found, value in assigned:
         evaluator.assign(found, value)
         state.exported[found] = None
-    assumed = evaluator.assumed
-    with evaluator.deeper(node):
+    with evaluator.deeper(node), evaluator.bounded():
         status = evaluator.run(body)
-    evaluator.assumed = assumed
     if evaluator.state.flow == "return":
         evaluator.state.flow = None
         status = Status.MAYBE

@@ -66,6 +66,13 @@ class Evaluator:
         yield
         self._depth -= 1
 
+    @contextlib.contextmanager
+    def bounded(self) -> Iterator[None]:
+        """A loop or a function: what is assumed because a branch left it holds no longer behind it."""
+        outside = self.assumed
+        yield
+        self.assumed = outside
+
     # values
 
     def value(self, name: str) -> str | None:

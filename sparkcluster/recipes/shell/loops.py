@@ -21,10 +21,8 @@ _MAX_ROUNDS = 500
 
 def until(run: Evaluator, node: Node) -> Status:
     """``while`` and ``until``."""
-    outside = run.assumed
-    status = _until(run, node)
-    run.assumed = outside
-    return status
+    with run.bounded():
+        return _until(run, node)
 
 
 def _until(run: Evaluator, node: Node) -> Status:
@@ -65,10 +63,8 @@ def _over(run: Evaluator) -> Status:
 
 def over(run: Evaluator, node: Node) -> Status:
     """``for NAME in WORD …``: once for each word, if they are known; ``for ((…))`` and ``select`` once or never."""
-    outside = run.assumed
-    status = _over_words(run, node)
-    run.assumed = outside
-    return status
+    with run.bounded():
+        return _over_words(run, node)
 
 
 def _over_words(run: Evaluator, node: Node) -> Status:
