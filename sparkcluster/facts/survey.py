@@ -1,0 +1,151 @@
+"""What a machine reports before it is set up: what it is, what it is cabled to, and what ``setup`` changes of it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sparkcluster.facts.base import Fact, Few, Many, Path, Unread
+from sparkcluster.facts.model import Dgx, OsRelease
+from sparkcluster.facts.network import Device, Interface
+from sparkcluster.facts.record import Time
+
+Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Sudo = Literal["root", "free", "password", "absent"]
+"""How the login becomes root: it is root; ``sudo -n`` works; sudo wants a password; there is no sudo.
+
+A login that may not use sudo counts as ``password``: sudo tells only after it got one.
+"""
+
+
+class Neighbour(Fact):
+    """A machine that answers on an interface.
+
+    Attributes:
+        interface: interface of the machine that reports it.
+        mac: hardware address of the other end.
+        address: its address there, IPv4 or IPv6 link-local.
+        name: what it calls itself by LLDP.
+    """
+
+    interface: Device
+    mac: Mac
+    address: str | None = None
+    name: str | None = None
+
+
+class FileState(Fact):
+    """A file that ``setup`` may write.
+
+    Attributes:
+        sha256: of its content; None where there is no file.
+        mode: permissions, such as 0o600.
+        text: content, where it is shorter than 64 KiB and text.
+        unread: why it is not known, mostly that only root may read it.
+    """
+
+    sha256: Sha256 | None = None
+    mode: int | None = None
+    owner: str | None = None
+    text: str | None = None
+    unread: str | None = None
+
+
+class JournalEntry(Fact):
+    """One change of ``setup``, as the node's journal has it.
+
+    Attributes:
+        number: position in the journal, from 1; names what was saved.
+        root: whether root's journal has it, or that of the login.
+        at: seconds since 1970 by the node's clock.
+        operator: who ordered it, as user@machine.
+        step: name of the step.
+        kind: kind of the action, such as ``file`` or ``group``.
+        target: what was changed, such as a path.
+        before, after: its state; of a file the SHA-256, or ``absent``.
+    """
+
+    number: Annotated[int, Field(ge=1)]
+    root: bool = True
+    at: Time
+    operator: str
+    step: str
+    kind: str
+    target: str
+    before: str
+    after: str
+
+
+class Survey(Fact):
+    """Everything that ``discover`` and ``setup`` read of one machine in one round trip.
+
+    Attributes:
+        machine: SHA-256 of /etc/machine-id, which is the same over all addresses of a machine.
+        reached_at: its address of the SSH connection; None without SSH.
+        neighbours: who answers on its QSFP ports.
+        host_keys: public host keys, each as ``type base64``.
+        ranks: names of running containers that belong to a cluster.
+        foreign: files below ``hf_home`` that another user owns; counted up to 10000. 0 where there is no directory.
+        docker: version of the Docker engine, None where there is none.
+        docker_usable: whether the login may use it.
+        runtimes: names of Docker's runtimes in daemon.json.
+        files: state of each requested path; ``~`` is expanded.
+        sysctls: value of each requested name; None where the kernel has none.
+        packages: version of each requested package; None where it is not installed.
+        held: packages that apt does not upgrade.
+        default_target: what systemd starts at boot, such as graphical.target.
+        ntp: whether the clock is set to be synchronized; None where timedatectl does not say.
+        synchronized: whether it is.
+        journal: what ``setup`` changed here and did not undo.
+    """
+
+    hostname: str
+    user: str
+    uid: int
+    groups: Few[str]
+    home: Path
+    machine: Sha256 | None
+    architecture: str
+    kernel: str
+    clock_s: Time
+    os: OsRelease | Unread
+    dgx: Dgx | Unread
+    reached_at: str | None = None
+    sudo: Sudo
+    host_keys: Few[str] = ()
+    interfaces: Few[Interface] | Unread
+    neighbours: Few[Neighbour] = ()
+    ranks: Few[str] = ()
+    hf_home: Path
+    hf_home_owner: str | None = None
+    foreign: int = 0
+    docker: str | None = None
+    docker_usable: bool = False
+    runtimes: Few[str] = ()
+    files: Annotated[dict[str, FileState], Field(max_length=64)] = Field(default_factory=dict)
+    sysctls: Annotated[dict[str, str | None], Field(max_length=64)] = Field(default_factory=dict)
+    packages: Annotated[dict[str, str | None], Field(max_length=64)] = Field(default_factory=dict)
+    held: Few[str] = ()
+    default_target: str | None = None
+    ntp: bool | None = None
+    synchronized: bool | None = None
+    journal: Many[JournalEntry] = ()
+
+    @property
+    def is_spark(self) -> bool:
+        """Whether it has the release file of DGX OS."""
+        return not isinstance(self.dgx, Unread)
+
+    def management(self) -> ipaddress.IPv4Interface | None:
+        """Its first IPv4 address outside of the QSFP ports, that of the connection before others."""
+        outside = [
+            address
+            for each in (() if isinstance(self.interfaces, Unread) else self.interfaces)
+            if each.driver != "mlx5_core" and each.carrier and not each.name.startswith(("docker", "br-", "virbr"))
+            for address in each.ipv4()
+        ]
+        reached = [address for address in outside if str(address.ip) == self.reached_at]
+        return next(iter([*reached, *outside]), None)
