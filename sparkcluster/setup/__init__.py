@@ -1,0 +1,1 @@
+"""From Sparks as they come out of the box to nodes that are ready."""
