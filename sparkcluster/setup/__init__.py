@@ -1,1 +1,1 @@
-"""From Sparks as they come out of the box to nodes that are ready."""
+"""Find Sparks, bring each to what a cluster needs, and undo that."""

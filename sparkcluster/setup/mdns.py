@@ -1,16 +1,21 @@
 """Machines that announce SSH by multicast DNS in the networks of this machine (RFC 6762, RFC 6763).
 
 DGX OS announces ``_ssh._tcp``: NVIDIA's own ``discover-sparks`` looks for it with avahi.
+This module is imported late: zeroconf and asyncio take a while.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import ipaddress
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from zeroconf import DNSQuestionType, IPVersion, ServiceStateChange
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from sparkcluster.printable import clean
 from sparkcluster.setup.networks import Attached, IpAddress, network_of
@@ -65,8 +70,6 @@ def browse(networks: Sequence[Attached], *, seconds: float = BROWSE_S) -> Browse
     own = [str(each.address.ip) for each in networks if each.address.version == 4]
     if not own:
         return Browsed(problem="this machine has no IPv4 address in a local network")
-    import asyncio
-
     try:
         announced = asyncio.run(_announced(own, seconds))
     except OSError as error:
@@ -76,11 +79,6 @@ def browse(networks: Sequence[Attached], *, seconds: float = BROWSE_S) -> Browse
 
 async def _announced(own: list[str], seconds: float) -> dict[str, list[IpAddress]]:
     """Addresses by announced host name."""
-    import asyncio
-
-    from zeroconf import DNSQuestionType, IPVersion, ServiceStateChange
-    from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
-
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     # An answer by unicast may reach another program that listens on port 5353, such as avahi.

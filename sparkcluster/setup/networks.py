@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import netifaces
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VIRTUAL = ("lo", "docker", "br-", "virbr", "veth")
@@ -21,8 +24,6 @@ class Attached:
 
 def attached() -> tuple[Attached, ...]:
     """Addresses of this machine's interfaces, without loopback and bridges of containers."""
-    import netifaces
-
     return tuple(
         found
         for interface in netifaces.interfaces()
@@ -33,7 +34,7 @@ def attached() -> tuple[Attached, ...]:
     )
 
 
-def _read(interface: str, entries: Iterable[dict[str, str]]) -> Iterator[Attached]:
+def _read(interface: str, entries: Iterable[Mapping[Any, str]]) -> Iterator[Attached]:
     for entry in entries:
         address = ipaddress.ip_address(entry["addr"].partition("%")[0])
         try:
