@@ -66,6 +66,8 @@ class Stream(Closing):
 
     _broken: ClassVar[tuple[type[Exception], ...]]
     """What reading and writing raise where the other end is gone."""
+    stop = b""
+    """What its input takes as the order to end, in place of signals: of a command whose user is another one."""
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
@@ -203,6 +205,11 @@ class Host(Closing):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    @property
+    @abc.abstractmethod
+    def user(self) -> str:
+        """The user that its commands run as."""
 
     @abc.abstractmethod
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
