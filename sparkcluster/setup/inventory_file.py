@@ -50,9 +50,8 @@ def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[st
     names = []
     for hostname in hostnames:
         label = re.sub(r"[^A-Za-z0-9_-]+", "-", hostname.partition(".")[0])[:56].strip("-_") or "spark"
-        name = next(
-            each for number in range(1, len(used) + 2) if (each := _numbered(label, number)).lower() not in used
-        )
+        numbered = [label, *(f"{label}-{number}" for number in range(2, len(used) + 3))]
+        name = next(each for each in numbered if each.lower() not in used)
         used.add(name.lower())
         names.append(name)
     return names
@@ -166,7 +165,7 @@ def scalar(text: str) -> str:
     """``text`` in YAML: unquoted where it is plainly a string, as most names and addresses are."""
     if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", text):
         return text
-    if re.fullmatch(r"(~?/)?[A-Za-z][A-Za-z0-9._/@-]+", text):
+    if re.fullmatch(r"([A-Za-z]|~?/)[A-Za-z0-9._/@-]+", text):
         read = parse_scalar(text, "", "value")
         if read.data == {"value": text} and not read.problems:
             return text
