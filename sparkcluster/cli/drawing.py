@@ -176,11 +176,10 @@ def _used(link: Link, facts: Facts) -> Row:
 
 
 def port(name: str, interface: Interface | None) -> str:
-    """Physical port of a twin, from its driver or else its name; empty if unknown."""
-    if interface is not None and interface.phys_port_name:
-        return interface.phys_port_name
-    found = re.search(r"f([01])(?:np\d)?$", name)
-    return f"p{found[1]}" if found else ""
+    """Physical port of a twin; empty if unknown."""
+    from sparkcluster.facts.network import port_of
+
+    return interface.port if interface is not None else port_of(name)
 
 
 def _speed(mbps: int | None) -> str:
