@@ -196,6 +196,20 @@ def store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Ver
         raise _error(UsageError, name, f"its host key cannot be stored in {file}: {error.strerror}") from error
 
 
+def public_keys(name: str, target: SshTarget) -> list[str]:
+    """The keys that a login to ``target`` offers, in their order, each as ``type base64``; no certificates.
+
+    Raises:
+        UsageError: the identity that the inventory names cannot be read.
+    """
+    login, agent = _Login(name, target), Agent(target.agent)
+    try:
+        keys = [(key.get_name(), key.get_base64()) for key in login._keys(agent)]  # noqa: SLF001 - of this module
+    finally:
+        agent.close()
+    return list(dict.fromkeys(f"{kind} {blob}" for kind, blob in keys if "-cert-" not in kind))
+
+
 class _Login:
     """Tries keys in the order of OpenSSH: the inventory's, the agent's, then the files of ssh_config; or a password."""
 
