@@ -11,7 +11,19 @@ from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.ports import same_machine
 from tests.unit.setup.wired import (
-    BOTH_ON_SWITCH, CROSSED, ONE, PAIRS, RING, SWITCH, TWINS, TWO, documents, mac, parsed, sparks, survey,
+    BOTH_ON_SWITCH,
+    CROSSED,
+    ONE,
+    PAIRS,
+    RING,
+    SWITCH,
+    TWINS,
+    TWO,
+    documents,
+    mac,
+    parsed,
+    sparks,
+    survey,
 )  # fmt: skip
 
 

@@ -15,7 +15,18 @@ from sparkcluster.setup import cabling, rails
 from sparkcluster.topology.netplan import NETPLAN
 from tests.unit.setup.test_cabling import random_cablings
 from tests.unit.setup.wired import (
-    BOTH_ON_SWITCH, CROSSED, ONE, PAIRS, RING, SWITCH, TWINS, TWO, documents, mac, parsed, sparks,
+    BOTH_ON_SWITCH,
+    CROSSED,
+    ONE,
+    PAIRS,
+    RING,
+    SWITCH,
+    TWINS,
+    TWO,
+    documents,
+    mac,
+    parsed,
+    sparks,
 )  # fmt: skip
 
 
@@ -174,9 +185,8 @@ def test_what_only_root_may_read_is_known_by_the_journal():
 
 def test_what_other_files_set_up_is_left():
     found = documents(ONE, addresses=SET_UP, mtu=9000)
-    other = "network: {version: 2, ethernets: {%s}}\n" % ", ".join(
-        f"{name}: {{addresses: [{address}], mtu: 9000}}" for name, address in SET_UP["a"].items()
-    )
+    settings = [f"{name}: {{addresses: [{address}], mtu: 9000}}" for name, address in SET_UP["a"].items()]
+    other = f"network: {{version: 2, ethernets: {{{', '.join(settings)}}}}}"
     found["a"]["files"] = files(None, **{"/etc/netplan/50-mine.yaml": other})
     result = proposed(parsed(found))
     assert result.unchanged == {"a": ("/etc/netplan/50-mine.yaml",)}
