@@ -25,6 +25,7 @@ class Finding:
         remedy: commands or sentences that fix it, in order.
         file: the user's file it is about, if any.
         line: one-based line in ``file``.
+        step: step of ``sparkcluster setup`` that fixes it, if there is one.
     """
 
     code: str
@@ -36,6 +37,7 @@ class Finding:
     remedy: tuple[str, ...] = ()
     file: str | None = None
     line: int | None = None
+    step: str | None = None
 
     @property
     def place(self) -> str:
@@ -44,7 +46,8 @@ class Finding:
 
     def details(self) -> Iterator[tuple[str, str]]:
         """What there is beside the summary, with its label: ``seen``, ``why``, and a ``hint`` for each remedy."""
-        labelled = [("seen", self.seen), ("why", self.why), *(("hint", remedy) for remedy in self.remedy)]
+        setup = (f"sparkcluster setup INVENTORY --only {self.step}",) if self.step else ()
+        labelled = [("seen", self.seen), ("why", self.why), *(("hint", remedy) for remedy in (*setup, *self.remedy))]
         return ((label, text) for label, text in labelled if text)
 
     def as_json(self) -> dict[str, Any]:

@@ -234,6 +234,7 @@ def result(context: Context) -> Iterator[Seen]:
     severity="info",
     source="linux-rdma/perftest",
     remedy="sudo apt-get install perftest",
+    step="perftest",
 )
 def perftest(context: Context) -> Iterator[Seen]:
     """TCP does not show the bandwidth of RDMA: a port degraded to 13 Gb/s looks healthy over TCP."""

@@ -28,6 +28,7 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """
     if isinstance(facts.docker, Unread):
         reason = facts.docker.unread.lower()
+        step = "docker-group" if "permission denied" in reason else None
         if "permission denied" in reason:
             summary = f"{facts.user} has no permission to use Docker on {name}"
             remedy = [f"sudo usermod -aG docker {quote(facts.user)}", "log out and back in, or reboot the node"]
@@ -37,7 +38,7 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         else:
             summary = f"the Docker engine of {name} does not answer"
             remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]
-        yield Seen(summary, facts.docker.unread, tuple(remedy))
+        yield Seen(summary, facts.docker.unread, tuple(remedy), step=step)
 
 
 @docker_check(
@@ -45,6 +46,7 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "Docker can pass GPUs to containers",
     source="NVIDIA Container Toolkit, installation guide",
     remedy="sudo nvidia-ctk runtime configure --runtime=docker, then sudo systemctl restart docker",
+    step="nvidia-runtime",
 )
 def gpu_runtime(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Without NVIDIA's container toolkit, `docker run --gpus all` fails with `could not select device driver`."""

@@ -110,6 +110,7 @@ def revision(context: Context) -> Iterator[Seen]:
     needs=("weights",),
     source="NVIDIA's dgx-spark-playbooks mount ~/.cache/huggingface into containers of root",
     remedy="up and stage change the owner in a container where it is root; else sudo install or sudo chown",
+    step="hf-cache",
 )
 def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A download or a copy fails there, after the image was staged.

@@ -7,17 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.netplan import NETPLAN, remedy
+from sparkcluster.checks.netplan import remedy
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Group, Link, Member
+from sparkcluster.topology.netplan import MTU, NETPLAN
 
 # A healthy link, as ethtool prints it on a Spark: 200000Mb/s.
 FULL_SPEED_MBPS = 200_000
-# The MTU of NVIDIA's own guides; the ports take up to 9978.
-JUMBO = 9000
 PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 
 
@@ -26,6 +25,7 @@ PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
     "The nodes of a group share an interconnect with RDMA",
     source="NVIDIA DGX Spark stacking guide; public figures: TCP gives 1-3 GB/s, RDMA 22",
     remedy="connect the QSFP cable and give both twins an address on every node",
+    step="netplan",
 )
 def interconnect(context: Context) -> Iterator[Seen]:
     """Without it, tensor parallelism runs over TCP at 1 to 3 GB/s instead of 22, or the ranks never connect.
@@ -45,6 +45,7 @@ def interconnect(context: Context) -> Iterator[Seen]:
                         ("ibdev2netdev", "use the QSFP ports as rails, or accept TCP speed"),
                         severity="warning",
                         node=member.name,
+                        step="",
                     )
 
 
@@ -127,6 +128,7 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
     source="docs.nvidia.com/sync, Cluster Assistant: one interface per device on a given subnet; NVIDIA's guides for a"
     " switch and for a ring of three differ",
     remedy=f"give each twin an address in its own /24 in {NETPLAN}",
+    step="netplan",
 )
 def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """Half of the bandwidth is lost: of twins in one subnet one is used, since the kernel replies through either.
@@ -163,6 +165,7 @@ def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
     "The subnets of a ring have the same prefix length",
     source="NVIDIA/nccl v2.30.7-1, src/transport/net_ib/connect.cc: NCCL_IB_SUBNET_PREFIX_LEN, by default 24",
     remedy=f"the same prefix length for all rails, in {NETPLAN}",
+    step="netplan",
 )
 def prefixes(context: Context) -> Iterator[Seen]:
     """Ranks hang in the first collective: NCCL compares one prefix length to find the HCA that reaches a peer.
@@ -184,6 +187,7 @@ def prefixes(context: Context) -> Iterator[Seen]:
     "The MTU is the same on every node of a rail",
     source="practitioners' reports: `ping -M do -s 8972` fails while a small ping passes",
     remedy="sudo ip link set INTERFACE mtu MTU, and set mtu in /etc/netplan",
+    step="netplan",
 )
 def mtu(context: Context) -> Iterator[Seen]:
     """The first collective deadlocks: one node drops the jumbo frames of the others, while small pings still pass."""
@@ -228,6 +232,7 @@ def active(context: Context, name: str, link: Link) -> Iterator[Seen]:
     severity="warning",
     source="NVIDIA DGX Spark netplan: link-local: [ ipv4 ]",
     remedy=f"give each rail an address in {NETPLAN}",
+    step="netplan",
 )
 def addressed(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """Link-local addresses (169.254/16) change at every reboot, and both twins get theirs from one subnet."""
@@ -275,6 +280,7 @@ def devices(context: Context, name: str, member: Member) -> Iterator[Seen]:
     "No two nodes have the same address",
     source="general",
     remedy="give each node its own address in /etc/netplan",
+    step="netplan",
 )
 def unique(context: Context) -> Iterator[Seen]:
     """Both nodes reply for the address, and packets for one reach the other."""
@@ -355,6 +361,7 @@ def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen
     severity="info",
     source="public ib_write_bw figures: 93-98 Gb/s per twin at MTU 1500, 108-112 at 9000",
     remedy="set mtu: 9000 on both twins of every node",
+    step="netplan",
 )
 def jumbo(context: Context) -> Iterator[Seen]:
     """RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the bandwidth.
@@ -364,13 +371,13 @@ def jumbo(context: Context) -> Iterator[Seen]:
     small: dict[str, list[str]] = {}
     for rail in context.topology.rails:
         sizes = {link.mtu for _, link in rail.links}
-        if len(sizes) == 1 and max(sizes) < JUMBO and all(link.hca for _, link in rail.links):
+        if len(sizes) == 1 and max(sizes) < MTU and all(link.hca for _, link in rail.links):
             small[rail.subnet] = [f"{node} {link.interface} {link.mtu}" for node, link in rail.links]
     if small:
         yield Seen(
             f"the rails {', '.join(small)} carry no jumbo frames",
             "; ".join(", ".join(mtus) for mtus in small.values()),
-            (f"set mtu: {JUMBO} for these interfaces in {NETPLAN} of every node", "sudo netplan apply"),
+            (f"set mtu: {MTU} for these interfaces in {NETPLAN} of every node", "sudo netplan apply"),
         )
 
 

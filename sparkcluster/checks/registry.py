@@ -99,7 +99,7 @@ class Seen:
 
     Attributes:
         at: path of the playbook key, such as ``("args", "quantization")``; its file and line become the finding's.
-        severity, remedy: None means that of the check.
+        severity, remedy, step: None means that of the check.
     """
 
     summary: str
@@ -108,6 +108,7 @@ class Seen:
     at: KeyPath | None = None
     severity: Severity | None = None
     node: str | None = None
+    step: str | None = None
 
 
 Body = Callable[[Context], Iterable[Seen]]
@@ -125,6 +126,7 @@ class Page:
         needs: fields of Facts without which it cannot judge a node; an unread one is a finding of its own.
         source: who reported or recommends it.
         remedy: the fix in words; a finding has the commands for its node.
+        step: step of `sparkcluster setup` that is the fix; empty where there is none.
     """
 
     code: str
@@ -136,6 +138,7 @@ class Page:
     needs: tuple[str, ...] = ()
     source: str = ""
     remedy: str = ""
+    step: str = ""
 
     @property
     def subject(self) -> str:
@@ -192,7 +195,10 @@ class Check(Page):
         file, line = _place(spec, seen.at)
         severity = seen.severity or self.severity
         remedy = (self.remedy,) if seen.remedy is None else seen.remedy
-        return Finding(self.code, severity, seen.summary, seen.node, seen.seen, self.why, remedy, file, line)
+        step = self.step if seen.step is None else seen.step
+        return Finding(
+            self.code, severity, seen.summary, seen.node, seen.seen, self.why, remedy, file, line, step or None
+        )
 
 
 def _place(spec: Spec, at: KeyPath | None) -> tuple[str | None, int | None]:
@@ -217,6 +223,7 @@ class Declared(TypedDict, total=False):
     needs: tuple[str, ...]
     source: str
     remedy: str
+    step: str
     scope: Scope
 
 

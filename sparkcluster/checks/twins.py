@@ -9,7 +9,6 @@ from shlex import quote
 from typing import Literal
 
 from sparkcluster.checks.lists import listed
-from sparkcluster.checks.netplan import NETPLAN
 from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check, link_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
@@ -17,6 +16,7 @@ from sparkcluster.facts.network import Interface
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Link, Member
+from sparkcluster.topology.netplan import NETPLAN
 
 LANES = 4
 Cause = Literal["absent", "down", "no address", "not in the inventory", "other subnet"]
@@ -53,6 +53,7 @@ twin_check = Each(lambda context: ((twin.member.name, twin) for twin in _unused_
     severity="warning",
     source="NVIDIA DGX Spark stacking guide; public NCCL figures of one twin and of two",
     remedy="bring the other twin up on every node, with an address in its own subnet",
+    step="netplan",
 )
 def twins(_: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
     """Half of the bandwidth is lost (11 to 12 GB/s instead of 22 to 24): each twin has half of the PCIe lanes.
@@ -81,6 +82,7 @@ def twins(_: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
     severity="warning",
     source="NVIDIA DGX Spark stacking guide: both interfaces of the cabled port get an address",
     remedy=f"give it an address in its own subnet in {NETPLAN}",
+    step="netplan",
 )
 def addressless(context: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
     """Half of the bandwidth is lost, and NCCL is offered an HCA that has no usable GID.
@@ -105,6 +107,7 @@ def addressless(context: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]
     severity="warning",
     source="NVIDIA DGX Spark stacking guide",
     remedy=f"use the same subnet for the same twin on every node, in {NETPLAN}",
+    step="netplan",
 )
 def different_subnet(context: Context) -> Iterator[Seen]:
     """Half of the bandwidth is lost: no other node can be reached over a twin in a subnet of its own."""
@@ -244,8 +247,8 @@ def _cause(context: Context, facts: Facts, member: Member, interface: Interface)
 def port_of(facts: Facts, name: str) -> str:
     """Physical port of a twin, from its driver or else its name."""
     interface = facts.interface(name)
-    if interface is not None and interface.phys_port_name:
-        return interface.phys_port_name
+    if interface is not None and interface.port:
+        return interface.port
     return "p1" if "f1" in name else "p0"
 
 

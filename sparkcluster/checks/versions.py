@@ -144,6 +144,7 @@ def vbios(context: Context) -> Iterator[Seen]:
     severity="warning",
     source="timedatectl(1)",
     remedy="sudo timedatectl set-ntp true",
+    step="clock",
 )
 def clock(context: Context) -> Iterator[Seen]:
     """Log lines of ranks cannot be ordered, and hubs and registries refuse with `certificate is not yet valid`.

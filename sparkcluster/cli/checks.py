@@ -54,6 +54,8 @@ def _explain(page: Page) -> None:
             say(line)
     if page.more:
         say()
+    if page.step:
+        _labelled("setup", f"sparkcluster setup INVENTORY --only {page.step}")
     _labelled("remedy", page.remedy or "the finding says what to type on which node")
     _labelled("source", page.source)
 

@@ -87,14 +87,14 @@ class Survey(Fact):
         reached_at: its address of the SSH connection; None without SSH.
         neighbours: who answers on its QSFP ports.
         host_keys: public host keys, each as ``type base64``.
-        ranks: names of running containers that belong to a cluster.
+        ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
         foreign: files below ``hf_home`` that another user owns; counted up to 10000. 0 where there is no directory.
-        docker: version of the Docker engine, None where there is none.
+        docker: version of the Docker engine; where the login may not use it, of the program; None without Docker.
         docker_usable: whether the login may use it.
-        runtimes: names of Docker's runtimes in daemon.json.
-        files: state of each requested path; ``~`` is expanded.
+        runtimes: names of the engine's runtimes; where the login may not use it, of those in daemon.json.
+        files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it.
         sysctls: value of each requested name; None where the kernel has none.
-        packages: version of each requested package; None where it is not installed.
+        packages: version of each requested package, None where it is not installed; of a pattern those installed.
         held: packages that apt does not upgrade.
         default_target: what systemd starts at boot, such as graphical.target.
         ntp: whether the clock is set to be synchronized; None where timedatectl does not say.

@@ -83,7 +83,8 @@ def checks() -> str:
         remedy = page.remedy or "the finding says what to type on which node"
         parts.append(f"\n### {page.code}\n\n**{page.title}** · {page.severity} · {page.stage}{needs}\n\n{page.why}.\n")
         parts.append(f"\n{page.more}\n" if page.more else "")
-        parts.append(f"\n- Remedy: {remedy}\n")
+        setup = f"`sparkcluster setup INVENTORY --only {page.step}`; or " if page.step else ""
+        parts.append(f"\n- Remedy: {setup}{remedy}\n")
         parts.append(f"- Source: {page.source}\n" if page.source else "")
     return "".join(parts)
 

@@ -1,0 +1,63 @@
+"""Surveys of many machines at once, in one round trip; in a second one where the end of a cable is still unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.parse import readings
+from sparkcluster.facts.survey import Survey
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.program import call
+from sparkcluster.node.shared import LABEL_CLUSTER
+from sparkcluster.setup.cabling import cabling
+from sparkcluster.setup.ports import DRIVER, foreign_subnets, rail_addresses
+
+SURVEY_S = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collected:
+    """Surveys by node, and the errors of nodes that did not answer."""
+
+    surveys: dict[str, Survey]
+    errors: dict[str, SparkclusterError]
+
+
+def survey(
+    fleet: Fleet, hf_home: str, names: Iterable[str] | None = None, requests: Mapping[str, Sequence[str]] | None = None
+) -> Collected:
+    """Survey every node (or ``names``) in parallel.
+
+    Args:
+        fleet: the nodes.
+        hf_home: directory of the Hugging Face cache on them, as the inventory has it.
+        names: the nodes to survey.
+        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted.
+    """
+    request = {"hf_home": hf_home, "cluster_label": LABEL_CLUSTER, **(requests or {})}
+    outcomes = fleet.each(lambda host: _one(host, request), names)
+    surveys, errors = values(outcomes), failures(outcomes)
+    again = {each.port.node for each in cabling(surveys).loose if not each.seen}
+    asked = addresses(surveys)
+    if again and asked:
+        request = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": []}
+        for name, found in values(fleet.each(lambda host: _one(host, request), again)).items():
+            surveys[name] = surveys[name].model_copy(update={"neighbours": found.neighbours})
+    return Collected(surveys, errors)
+
+
+def addresses(surveys: Mapping[str, Survey]) -> list[str]:
+    """IPv4 addresses on rails: a port that has one may be at the other end of a cable without saying anything."""
+    foreign = foreign_subnets(surveys)
+    twins = [each for found in surveys.values() for each in read(found.interfaces) or () if each.driver == DRIVER]
+    return list(dict.fromkeys(address for each in twins for _, address in rail_addresses(each, foreign)))
+
+
+def _one(host: Host, request: dict[str, Any]) -> Survey:
+    document = call(host, "survey", request, answer=dict[str, Any], timeout_s=SURVEY_S)
+    return readings(Survey, host.name, "survey", document)
