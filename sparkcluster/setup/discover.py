@@ -20,6 +20,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.prompts import Prompts
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.printable import clean
+from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
 from sparkcluster.setup.ports import DRIVER, Trouble, same_machine
 from sparkcluster.setup.survey import survey
@@ -87,6 +88,14 @@ class Discovered:
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
     failed: dict[str, SparkclusterError] = dataclasses.field(default_factory=dict)
     troubles: list[Trouble] = dataclasses.field(default_factory=list)
+
+
+def by_name(sparks: Sequence[Spark]) -> dict[str, Spark]:
+    """``sparks`` by the names that an inventory has or gets: those of its nodes stay, others are hostnames."""
+    listed = [spark.label for spark in sparks if spark.how == "inventory"]
+    new = node_names([spark.survey.hostname for spark in sparks if spark.how != "inventory"], listed)
+    names = iter(new)
+    return {spark.label if spark.how == "inventory" else next(names): spark for spark in sparks}
 
 
 def discover(
@@ -200,7 +209,8 @@ class _Search:
                 collected = survey(fleet, self._hf_home)
                 user = fleet[label].user
         if label in collected.errors:
-            self._unreached(spark.label, f"{label} takes no login over the cable: {collected.errors[label].message}")
+            message = collected.errors[label].message
+            self._unreached(spark.label, message if message.startswith(label) else f"{label}: {message}")
             return
         answer = collected.surveys[label]
         found = Spark(self._label(answer.hostname), node, "cable", user, answer)

@@ -143,7 +143,11 @@ def test_one_that_takes_no_login_is_tried_once_over_both_twins(network):
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     found = discover([at("192.168.1.11")], LAN)
     assert network.tried == ["192.168.1.11", f"{FE80}%enp1s0f1np1"]
-    assert "takes no login over the cable" in found.troubles[0].text
+    (trouble,) = found.troubles
+    assert trouble.text == (
+        f"the machine at the other end of p1 of 192.168.1.11 ({mac(2, 1)}): "
+        f"{FE80}%enp1s0f1np1 port 22: connection refused"
+    )
 
 
 def test_neighbours_of_neighbours_are_left_alone(network):
