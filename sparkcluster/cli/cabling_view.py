@@ -33,13 +33,10 @@ def draw(
     """
     labels = _labels(cabling, proposal)
     connected = {node for fabric in cabling.fabrics for node in fabric.nodes}
-    parts = [
-        (f"{len(fabric.nodes)} machines, {_KINDS[fabric.kind]}: {', '.join(fabric.nodes)}", fabric.nodes)
-        for fabric in cabling.fabrics
-    ]
+    parts = [(f"{len(fabric.nodes)} machines, {_KINDS[fabric.kind]}", fabric.nodes) for fabric in cabling.fabrics]
     alone = tuple(node for node in cabling.nodes if node not in connected)
     if alone:
-        parts.append((f"connected to none of the others: {', '.join(alone)}" if parts else "not connected", alone))
+        parts.append(("connected to none of the others" if parts else "not connected", alone))
     lines: list[str] = []
     for heading, nodes in parts:
         boxes = [_box(node, surveys[node], cabling, labels, proposal) for node in nodes]
@@ -49,12 +46,11 @@ def draw(
 
 def _labels(cabling: Cabling, proposal: Proposal | None) -> dict[int, str]:
     """What the legend says of each segment, by its position."""
-    counts = {"cable": 0, "switch": 0}
     found = {}
     for position, segment in enumerate(cabling.segments):
-        counts[segment.kind] += 1
+        ends = " to ".join(f"{port.node} {port.name}" for port in segment.ports)
         subnets = [str(rail.subnet) for rail in proposal.rails if rail.segment == segment] if proposal else []
-        found[position] = " ".join([f"{segment.kind} {counts[segment.kind]}", *subnets])
+        found[position] = " ".join([f"cable from {ends}" if segment.kind == "cable" else f"switch {position + 1}", *subnets])
     return found
 
 
