@@ -31,6 +31,7 @@
     ├── StopError             ranks could not be removed
     ├── NotServing            there is no endpoint to ask
     ├── OtherPlan             another plan serves, and is left alone
+    ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
     └── Interrupted           Ctrl-C
 
@@ -333,6 +334,10 @@ class RolledBack(SparkclusterError):
 
 class StopError(SparkclusterError):
     """Ranks could not be removed."""
+
+
+class SetupError(SparkclusterError):
+    """A node cannot be set up, or its setup cannot be undone."""
 
 
 class LabError(SparkclusterError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +84,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     from sparkcluster.cli import drawing, findings_view
 
     lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
-    for line in lines if _draws() else drawing.plain(lines):
+    for line in lines if findings_view.draws() else drawing.plain(lines):
         say(*findings_view.marked(line))
     if found.measured is not None:
         show_rates(found.measured)
@@ -105,7 +104,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
 
 def show_rates(measured: Measured) -> None:
     """Measurements as a table, and what was not measured."""
-    from sparkcluster.cli import drawing
+    from sparkcluster.cli import drawing, findings_view
 
     names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "nccl": "NCCL", "collective": "all-gather"}
     rows = [
@@ -120,15 +119,9 @@ def show_rates(measured: Measured) -> None:
     ]
     if rows:
         say()
-        table(("measured", "by", "over", "rate", "latency"), rows if _draws() else [drawing.plain(row) for row in rows])
+        table(
+            ("measured", "by", "over", "rate", "latency"),
+            rows if findings_view.draws() else [drawing.plain(row) for row in rows],
+        )
     for what, why in measured.skipped.items():
         say(f"not measured: {names.get(what, what)} ({why})")
-
-
-def _draws() -> bool:
-    """Whether stdout's encoding has box-drawing characters."""
-    try:
-        "┌═✗".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -139,13 +139,17 @@ class Survey(Fact):
         """Whether it has the release file of DGX OS."""
         return not isinstance(self.dgx, Unread)
 
-    def management(self) -> ipaddress.IPv4Interface | None:
-        """Its first IPv4 address outside of the QSFP ports, that of the connection before others."""
-        outside = [
+    def outside(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """Its IPv4 addresses outside of the QSFP ports, that of the connection before others."""
+        found = [
             address
             for each in (() if isinstance(self.interfaces, Unread) else self.interfaces)
             if each.driver != "mlx5_core" and each.carrier and not each.name.startswith(("docker", "br-", "virbr"))
             for address in each.ipv4()
+            if not address.is_loopback
         ]
-        reached = [address for address in outside if str(address.ip) == self.reached_at]
-        return next(iter([*reached, *outside]), None)
+        return tuple(sorted(found, key=lambda address: str(address.ip) != self.reached_at))
+
+    def management(self) -> ipaddress.IPv4Interface | None:
+        """The first address of ``outside``."""
+        return next(iter(self.outside()), None)

@@ -58,6 +58,20 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
     return Fleet(hosts, others=jumps.values())
 
 
+def behind(jump: Host, name: str, node: Address, prompts: Prompts | None = None) -> Host:
+    """A host that ``jump`` reaches, over its connection: ``node.host`` is what that resolves, as ``fe80::1%eth0``.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
+    from sparkcluster.hosts.ssh import SshHost
+
+    target = resolve(node.host, node.ssh)
+    if not isinstance(jump, SshHost):
+        return SshHost(name, target, prompts=prompts)
+    return SshHost(name, dataclasses.replace(target, jump=jump.target, proxy_command=None), jump, prompts=prompts)
+
+
 def _far(node: Address) -> bool:
     """Whether ``node`` is likely to be reached by SSH."""
     return node.connection != "local" and node.host not in {"localhost", "127.0.0.1", "::1"}

@@ -228,6 +228,28 @@ DOCUMENTS: dict[str, Schema] = {
         medium=text("of a transfer between nodes", null=True, enum=["rail", "wire", "wifi", "tunnel", None]),
         encrypted=boolean("of a transfer: on the way"),
     ),
+    "discover": record(
+        sparks=many(
+            record(
+                name=text("in the inventory"),
+                host=text("in the inventory"),
+                user=text("login name"),
+                hostname=text(),
+                dgx_os=text("version", null=True),
+                found_by=text(enum=["inventory", "given", "this machine", "mDNS", "cable"]),
+            )
+        ),
+        skipped=many(record(name=text(), host=text(), why=text()), "machines that were reached and are left out"),
+        cabling=many(
+            record(
+                kind=text(enum=["cable", "switch"]),
+                ports=many(record(node=text(), port=text(), interfaces=STRINGS), "that are connected by it"),
+            )
+        ),
+        troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text())),
+        inventory=text("the inventory that was written or can be; null if there is nothing to write", null=True),
+        file=text("where it was written", null=True),
+    ),
     "up": record(
         **SERVES,
         drift=by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
