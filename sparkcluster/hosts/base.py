@@ -215,6 +215,10 @@ class Host(Closing):
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
         """Start ``argv`` within ``limit_s``, by default what connecting may take."""
 
+    def anew(self) -> Host:
+        """The same machine over a connection of its own, which its user closes; this one, where there is none."""
+        return self
+
     def renew(self, *, before: float = -math.inf) -> None:
         """Forget a failure to connect that may have passed, and close a connection made before the time ``before``.
 

@@ -202,9 +202,9 @@ def public_keys(name: str, target: SshTarget) -> list[str]:
     Raises:
         UsageError: the identity that the inventory names cannot be read.
     """
-    login, agent = _Login(name, target), Agent(target.agent)
+    login, agent = _Login(name, target, None), Agent(target.agent)
     try:
-        keys = [(key.get_name(), key.get_base64()) for key in login._keys(agent)]  # noqa: SLF001 - of this module
+        keys = [(key.get_name(), key.get_base64()) for key in login._keys(agent)]  # noqa: SLF001
     finally:
         agent.close()
     return list(dict.fromkeys(f"{kind} {blob}" for kind, blob in keys if "-cert-" not in kind))

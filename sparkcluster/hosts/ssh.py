@@ -53,6 +53,12 @@ class SshHost(Host):
         """That of the login."""
         return self.target.user
 
+    def anew(self) -> SshHost:
+        """The same machine over a connection of its own; what the operator typed for this one is not asked again."""
+        found = SshHost(self.name, self.target, self._jump)
+        found._connect = self._connect
+        return found
+
     def close(self) -> None:
         """Close the connection. Never raises."""
         self._closed = True
