@@ -212,7 +212,7 @@ def command(function: str, *words: str, text: str | None = None, call: str = "ac
     Raises:
         SetupError: a word or the text has a control character.
     """
-    for each in (*words, (text or "").replace("\n", "")):
+    for each in (*words, (text or "").replace("\n", "").replace("\t", "")):
         if hidden_at(each, "") is not None:
             raise SetupError(f"{each!r} has a hidden character", step="setup")
     first = " ".join((call, function, *map(shlex.quote, words)))

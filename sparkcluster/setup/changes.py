@@ -6,14 +6,15 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
 
-from sparkcluster.checks.netplan import MTU, NETPLAN
 from sparkcluster.errors import SetupError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.survey import FileState, JournalEntry, Survey
 from sparkcluster.setup import actions as do
 from sparkcluster.setup.steps import BLOCK, HEADLESS, LIMITS, PERFTEST, SYSCTL, SYSCTLS, selected
+from sparkcluster.topology.netplan import MTU, NETPLAN, is_plain
 
 AUTHORIZED_KEYS = ".ssh/authorized_keys"
 HOSTS, GROUP, DAEMON = "/etc/hosts", "/etc/group", "/etc/docker/daemon.json"
@@ -21,9 +22,7 @@ HOSTS, GROUP, DAEMON = "/etc/hosts", "/etc/group", "/etc/docker/daemon.json"
 HELD = ("linux-image-*", "linux-headers-*", "linux-modules-*", "linux-nvidia*", "nvidia-driver-*", "nvidia-kernel-*")
 
 USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}(:[a-z0-9]{1,20})?")
-ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}")
 _KEY = re.compile(r"[a-z0-9@.-]{1,100} [A-Za-z0-9+/]{16,16384}={0,2}( [^\x00-\x1f\x7f]*)?")
 _HOSTS_LINE = re.compile(r"[0-9a-f.:]{2,45}( [A-Za-z0-9_.-]{1,255})+")
 
@@ -44,7 +43,7 @@ class Wanted:
     user: str
     key: str | None = None
     netplan: str | None = None
-    addresses: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, IPv4Interface] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
 
@@ -118,7 +117,7 @@ def _check(node: str, survey: Survey, wanted: Wanted) -> None:
     if not PurePosixPath(survey.home).is_absolute() or ".." in PurePosixPath(survey.home).parts:
         raise SetupError(f"{survey.home!r} is not a home directory", node=node, step="setup")
     refused = [
-        *(f"{name}: {each}" for name, each in wanted.addresses.items() if not _is_address(name, each)),
+        *(name for name in wanted.addresses if not is_plain(name)),
         *(line for line in wanted.hosts if not _HOSTS_LINE.fullmatch(line)),
         *([wanted.key] if wanted.key is not None and not _KEY.fullmatch(wanted.key) else ()),
     ]
@@ -126,10 +125,6 @@ def _check(node: str, survey: Survey, wanted: Wanted) -> None:
         raise SetupError(f"{refused[0]!r} cannot be set up", node=node, step="setup")
     if wanted.netplan is not None and not wanted.netplan.endswith("\n"):
         raise SetupError("the netplan text has no line end at its end", node=node, step="setup")
-
-
-def _is_address(interface: str, address: str) -> bool:
-    return bool(INTERFACE.fullmatch(interface) and ADDRESS.fullmatch(address))
 
 
 # --------------------------------------------------------------------------------------------------- each step
@@ -156,8 +151,8 @@ def _ssh_key(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
 
 
 def _docker_group(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
-    members = _members(survey, "docker")
-    if survey.uid == 0 or "docker" in survey.groups or wanted.user in (members or ()):
+    listed = members(survey, "docker") or ()
+    if survey.uid == 0 or "docker" in survey.groups or wanted.user in listed:
         return None
     change = replace(change, found=f"{wanted.user} is not in the group docker", wanted="is in it")
     if survey.docker is None:
@@ -281,14 +276,15 @@ def _hold(change: Change, survey: Survey, _: Wanted) -> Change | None:
 def _netplan(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
     if wanted.netplan is None:
         return None
-    missing = list(_missing(survey, wanted.addresses))
+    addresses = {name: str(address) for name, address in wanted.addresses.items()}
+    missing = _missing(survey, addresses)
     if not missing and _is_written(survey, do.WriteFile(NETPLAN, wanted.netplan, 0o600), "netplan"):
         return None
     return replace(
         change,
         found="; ".join(missing) or f"{NETPLAN} is {_state(survey, NETPLAN)}",
-        wanted=", ".join(f"{name} {address}" for name, address in wanted.addresses.items()) + f", MTU {MTU}",
-        actions=(do.Netplan(wanted.netplan, dict(wanted.addresses)),),
+        wanted=", ".join(f"{name} {address}" for name, address in addresses.items()) + f", MTU {MTU}",
+        actions=(do.Netplan(wanted.netplan, addresses),),
     )
 
 
@@ -333,7 +329,7 @@ def _last(journal: Sequence[JournalEntry], kind: str, target: str) -> JournalEnt
     return next((each for each in reversed(journal) if each.root and (each.kind, each.target) == (kind, target)), None)
 
 
-def _members(survey: Survey, group: str) -> list[str] | None:
+def members(survey: Survey, group: str) -> list[str] | None:
     """Members of a group by /etc/group; None if that has no such group."""
     lines = (survey.files.get(GROUP, FileState()).text or "").splitlines()
     fields = [line.split(":") for line in lines]

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from sparkcluster import __version__
-from sparkcluster.checks.netplan import MTU, NETPLAN
 from sparkcluster.errors import SetupError
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.printable import clean
 from sparkcluster.setup.changes import USER, Change
 from sparkcluster.setup.steps import BLOCK, BY_NAME, STEPS
+from sparkcluster.topology.netplan import MTU, NETPLAN
 
 Confirm = Literal["self", "controller"]
 Kind = Literal["text", "confirm", "done", "left", "failed"]
@@ -81,10 +81,14 @@ def script(run: Run, changes: Iterable[Change]) -> str:
         commands = [action.lines() for action in each.actions]
         if each.later:
             commands.append([f"say {shlex.quote(f'takes effect {each.later}')}"])
-        bodies[each.step] = [line for command in commands for line in chained(command)] + ["say done"]
+        bodies[each.step] = _chained([*commands, ["say done"]])
     files = [name for each in made for action in each.actions for name in action.files]
-    about = [f"{each.step}: {clean(each.wanted)}" for each in made]
-    return assemble(run, "changes", about, files, bodies)
+    about = [
+        f"What it changes; what was there before is kept in {ROOT_DIR if run.root else LOGIN_DIR}:",
+        *(f"  {each.step}: {clean(each.wanted)}" for each in made),
+        "It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.",
+    ]
+    return assemble(run, about, files, bodies)
 
 
 def confirm_script(token: str) -> str:
@@ -125,20 +129,20 @@ def parse_line(line: str) -> Event:
 # ------------------------------------------------------------------------------------------------ parts of a script
 
 
-def chained(lines: Sequence[str]) -> list[str]:
-    """A command with its here-document, followed by the next one only if it succeeds."""
-    return [f"{lines[0]} &&", *lines[1:]]
+def _chained(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Commands with their here-documents, each of which is run if the one before succeeded."""
+    lines = []
+    for number, (first, *body) in enumerate(commands, 1):
+        lines += [f"{'  ' * (number > 1)}{first}{' &&' * (number < len(commands))}", *body]
+    return lines
 
 
-def assemble(
-    run: Run, verb: str, about: Sequence[str], files: Iterable[str], bodies: Mapping[str, Sequence[str]]
-) -> str:
+def assemble(run: Run, about: Sequence[str], files: Iterable[str], bodies: Mapping[str, Sequence[str]]) -> str:
     """A whole script.
 
     Args:
         run: how it is run.
         about: lines of its header.
-        verb: what it does to what ``about`` lists.
         files: names of files in ``sh/``, beside the common one.
         bodies: commands by step, in order. The first line of each here-document is one of them, the others are not
             indented.
@@ -153,9 +157,7 @@ def assemble(
     lines = [
         "#!/bin/sh",
         f"# Made by sparkcluster {__version__} for node {clean(run.node)}, where it can be run by hand: {by_hand}",
-        f"# What it {verb}; what was there before is kept in {ROOT_DIR if run.root else LOGIN_DIR}:",
-        *(f"#   {each}" for each in about),
-        "# It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.",
+        *(f"# {line}" for line in about),
         "set -u",
         *_variables(run, used),
     ]

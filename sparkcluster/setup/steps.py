@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sparkcluster.checks.netplan import MTU, NETPLAN
 from sparkcluster.errors import UsageError
 from sparkcluster.suggest import did_you_mean
+from sparkcluster.topology.netplan import MTU, NETPLAN
 
 SYSCTL = "/etc/sysctl.d/90-sparkcluster.conf"
 LIMITS = "/etc/security/limits.d/90-sparkcluster.conf"
