@@ -172,11 +172,14 @@ def _root(
 
 def _file(machine: Machine, path: str) -> Dict[str, Any]:
     handle = os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb", buffering=0) as file:
+    try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             return {"unread": "not a regular file"}
-        return _state(stat.S_IMODE(found.st_mode), _owner(found.st_uid), file.read(_FILE_BYTES + 1) or b"")
+        with open(handle, "rb", closefd=False) as file:
+            return _state(stat.S_IMODE(found.st_mode), _owner(found.st_uid), file.read(_FILE_BYTES + 1))
+    finally:
+        os.close(handle)
 
 
 def _told(line: str) -> Dict[str, Any]:

@@ -15,7 +15,7 @@ from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.setup.cabling import cabling
-from sparkcluster.setup.ports import DRIVER, foreign_subnets, rail_addresses
+from sparkcluster.setup.ports import DRIVER
 
 SURVEY_S = 20
 
@@ -52,10 +52,10 @@ def survey(
 
 
 def addresses(surveys: Mapping[str, Survey]) -> list[str]:
-    """IPv4 addresses on rails: a port that has one may be at the other end of a cable without saying anything."""
-    foreign = foreign_subnets(surveys)
-    twins = [each for found in surveys.values() for each in read(found.interfaces) or () if each.driver == DRIVER]
-    return list(dict.fromkeys(address for each in twins for _, address in rail_addresses(each, foreign)))
+    """IPv4 addresses of QSFP ports: one that has such an address may have no IPv6 address, and then says nothing."""
+    interfaces = [each for found in surveys.values() for each in read(found.interfaces) or ()]
+    found = (address for each in interfaces if each.driver == DRIVER for address in each.ipv4())
+    return list(dict.fromkeys(str(address.ip) for address in found))
 
 
 def _one(host: Host, request: dict[str, Any]) -> Survey:
