@@ -120,6 +120,9 @@ def cables(node: Node) -> list[str]:
 
 def configure(node: Node) -> None:
     """Configure the interfaces of a Spark, as its network configuration does at boot."""
+    if node.state.spec.bare:
+        ip(node.unit, _unconfigured(node))
+        return
     spark = node.spec
     lines = [
         "link set lo up",
@@ -142,6 +145,25 @@ def configure(node: Node) -> None:
             lines.append(f"addr add {address} brd + dev {name}")
         lines.append(f"link set {name} up")
     ip(node.unit, lines)
+
+
+def _unconfigured(node: Node) -> list[str]:
+    """``ip`` commands after which a bare Spark is as at its first boot: its address by DHCP, the ports without any.
+
+    Its own netplan files are applied by its first process.
+    """
+    spark = node.spec
+    ports = [spark.netdev(function) for function in spark.functions]
+    lines = ["link set lo up", f"link set {spark.wifi} addrgenmode none up"]
+    for name in (spark.management, *ports):
+        # Only a link that comes up gets its IPv6 link-local address from the kernel.
+        lines += [f"link set {name} down addrgenmode eui64 mtu 1500", f"addr flush dev {name}"]
+    return [
+        *lines,
+        f"addr add {node.host}/24 brd + dev {spark.management}",
+        *(f"link set {name} up" for name in (spark.management, *ports)),
+        f"route replace default via {node.state.gateway} dev {spark.management}",
+    ]
 
 
 def down(state: State) -> None:

@@ -113,7 +113,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks:\n- docker: zfs\n", ":2:11: sparks[0].docker", "overlay2, containerd, overlay2-28 or containerd-28"),
         ("sparks: [{docker: containerd, system: debian-12}]\n", ":1:1:", "spark-0001: `docker: containerd` needs"),
         ("defaults: {system: machine}\nsparks: [{docker: containerd}]\n", ":1:1:", "needs `system: debian-13`"),
-        ("topology: star\n", ":1:11: topology", "switch, direct, pairs or ring"),
+        ("topology: star\n", ":1:11: topology", "switch, direct, pairs, ring or crossed"),
         ("topology: pairs\nsparks: [{}, {}, {}]\n", ":1:1:", "needs an even number of Sparks, not 3"),
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
         ("sparks: [{name: a}, {name: a}]\n", ":1:1:", "two Sparks are called a"),
