@@ -222,6 +222,15 @@ class LabSpec:
             found[function.netdev] = 2 * cable + twin
         return found
 
+    def wires(self, index: int) -> dict[str, str]:
+        """What each cabled interface of Spark number ``index`` is plugged into: the switch, or a cable.
+
+        A broadcast on a wire reaches everything else on it: both twins of a port at the far end of a cable, and every
+        port of every Spark on the switch.
+        """
+        switched = self.topology == "switch"
+        return {name: "switch" if switched else f"cable{rail // 2}" for name, rail in self.rails(index).items()}
+
     def address(self, index: int, function: Function) -> str | None:
         """Address with prefix of an interface of Spark number ``index``, None for none."""
         spark = self.sparks[index]
