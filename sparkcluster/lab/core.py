@@ -14,6 +14,7 @@ from typing import Self
 
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, faults, inventory, machine, network, spec, state
+from sparkcluster.lab.capture import Packet, capture
 from sparkcluster.lab.machine import command_line, wait_until
 from sparkcluster.lab.registry import Registry
 from sparkcluster.lab.sparks import Spark, make_key, sparks_of
@@ -187,6 +188,10 @@ class Lab:
     def registry(self) -> Registry:
         """A new image registry that the Sparks reach, for a ``with`` block."""
         return Registry(self.state.registry, self.directory / "registry")
+
+    def capture(self) -> contextlib.AbstractContextManager[list[Packet]]:
+        """A list of all packets that enter the lab's switches and cables in a ``with`` block, filled at its end."""
+        return capture(self.state)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:

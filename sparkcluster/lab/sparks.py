@@ -18,6 +18,8 @@ import sparkcluster
 from sparkcluster.errors import LabError
 from sparkcluster.lab import bare, cgroups, network, node_files, system
 from sparkcluster.lab.machine import SPARK_PATH, TOOLS, run, wait_until
+from sparkcluster.lab.shims.settings import VIRTUAL_MEMORY
+from sparkcluster.lab.snapshot import LEFT_OUT, PROGRAM, ROOTS, Snapshot
 from sparkcluster.lab.state import Node, State, write_atomically
 
 BOOT_LIMIT_S = 90.0
@@ -153,6 +155,12 @@ class Spark(Node):
             raise LabError(f"{self.name} is down", node=self.name, hint="sparkcluster lab heal")
         inside = ["/usr/bin/env", "-i", f"PATH={SPARK_PATH}", "HOME=/root", "LANG=C.UTF-8", *argv]
         return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--", *inside]
+
+    def snapshot(self) -> Snapshot:
+        """Files, groups, sysctls and addresses, to compare before and after a change."""
+        arguments = json.dumps([ROOTS, LEFT_OUT, list(VIRTUAL_MEMORY)])
+        found: Snapshot = json.loads(self.run(["python3", "-c", PROGRAM, arguments]).stdout)
+        return found
 
     def sync_hardware(self) -> None:
         """Update its sysfs from the hardware file."""

@@ -45,7 +45,8 @@ def apply() -> int:
         if name in live:
             leased = name == facts["management"] and (entry is None or bool(entry.get("dhcp4")))
             lines += change(live[name], entry or {}, facts["address"] if leased else None, facts["gateway"])
-            _link_local_by_kernel(name, "ipv6" in (entry or {}).get("link-local", ["ipv6"]))
+            if facts["bare"] or entry is not None:
+                _link_local_by_kernel(live[name], wanted="ipv6" in (entry or {}).get("link-local", ["ipv6"]))
     text = "".join(line + "\n" for line in lines)
     return subprocess.run(["/usr/sbin/ip", "-batch", "-"], input=text.encode(), check=False).returncode
 
@@ -118,9 +119,13 @@ def _live() -> dict[str, Any]:
     return {each["ifname"]: each for each in json.loads(text.decode() or "[]") if each.get("ifname")}
 
 
-def _link_local_by_kernel(name: str, wanted: bool) -> None:
+def _link_local_by_kernel(link: dict[str, Any], *, wanted: bool) -> None:
     """Have the kernel give the interface its IPv6 link-local address (EUI-64), or none."""
-    path = "/proc/sys/net/ipv6/conf/%s/addr_gen_mode" % name
-    if os.path.exists(path):
-        with open(path, "w") as file:
-            file.write("0\n" if wanted else "1\n")
+    name = link["ifname"]
+    if "LOWER_UP" not in link["flags"]:
+        # A write to the file would give the address at once, without a carrier.
+        mode = "eui64" if wanted else "none"
+        subprocess.run(["/usr/sbin/ip", "link", "set", name, "addrgenmode", mode], check=False)
+        return
+    with open("/proc/sys/net/ipv6/conf/%s/addr_gen_mode" % name, "w") as file:
+        file.write("0\n" if wanted else "1\n")
