@@ -64,10 +64,8 @@ class Lab:
             UsageError: this machine cannot run a lab, or the arguments are invalid.
             LabError: no such engine, or something did not come up; everything of the new lab was removed again.
         """
-        machine.require()
         requested = with_access(_spec(spec, sparks, bare=bare), login, sudo)
-        if requested.bare:
-            machine.require(machine.BARE_PACKAGES)
+        machine.require({**machine.DEBIAN_PACKAGES, **(machine.BARE_PACKAGES if requested.bare else {})})
         inventory.require_images(engine, requested)
         directory = state.directory_of(name)
         with state.locked(state.lock_of(name)):

@@ -49,10 +49,10 @@ def apt_get(args: list[str]) -> int:
         hardware.refuse("E: Unable to locate package " + name)
     if unknown:
         return 100
-    if "perftest" in names and verb == "install" and not os.path.exists(PERFTEST):
+    if "perftest" in names and verb == "install" and not os.path.lexists(PERFTEST):
         os.symlink(PROGRAM, PERFTEST)
         sys.stdout.write("Setting up perftest (%s) ...\n" % FIELDS["Version"])
-    elif "perftest" in names and verb != "install" and os.path.exists(PERFTEST):
+    elif "perftest" in names and verb != "install" and os.path.lexists(PERFTEST):
         os.unlink(PERFTEST)
         sys.stdout.write("Removing perftest (%s) ...\n" % FIELDS["Version"])
     return 0
@@ -72,7 +72,7 @@ def dpkg_query(args: list[str]) -> int:
     if others:
         command = ["/usr/bin/dpkg-query", "-W", "-f", options.showformat, *others]
         code = subprocess.run(command, check=False).returncode
-    if not os.path.exists(PERFTEST):
+    if not os.path.lexists(PERFTEST):
         return hardware.refuse("dpkg-query: no packages found matching perftest")
     text = re.sub(r"\$\{([^};]*)[^}]*\}", lambda field: _field(field.group(1)), options.showformat)
     sys.stdout.write(text.replace("\\n", "\n").replace("\\t", "\t"))
@@ -122,7 +122,7 @@ def _holds() -> list[str]:
 
 def _installed(name: str) -> bool:
     if name == "perftest":
-        return os.path.exists(PERFTEST)
+        return os.path.lexists(PERFTEST)
     command = ["/usr/bin/dpkg-query", "-W", "-f=${db:Status-Status}", name]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return done.stdout.decode() == "installed"
