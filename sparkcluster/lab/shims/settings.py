@@ -38,8 +38,11 @@ class VirtualMemory:
         self._before = self._values()
 
     def watch(self) -> None:
-        """Have the kernel send SIGIO at every write."""
-        fcntl.fcntl(self._directory, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
+        """Have the kernel send SIGIO at every write; one without CONFIG_DNOTIFY leaves both of a pair as written."""
+        try:
+            fcntl.fcntl(self._directory, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
+        except OSError as error:
+            sys.stderr.write("sysctls not watched: %s\n" % error)
 
     def load(self) -> None:
         """Apply /etc/sysctl.d, as at boot; the other sysctls in it are the machine's."""
