@@ -50,6 +50,15 @@ class Terminal(Closing):
         if self._lock.acquire(timeout=_LEAVE_S):
             self._lock.release()
 
+    def ask(self, question: str) -> str | None:
+        """The line that is typed after ``question``; None where nobody can be asked."""
+        with self._lock:
+            return self._line(question)
+
+    def logged_in(self, target: SshTarget) -> bool:
+        """Whether a password was typed to log in to ``target``."""
+        return ("login", target) in self._typed
+
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
         """Whether the operator trusts a host key; anything but yes is no."""
         shown = clean(f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}")
@@ -62,10 +71,6 @@ class Terminal(Closing):
         with self._lock:
             same = {"the same as before": self._last.get("login")}
             return self._secret(f"password of {target.user}@{_address(target)}", ("login", target), same, again=again)
-
-    def logged_in(self, target: SshTarget) -> bool:
-        """Whether a password was typed to log in to ``target``."""
-        return ("login", target) in self._typed
 
     def sudo_password(self, node: str, target: SshTarget | None, *, again: bool = False) -> str | None:
         """The password for sudo on ``node``, whose ``target`` is None if it is this machine; None for none.
