@@ -87,7 +87,11 @@ def up(state: State) -> None:
         [
             line
             for name in bridges(state.spec)
-            for line in (f"link add {name} type bridge{forwards(name)}", f"link set {name} mtu {BRIDGE_MTU} up")
+            for line in (
+                f"link add {name} type bridge{forwards(name)}",
+                f"link set {name} addrgenmode none",
+                f"link set {name} mtu {BRIDGE_MTU} up",
+            )
         ],
     )
     ip(

@@ -21,7 +21,7 @@ DRIVER = "mlx5_core"  # of a ConnectX-7
 _ALL_NODES = "ff02::1"  # RFC 4291, 2.7.1
 _DISCARD = 9  # a datagram to this port is thrown away where it arrives, RFC 863
 _BIND_TO_DEVICE = 25  # SO_BINDTODEVICE in asm-generic/socket.h
-_ANSWER_S = 0.25  # for an answer to ARP on one link, which takes less than 1 ms; pings take 0.2 s meanwhile
+_ANSWER_S = 0.25  # for an answer on one link, which takes less than 1 ms
 _ANSWERED = ("REACHABLE", "STALE", "DELAY", "PROBE")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 _LLDP_SOCKETS = ("/run/lldpd.socket", "/var/run/lldpd.socket")
@@ -45,9 +45,11 @@ def neighbours(
         return []
     began = time.monotonic()
     answers = Readings(LIMIT_S)
-    # One that was set up has no such address, and a ping from it waits a second for nothing.
-    for name in names_with_ipv6(machine, names):
-        argv = ["ping", "-6", "-n", "-q", "-c", "2", "-i", "0.2", "-W", "1", "%s%%%s" % (_ALL_NODES, name)]
+    # One that was set up has no such address, and a ping from it waits a second for nothing. A single one, since iputils
+    # leaves a second between pings to all; it ends with the first answer, which may be its own: others come meanwhile.
+    pinged = names_with_ipv6(machine, names)
+    for name in pinged:
+        argv = ["ping", "-6", "-n", "-q", "-c", "1", "-W", "1", "%s%%%s" % (_ALL_NODES, name)]
         answers.start(name, lambda argv=argv: machine.run(argv))  # type: ignore[misc]
     answers.start("lldp", lambda: lldp(machine))
     asked = list(look_for)[:_MOST_ASKED]
@@ -55,7 +57,7 @@ def neighbours(
         resolve(name, asked)
     for name in names:
         answers.value(name)  # None for one without
-    if asked:
+    if asked or pinged:
         time.sleep(max(0.0, began + _ANSWER_S - time.monotonic()))
     found: Dict[Tuple[str, str], Dict[str, Optional[str]]] = {}
     count = dict.fromkeys(names, 0)

@@ -37,9 +37,10 @@ LOCKED = "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Pe
 
 
 def apt_get(args: list[str]) -> int:
-    """``update``, and ``install``, ``remove`` and ``purge`` of perftest."""
-    words = [arg for arg in args if not arg.startswith("-")]
+    """``update``, and ``install``, ``remove`` and ``purge`` of perftest; ``-s`` says what would be done."""
+    words = [arg for arg, before in zip(args, ["", *args], strict=False) if not arg.startswith("-") and before != "-o"]
     verb, names = (words or ["help"])[0], words[1:]
+    simulated = "-s" in args
     if verb not in ("update", "install", "remove", "purge", "autoremove"):
         return hardware.refuse("E: Invalid operation " + verb, 100)
     if not hardware.is_root():
@@ -49,7 +50,13 @@ def apt_get(args: list[str]) -> int:
         hardware.refuse("E: Unable to locate package " + name)
     if unknown:
         return 100
-    if "perftest" in names and verb == "install" and not os.path.lexists(PERFTEST):
+    if "perftest" in names and simulated:
+        here = os.path.lexists(PERFTEST)
+        if verb == "install" and not here:
+            sys.stdout.write("Inst perftest (%s Ubuntu:24.04/noble [arm64])\n" % FIELDS["Version"])
+        elif verb != "install" and here:
+            sys.stdout.write("%s perftest [%s]\n" % ("Purg" if verb == "purge" else "Remv", FIELDS["Version"]))
+    elif "perftest" in names and verb == "install" and not os.path.lexists(PERFTEST):
         os.symlink(PROGRAM, PERFTEST)
         sys.stdout.write("Setting up perftest (%s) ...\n" % FIELDS["Version"])
     elif "perftest" in names and verb != "install" and os.path.lexists(PERFTEST):
