@@ -150,7 +150,7 @@ def test_without_mdns_it_says_so_and_names_the_flag(network, capsys, monkeypatch
 @pytest.mark.parametrize(
     "words",
     [
-        ["--cluster", "a b"], ["--user", "Bob"], ["--host", "a b"], ["--host", "-x"], ["--host", "A B@h"],
+        ["--cluster", "a b"], ["--user", "Bob"], ["--host", "a b"], ["--host=-x"], ["--host", "192.168.1.11:22"], ["--host", "spark:22"], ["--host", "A B@h"],
         ["-o", "x.yaml", "--into", "y.yaml"], ["--into", "missing.yaml"], ["-o", "no/such/x.yaml"],
     ],
 )  # fmt: skip
