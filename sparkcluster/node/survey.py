@@ -14,7 +14,7 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
@@ -64,8 +64,8 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
 
     Args:
         request: hf_home and state_dir; files (paths, whose last part may be a pattern), sysctls and packages whose
-            state is wanted; look_for (IPv4 addresses of other nodes' rails); cluster_label (of containers that belong
-            to a cluster).
+            state is wanted; held (whether the packages that apt holds are wanted, which takes apt up to a second);
+            look_for (IPv4 addresses of other nodes' rails); cluster_label (of containers that belong to a cluster).
         machine: the node.
     """
     machine = machine or Machine()
@@ -93,12 +93,12 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "hf_home_owner": lambda: _owner(os.stat(machine.at(hf_home)).st_uid),
         "sysctls": lambda: _sysctls(machine, request.get("sysctls") or ()),
         "packages": lambda: _packages(machine, request.get("packages") or ()),
-        "held": lambda: _held(machine),
         "default_target": lambda: _default_target(machine),
         "clock": lambda: _clock(machine),
         "journal": lambda: [
             each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
         ],
+        "held": lambda: _held(machine) if request.get("held") or "hold" in _kinds(value("journal")) else [],
     }
     for key, reader in readers.items():
         readings.start(key, reader)
@@ -287,6 +287,10 @@ def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]
         if not set(name) & set("*?["):
             found.setdefault(name, None)
     return dict(list(found.items())[:_MOST])
+
+
+def _kinds(entries: Any) -> Set[str]:
+    return {each["kind"] for each in entries} if isinstance(entries, list) else set()
 
 
 def _held(machine: Machine) -> List[str]:

@@ -14,6 +14,7 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.node.shared import LABEL_CLUSTER
+from sparkcluster.setup import rails
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.ports import DRIVER
 
@@ -31,21 +32,23 @@ class Collected:
 def survey(
     fleet: Fleet, hf_home: str, names: Iterable[str] | None = None, requests: Mapping[str, Sequence[str]] | None = None
 ) -> Collected:
-    """Survey every node (or ``names``) in parallel.
+    """Survey every node (or ``names``) in parallel. The netplan files are read in any case.
 
     Args:
         fleet: the nodes.
         hf_home: directory of the Hugging Face cache on them, as the inventory has it.
         names: the nodes to survey.
-        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted.
+        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted; ``held``, not empty, asks for packages
+            that are held.
     """
-    request = {"hf_home": hf_home, "cluster_label": LABEL_CLUSTER, **(requests or {})}
+    request: dict[str, Any] = {"hf_home": hf_home, "cluster_label": LABEL_CLUSTER, **(requests or {})}
+    request["files"] = [*request.get("files", ()), rails.FILES]
     outcomes = fleet.each(lambda host: _one(host, request), names)
     surveys, errors = values(outcomes), failures(outcomes)
     again = {each.port.node for each in cabling(surveys).loose if not each.seen}
     asked = addresses(surveys)
     if again and asked:
-        request = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": []}
+        request = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}
         for name, found in values(fleet.each(lambda host: _one(host, request), again)).items():
             surveys[name] = surveys[name].model_copy(update={"neighbours": found.neighbours})
     return Collected(surveys, errors)

@@ -337,6 +337,7 @@ def test_settings_of_the_machine(spark: Any) -> None:
         machine,
         packages=["perftest", "old", "none", "linux-image-*", "--admindir=/x"],
         sysctls=["vm.swappiness", "vm.none", "../etc/passwd", "vm/swappiness"],
+        held=["linux-image-*"],
     )
     assert found.packages == {"perftest": "24.01", "linux-image-6.17": "6.17.1", "old": None, "none": None}
     assert found.sysctls == {"vm.swappiness": "60", "vm.none": None}
@@ -347,6 +348,16 @@ def test_settings_of_the_machine(spark: Any) -> None:
     assert found.machine == hashlib.sha256(b"0123").hexdigest()
     argv = next(argv for argv in machine.ran if argv[0] == "dpkg-query")
     assert "--admindir=/x" not in argv
+
+
+def test_apt_is_asked_for_held_packages_where_they_matter(spark: Any) -> None:
+    machine = spark(programs={"apt-mark showhold": {"output": "nvidia-driver\n"}})
+    assert surveyed(machine).held == ()
+    assert ["apt-mark", "showhold"] not in machine.ran
+    folder = Path(machine.root) / "var/lib/sparkcluster/setup"
+    folder.mkdir(parents=True)
+    (folder / "journal").write_text("1\t1\tme@laptop\thold\thold\tnvidia-driver\tfree\theld\n")
+    assert surveyed(machine).held == ("nvidia-driver",)
 
 
 def test_docker_without_permission_is_still_a_version(spark: Any) -> None:

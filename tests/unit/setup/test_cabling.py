@@ -273,6 +273,14 @@ def test_what_a_port_hears_of_its_own_machine_is_no_cable():
     assert [each.seen for each in result.loose] == [(), ()]
 
 
+@pytest.mark.parametrize("label", ["p0\x1b[2J", "", None, "pf0vf0", "p0" * 500])
+def test_a_port_that_its_driver_names_oddly_is_told_by_its_interface(label):
+    found = documents(ONE)
+    for interface in found["b"]["interfaces"]:
+        interface["phys_port_name"] = label
+    assert ends(cabling(parsed(found))) == [[("a", "p1"), ("b", "p1")]]
+
+
 def test_ten_thousand_neighbours_are_no_survey():
     document = documents(ONE)["a"]
     document["neighbours"] *= 5000

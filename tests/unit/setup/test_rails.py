@@ -179,8 +179,30 @@ def test_what_only_root_may_read_is_known_by_the_journal():
     assert not proposed(parsed(found)).satisfied("a")
     found["a"]["journal"] = [entry]
     assert proposed(parsed(found)).satisfied("a")
+    found["a"]["journal"] = [{**entry, "root": False}]
+    assert not proposed(parsed(found)).satisfied("a")
     found["a"]["journal"] = [entry, {**entry, "number": 2, "after": "absent"}]
     assert not proposed(parsed(found)).satisfied("a")
+
+
+def test_while_a_node_of_a_ring_is_off_the_addresses_towards_it_stay():
+    before = sparks(RING)
+    written = proposed(before)
+    given_ = {node: {name: str(each) for name, each in own.items()} for node, own in written.addresses.items()}
+    found = documents(RING, addresses=given_, mtu=9000)
+    del found["b"]
+    for node, port_ in (("a", "p1"), ("c", "p0")):
+        found[node]["files"] = files(written.texts[node])
+        for interface in found[node]["interfaces"]:
+            if interface["name"] in TWINS[port_]:
+                interface.update(carrier=False, operstate="down", addresses=[])
+    found["a"]["neighbours"] = [{"interface": TWINS["p0"][0], "mac": mac(2, TWINS["p1"][0])}]
+    result = proposed(parsed(found))
+    assert set(result.unchanged) == {"a", "c"}
+    next(each for each in found["a"]["interfaces"] if each["name"] in TWINS["p0"])["mtu"] = 1500
+    changed = proposed(parsed(found))
+    assert not changed.satisfied("a")
+    assert yaml.safe_load(changed.texts["a"]) == yaml.safe_load(written.texts["a"])
 
 
 def test_what_other_files_set_up_is_left():
@@ -296,6 +318,27 @@ def test_a_false_claim_leaves_the_others_what_they_would_have():
     found["c"]["neighbours"].append({"interface": TWINS["p0"][0], "mac": mac(1, TWINS["p1"][0])})
     result = addresses(proposed(parsed(found)))
     assert {node: result[node] for node in "ab"} == honest
+
+
+@pytest.mark.parametrize("claimed", ["0.0.0.0/0", "192.168.0.0/16"])
+def test_subnets_that_a_node_claims_are_taken_from_nobody_else(claimed):
+    found = documents([*ONE, [("c", "p1")]])
+    found["c"]["interfaces"][1]["addresses"] = [claimed]
+    assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
+    set_up = documents([*ONE, [("c", "p1")]], addresses=SET_UP)
+    set_up["c"]["interfaces"][1]["addresses"] = [claimed]
+    set_up["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    assert {node: addresses(proposed(parsed(set_up)))[node] for node in "ab"} == {node: SET_UP[node] for node in "ab"}
+
+
+def test_addresses_that_a_node_claims_to_hear_are_taken_from_nobody_else():
+    found = documents([*ONE, [("c", "p1")]])
+    found["c"]["neighbours"] = [
+        {"interface": TWINS["p1"][0], "mac": f"aa:bb:cc:00:00:{third:02x}", "address": f"192.168.{third}.{number}"}
+        for third in range(177, 255)
+        for number in range(11, 24)
+    ]
+    assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_one_round_trip_where_all_hear_each_other() -> None:
     for name in ("a", "b"):
         (request,) = requests(hosts, name)
         assert request["hf_home"] == "~/hf"
-        assert request["files"] == ["/etc/hosts"]
+        assert request["files"] == ["/etc/hosts", "/etc/netplan/*.yaml"]
         assert request["cluster_label"] == "io.sparkcluster.cluster"
         assert "look_for" not in request
 
