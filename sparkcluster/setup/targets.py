@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -57,13 +58,21 @@ def given(texts: Iterable[str], ssh: SshSettings) -> list[Target]:
     found: dict[str, Target] = {}
     for text in texts:
         match = _GIVEN.fullmatch(text)
-        if match is None:
-            hint = "--host 192.168.1.11, --host spark-1a2b.local, or --host nvidia@192.168.1.11"
+        host = match["host"].rstrip(".") if match else ""
+        if match is None or (":" in host and not _is_ipv6(host)):
+            hint = "--host 192.168.1.11, --host spark-1a2b.local, or --host nvidia@192.168.1.11; ports: ~/.ssh/config"
             raise UsageError(f"not a host: {text[:60]!r}", hint=hint)
-        host = match["host"].rstrip(".")
         settings = dataclasses.replace(ssh, user=login_name(match["user"])) if match["user"] else ssh
         found.setdefault(host.lower(), Target(host, Address(host, ssh=settings), "given"))
     return list(found.values())
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def this_machine() -> list[Target]:
