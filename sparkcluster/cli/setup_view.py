@@ -220,13 +220,14 @@ def document(
         if outcomes is not None:
             nodes[node] |= _outcome(outcomes.get(node))
     troubles = [dataclasses.asdict(each) for each in found.troubles]
-    return {"cluster": cluster, "changed": outcomes is not None, "nodes": nodes, "troubles": troubles}
+    changed = outcomes is not None
+    return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": troubles, "errors": {}}
 
 
 def _outcome(outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
         return {"done": [], "failed": {}, "left": [], "by_hand": None, "error": None}
-    error = outcome.error.as_json()["error"] if outcome.error else None
+    error = outcome.error.message if outcome.error else None
     return {
         "done": outcome.done,
         "failed": outcome.failed,
@@ -240,8 +241,9 @@ def journal_document(
     cluster: str, rows: Mapping[str, Sequence[Row]], errors: Mapping[str, SparkclusterError]
 ) -> dict[str, Any]:
     """The result of ``--show``."""
-    nodes = {node: [dataclasses.asdict(row) for row in of_node] for node, of_node in rows.items()}
-    return {"cluster": cluster, "nodes": nodes, "errors": {node: str(error) for node, error in errors.items()}}
+    nodes = {node: {"journal": [dataclasses.asdict(row) for row in of_node]} for node, of_node in rows.items()}
+    told = {node: str(error) for node, error in errors.items()}
+    return {"cluster": cluster, "changed": False, "nodes": nodes, "troubles": [], "errors": told}
 
 
 def undo_document(
@@ -249,4 +251,5 @@ def undo_document(
 ) -> dict[str, Any]:
     """The result of ``--undo``."""
     nodes = {node: _outcome(outcome) for node, outcome in outcomes.items()}
-    return {"cluster": cluster, "nodes": nodes, "errors": {node: str(error) for node, error in errors.items()}}
+    told = {node: str(error) for node, error in errors.items()}
+    return {"cluster": cluster, "changed": True, "nodes": nodes, "troubles": [], "errors": told}

@@ -12,8 +12,9 @@ LEFT_OUT = (
     "/var/lib/containerd",
     "/var/lib/dpkg",
     "/var/lib/apt",
-    # that sudo has lectured a user; the lab's own programs
+    # that sudo has lectured a user, and was used by one; the lab's own programs
     "/var/lib/sudo",
+    "/home/spark/.sudo_as_admin_successful",
     "/usr/local/lib/gb10",
     # the lock and the backups of usermod and gpasswd (passwd(5))
     "/etc/.pwd.lock",

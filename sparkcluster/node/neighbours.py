@@ -45,8 +45,8 @@ def neighbours(
         return []
     began = time.monotonic()
     answers = Readings(LIMIT_S)
-    # One that was set up has no such address, and a ping from it waits a second for nothing. A single one, since iputils
-    # leaves a second between pings to all; it ends with the first answer, which may be its own: others come meanwhile.
+    # One that was set up has no such address, and a ping from it waits a second for nothing. There is one ping, since
+    # iputils leaves a second before the next; it ends with the first answer, often its own, and others come meanwhile.
     pinged = names_with_ipv6(machine, names)
     for name in pinged:
         argv = ["ping", "-6", "-n", "-q", "-c", "1", "-W", "1", "%s%%%s" % (_ALL_NODES, name)]

@@ -250,6 +250,56 @@ DOCUMENTS: dict[str, Schema] = {
         inventory=text("the inventory that was written or can be; null if there is nothing to write", null=True),
         file=text("where it was written", null=True),
     ),
+    "setup": record(
+        "what would be changed (--dry-run), was changed, is set up (--show) or was undone",
+        cluster=text(),
+        changed=boolean("whether anything was run on the nodes"),
+        nodes=by_name(
+            record(
+                _optional=(
+                    "changes",
+                    "script",
+                    "login_script",
+                    "done",
+                    "failed",
+                    "left",
+                    "by_hand",
+                    "error",
+                    "journal",
+                ),
+                changes=many(
+                    record(
+                        step=text(),
+                        found=text(),
+                        wanted=text(),
+                        blocked=text("why it cannot be changed now", null=True),
+                        later=text("when it takes effect, if not at once", null=True),
+                        hint=text("what to type", null=True),
+                    ),
+                    "what is not as wanted, with what is blocked",
+                ),
+                script=text("what root runs; empty for nothing"),
+                login_script=text("what the login runs; empty for nothing"),
+                done=many(text(), "steps that were done or undone"),
+                failed=by_name(text(), "by step, why it failed"),
+                left=many(text(), "what an undo left, and why"),
+                by_hand=text("why root's script has to be run by hand", null=True),
+                error=text("why a script did not run, or did not end", null=True),
+                journal=many(
+                    record(
+                        step=text(),
+                        what=text("kind and target of the change"),
+                        at=number("seconds since 1970 by the node's clock"),
+                        operator=text(),
+                        state=text(enum=["as written", "as before", "changed since", "unknown"]),
+                    ),
+                    "of --show",
+                ),
+            )
+        ),
+        troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text()), "of the cabling"),
+        errors=by_name(text(), "nodes that did not answer"),
+    ),
     "up": record(
         **SERVES,
         drift=by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
