@@ -50,6 +50,11 @@ class Terminal(Closing):
         if self._lock.acquire(timeout=_LEAVE_S):
             self._lock.release()
 
+    def ask(self, question: str) -> str | None:
+        """The line that is typed after ``question``, which may have several lines; None where nobody can be asked."""
+        with self._lock:
+            return self._line(clean(question, "\n"))
+
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
         """Whether the operator trusts a host key; anything but yes is no."""
         shown = clean(f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}")
