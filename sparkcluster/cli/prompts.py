@@ -51,9 +51,9 @@ class Terminal(Closing):
             self._lock.release()
 
     def ask(self, question: str) -> str | None:
-        """The line that is typed after ``question``; None where nobody can be asked."""
+        """The line that is typed after ``question``, which may have several lines; None where nobody can be asked."""
         with self._lock:
-            return self._line(question)
+            return self._line(clean(question, "\n"))
 
     def logged_in(self, target: SshTarget) -> bool:
         """Whether a password was typed to log in to ``target``."""

@@ -126,7 +126,7 @@ def test_from_the_box_to_tokens_and_back(desk, cabling):
     assert [each["summary"] for each in ready["findings"] if each["severity"] != "info"] == []
     env = {"SPARK_API_KEY": "of-the-test"}
     desk.cli("up", desk.inventory, *playbook, env=env).ok()
-    assert desk.cli("ask", desk.inventory, "Hello", "--json", env=env).ok().json["answer"]
+    assert desk.cli("ask", desk.inventory, "Hello", "--json", env=env).ok().json["content"]
     refused = desk.setup("--undo", "--json")
     if cabling != "alone":
         assert refused.code == 1
