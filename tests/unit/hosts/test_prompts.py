@@ -15,6 +15,7 @@ from sparkcluster.errors import AuthFailed, HostKeyChanged, HostKeyUnknown
 from sparkcluster.hosts.connect import Address, connect
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.hosts.ssh import SshHost
+from tests.unit.on_terminal import COMMAND, OnTerminal
 
 from .conftest import PASSWORD, keygen
 
@@ -241,6 +242,49 @@ def test_no_password_is_asked_for_where_sshd_takes_none(start_sshd, stranger):
     with asking(server, operator, identity=stranger) as host, pytest.raises(AuthFailed, match="no key was accepted"):
         host.run(["true"])
     assert operator.asked == []
+
+
+WHOLE = """
+import sys
+from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.prompts import Terminal
+from sparkcluster.hosts.connect import Address, connect
+from sparkcluster.hosts.resolve import SshSettings
+port, identity, known_hosts = sys.argv[1:]
+settings = SshSettings("spark", int(port), identity, known_hosts=known_hosts)
+nodes = {name: Address("127.0.0.1", "ssh", settings) for name in ("spark-1", "spark-2")}
+def run():
+    with (
+        reporter(as_json=False, json_lines=False) as report,
+        Terminal(report) as prompts,
+        connect(nodes, prompts) as fleet,
+    ):
+        report.step("look")
+        found = fleet.each(lambda host: host.run(["id", "-un"]).stdout.decode().strip())
+    print("->", *found.values())
+as_command(run)
+"""
+
+
+def test_two_nodes_are_logged_in_to_on_a_terminal_or_ctrl_c_ends_it(sshd, stranger):
+    argv = str(sshd.port), str(stranger), str(sshd.known_hosts)
+    question = f"password of spark@127.0.0.1 port {sshd.port}"
+    with OnTerminal(COMMAND + WHOLE, *argv) as terminal:
+        terminal.until(f"{question}: ")
+        terminal.type(f"{PASSWORD}\n")
+        terminal.until(f"{question} (Enter: the same as before): ")
+        assert not terminal.echo
+        terminal.type("\n")
+        terminal.until("-> spark spark")
+        assert terminal.end() == 0
+        assert terminal.echo
+        assert PASSWORD not in terminal.shown
+    with OnTerminal(COMMAND + WHOLE, *argv) as terminal:
+        terminal.until(f"{question}: ")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+        assert terminal.echo
+        assert terminal.shown.count(question) == 1
 
 
 class CodeAsWell(paramiko.ServerInterface):
