@@ -22,7 +22,8 @@ take_back() {
   set_links "$were"
   timeout 60 netplan apply >/dev/null 2>&1
   add "$lost"
-  rm -f "$1.back"
+  rm -f "$1.back" "$1.confirmed"
+  rmdir "${2%/*}" "${1%/*}" 2>/dev/null
 }
 '
 eval "$GUARD"

@@ -106,15 +106,15 @@ esac
 file=/etc/netplan/40-cx7.yaml
 [ ! -e /run/netplan/40-cx7.yaml ] || file=/run/netplan/40-cx7.yaml
 echo apply "$file" >>{STATE}/applied
+[ ! -e {STATE}/cuts ] || case $file in
+  /run/*) ip -4 addr flush dev enP7s7 ;;
+  *) ip addr add 192.168.86.11/24 dev enP7s7 2>/dev/null ;;
+esac
 [ -e "$file" ] || exit 0
 if ! grep -q '^network:' "$file"; then
   echo "Error in network definition" >&2
   exit 78
 fi
-[ ! -e {STATE}/cuts ] || case $file in
-  /run/*) ip addr flush dev enP7s7 ;;
-  *) ip addr add 192.168.86.11/24 dev enP7s7 2>/dev/null ;;
-esac
 [ ! -e {STATE}/ignores ] || exit 0
 name=
 while read -r key value; do
@@ -223,15 +223,28 @@ esac
 """,
 }
 
+# Kills a script with all that it started but the guard, which is in another session. (timeout makes a process group.)
+KILL_ALL = """
+kill_all() {
+  for each in /proc/[0-9]*; do
+    [ "$each" != /proc/1 ] && [ "$each" != /proc/$$ ] && read -r stat 2>/dev/null <"$each/stat" || continue
+    set -- ${stat##*) }
+    [ "$4" != 0 ] || kill -9 "${each#/proc/}"
+  done
+  kill -9 $$
+}
+"""
+
 # Counts calls; kills the script, and all that it started but the guard, before or after a call by its number.
 _KILLER = f"""
+{KILL_ALL}
 echo call >>{STATE}/calls
 number=$(/usr/bin/wc -l <{STATE}/calls)
-[ "$number" != "$KILL_BEFORE" ] || kill -9 0
+[ "$number" != "$KILL_BEFORE" ] || kill_all
 PATH=${{PATH#*:}}
 "${{0##*/}}" "$@"
 code=$?
-[ "$number" != "$KILL_AFTER" ] || kill -9 0
+[ "$number" != "$KILL_AFTER" ] || kill_all
 exit $code
 """
 # What changes something, or says that something may be changed.
@@ -290,14 +303,17 @@ class Machine:
             for name, text in STAND_INS.items():
                 (stand_ins / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}")
         self.process = subprocess.Popen(
-            ["unshare", "--mount", "--uts", "--ipc", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
-            + ["sh", "-c", _BOOT, "sh", str(ROOT), str(stand_ins)],
+            [
+                *("unshare", "--mount", "--uts", "--ipc", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"),
+                *("sh", "-c", _BOOT, "sh", str(ROOT), str(stand_ins)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout and self.process.stderr
+        assert self.process.stdout
+        assert self.process.stderr
         if self.process.stdout.readline() != "ready\n":
             raise AssertionError(self.process.stderr.read())
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
@@ -336,7 +352,7 @@ class Machine:
             links = " ".join(f"ln -s killer {each};" for each in CHANGING)
             make = f"[ -e killer ] || {{ cat >killer; chmod 755 killer; {links} }}"
             self.shell(f": >{STATE}/calls; mkdir -p {STATE}/kill; cd {STATE}/kill; {make}", f"#!/bin/sh\n{_KILLER}")
-            at = argv.index("-i") + 1
+            at = argv.index("env") + 2
             argv[at] = argv[at].replace("PATH=", f"PATH={STATE}/kill:")
             argv[at:at] = [f"KILL_{key.upper()}={kill.get(key, '')}" for key in ("before", "after")]
         done = subprocess.run(
