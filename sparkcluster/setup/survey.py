@@ -13,7 +13,6 @@ from sparkcluster.facts.survey import Survey
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.setup import rails
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.ports import DRIVER
@@ -41,11 +40,11 @@ def survey(
         requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted; ``held``, not empty, asks for packages
             that are held.
     """
-    request: dict[str, Any] = {"hf_home": hf_home, "cluster_label": LABEL_CLUSTER, **(requests or {})}
+    request: dict[str, Any] = {"hf_home": hf_home, **(requests or {})}
     request["files"] = [*request.get("files", ()), rails.FILES]
     outcomes = fleet.each(lambda host: _one(host, request), names)
     surveys, errors = values(outcomes), failures(outcomes)
-    again = {each.port.node for each in cabling(surveys).loose if not each.seen}
+    again = {each.port.node for each in cabling(surveys).loose}
     asked = addresses(surveys)
     if again and asked:
         request = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}

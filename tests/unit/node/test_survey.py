@@ -26,9 +26,8 @@ from sparkcluster.facts.survey import Survey
 from sparkcluster.hosts.program import command, source
 from sparkcluster.node import container_facts, neighbours, network, ranks, survey, system
 from sparkcluster.node.machine import Machine, Unreadable
-from sparkcluster.node.shared import LABEL_CLUSTER
 
-REQUEST: dict[str, Any] = {"hf_home": "~/hf", "cluster_label": LABEL_CLUSTER}
+REQUEST: dict[str, Any] = {"hf_home": "~/hf"}
 TWINS = ("enp1s0f1np1", "enP2p1s0f1np1")
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: files of another user, network namespaces")
 
@@ -226,6 +225,7 @@ def test_root_reads_in_one_call_what_the_user_may_not(denied: Path) -> None:
     assert found.ranks == ("of-another-user",)
     calls = (denied / "bin/calls").read_text()
     assert calls.count("-n -- sh") == 1
+    assert "io.sparkcluster.cluster" in calls
 
 
 @pytest.mark.parametrize(("script", "state"), [("exit 1", "password"), ("sleep 60", "password"), (None, "absent")])

@@ -220,6 +220,7 @@ def test_a_file_that_adds_another_address_is_named():
     found = documents(ONE)
     other = "network: {ethernets: {enp1s0f1np1: {addresses: [10.1.1.1/24: {label: x}]}}}"
     found["a"]["files"] = files(None, **{"/etc/netplan/50-mine.yaml": other})
+    found["b"]["files"] = files(other)
     (trouble,) = proposed(parsed(found)).troubles
     assert (trouble.name, trouble.node) == ("other-file", "a")
     assert trouble.text.startswith("/etc/netplan/50-mine.yaml of a gives enp1s0f1np1 the address 10.1.1.1/24")
@@ -239,6 +240,24 @@ def test_the_number_of_a_new_one_is_free_on_all_of_its_rails():
     found = documents(ONE, addresses=addresses_)
     found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0]), "address": "10.1.0.5"}]
     assert addresses(proposed(parsed(found)))["b"] == {"enp1s0f1np1": "10.1.0.12/24", "enP2p1s0f1np1": "10.2.0.12/24"}
+
+
+def test_a_subnet_without_room_for_all_is_replaced():
+    found = documents([[(node, "p1") for node in "abc"]], addresses={"a": {TWINS["p1"][0]: "172.31.5.1/30"}})
+    for node in "bc":
+        found[node]["neighbours"].append({"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0])})
+    assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 177, 178)
+
+
+def test_the_subnet_of_a_port_whose_other_end_is_unknown_is_left_to_it():
+    given_ = {"a": {**SET_UP["a"], TWINS["p0"][0]: "192.168.177.5/24"}, "b": SET_UP["b"]}
+    found = documents([*ONE, [("a", "p0")]], addresses=given_)
+    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    result = addresses(proposed(parsed(found)))
+    assert {node: own["enp1s0f1np1"] for node, own in result.items()} == {
+        "a": "192.168.179.11/24",
+        "b": "192.168.179.12/24",
+    }
 
 
 def test_a_narrow_subnet_is_used_as_far_as_it_goes():
@@ -261,7 +280,8 @@ def test_a_narrow_subnet_is_used_as_far_as_it_goes():
 )
 def test_what_is_not_right_is_replaced(own, expected):
     found = documents(ONE, addresses={"a": dict(zip(TWINS["p1"], own, strict=True))})
-    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0])}]
+    heard = {"mac": mac(0, TWINS["p1"][0]), "address": own[0].partition("/")[0]}
+    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], **heard}]
     result = proposed(parsed(found))
     assert tuple(map(str, result.addresses["a"].values())) == expected
     assert [str(rail.subnet) for rail in result.rails] == [

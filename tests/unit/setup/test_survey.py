@@ -30,18 +30,18 @@ def test_one_round_trip_where_all_hear_each_other() -> None:
         (request,) = requests(hosts, name)
         assert request["hf_home"] == "~/hf"
         assert request["files"] == ["/etc/hosts", "/etc/netplan/*.yaml"]
-        assert request["cluster_label"] == "io.sparkcluster.cluster"
         assert "look_for" not in request
 
 
 def test_who_hears_nobody_looks_for_the_addresses_of_the_others() -> None:
-    """``a`` was set up; ``b`` is new, and hears nothing until it asks for an address of ``a``."""
+    """``a`` was set up; ``b`` is new, and hears a switch alone until it asks for an address of ``a``."""
     found = documents(ONE, addresses=RAILS)
     hosts = fleet({"a": found["a"]})
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         heard = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][1]), "address": "192.168.178.11"}]
-        return {**found["b"], "neighbours": heard if request.get("look_for") else [], "files": {"/x": {"mode": 1}}}
+        switch = [{"interface": TWINS["p1"][0], "mac": "aa:bb:cc:00:00:01", "address": "fe80::1"}]
+        return {**found["b"], "neighbours": heard if request.get("look_for") else switch, "files": {"/x": {"mode": 1}}}
 
     hosts.hosts["b"] = FakeHost("b").program("survey", answer)
     collected = survey.survey(hosts, "~/hf", requests={"files": ["/x"]})
