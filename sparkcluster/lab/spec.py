@@ -225,9 +225,12 @@ class LabSpec:
     def wires(self, index: int) -> dict[str, str]:
         """What each cabled interface of Spark number ``index`` is plugged into: the switch, or a cable.
 
-        A broadcast on a wire reaches everything else on it: both twins of a port at the far end of a cable, and every
-        port of every Spark on the switch.
+        A broadcast on a wire reaches everything else on it, on bare Sparks as on real ones: both twins of a port at
+        the far end of a cable, and every port on the switch. Linux then answers ARP for an address of one twin from
+        the other too. In a ready lab each rail is a wire of its own, so that it is certain which twin a frame takes.
         """
+        if not self.bare:
+            return {name: f"rail{rail}" for name, rail in self.rails(index).items()}
         switched = self.topology == "switch"
         return {name: "switch" if switched else f"cable{rail // 2}" for name, rail in self.rails(index).items()}
 

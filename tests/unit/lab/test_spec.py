@@ -58,20 +58,21 @@ def test_pairs_have_cables_of_their_own_and_the_same_addresses(tmp_path):
 
 def test_crossed_cables_join_port_0_of_one_with_port_1_of_the_other(tmp_path):
     spec = load(write(tmp_path, "topology: crossed\nsparks: [{}, {}]\n"))
-    assert spec.wires(0)["enp1s0f0np0"] == spec.wires(1)["enp1s0f1np1"] == "cable0"
-    assert spec.wires(0)["enP2p1s0f1np1"] == spec.wires(1)["enP2p1s0f0np0"] == "cable1"
+    assert spec.rails(0)["enp1s0f0np0"] == spec.rails(1)["enp1s0f1np1"]
+    assert spec.rails(0)["enP2p1s0f1np1"] == spec.rails(1)["enP2p1s0f0np0"]
     first, second = (spec.address(0, FUNCTIONS[0]), spec.address(1, FUNCTIONS[1]))
     assert (first, second) == ("192.168.177.11/24", "192.168.177.12/24")
 
 
-def test_twins_share_a_wire_and_a_switch_is_one(tmp_path):
-    both = "defaults: {ports: both}\nsparks: [{}, {}]\n"
+def test_twins_of_bare_sparks_share_a_wire_and_a_switch_is_one(tmp_path):
+    both = "bare: true\ndefaults: {ports: both}\nsparks: [{}, {}]\n"
     assert set(load(write(tmp_path, both)).wires(1).values()) == {"switch"}
     cabled = load(write(tmp_path, "topology: direct\n" + both)).wires(1)
     assert cabled == {"enp1s0f0np0": "cable0", "enP2p1s0f0np0": "cable0"} | {
         "enp1s0f1np1": "cable1",
         "enP2p1s0f1np1": "cable1",
     }
+    assert len(set(load(write(tmp_path, both.replace("true", "false"))).wires(1).values())) == 4
 
 
 def test_bare_sparks_have_the_addresses_that_are_written_and_no_others(tmp_path):
