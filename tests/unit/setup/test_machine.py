@@ -290,7 +290,9 @@ def test_a_text_that_netplan_refuses_changes_nothing(spark):
 def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str | None, str, str]]:
     """What a script says that asks the controller, who confirms or does not."""
     said = []
-    with subprocess.Popen(spark.argv(["sh", "-s"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        spark.argv(["sh", "-s"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
         assert running.stdin
         assert running.stdout
         running.stdin.write(text)
