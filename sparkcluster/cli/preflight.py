@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write everything that was read, and what only real machines can tell, without secrets, to a .tar.gz; "
         "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)",
     )
+    parser.add_argument(
+        "--fix", action="store_true", help="then run the steps of setup that fix what was found, after showing them"
+    )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
 
 
@@ -46,6 +49,13 @@ def run(args: argparse.Namespace) -> int:
     """Check every node; exit 1 where a finding would stop ``up``."""
     from sparkcluster import output_file
 
+    if args.fix and (args.json or args.json_lines):
+        from sparkcluster.errors import UsageError
+
+        raise UsageError(
+            "--fix has no JSON of its own",
+            hint="each finding has its step: sparkcluster setup INVENTORY --only STEP --json",
+        )
     if args.junit:
         from sparkcluster.cli import junit
 
@@ -76,7 +86,21 @@ def run(args: argparse.Namespace) -> int:
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     if args.bundle:
         note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+    if args.fix:
+        return _fix(args, found)
     return 0 if found.ok else 1
+
+
+def _fix(args: argparse.Namespace, found: Preflight) -> int:
+    """Run the steps of ``setup`` that fix what was found; its exit code."""
+    from sparkcluster.cli import setup
+
+    steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
+    if not steps:
+        note("setup fixes none of this" if found.findings else "there is nothing to fix")
+        return 0 if found.ok else 1
+    note(f"fixing by setup: {', '.join(steps)}")
+    return setup.on_nodes(args, found.spec.inventory, only=steps)
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:

@@ -116,13 +116,14 @@ def _set_up(
         raise _unreached(found.errors)
     name = shlex.quote(str(args.inventory))
     planned = {node: setup.scripts(found, node, {each.step for each in found.changes}) for node in found.surveys}
-    if args.dry_run or not any(planned.values()):
+    dry_run = getattr(args, "dry_run", False)
+    if dry_run or not any(planned.values()):
         if not emitted(args, setup_view.document(inventory.cluster, found, planned)):
             setup_view.show_plan(found, name)
             if args.verbose:
                 setup_view.show_scripts(planned)
-            setup_view.show_end(found, name, dry_run=args.dry_run)
-        return 0 if args.dry_run or not setup_view.problems(found) else 1
+            setup_view.show_end(found, name, dry_run=dry_run)
+        return 0 if dry_run or not setup_view.problems(found) else 1
     steps = _accepted(args, found, report, name)
     texts = {node: setup.scripts(found, node, steps) for node in found.surveys}
     outcomes = _run(fleet, found.surveys, texts, report, terminal) if steps else {}
