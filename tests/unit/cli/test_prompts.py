@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -161,9 +162,12 @@ def test_ctrl_c_ends_the_command_and_the_terminal_shows_what_is_typed_again(prog
 
 def test_ctrl_z_does_not_leave_a_password_to_a_terminal_that_shows_it() -> None:
     with on_terminal(MAIN) as terminal:
+        before = termios.tcgetattr(terminal.terminal)[6][termios.VSUSP]
         terminal.until("password of spark@10.0.0.11: ")
-        terminal.type("\x1a\n")
+        assert termios.tcgetattr(terminal.terminal)[6][termios.VSUSP] == b"\0"
+        terminal.type("\n")
         assert terminal.end() == 0
+        assert termios.tcgetattr(terminal.terminal)[6][termios.VSUSP] == before == b"\x1a"
 
 
 MOVING = """

@@ -137,6 +137,7 @@ PASSWORD = "correct horse"
 _HASH = "$6$sparksalt$kbtzCas1viP1fOTTpNehWTUNuVZbn0jRFmu9Ynbbl4B5dvD4NHQMzD/gIUD64Yiz7YE.nv8GlIwVZA.YXHag9/"
 SUDOERS = """
 Defaults use_pty, logfile=/home/sudo.log
+Defaults:spark timestamp_type=global
 Defaults:tty requiretty
 Defaults:insulted insults
 Defaults:lectured lecture=always

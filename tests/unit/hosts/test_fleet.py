@@ -125,6 +125,7 @@ def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():
     over = threading.Event()
 
     def interrupt(_):
+        time.sleep(0.2)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         over.wait(30)
 
