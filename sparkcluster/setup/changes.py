@@ -154,7 +154,7 @@ def _docker_group(change: Change, survey: Survey, wanted: Wanted) -> Change | No
     listed = members(survey, "docker") or ()
     if survey.uid == 0 or "docker" in survey.groups or wanted.user in listed:
         return None
-    change = replace(change, found=f"{wanted.user} is not in the group docker", wanted="is in it")
+    change = replace(change, found=f"{wanted.user} is not in the group docker", wanted=f"{wanted.user} is in it")
     if survey.docker is None:
         return _blocked_by_docker(change)
     return replace(change, actions=(do.JoinGroup(wanted.user, "docker"),), later=f"when {wanted.user} logs in again")
@@ -233,13 +233,15 @@ def _hosts(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
 def _perftest(change: Change, survey: Survey, _: Wanted) -> Change | None:
     if survey.packages.get(PERFTEST) is not None:
         return None
-    return replace(change, found="perftest is not installed", wanted="is installed", actions=(do.Install(PERFTEST),))
+    return replace(
+        change, found="perftest is not installed", wanted="perftest is installed", actions=(do.Install(PERFTEST),)
+    )
 
 
 def _clock(change: Change, survey: Survey, _: Wanted) -> Change | None:
     if survey.ntp:
         return None
-    change = replace(change, found="the clock is not synchronized", wanted="is synchronized by NTP")
+    change = replace(change, found="the clock is not synchronized", wanted="NTP synchronizes the clock")
     if survey.ntp is None:
         return replace(
             change, found="timedatectl does not say", blocked="NTP cannot be switched on", hint="timedatectl"
@@ -253,7 +255,7 @@ def _headless(change: Change, survey: Survey, _: Wanted) -> Change | None:
     return replace(
         change,
         found=f"it boots to {survey.default_target or 'an unknown target'}",
-        wanted=HEADLESS,
+        wanted=f"it boots to {HEADLESS}",
         actions=(do.SetDefaultTarget(HEADLESS),),
         later="at the next boot",
     )
@@ -267,7 +269,7 @@ def _hold(change: Change, survey: Survey, _: Wanted) -> Change | None:
     free = [name for name in installed if name not in survey.held]
     if installed and not free:
         return None
-    change = replace(change, found=f"{len(free)} packages are not held", wanted="kernel and driver are held")
+    change = replace(change, found=f"not held: {', '.join(free)}", wanted="kernel and driver are held")
     if not installed:
         return replace(change, found="no such package", blocked="neither kernel nor driver is a package here")
     return replace(change, actions=(do.Hold(tuple(free)),))

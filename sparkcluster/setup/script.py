@@ -137,7 +137,9 @@ def _chained(commands: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def assemble(run: Run, about: Sequence[str], files: Iterable[str], bodies: Mapping[str, Sequence[str]]) -> str:
+def assemble(
+    run: Run, about: Sequence[str], files: Iterable[str], bodies: Mapping[str, Sequence[str]], prefix: str = ""
+) -> str:
     """A whole script.
 
     Args:
@@ -146,6 +148,7 @@ def assemble(run: Run, about: Sequence[str], files: Iterable[str], bodies: Mappi
         files: names of files in ``sh/``, beside the common one.
         bodies: commands by step, in order. The first line of each here-document is one of them, the others are not
             indented.
+        prefix: of the title of each step.
 
     Raises:
         SetupError: the login is no name of a user.
@@ -169,7 +172,7 @@ def assemble(run: Run, about: Sequence[str], files: Iterable[str], bodies: Mappi
             f"# {why}",
             f"{_function(step)}() {{",
             f"  step={step}",
-            f"  say {shlex.quote(BY_NAME[step].title)}",
+            f"  say {shlex.quote(prefix + BY_NAME[step].title)}",
         ]
         lines += ["", *opening, *_indented(body), "}"]
     # All of it has been read before any of it runs: what arrives in part does nothing.

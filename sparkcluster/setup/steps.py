@@ -51,20 +51,20 @@ STEPS = (
     Step(
         "docker-group",
         "the login in the group docker",
-        "every rank is a container that this user starts without sudo (Docker, Linux post-installation steps)",
+        "Every rank is a container that this user starts without sudo (Docker, Linux post-installation steps)",
         codes=("HOST-001",),
     ),
     Step(
         "nvidia-runtime",
         "NVIDIA's runtime in Docker",
-        "containers get the GPU; Docker is restarted (NVIDIA Container Toolkit, installation guide)",
+        "Containers get the GPU; Docker is restarted (NVIDIA Container Toolkit, installation guide)",
         disruptive=True,
         codes=("HOST-002",),
     ),
     Step(
         "sysctl",
         f"{', '.join(f'{name}={value}' for name, value in SYSCTLS.items())}",
-        f"memory of the GPU is system memory: swap late, and write dirty pages early ({_GUIDE}: System tuning)",
+        f"Memory of the GPU is system memory: swap late, and write dirty pages early ({_GUIDE}: System tuning)",
     ),
     Step(
         "limits",
@@ -75,7 +75,7 @@ STEPS = (
     Step(
         "hf-cache",
         "the Hugging Face cache belongs to the login",
-        "containers leave root's files in it, which downloads and copies cannot replace",
+        "Containers leave root's files in it, which downloads and copies cannot replace",
         codes=("HOST-031",),
     ),
     Step(
@@ -92,7 +92,7 @@ STEPS = (
     Step(
         "clock",
         "a synchronized clock",
-        "log lines of several nodes are ordered by time (timedatectl(1))",
+        "Log lines of several nodes are ordered by time (timedatectl(1))",
         codes=("HOST-017",),
     ),
     Step(
@@ -104,7 +104,7 @@ STEPS = (
     Step(
         "hold",
         "kernel and driver stay at their version",
-        "unattended upgrades would make the nodes differ (apt-mark(8))",
+        "Unattended upgrades would make the nodes differ (apt-mark(8))",
         option=True,
     ),
     # Last in a script: it may cut the connection.

@@ -63,7 +63,7 @@ def undo(run: Run, journal: Sequence[JournalEntry], only: Collection[str] | None
         bodies[step.name] = ["left=''", *lines, "undone"]
         files += _NETPLAN_FILES if network else [name for each in of_step for name in _function(each)[1]]
         about += [clean(f"  {each.step}: {each.kind} {each.target}") for each in of_step]
-    return assemble(run, about, files, bodies) if bodies else ""
+    return assemble(run, about, files, bodies, "undo: ") if bodies else ""
 
 
 def _function(entry: JournalEntry) -> tuple[str, tuple[str, ...]]:

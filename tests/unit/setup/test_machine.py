@@ -561,3 +561,18 @@ def test_a_hangup_is_waited_for(spark):
     assert "docker" in spark.shell("id -nG spark")
     assert found(spark, only=["docker-group"]) == []
     assert [each.step for each in found(spark, only=["limits"])] == ["limits"]
+
+
+def test_a_path_is_a_path_whatever_is_in_it(spark):
+    evil = f"/home/{USER}/it's $(touch /run/evil) `touch /run/evil` \"; touch /run/evil #"
+    move = f'path=$(cat); mkdir -p "${{path%/*}}"; mv /home/{USER}/.cache/huggingface "$path"'
+    spark.shell(move, evil)
+    before = spark.snapshot()
+    survey = spark.survey().model_copy(update={"hf_home": evil, "foreign": 4})
+    done = spark.run(script(ROOT, changes("spark-a", survey, WANTED, ["hf-cache"])), check=True)
+    assert ("hf-cache", "done", "") in events(done)
+    after = spark.snapshot()
+    assert after[f"{evil}/hub/models--x/file"][2] == 4242
+    assert "/run/evil" not in after
+    assert undone(spark).returncode == 0
+    assert spark.snapshot() == before
