@@ -72,8 +72,10 @@ def capture(state: State) -> Iterator[list[Packet]]:
         finally:
             process.terminate()
     # A bridge itself also takes in what is broadcast on it.
-    own = set(network.bridges(state.spec))
-    packets += [packet for line in lines[:-1] if (packet := parse(line)) is not None and packet.interface not in own]
+    bridges = set(network.bridges(state.spec))
+    packets += [
+        packet for line in lines[:-1] if (packet := parse(line)) is not None and packet.interface not in bridges
+    ]
 
 
 def parse(line: str) -> Packet | None:

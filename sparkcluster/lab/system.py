@@ -72,7 +72,8 @@ def _unpack(source: rootfs.Source, scratch: Path) -> None:
 def root(name: str, *, bare: bool = False) -> Path:
     """Root directory of ``machine`` or of a key of ``SUITES``, read-only: the lower layer of a Spark's overlay.
 
-    For a ``bare`` Spark it has the programs that such a Spark needs.
+    For a ``bare`` Spark it has the programs that such a Spark needs, and dbus, which avahi-daemon requires by a virtual
+    package that debootstrap does not resolve.
 
     The machine's own release needs no download.
 
@@ -83,7 +84,7 @@ def root(name: str, *, bare: bool = False) -> Path:
     if source is None or source.suite == SUITES[name]:
         return Path("/")
     suite = SUITES[name]
-    more = BARE_PACKAGES.values() if bare else ()
+    more = (*BARE_PACKAGES.values(), "dbus") if bare else ()
     packages = sorted({*PACKAGES, *EXTRA_PACKAGES.get(suite, ()), *more})
     source = dataclasses.replace(source, suite=suite)
     folder = rootfs.folder_of(name, [repr(source), *packages])

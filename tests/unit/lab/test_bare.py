@@ -7,6 +7,7 @@ import ctypes
 import json
 
 import pytest
+from docgen import json_schemas
 
 from sparkcluster.cli import lab as command
 from sparkcluster.errors import UsageError
@@ -277,7 +278,9 @@ def test_lab_up_passes_its_flags_on_and_prints_what_opens_bare_sparks(tmp_path, 
         "login": "password",
         "sudo": "refused",
     }
-    assert json.loads(capsys.readouterr().out) == {
+    document = json.loads(capsys.readouterr().out)
+    json_schemas.validate("lab", document)
+    assert document == {
         "lab": "lab",
         "inventory": None,
         "directory": str(tmp_path),
