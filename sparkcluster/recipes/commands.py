@@ -10,32 +10,10 @@ from itertools import pairwise
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
-from sparkcluster.recipes.serve import Command, Importer
-from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, left_out, parse, plain, shown
+from sparkcluster.recipes.serve import Command, Importer, unwrap
+from sparkcluster.recipes.shell import Assumed, Call, Script, Unwrapped, left_out, parse, plain, shown
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
-_BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env", "setsid"})
-# Programs that run another one, which stands somewhere behind their own options.
-_WRAPPERS = frozenset(
-    {
-        "uv",
-        "uvx",
-        "timeout",
-        "numactl",
-        "nice",
-        "ionice",
-        "stdbuf",
-        "taskset",
-        "nsys",
-        "chrt",
-        "conda",
-        "mamba",
-        "micromamba",
-        "poetry",
-        "pixi",
-        "torchrun",
-    }
-)
 _TERMINALS = frozenset({"tmux", "screen"})
 _QUIET = frozenset(
     {"source", ".", "set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"}
@@ -103,9 +81,9 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
                 f"{script.where}:{call.line}: a command begins with {shown(call.words[0])}",
                 hint="end the line before it with a backslash, without comments and empty lines between",
             )
-        env, words = _unwrapped(call.words, importers)
+        plain_ = unwrap(call.words, call.environment, importers)
         try:
-            found = _started(out, call, words, {**call.environment, **env}, importers)
+            found = _started(out, call, plain_, importers)
         except UsageError as error:
             if error.message.startswith(script.where):
                 raise
@@ -113,7 +91,7 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
         if found is not None:
             out.engines.append(found)
         else:
-            _left(call, words, out)
+            _left(call, plain_.words, out)
     used = out.used if any(_is_exec(start) for start in out.engines) else []
     out.notes += [
         f"the command {_abridged(call.words)}" for name, (_, call) in out.containers.items() if name not in used
@@ -141,15 +119,14 @@ def _left(call: Call, words: list[str], out: Starts) -> None:
         out.notes.append(f"the command {_abridged(call.words)}")
 
 
-def _started(
-    out: Starts, call: Call, words: list[str], env: Mapping[str, str], importers: list[Importer]
-) -> Start | None:
+def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer]) -> Start | None:
     """The engine that a command starts, in a container or not; a container without one is remembered."""
     script = dataclasses.replace(out.script, line=call.line)
+    words, env = found.words, found.env
     for importer in importers:
         container = _container(words, env, out, call) or (importer.launched(words) if words else None)
         if container is None:
-            command = Command.plain(words, env, script, importer)
+            command = Command.plain(call.words, call.environment, script, importer)
         else:
             _put_script(container, call, script)
             command = importer.by_variables(container) or Command.of(container, script, importer)
@@ -178,14 +155,6 @@ def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[C
             yield from _everywhere(inside, nested, depth + 1)
 
 
-def _bare(call: Call) -> list[str]:
-    """The words of a command without assignments and what only wraps it."""
-    words = call.words
-    while words and (words[0] in _BEFORE or assignment(words[0])):
-        words = words[1:]
-    return words
-
-
 def _operands(words: list[str]) -> list[str]:
     """What follows the options of ssh: the machine, then what runs there."""
     at = 1
@@ -196,13 +165,13 @@ def _operands(words: list[str]) -> list[str]:
 
 def _host(call: Call) -> str:
     """The machine that ``ssh`` reaches; empty for another command."""
-    words = _bare(call)
+    words = unwrap(call.words, {}, ()).words
     return next(iter(_operands(words)), "") if words[:1] == ["ssh"] else ""
 
 
 def _inner(call: Call) -> list[str]:
     """The shell texts that a command runs elsewhere."""
-    words = _bare(call)
+    words = unwrap(call.words, {}, ()).words
     if not words:
         return []
     if words[0] in _TERMINALS:
@@ -213,42 +182,6 @@ def _inner(call: Call) -> list[str]:
     if call.stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]):
         return [call.stdin]
     return [remote] if remote else []
-
-
-def _unwrapped(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
-    """Assignments in front of a command, and the command without what only wraps it."""
-    env: dict[str, str] = {}
-    remaining = list(words)
-    while remaining:
-        assigned = assignment(remaining[0])
-        if assigned is not None:
-            env[assigned[0]] = assigned[1]
-        elif remaining[0] in _WRAPPERS:
-            return env, _launched(remaining[1:], importers)
-        elif remaining[0] not in _BEFORE:
-            break
-        elif remaining[0] == "sudo":
-            remaining = _after_flags(remaining)
-            continue
-        remaining = remaining[1:]
-    return env, remaining
-
-
-def _after_flags(words: list[str]) -> list[str]:
-    """What stands behind sudo and its flags, of which -u and -g take a word."""
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        at += 2 if words[at] in {"-u", "-g"} else 1
-    return words[at:]
-
-
-def _launched(words: list[str], importers: list[Importer]) -> list[str]:
-    """What a wrapper runs: from the first word on that starts an engine or a container."""
-    for at in range(len(words)):
-        engine = any(importer.after_command(words[at:]) is not None for importer in importers)
-        if engine or words[at].rpartition("/")[2] in _DOCKER:
-            return words[at:]
-    return words
 
 
 def _put_script(container: Container, call: Call, script: Script) -> None:
@@ -289,7 +222,7 @@ def _remember(out: Starts, container: Container, call: Call) -> None:
     out.containers[name] = (container, call)
 
 
-def _container(words: list[str], env: Mapping[str, str], out: Starts, call: Call) -> Container | None:
+def _container(words: list[str], env: Mapping[str, str | None], out: Starts, call: Call) -> Container | None:
     """The container that ``docker run`` starts, or that ``docker exec`` runs a command in."""
     if not words or words[0].rpartition("/")[2] not in _DOCKER:
         return None

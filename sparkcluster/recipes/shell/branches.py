@@ -50,7 +50,8 @@ def _if(run: Evaluator, clauses: list[tuple[list[Node], list[Node]]]) -> Status:
     if not clauses:
         return Status.YES
     (condition, body), rest = clauses[0], clauses[1:]
-    status = run.sequence(condition) if condition else Status.YES
+    with run.asking():
+        status = run.sequence(condition) if condition else Status.YES
     if run.state.flow is not None:
         return status
     if status is Status.YES:
@@ -89,14 +90,24 @@ def _case(run: Evaluator, node: Node, word: str, items: list[Node]) -> Status:
 def chain(run: Evaluator, node: Node) -> Status:
     """``A && B`` and ``A || B``."""
     left, sign, right = (child for child in node.children if child.type != "comment")
-    return then(run, run.run(left), left, sign.type, lambda: run.run(right))
+    with run.asking():
+        status = run.run(left)
+    return then(run, status, left, sign.type, lambda: run.run(right))
+
+
+def _last(node: Node) -> Node:
+    """The command whose status is that of ``node``, if those before it succeed."""
+    if node.type in {"list", "pipeline"}:
+        return _last([child for child in node.named_children if child.type != "comment"][-1])
+    body = node.child_by_field_name("body") if node.type == "redirected_statement" else None
+    return node if body is None else _last(body)
 
 
 def then(run: Evaluator, status: Status, left: Node, sign: str, right: Callable[[], Status]) -> Status:
     """What follows ``left``, which ended as ``status``, behind ``&&`` or ``||``."""
     if run.state.flow is not None:
         return status
-    asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(left)))
+    asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(_last(left))))
     if sign == "&&" and status is not Status.NO:
         return run.either(left, right, lambda: Status.MAYBE) if asks else right()
     if sign == "||" and status is Status.NO:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects
-from sparkcluster.recipes.shell.marks import assignment, is_known, shown
-from sparkcluster.recipes.shell.script import Array, Status
-from sparkcluster.recipes.shell.syntax import statements, text_of, tree
+from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects, scripts
+from sparkcluster.recipes.shell.marks import assignment, is_known
+from sparkcluster.recipes.shell.script import Array, Outside, Status, with_options
+from sparkcluster.recipes.shell.syntax import statements, text_of
 
 if TYPE_CHECKING:
     from sparkcluster.recipes.shell.evaluate import Evaluator
 
 _FLOWS = frozenset({"exit", "return", "break", "continue"})
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 NEVER_FAIL = frozenset({":", "true", "echo", "printf", "trap", "shopt", "ulimit", "wait", "umask", "clear"})
 
 
@@ -35,10 +34,11 @@ def matches(word: str, patterns: Sequence[re.Pattern[str] | None]) -> bool | Non
 
 
 def assignment_statement(run: Evaluator, node: Node) -> Status:
-    """``NAME=value``, one or several."""
+    """``NAME=value``, one or several; the status is that of the last ``$(…)`` in them."""
+    run.substituted = Status.YES
     for child in [node] if node.type == "variable_assignment" else list(statements(node)):
         assign(run, child)
-    return Status.YES
+    return run.substituted
 
 
 def assign(run: Evaluator, node: Node) -> str:
@@ -129,7 +129,7 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     name = found[0] if found else ""
     if local:
         run.outside[-1].setdefault(
-            name, (run.state.variables.get(name), run.state.arrays.get(name, {}), not run.assumed)
+            name, Outside(run.state.variables.get(name), run.state.arrays.get(name, {}), certain=not run.assumed)
         )
         run.state.arrays.pop(name, None)
         run.state.variables.pop(name, None)
@@ -148,7 +148,18 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     return name
 
 
+def _keep(run: Evaluator, name: str) -> None:
+    """What is set in front of a function stays behind it if the function exports or unsets it."""
+    found = next((outside for outside in reversed(run.outside) if name in outside), {})
+    if name in found and found[name].assigned:
+        if run.assumed:
+            found[name].certain = False
+        else:
+            del found[name]
+
+
 def _export(run: Evaluator, name: str, *, off: bool) -> None:
+    _keep(run, name)
     if off:
         run.state.exported.pop(name, None)
         return
@@ -178,6 +189,7 @@ def unset(run: Evaluator, node: Node) -> Status:
         elif "[" in word and name:
             run.state.arrays[name[1]] = None
         else:
+            _keep(run, word)
             run.state.variables.pop(word, None)
             run.state.arrays.pop(word, None)
             run.state.exported.pop(word, None)
@@ -208,43 +220,51 @@ def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -
     """Do what a command of the shell, a function or a script of the text does; None for every other command."""
     at = next((index for index, word in enumerate(words) if assignment(word) is None), len(words))
     name, rest = (words[at], words[at + 1 :]) if at < len(words) else ("", [])
+    assigned = [found for word in words[:at] if (found := assignment(word))]
     if name in evaluator.state.functions:
-        return _called(evaluator, node, name, rest, [found for word in words[:at] if (found := assignment(word))])
+        return scripts.called(evaluator, node, name, rest, assigned)
     if name in _FLOWS:
         if name in {"break", "continue"} and rest[:1] not in ([], ["1"]):
             line = evaluator.line(node)
             raise UsageError(
                 f"{evaluator.where}:{line}: `{name} {rest[0]}` is not followed", hint="copy the command out of it"
             )
-        return evaluator.ended(node, name)
+        return evaluator.ended(node, name, _given(evaluator, rest))
     if name in _BUILTINS:
         return _BUILTINS[name](evaluator, node, rest)
-    script = _script(evaluator, name, rest, stdin)
+    script = scripts.program(evaluator, name, rest, stdin)
     if script is None:
         return None
-    before, evaluator.state = evaluator.state, evaluator.state.child(script[1])
-    _text(evaluator, node, script[0])
-    evaluator.state = before
-    return Status.LIKELY
+    environment = {**evaluator.state.environment, **dict(assigned)}
+    arguments = None if evaluator.unsure else script.arguments
+    with evaluator.process(evaluator.state.child(arguments, environment, script.options)):
+        return scripts.run_text(evaluator, node, script.text)
+
+
+def _given(evaluator: Evaluator, rest: list[str]) -> Status:
+    """The status behind ``exit`` and ``return``."""
+    if rest and not rest[0].isdigit():
+        return Status.MAYBE
+    return evaluator.last if not rest else Status.of(int(rest[0]) % 256 == 0)
 
 
 def _set(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
-    if "--" in rest:
-        evaluator.state.arguments = None if evaluator.unsure else rest[rest.index("--") + 1 :]
-    elif rest[:1] in (["-a"], ["+a"]) or rest in (["-o", "allexport"], ["+o", "allexport"]):
-        evaluator.state.exports_all = rest[0].startswith("-")
-    elif rest and not rest[0].startswith(("-", "+")):
-        evaluator.state.arguments = None if evaluator.unsure else rest
+    options, operands = with_options(evaluator.state.options, rest)
+    evaluator.state.options = options
+    if operands is not None:
+        evaluator.state.arguments = None if evaluator.unsure else operands
     return Status.YES
 
 
 def _shift(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     count = int(rest[0]) if rest and re.fullmatch(r"\d{1,6}", rest[0]) else 1
     before = evaluator.state.arguments
-    if rest and not is_known(rest[0]):
+    if before is None or (rest and not is_known(rest[0])):
         evaluator.state.arguments = None
-    elif before is not None and count <= len(before):
-        evaluator.state.arguments = before[count:]
+        return Status.MAYBE
+    if count > len(before):
+        return Status.NO
+    evaluator.state.arguments = before[count:]
     return Status.YES
 
 
@@ -284,14 +304,14 @@ def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
     if rest[1:]:
         evaluator.state.arguments = rest[1:]
     evaluator.script.followed.add(name)
-    status = _text(evaluator, node, known(evaluator, name))
+    status = scripts.run_text(evaluator, node, scripts.content(evaluator, name))
     if rest[1:]:
         evaluator.state.arguments = outside
     return status
 
 
 def _eval(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
-    return _text(evaluator, node, " ".join(rest))
+    return scripts.run_text(evaluator, node, " ".join(rest))
 
 
 def _test(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
@@ -307,84 +327,3 @@ _BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status | None]] = {
     "readarray": _read, "getopts": _getopts, "eval": _eval, "let": _let, "printf": _printf,
     "source": _source, ".": _source,
 }  # fmt: skip
-
-
-def known(evaluator: Evaluator, name: str) -> str:
-    """The content of a file of the text.
-
-    Raises:
-        UsageError: it differs between branches, or another program changed it.
-    """
-    content = evaluator.state.files[name]
-    if content is None:
-        raise UsageError(f"{evaluator.where}: what {shown(name)} contains is not certain", hint="write it in one place")
-    return content
-
-
-def _script(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None) -> tuple[str, list[str]] | None:
-    """The text that a shell runs, and its arguments: a file that the text wrote, or a here-document."""
-    files = evaluator.state.files
-    if name == "sudo" and rest:
-        name, rest = rest[0], rest[1:]
-    if "/" in name and (key := redirects.path(name)) in files:
-        evaluator.script.followed.add(key)
-        return known(evaluator, key), rest
-    if name.rpartition("/")[2] not in _SHELLS:
-        return None
-    operands = [word for word in rest if not word.startswith("-")]
-    if stdin is not None and not operands:
-        return stdin, []
-    if operands and rest[0] == operands[0] and (key := redirects.path(operands[0])) in files:
-        evaluator.script.followed.add(key)
-        return known(evaluator, key), operands[1:]
-    return None
-
-
-def _called(
-    evaluator: Evaluator, node: Node, name: str, arguments: list[str], assigned: list[tuple[str, str]]
-) -> Status:
-    """A function; what is set for it and what it declares ``local`` is over with it."""
-    state, body = evaluator.state, evaluator.state.functions[name]
-    if body is None:
-        line = evaluator.line(node)
-        message = f"{evaluator.where}:{line}: the function {name} differs between branches"
-        raise UsageError(message, hint="keep one of them")
-    outside, state.arguments = state.arguments, None if evaluator.unsure else arguments
-    exported = dict(state.exported)
-    evaluator.outside.append(
-        {found: (state.variables.get(found), state.arrays.get(found, {}), True) for found, _ in assigned}
-    )
-    for found, value in assigned:
-        evaluator.assign(found, value)
-        state.exported[found] = None
-    with evaluator.deeper(node), evaluator.bounded():
-        status = evaluator.run(body)
-    if evaluator.state.flow == "return":
-        evaluator.state.flow = None
-        status = Status.MAYBE
-    if evaluator.come_in("return"):
-        status = Status.MAYBE
-    state = evaluator.state
-    state.arguments = outside
-    for found, (before, array, certain) in evaluator.outside.pop().items():
-        state.variables.pop(found, None)
-        state.arrays.pop(found, None)
-        if before is not None:
-            state.variables[found] = before
-        if array != {}:
-            state.arrays[found] = array
-        if found not in exported:
-            state.exported.pop(found, None)
-        if not certain:
-            evaluator.lose(found, node)
-    return status
-
-
-def _text(evaluator: Evaluator, node: Node, text: str) -> Status:
-    """Run text that the script has in a word or in a file."""
-    first, evaluator.first_line = evaluator.first_line, evaluator.line(node)
-    evaluator.spend(len(text))
-    with evaluator.deeper(node):
-        status = evaluator.sequence(statements(tree(text, evaluator.where, evaluator.first_line)))
-    evaluator.first_line = first
-    return status

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from tree_sitter import Node
 
@@ -23,7 +22,7 @@ from sparkcluster.recipes.shell.marks import (
     unknown,
     with_brackets,
 )
-from sparkcluster.recipes.shell.script import Assumed, Call, Script, State, Status, joined
+from sparkcluster.recipes.shell.script import Assumed, Call, Outside, Script, State, Status, joined
 from sparkcluster.recipes.shell.syntax import statements, text_of, written
 from sparkcluster.recipes.shell.syntax import words as command_parts
 
@@ -40,12 +39,14 @@ class Evaluator:
         self.where = where
         self.first_line = first_line
         self.assumed: tuple[Assumed, ...] = ()
-        # Of each function that runs: what it made local, as it was, and whether it certainly did.
-        self.outside: list[dict[str, tuple[str | None, Any, bool]]] = []
+        # Of each function that runs: what it made local, as it was.
+        self.outside: list[dict[str, Outside]] = []
         self.unsure = False  # whether words were made of a value whose number of words is unknown
+        self.last = Status.YES  # of the last statement, which `$?` and a bare `return` give
+        self.substituted = Status.YES  # of the last $(…)
         self._left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
         self._within: list[Node] = []
-        self._depth = self._words = 0
+        self._depth = self._words = self._asked = 0
 
     def line(self, node: Node) -> int:
         """The line of a node in the file."""
@@ -72,6 +73,21 @@ class Evaluator:
         outside = self.assumed
         yield
         self.assumed = outside
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """What runs only for its status, as a condition does: a failure there does not end a text with ``set -e``."""
+        self._asked += 1
+        yield
+        self._asked -= 1
+
+    @contextlib.contextmanager
+    def process(self, state: State) -> Iterator[None]:
+        """A shell of its own: what it sets, and that it ends, is over with it."""
+        before, self.state = self.state, state
+        asked, self._asked = self._asked, 0
+        yield
+        self.state, self._asked = before, asked
 
     # values
 
@@ -130,7 +146,7 @@ class Evaluator:
             return
         self.state.arrays.pop(name, None)
         self.state.variables[name] = value
-        if self.state.exports_all:
+        if "allexport" in self.state.options:
             self.state.exported[name] = None
 
     def lose(self, name: str, node: Node) -> None:
@@ -171,7 +187,7 @@ class Evaluator:
         status = Status.YES
         for node in nodes:
             waits = node.next_sibling is None or node.next_sibling.type != "&"
-            status = self.run(node) if waits else self.subshell(node)
+            status = self.run(node) if waits else self.background(node)
             if self.state.flow is not None:
                 break
         return status
@@ -189,6 +205,14 @@ class Evaluator:
         with self.deeper(node):
             status = handler(self, node)
         self._within.pop()
+        self.last = self._checked(node, status) if node.type in _MAY_END else status
+        return self.last
+
+    def _checked(self, node: Node, status: Status) -> Status:
+        """The status of a command; under ``set -e`` one that certainly failed ends the text."""
+        fails = status is Status.NO and self.state.flow is None
+        if fails and "errexit" in self.state.options and not self._asked:
+            self.ended(node, "exit")
         return status
 
     def either(self, why: Node, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
@@ -247,27 +271,37 @@ class Evaluator:
         return Assumed(self.line(node), " ".join(shown(text).split()), names_)
 
     def pipeline(self, node: Node) -> Status:
-        """``A | B``: each in a shell of its own."""
-        for child in statements(node):
-            self.subshell(child)
-        return Status.LIKELY
+        """``A | B``: each in a shell of its own; its status is that of the last, or of all with ``pipefail``."""
+        ends = [self.subshell(child) for child in statements(node)]
+        if "pipefail" in self.state.options:
+            return next((end for end in (Status.NO, Status.MAYBE, Status.LIKELY) if end in ends), Status.YES)
+        return ends[-1]
+
+    def background(self, node: Node) -> Status:
+        """``A &``."""
+        self.subshell(node)
+        return Status.YES
 
     def subshell(self, node: Node) -> Status:
         """``( … )``, or a part of a pipeline."""
-        before, self.state = self.state, self.state.copy()
+        before, self.state, left = self.state, self.state.copy(), len(self._left)
         status = self.sequence(statements(node)) if node.type == "subshell" else self.run(node)
         self.state = before
+        if self._left[left:]:  # it may have ended before
+            del self._left[left:]
+            return Status.MAYBE
         return status
 
     def group(self, node: Node) -> Status:
         """``{ … }``, or ``((…))``."""
         if node.children[0].type == "((":
-            return builtin.arithmetic_command(self, node)
+            return self._checked(node, builtin.arithmetic_command(self, node))
         return self.sequence(statements(node))
 
     def negated(self, node: Node) -> Status:
         """``! A``."""
-        return self.run(node.named_children[-1]).inverted()
+        with self.asking():
+            return self.run(node.named_children[-1]).inverted()
 
     def test(self, node: Node) -> Status:
         """``[ … ]`` and ``[[ … ]]``."""
@@ -285,7 +319,8 @@ class Evaluator:
         """A statement with its redirections and here-documents."""
         found = redirects.read(self, node)
         body = node.child_by_field_name("body")
-        status = Status.YES if body is None else self._with(body, found)
+        with self.asking() if any(sign for sign, _ in found.after) else contextlib.nullcontext():
+            status = Status.YES if body is None else self._with(body, found)
         for sign, more in found.after:
             following = functools.partial(self.run, more)
             status = branches.then(self, status, node, sign, following) if sign else self.subshell(more)
@@ -295,10 +330,12 @@ class Evaluator:
         """A statement whose redirections are ``found``; of ``A || B`` they are those of B."""
         if body.type == "command":
             redirects.keep(self, body, found)
-            return self.command(body, found)
+            return self._checked(body, self.command(body, found))
         if body.type == "list":
             left, sign, right = (child for child in body.children if child.type != "comment")
-            return branches.then(self, self.run(left), left, sign.type, lambda: self._with(right, found))
+            with self.asking():
+                status = self.run(left)
+            return branches.then(self, status, left, sign.type, lambda: self._with(right, found))
         status = self.run(body)
         if found.stdin is not None:
             self.script.notes.append(redirects.left_out(found.name))
@@ -345,12 +382,12 @@ class Evaluator:
         """Whether the statement that runs, or one that it is a part of, ends with ``&``."""
         return any(node.next_sibling is not None and node.next_sibling.type == "&" for node in self._within)
 
-    def ended(self, node: Node, flow: str) -> Status:
-        """``exit``, ``return``, ``break`` and ``continue``."""
+    def ended(self, node: Node, flow: str, status: Status = Status.NO) -> Status:
+        """``exit``, ``return``, ``break`` and ``continue``, or what ``set -e`` makes of a failure."""
         self.state.flow = flow
         if flow == "exit" and not self.assumed and self.script.ended is None:
             self.script.ended = self.line(node)
-        return Status.MAYBE
+        return status
 
 
 def _is_broken(node: Node) -> bool:
@@ -359,6 +396,9 @@ def _is_broken(node: Node) -> bool:
         return True
     return any(child.is_error or child.is_missing for child in node.children)
 
+
+# Statements that `set -e` looks at; the status of others is that of one of these.
+_MAY_END = frozenset({"command", "test_command", "pipeline", "subshell", "variable_assignment", "variable_assignments"})
 
 _HANDLERS: dict[str, Callable[[Evaluator, Node], Status]] = {
     "command": Evaluator.command,

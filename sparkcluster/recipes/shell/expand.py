@@ -12,6 +12,7 @@ from tree_sitter import Node
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import arithmetic, arrays, operators, redirects
 from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
+from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
 if TYPE_CHECKING:
@@ -266,6 +267,8 @@ def _cut(run: Evaluator, part: _Parameter, values: list[str]) -> list[str]:
 def _scalar(run: Evaluator, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
     """The value, and whether it is split into words where it stands unquoted."""
     name, node = part.name, part.node
+    if part.inside == "?":
+        return "0" if run.last is Status.YES else run.undecided("$?", node), True
     if part.inside == "#":
         run.script.asked |= {} if run.state.arguments else {"1": None}
         return mark("@") if run.state.arguments is None else str(len(run.state.arguments)), True
@@ -347,6 +350,7 @@ def _substituted(run: Evaluator, node: Node) -> str:
     """What ``$(…)`` prints, where that is nothing but text of the script."""
     inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node).strip())).strip()
     children = list(statements(node))
+    run.substituted = Status.NO if inner == "false" else Status.MAYBE
     printed = "" if not children else None
     if len(children) == 1 and children[0].type == "redirected_statement":
         body = children[0].child_by_field_name("body")
@@ -358,7 +362,10 @@ def _substituted(run: Evaluator, node: Node) -> str:
         if words[:2] == ["docker", "run"]:
             run.call(node, words)
         printed = _printed(run, words) if all(map(is_known, words)) else None
-    return mark(f"({inner})") if printed is None else printed.rstrip("\n")
+    if printed is None:
+        return mark(f"({inner})")
+    run.substituted = Status.YES
+    return printed.rstrip("\n")
 
 
 # What commands print on every Spark: https://docs.nvidia.com/dgx/dgx-spark/hardware.html (Arm, Linux)
@@ -373,5 +380,5 @@ def _printed(run: Evaluator, words: list[str]) -> str | None:
     if len(words) != 2:
         return None
     path = words[1].rstrip("/") or "/"
-    known = {"basename": posixpath.basename(path) or "/", "dirname": posixpath.dirname(path) or "."}
+    known = {"basename": posixpath.basename(path) or words[1][:1], "dirname": posixpath.dirname(path) or "."}
     return known.get(words[0], run.state.files.get(redirects.path(words[1])) if words[0] == "cat" else None)

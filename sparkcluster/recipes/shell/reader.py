@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell.evaluate import Evaluator
 from sparkcluster.recipes.shell.script import Script, State
+from sparkcluster.recipes.shell.scripts import interpreted
 from sparkcluster.recipes.shell.syntax import statements, tree
 
 
 def parse(
     text: str, variables: Mapping[str, str] | None = None, *, environment: Mapping[str, str] | None = None,
     outer: Script | None = None, where: str = "the text", line: int = 0, arguments: Sequence[str] = (),
+    options: frozenset[str] = frozenset(),
 ) -> Script:  # fmt: skip
     """What a script runs, or a command as guides print it, where ``variables`` and ``environment`` are set already.
 
@@ -33,7 +35,7 @@ def parse(
     state = State(
         variables={"HOME": "~", **(variables or {}), **environment}, exported=dict.fromkeys(environment),
         arguments=[*arguments] or given,
-        files=script.files,
+        files=script.files, options=options | (interpreted(text) or frozenset()),
     )  # fmt: skip
     run = Evaluator(script, state, where, line)
     try:

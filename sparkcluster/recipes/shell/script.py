@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tree_sitter import Node
@@ -13,6 +13,26 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell.marks import mark
 
 Array = dict[str, str]  # by index or key, in order
+OPTIONS = {"a": "allexport", "e": "errexit"}
+"""Options of ``set`` by their letter; ``pipefail`` has none."""
+
+
+def with_options(options: frozenset[str], words: Sequence[str]) -> tuple[frozenset[str], list[str] | None]:
+    """``options`` after ``set`` with ``words``, and the operands behind them; None where there are none."""
+    on, at, operands = set(options), 0, None
+    while at < len(words) and words[at][:1] in {"-", "+"} and len(words[at]) > 1:
+        word = words[at]
+        at += 1
+        if word == "--":
+            operands = list(words[at:])
+            break
+        names = [OPTIONS.get(letter, letter) for letter in word[1:] if letter != "o"]
+        if "o" in word:
+            names += words[at : at + 1]
+            at += 1
+        (on.update if word[0] == "-" else on.difference_update)(names)
+    known = frozenset(on & {*OPTIONS.values(), "pipefail"})
+    return known, list(words[at:]) or None if operands is None else operands
 
 
 class Status(enum.Enum):
@@ -167,7 +187,7 @@ class State:
         functions: bodies in the syntax tree; None for one that is defined differently in branches.
         arguments: of the script, or of the function that runs; None if even their number is unknown.
         files: what the text wrote, by path; None where that is not certain.
-        exports_all: whether ``set -a`` is on.
+        options: of ``set -o`` that are on, of those that matter (``OPTIONS``).
         flow: ``exit``, ``return``, ``break`` or ``continue`` after such a command.
     """
 
@@ -178,7 +198,7 @@ class State:
     functions: dict[str, Node | None] = dataclasses.field(default_factory=dict)
     arguments: list[str] | None = dataclasses.field(default_factory=list)
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    exports_all: bool = False
+    options: frozenset[str] = frozenset()
     flow: str | None = None
 
     @property
@@ -199,19 +219,37 @@ class State:
             files=dict(self.files),
         )
 
-    def child(self, arguments: list[str] | None) -> State:
-        """What a program sees that this shell starts."""
+    def child(self, arguments: list[str] | None, environment: Mapping[str, str], options: frozenset[str]) -> State:
+        """What a shell sees that this one starts in ``environment``."""
         return State(
-            variables={"HOME": "~", **self.environment},
-            exported=dict.fromkeys(self.environment),
+            variables={"HOME": "~", **environment},
+            exported=dict.fromkeys(environment),
             arguments=arguments,
             files=self.files,
+            options=options,
         )
 
     @property
     def environment(self) -> dict[str, str]:
         """Exported variables with their values, in the order of the text."""
         return {name: self.variables[name] for name in self.exported if name in self.variables}
+
+
+@dataclasses.dataclass(slots=True)
+class Outside:
+    """A variable as it was before a function made it its own.
+
+    Attributes:
+        value: None if it was not set.
+        array: if it was one.
+        certain: whether the function certainly did.
+        assigned: whether it was set in front of the call: ``NAME=value function``.
+    """
+
+    value: str | None
+    array: Array | None
+    certain: bool = True
+    assigned: bool = False
 
 
 _MISSING = object()

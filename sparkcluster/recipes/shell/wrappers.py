@@ -1,0 +1,110 @@
+"""Programs that run another one with their last words: ``env``, ``sudo``, ``nohup``, ``timeout`` and others.
+
+Their options: the manuals of coreutils, sudo, util-linux and bash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from sparkcluster.recipes.shell.marks import assignment
+
+# Options with a word of their own.
+_VALUED = {
+    "env": {"-u", "--unset", "-C", "--chdir"},
+    "exec": {"-a"},
+    "sudo": {
+        "-u", "--user", "-g", "--group", "-C", "--close-from", "-D", "--chdir", "-h", "--host", "-p", "--prompt", "-R",
+        "--chroot", "-r", "--role", "-T", "--command-timeout", "-t", "--type", "-U", "--other-user",
+    },
+    "command": set[str](), "nohup": set[str](), "setsid": set[str](), "time": {"-f", "-o"},
+}  # fmt: skip
+# Those whose options are not read: what they run begins with the first word that `starts` something.
+_OTHERS = frozenset(
+    {
+        "chrt", "conda", "ionice", "mamba", "micromamba", "nice", "nsys", "numactl", "pixi", "poetry", "sshpass",
+        "stdbuf", "taskset", "timeout", "torchrun", "uv", "uvx",
+    }
+)  # fmt: skip
+_SYSTEM = re.compile(r"(?:/usr(?:/local)?)?/s?bin/([\w-]+)|([\w-]+)")
+
+
+@dataclasses.dataclass(slots=True)
+class Unwrapped:
+    """A command without what only runs it.
+
+    Attributes:
+        words: of the command.
+        env: its environment.
+        lost: names of the environment that ``sudo`` does not pass on.
+        left_out: what was in front of it and may do more than run it.
+    """
+
+    words: list[str]
+    env: dict[str, str | None]
+    lost: list[str] = dataclasses.field(default_factory=list)
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+
+def unwrapped(
+    words: Iterable[str], env: Mapping[str, str | None], starts: Callable[[list[str]], bool] | None = None
+) -> Unwrapped:
+    """``words``, which run in ``env``, without assignments and wrappers in front of them.
+
+    ``starts`` says whether words begin with a program of interest.
+    """
+    out = Unwrapped(list(words), dict(env))
+    while out.words:
+        assigned = assignment(out.words[0])
+        found = _SYSTEM.fullmatch(out.words[0])
+        name = (found[1] or found[2]) if found else ""
+        if assigned is not None:
+            out.env[assigned[0]] = assigned[1]
+            out.words = out.words[1:]
+        elif name in _VALUED:
+            if not _open(out, name):
+                break
+        elif name in _OTHERS and starts is not None:
+            at = next((at for at in range(1, len(out.words)) if starts(out.words[at:])), None)
+            if at is None:
+                break
+            out.left_out += [" ".join(out.words[:at])]
+            out.words = out.words[at:]
+        else:
+            break
+    return out
+
+
+def _open(out: Unwrapped, name: str) -> bool:
+    """Take the wrapper ``name`` with its options off; whether it runs what follows."""
+    at, kept, all_kept = 1, set[str](), name != "sudo"
+    env = dict(out.env)
+    while at < len(out.words) and out.words[at].startswith("-"):
+        word = out.words[at]
+        at += 1
+        if word == "--":
+            break
+        flag, equals, value = word.partition("=")
+        if not equals and flag in _VALUED[name]:
+            value, at = "".join(out.words[at : at + 1]), at + 1
+        elif name in {"env", "sudo"} and re.match(r"-[uCg].", word):
+            flag, value = word[:2], word[2:]
+        if name == "command" and flag in {"-v", "-V"}:
+            return False
+        if name == "env" and (flag.startswith("-S") or flag == "--split-string"):
+            return False
+        if (name == "env" and flag in {"-", "-i", "--ignore-environment"}) or (name == "exec" and flag == "-c"):
+            env.clear()
+        elif name == "env" and flag in {"-u", "--unset"}:
+            env.pop(value, None)
+        elif name == "sudo" and flag == "--preserve-env" and equals:
+            kept.update(value.split(","))
+        elif name == "sudo" and (flag == "--preserve-env" or re.fullmatch(r"-[A-Zbknins]*E[A-Zbknis]*", flag)):
+            all_kept = True
+    if not all_kept:
+        out.lost += [each for each in env if each not in kept]
+        env = {each: value for each, value in env.items() if each in kept}
+    out.words, out.env = out.words[at:], env
+    return True
