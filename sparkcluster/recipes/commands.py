@@ -11,7 +11,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, unwrap
-from sparkcluster.recipes.shell import Assumed, Call, Script, Unwrapped, left_out, parse, plain, shown
+from sparkcluster.recipes.shell import SHELLS, Assumed, Call, Script, Unwrapped, left_out, parse, plain, shown, unknown
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _TERMINALS = frozenset({"tmux", "screen"})
@@ -59,6 +59,7 @@ class Starts:
         used: keys of those in which docker exec runs something.
         written: files that here-documents are written to, with the note about each that is not run.
         compose: line of a docker compose command.
+        unclear: lines of commands that may start an engine, but are not followed.
     """
 
     script: Script
@@ -69,6 +70,7 @@ class Starts:
     used: list[str] = dataclasses.field(default_factory=list)
     written: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     compose: int | None = None
+    unclear: list[tuple[int, str]] = dataclasses.field(default_factory=list)
 
 
 def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
@@ -92,6 +94,8 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
             out.engines.append(found)
         else:
             _left(call, plain_.words, out)
+            if not out.engines and _may_start(plain_.words, importers):
+                out.unclear.append((call.line, _abridged(call.words)))
     used = out.used if any(_is_exec(start) for start in out.engines) else []
     out.notes += [
         f"the command {_abridged(call.words)}" for name, (_, call) in out.containers.items() if name not in used
@@ -99,6 +103,27 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
     out.notes += [note for target, note in out.written if target.removeprefix("./") not in script.followed]
     out.notes += script.notes
     return out
+
+
+# Commands that take the engine's command for a text.
+_ABOUT = frozenset(
+    {"pkill", "pgrep", "grep", "kill", "killall", "sed", "awk", "logger", "cat", "tee", "which", "type", "alias"}
+)
+
+
+def _may_start(words: list[str], importers: list[Importer]) -> bool:
+    """Whether a command that is not followed may start an engine: by its words, or since it is not known at all."""
+    programs = {word.rpartition("/")[2] for word in words}
+    # what a shell, also one in a container, gets as text was read
+    if not words or words[0] in _QUIET | _ABOUT | {"command"} or programs & (SHELLS | (_ABOUT - {"cat", "type"})):
+        return False
+    if not "".join(plain(word) for word in words if not unknown(word)).strip():
+        return True
+    return any(
+        importer.after_command(words[at:]) is not None or importer.COMMAND in words[at]
+        for at in range(1, len(words))
+        for importer in importers
+    )
 
 
 def _is_exec(start: Start) -> bool:

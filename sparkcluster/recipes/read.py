@@ -130,6 +130,11 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     found = starts(text, script, importers)
     if not found.engines:
         raise _none(text, found.script, source, importers, found.compose)
+    for line, text in found.unclear:
+        raise UsageError(
+            f"{source}:{line}: `{text}` may start an engine too, and is not followed",
+            hint="copy the command that you want to a file of its own",
+        )
     first = [each for each in found.engines if not each.importer.is_worker(each.command.words)]
     chosen = (first or found.engines)[0]
     others = [each for each in found.engines if each is not chosen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -10,9 +11,9 @@ from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects, scripts
-from sparkcluster.recipes.shell.marks import assignment, is_known
-from sparkcluster.recipes.shell.script import Array, Outside, Status, with_options
-from sparkcluster.recipes.shell.syntax import statements, text_of
+from sparkcluster.recipes.shell.marks import assignment, is_known, shown
+from sparkcluster.recipes.shell.script import Array, Assumed, Outside, Status, with_options
+from sparkcluster.recipes.shell.syntax import statements, text_of, written
 
 if TYPE_CHECKING:
     from sparkcluster.recipes.shell.evaluate import Evaluator
@@ -51,11 +52,14 @@ def assign(run: Evaluator, node: Node) -> str:
         return _element(run, node, target, value, more=more)
     name = text_of(target)
     if value is not None and value.type == "array":
-        before = arrays.of(run, name) if more and (name in run.state.arrays or name in run.state.variables) else {}
+        grows = more and (name in run.state.arrays or name in run.state.variables)
+        before, uncounted = (arrays.of(run, name, whole=True), name in run.state.uncounted) if grows else ({}, False)
         run.unsure = False
-        made = None if before is None else _elements(run, value, name, dict(before))
-        # the number of words of an unquoted unknown is unknown
-        run.state.arrays[name] = None if run.unsure else made
+        run.state.arrays[name] = None if before is None else _elements(run, value, name, dict(before))
+        if run.unsure or uncounted:
+            run.state.uncounted.add(name)
+        elif not run.outside:
+            run.state.uncounted.discard(name)
         run.state.variables.pop(name, None)
         return name
     text = "" if value is None else expand.text(run, value)
@@ -80,9 +84,15 @@ def _element(run: Evaluator, node: Node, target: Node, value: Node | None, *, mo
 
 def _elements(run: Evaluator, node: Node, name: str, out: Array) -> Array | None:
     at = arrays.after(out)
+    groups: list[list[Node]] = []
     for child in statements(node):
-        keyed = re.fullmatch(r"\[(.+?)\]=(.*)", text_of(child), re.DOTALL)
-        words = expand.fields(run, child)
+        if groups and expand.adjacent(groups[-1][-1], child):
+            groups[-1].append(child)
+        else:
+            groups.append([child])
+    for group in groups:
+        keyed = re.fullmatch(r"\[(.+?)\]=(.*)", text_of(group[0]), re.DOTALL)
+        words = expand.fields(run, *group)
         if keyed and len(words) == 1 and (found := re.fullmatch(r"\[(.+?)\]=(.*)", words[0], re.DOTALL)):
             key = arrays.key(run, name, out, found[1], node)
             if key is None:
@@ -203,11 +213,11 @@ def arithmetic_command(run: Evaluator, node: Node) -> Status:
     if counted is None or set(counted[3]) & set("+-") & set(re.sub(r"(?<!\+)\+(?!\+)|(?<!-)-(?!-)", "", counted[3])):
         if arithmetic.lose_assigned(run, inner, node):
             return Status.MAYBE
-        number = arithmetic.integer(run, inner)
+        number = arithmetic.integer(run, inner, node)
         return Status.of(None if number is None else bool(number))
     name, sign, rest = counted.groups()
     right = {"++": f"{name} + 1", "--": f"{name} - 1", "=": rest}.get(sign, f"{name} {sign[0]} ({rest})")
-    number = arithmetic.integer(run, right)
+    number = arithmetic.integer(run, right, node)
     before = arithmetic.integer(run, name) if sign in {"++", "--"} else number
     if number is None:
         run.lose(name, node)
@@ -231,7 +241,8 @@ def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -
             )
         return evaluator.ended(node, name, _given(evaluator, rest))
     if name in _BUILTINS:
-        return _BUILTINS[name](evaluator, node, rest)
+        with scripts.before(evaluator, node, assigned) if name in _TEXTS else contextlib.nullcontext():
+            return _BUILTINS[name](evaluator, node, rest)
     script = scripts.program(evaluator, name, rest, stdin)
     if script is None:
         return None
@@ -268,10 +279,11 @@ def _shift(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     return Status.YES
 
 
-def _read(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
+def _read(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
     """Variables and arrays that get their values from elsewhere."""
     for word in rest:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
+            evaluator.script.undecided[word] = Assumed(evaluator.line(node), shown(written(node).partition("\n")[0]))
             evaluator.state.arrays[word] = None
             evaluator.script.asked[word] = None
             if (given := evaluator.defined(word)) is not None:
@@ -327,3 +339,4 @@ _BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status | None]] = {
     "readarray": _read, "getopts": _getopts, "eval": _eval, "let": _let, "printf": _printf,
     "source": _source, ".": _source,
 }  # fmt: skip
+_TEXTS = frozenset({"eval", "source", "."})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -162,17 +163,19 @@ class Evaluator:
     def words(self, parts: Sequence[Node]) -> list[str]:
         """The words that the parts of a simple command become."""
         out: list[str] = []
+        pending: list[Node] = []
         for child in parts:
             if child.type == "variable_assignment":
                 name, _, _ = text_of(child).partition("=")
                 value = child.child_by_field_name("value")
                 out.append(f"{name}={'' if value is None else expand.text(self, value)}")
             elif child.type == "command_name":
-                out += [word for part in child.children for word in expand.fields(self, part)]
+                pending += child.children
             elif not child.type.endswith("_redirect"):
-                out += expand.fields(self, child)
-            if self._words + len(out) > expand.MAX_WORDS:
-                raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
+                pending.append(child)
+        out += expand.fields(self, *pending)
+        if self._words + len(out) > expand.MAX_WORDS:
+            raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
         self._words += len(out)
         return out
 
@@ -197,16 +200,20 @@ class Evaluator:
         self.spend(_STATEMENT)
         handler = _HANDLERS.get(node.type)
         if node.is_error or handler is None or (node.has_error and _is_broken(node)):
-            self.script.unread.append((self.line(node), written(node)))
-            for name in dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\+?=", text_of(node))):
-                self.lose(name, node)
-            return Status.MAYBE
+            return self._unread(node)
         self._within.append(node)
         with self.deeper(node):
             status = handler(self, node)
         self._within.pop()
         self.last = self._checked(node, status) if node.type in _MAY_END else status
         return self.last
+
+    def _unread(self, node: Node) -> Status:
+        """A statement that cannot be parsed: what it sets has no value that is known."""
+        self.script.unread.append((self.line(node), written(node)))
+        for name in dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\+?=", text_of(node))):
+            self.lose(name, node)
+        return Status.MAYBE
 
     def _checked(self, node: Node, status: Status) -> Status:
         """The status of a command; under ``set -e`` one that certainly failed ends the text."""
@@ -344,6 +351,10 @@ class Evaluator:
     def command(self, node: Node, found: redirects.Redirects | None = None) -> Status:
         """A simple command: of the shell, of the text, or of the machine."""
         children, self.unsure = command_parts(node), False
+        if any(
+            one.type == "variable_assignment" and expand.adjacent(one, two) for one, two in itertools.pairwise(children)
+        ):
+            return self._unread(node)  # NAME=a`b`c
         alone = redirects.ended_by_line(node, children)
         for child in children[:alone]:
             builtin.assign(self, child)

@@ -66,15 +66,27 @@ class _Fields:
             self.current = None
 
 
-def fields(run: Evaluator, node: Node) -> list[str]:
-    """The words that ``node`` becomes in a command: none, one or several."""
+def fields(run: Evaluator, *nodes: Node) -> list[str]:
+    """The words that ``nodes`` become in a command, each none, one or several.
+
+    Nodes without a blank between them are one word, as ``--x=`` and a command in backticks are.
+    """
     out = _Fields(run)
-    written = text_of(node)
-    if node.type in {"word", "concatenation", "brace_expression"} and _braced(node):
-        return [run.undecided(written, node)]
-    _put(run, node, out, quoted=False)
+    for at, node in enumerate(nodes):
+        written = text_of(node)
+        if at and not adjacent(nodes[at - 1], node):
+            out.end()
+        if node.type in {"word", "concatenation", "brace_expression"} and _braced(node):
+            out.add(run.undecided(written, node))
+        else:
+            _put(run, node, out, quoted=False)
     out.end()
     return out.done
+
+
+def adjacent(before: Node, node: Node) -> bool:
+    """Whether there is no blank between two words of the grammar, which are one for a shell."""
+    return before.end_byte == node.start_byte and not text_of(node)[:1].isspace()
 
 
 def text(run: Evaluator, node: Node) -> str:
@@ -182,7 +194,8 @@ def here_document(run: Evaluator, node: Node, *, literal: bool) -> str:
             out.add(with_brackets(_unescaped(part, "$`\\")))
         else:
             _put(run, part, out, quoted=True)
-    return out.current or ""
+    out.end()
+    return " ".join(out.done)  # elements of an array are joined here
 
 
 @dataclasses.dataclass(slots=True)
@@ -227,7 +240,9 @@ def _several(run: Evaluator, part: _Parameter) -> list[str] | None:
         values = run.state.arguments
         name = "@"
     elif part.key in {"@", "*"} and part.sign != "#":
-        array = arrays.of(run, name)
+        whole = part.sign != "!" and not re.match(r"[:/%#^,@]+[^-+]", part.operator)
+        array = arrays.of(run, name, whole=whole)
+        run.unsure = run.unsure or name in run.state.uncounted
         values = None if array is None else list(array) if part.sign == "!" else list(array.values())
         cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", part.operator)
         if array is not None and cut is not None and part.name not in run.state.associative:

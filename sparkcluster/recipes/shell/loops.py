@@ -79,7 +79,7 @@ def _over_words(run: Evaluator, node: Node) -> Status:
                 run.lose(each, node)
         return _perhaps(run, node, inside)
     run.unsure = False
-    values = [word for part in node.children_by_field_name("value") for word in expand.fields(run, part)]
+    values = expand.fields(run, *node.children_by_field_name("value"))
     unsure = run.unsure
     if not any(child.type == "in" for child in node.children):
         values, unsure = list(run.state.arguments or ()), run.state.arguments is None

@@ -183,6 +183,7 @@ class State:
         variables: values; an unknown one is a mark.
         arrays: None for one that is unknown.
         associative: names of arrays with keys instead of numbers.
+        uncounted: names of arrays of which an element may be any number of them, as an unquoted unknown value is.
         exported: names that programs see, in order.
         functions: bodies in the syntax tree; None for one that is defined differently in branches.
         arguments: of the script, or of the function that runs; None if even their number is unknown.
@@ -194,6 +195,7 @@ class State:
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     arrays: dict[str, Array | None] = dataclasses.field(default_factory=dict)
     associative: set[str] = dataclasses.field(default_factory=set)
+    uncounted: set[str] = dataclasses.field(default_factory=set)
     exported: dict[str, None] = dataclasses.field(default_factory=dict)
     functions: dict[str, Node | None] = dataclasses.field(default_factory=dict)
     arguments: list[str] | None = dataclasses.field(default_factory=list)
@@ -213,6 +215,7 @@ class State:
             variables=dict(self.variables),
             arrays=dict(self.arrays),
             associative=set(self.associative),
+            uncounted=set(self.uncounted),
             exported=dict(self.exported),
             functions=dict(self.functions),
             arguments=None if self.arguments is None else list(self.arguments),
@@ -280,6 +283,7 @@ def joined(first: State, second: State) -> tuple[State, list[str]]:
         out.files[path] = None
     out.exported |= second.exported
     out.associative |= second.associative
+    out.uncounted |= second.uncounted
     differing = [*values, *lists]
     if first.arguments != second.arguments:
         out.arguments = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -136,33 +137,38 @@ def called(
         message = f"{evaluator.where}:{line}: the function {name} differs between branches"
         raise UsageError(message, hint="keep one of them")
     outside, state.arguments = state.arguments, None if evaluator.unsure else arguments
+    with before(evaluator, node, assigned):
+        with evaluator.deeper(node), evaluator.bounded():
+            status = evaluator.run(body)
+        if evaluator.state.flow == "return":
+            evaluator.state.flow = None
+        if evaluator.come_in("return"):
+            status = Status.MAYBE
+    evaluator.state.arguments = outside
+    return status
+
+
+@contextlib.contextmanager
+def before(evaluator: Evaluator, node: Node, assigned: list[tuple[str, str]]) -> Iterator[None]:
+    """A function or a text with ``NAME=value`` in front of it: this, and what it declares ``local``, is over with it."""
+    state = evaluator.state
     exported = dict(state.exported)
     evaluator.outside.append(
-        {
-            found: Outside(state.variables.get(found), state.arrays.get(found, {}), assigned=True)
-            for found, _ in assigned
-        }
+        {name: Outside(state.variables.get(name), state.arrays.get(name, {}), assigned=True) for name, _ in assigned}
     )
-    for found, value in assigned:
-        evaluator.assign(found, value)
-        state.exported[found] = None
-    with evaluator.deeper(node), evaluator.bounded():
-        status = evaluator.run(body)
-    if evaluator.state.flow == "return":
-        evaluator.state.flow = None
-    if evaluator.come_in("return"):
-        status = Status.MAYBE
+    for name, value in assigned:
+        evaluator.assign(name, value)
+        state.exported[name] = None
+    yield
     state = evaluator.state
-    state.arguments = outside
-    for found, before in evaluator.outside.pop().items():
-        state.variables.pop(found, None)
-        state.arrays.pop(found, None)
-        if before.value is not None:
-            state.variables[found] = before.value
-        if before.array != {}:
-            state.arrays[found] = before.array
-        if found not in exported:
-            state.exported.pop(found, None)
-        if not before.certain:
-            evaluator.lose(found, node)
-    return status
+    for name, found in evaluator.outside.pop().items():
+        state.variables.pop(name, None)
+        state.arrays.pop(name, None)
+        if found.value is not None:
+            state.variables[name] = found.value
+        if found.array != {}:
+            state.arrays[name] = found.array
+        if name not in exported:
+            state.exported.pop(name, None)
+        if not found.certain:
+            evaluator.lose(name, node)
