@@ -89,7 +89,10 @@ def _case(run: Evaluator, node: Node, word: str, items: list[Node]) -> Status:
 
 def chain(run: Evaluator, node: Node) -> Status:
     """``A && B`` and ``A || B``."""
-    left, sign, right = (child for child in node.children if child.type != "comment")
+    parts = [child for child in node.children if child.type != "comment"]
+    if len(parts) != 3:
+        return run.unread(node)
+    left, sign, right = parts
     with run.asking():
         status = run.run(left)
     return then(run, status, left, sign.type, lambda: run.run(right))

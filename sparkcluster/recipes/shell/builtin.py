@@ -126,6 +126,9 @@ def declaration(run: Evaluator, node: Node) -> Status:
     local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
     for child, text in values:
         name = _declare(run, child, text, local=local, flags=flags)
+        value = child.child_by_field_name("value")
+        if value is not None and expand.is_braced(value):  # `export A={a,b}` is `export A=a A=b`
+            run.lose(name, node)
         if set(flags) & set("iul") and kind != "export":
             run.lose(name, node)
         if (kind == "export" or "x" in flags) and "f" not in flags:

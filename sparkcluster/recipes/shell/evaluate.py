@@ -200,7 +200,7 @@ class Evaluator:
         self.spend(_STATEMENT)
         handler = _HANDLERS.get(node.type)
         if node.is_error or handler is None or (node.has_error and _is_broken(node)):
-            return self._unread(node)
+            return self.unread(node)
         self._within.append(node)
         with self.deeper(node):
             status = handler(self, node)
@@ -208,7 +208,7 @@ class Evaluator:
         self.last = self._checked(node, status) if node.type in _MAY_END else status
         return self.last
 
-    def _unread(self, node: Node) -> Status:
+    def unread(self, node: Node) -> Status:
         """A statement that cannot be parsed: what it sets has no value that is known."""
         self.script.unread.append((self.line(node), written(node)))
         for name in dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\+?=", text_of(node))):
@@ -339,7 +339,10 @@ class Evaluator:
             redirects.keep(self, body, found)
             return self._checked(body, self.command(body, found))
         if body.type == "list":
-            left, sign, right = (child for child in body.children if child.type != "comment")
+            parts = [child for child in body.children if child.type != "comment"]
+            if len(parts) != 3:
+                return self.unread(body)
+            left, sign, right = parts
             with self.asking():
                 status = self.run(left)
             return branches.then(self, status, left, sign.type, lambda: self._with(right, found))
@@ -354,7 +357,7 @@ class Evaluator:
         if any(
             one.type == "variable_assignment" and expand.adjacent(one, two) for one, two in itertools.pairwise(children)
         ):
-            return self._unread(node)  # NAME=a`b`c
+            return self.unread(node)  # NAME=a`b`c
         alone = redirects.ended_by_line(node, children)
         for child in children[:alone]:
             builtin.assign(self, child)

@@ -76,7 +76,7 @@ def fields(run: Evaluator, *nodes: Node) -> list[str]:
         written = text_of(node)
         if at and not adjacent(nodes[at - 1], node):
             out.end()
-        if node.type in {"word", "concatenation", "brace_expression"} and _braced(node):
+        if is_braced(node):
             out.add(run.undecided(written, node))
         else:
             _put(run, node, out, quoted=False)
@@ -97,8 +97,10 @@ def text(run: Evaluator, node: Node) -> str:
     return " ".join(out.done)
 
 
-def _braced(node: Node) -> bool:
+def is_braced(node: Node) -> bool:
     """Whether a shell would make several words of ``{a,b}`` in it, which is not followed."""
+    if node.type not in {"word", "concatenation", "brace_expression"}:
+        return False
     quoted = {"string", "raw_string", "ansi_c_string", "expansion", "command_substitution"}
     parts = node.children if node.type == "concatenation" else [node]
     bare = "".join('"' if part.type in quoted else re.sub(r"\\.", "_", text_of(part)) for part in parts)
