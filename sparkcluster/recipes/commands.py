@@ -100,7 +100,7 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
     out.notes += [
         f"the command {_abridged(call.words)}" for name, (_, call) in out.containers.items() if name not in used
     ]
-    out.notes += [note for target, note in out.written if target.removeprefix("./") not in script.followed]
+    out.notes += [note for target, note in out.written if target not in script.followed]
     out.notes += script.notes
     return out
 
@@ -154,6 +154,7 @@ def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer
             command = Command.plain(call.words, call.environment, script, importer)
         else:
             _put_script(container, call, script)
+            script = dataclasses.replace(script, files=_visible(container, out.script))
             command = importer.by_variables(container) or Command.of(container, script, importer)
         if command is not None:
             assumed = (*call.assumed, *command.assumed)
@@ -225,8 +226,23 @@ def _put_script(container: Container, call: Call, script: Script) -> None:
         source = plain(volume.source.rstrip("/")) + inside
         name = next((name for name in script.files if source == name or source.endswith(f"/{name}")), None)
         if name is not None:
+            if not source.startswith(("$PWD/", "$(pwd)/")) and source != name:
+                container.notes.append(f"{shown(source)}: taken to be the file {shown(name)} that the text writes")
             container.words = ["bash", "-c", script.files[name] or "", words[at], *words[at + 1 :]]
             script.followed.add(name)
+
+
+def _visible(container: Container, script: Script) -> dict[str, str | None]:
+    """The files of the text that a container sees, by their paths in it."""
+    out: dict[str, str | None] = {}
+    for volume in container.volumes:
+        source = re.sub(r"^\$(PWD|\(pwd\))(/|$)", "", plain(volume.source).rstrip("/"))
+        for name, content in script.files.items():
+            if name == source:
+                out[volume.target] = content
+            elif name.startswith(f"{source}/") or not source:
+                out[f"{volume.target.rstrip('/')}/{name[len(source) :].lstrip('/')}"] = content
+    return out
 
 
 def _remember(out: Starts, container: Container, call: Call) -> None:

@@ -130,9 +130,9 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     found = starts(text, script, importers)
     if not found.engines:
         raise _none(text, found.script, source, importers, found.compose)
-    for line, text in found.unclear:
+    for line, command in found.unclear:
         raise UsageError(
-            f"{source}:{line}: `{text}` may start an engine too, and is not followed",
+            f"{source}:{line}: `{command}` may start an engine too, and is not followed",
             hint="copy the command that you want to a file of its own",
         )
     first = [each for each in found.engines if not each.importer.is_worker(each.command.words)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects, scripts
+from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, scripts, wrappers
 from sparkcluster.recipes.shell.marks import assignment, is_known, shown
 from sparkcluster.recipes.shell.script import Array, Assumed, Outside, Status, with_options
 from sparkcluster.recipes.shell.syntax import statements, text_of, written
@@ -231,6 +231,8 @@ def arithmetic_command(run: Evaluator, node: Node) -> Status:
 
 def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -> Status | None:
     """Do what a command of the shell, a function or a script of the text does; None for every other command."""
+    while words[:1] == ["time"]:  # a word of the shell, not a program
+        words = words[2:] if words[1:2] == ["-p"] else words[1:]
     at = next((index for index, word in enumerate(words) if assignment(word) is None), len(words))
     name, rest = (words[at], words[at + 1 :]) if at < len(words) else ("", [])
     assigned = [found for word in words[:at] if (found := assignment(word))]
@@ -246,13 +248,18 @@ def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -
     if name in _BUILTINS:
         with scripts.before(evaluator, node, assigned) if name in _TEXTS else contextlib.nullcontext():
             return _BUILTINS[name](evaluator, node, rest)
-    script = scripts.program(evaluator, name, rest, stdin)
+    plain = wrappers.unwrapped(words, evaluator.state.environment, lambda rest: scripts.is_program(evaluator, rest))
+    script = scripts.program(evaluator, plain.words[0], plain.words[1:], stdin) if plain.words else None
     if script is None:
         return None
-    environment = {**evaluator.state.environment, **dict(assigned)}
+    evaluator.script.notes += [f"{shown(each)}: left out" for each in plain.left_out]
+    environment = {each: value for each, value in plain.env.items() if value is not None}
     arguments = None if evaluator.unsure else script.arguments
     with evaluator.process(evaluator.state.child(arguments, environment, script.options)):
-        return scripts.run_text(evaluator, node, script.text)
+        status = scripts.run_text(evaluator, node, script.text)
+    if name == "exec":
+        evaluator.state.flow = "exit"
+    return status
 
 
 def _given(evaluator: Evaluator, rest: list[str]) -> Status:
@@ -312,7 +319,7 @@ def _getopts(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
 
 
 def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
-    name = redirects.path(rest[0]) if rest else ""
+    name = evaluator.state.path(rest[0]) if rest else ""
     if name not in evaluator.state.files:
         return None
     outside = evaluator.state.arguments

@@ -369,7 +369,8 @@ class Evaluator:
         if known is not None:
             return known
         self.call(node, words, found)
-        redirects.forget(self, words)
+        if not (found.target is not None and words[0] in {"tee", "sudo"}):  # keep() knows what it wrote
+            redirects.after(self, words)
         if words[0] == "exec":
             self.state.flow = "exit"
         return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY
@@ -385,7 +386,7 @@ class Evaluator:
                 self.state.environment,
                 stdin=found.stdin,
                 document=found.name,
-                target=found.target if found.stdin is not None else None,
+                target=None if found.stdin is None or found.target is None else self.state.path(found.target),
                 background=self._background(),
                 assumed=self.assumed,
                 within=tuple(self._within),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, operators, redirects
+from sparkcluster.recipes.shell import arithmetic, arrays, operators
 from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
@@ -398,4 +398,4 @@ def _printed(run: Evaluator, words: list[str]) -> str | None:
         return None
     path = words[1].rstrip("/") or "/"
     known = {"basename": posixpath.basename(path) or words[1][:1], "dirname": posixpath.dirname(path) or "."}
-    return known.get(words[0], run.state.files.get(redirects.path(words[1])) if words[0] == "cat" else None)
+    return known.get(words[0], run.state.files.get(run.state.path(words[1])) if words[0] == "cat" else None)

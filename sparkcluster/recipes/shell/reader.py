@@ -29,6 +29,7 @@ def parse(
         script.defines, script.asked = outer.defines, outer.asked
         script.undecided = outer.undecided
         script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
+        script.copies = outer.copies
     numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
     given = [value for _, value in numbered]
     environment = environment or {}

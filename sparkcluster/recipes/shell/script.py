@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -148,6 +149,7 @@ class Script:
         files: what it wrote, at its end.
         functions: names that it defines.
         followed: files of these that it runs.
+        copies: of files, by the path that each was copied to.
         budget: what is left of the work that it may cause.
     """
 
@@ -167,6 +169,7 @@ class Script:
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
     functions: set[str] = dataclasses.field(default_factory=set)
     followed: set[str] = dataclasses.field(default_factory=set)
+    copies: dict[str, str] = dataclasses.field(default_factory=dict)
     budget: Budget = dataclasses.field(default_factory=Budget)
 
     @property
@@ -187,7 +190,8 @@ class State:
         exported: names that programs see, in order.
         functions: bodies in the syntax tree; None for one that is defined differently in branches.
         arguments: of the script, or of the function that runs; None if even their number is unknown.
-        files: what the text wrote, by path; None where that is not certain.
+        files: what the text wrote, by ``path``; None where that is not certain.
+        directory: it is in; empty for the one where it began.
         options: of ``set -o`` that are on, of those that matter (``OPTIONS``).
         flow: ``exit``, ``return``, ``break`` or ``continue`` after such a command.
     """
@@ -200,8 +204,16 @@ class State:
     functions: dict[str, Node | None] = dataclasses.field(default_factory=dict)
     arguments: list[str] | None = dataclasses.field(default_factory=list)
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
     options: frozenset[str] = frozenset()
     flow: str | None = None
+
+    def path(self, name: str) -> str:
+        """The name of a file as ``files`` has it."""
+        for here in (mark("PWD"), mark("(pwd)")):
+            name = name.removeprefix(f"{here}/")
+        whole = name if name.startswith("~") else posixpath.join(self.directory, name)
+        return posixpath.normpath(whole)
 
     @property
     def size(self) -> int:
@@ -229,6 +241,7 @@ class State:
             exported=dict.fromkeys(environment),
             arguments=arguments,
             files=self.files,
+            directory=self.directory,
             options=options,
         )
 
@@ -281,6 +294,8 @@ def joined(first: State, second: State) -> tuple[State, list[str]]:
         out.functions[name] = None
     for path in _differing(first.files, second.files):
         out.files[path] = None
+    if first.directory != second.directory:
+        out.directory = mark("PWD")
     out.exported |= second.exported
     out.associative |= second.associative
     out.uncounted |= second.uncounted

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import redirects
 from sparkcluster.recipes.shell.marks import shown
 from sparkcluster.recipes.shell.script import Outside, Status, with_options
 from sparkcluster.recipes.shell.syntax import statements, tree
@@ -59,14 +58,23 @@ def interpreted(text: str) -> frozenset[str] | None:
     return with_options(frozenset(), [word for word in words if word.startswith("-") and word != "-S"])[0]
 
 
+def _follow(evaluator: Evaluator, key: str) -> None:
+    """Remember that a file is run, and the one that it is a copy of."""
+    while key not in evaluator.script.followed:
+        evaluator.script.followed.add(key)
+        key = evaluator.script.copies.get(key, key)
+
+
 def program(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None) -> Program | None:
     """What a command runs of the text: a file that it wrote, or a here-document that a shell reads; else None."""
     files = evaluator.state.files
-    if "/" in name and (key := redirects.path(name)) in files:
+    if "/" not in name:
+        name = next((file for file in files if file.endswith(f"/bin/{name}")), name)
+    if "/" in name and (key := evaluator.state.path(name)) in files:
         options = interpreted(files[key] or "")
         if options is None:
             return None
-        evaluator.script.followed.add(key)
+        _follow(evaluator, key)
         return Program(content(evaluator, key), rest, options)
     if name.rpartition("/")[2] not in SHELLS:
         return None
@@ -75,10 +83,15 @@ def program(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None)
         return None
     if stdin is not None and (not shell.operands or shell.reads_stdin):
         return Program(stdin, shell.operands, shell.options)
-    if shell.operands and (key := redirects.path(shell.operands[0])) in files:
-        evaluator.script.followed.add(key)
+    if shell.operands and (key := evaluator.state.path(shell.operands[0])) in files:
+        _follow(evaluator, key)
         return Program(content(evaluator, key), shell.operands[1:], shell.options)
     return None
+
+
+def is_program(evaluator: Evaluator, words: list[str]) -> bool:
+    """Whether words begin with a shell, or with a script that the text wrote."""
+    return words[0].rpartition("/")[2] in SHELLS or evaluator.state.path(words[0]) in evaluator.state.files
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
