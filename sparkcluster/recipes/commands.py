@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from sparkcluster.errors import UsageError
+from sparkcluster.recipes import compose_run
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, unwrap
@@ -113,6 +114,8 @@ _ABOUT = frozenset(
 
 def _may_start(words: list[str], importers: list[Importer]) -> bool:
     """Whether a command that is not followed may start an engine: by its words, or since it is not known at all."""
+    if any(importer.COMMAND in name for word in words for name in unknown(word) for importer in importers):
+        return True
     programs = {word.rpartition("/")[2] for word in words}
     # what a shell, also one in a container, gets as text was read
     if not words or words[0] in _QUIET | _ABOUT | {"command"} or programs & (SHELLS | (_ABOUT - {"cat", "type"})):
@@ -132,7 +135,7 @@ def _is_exec(start: Start) -> bool:
 
 def _left(call: Call, words: list[str], out: Starts) -> None:
     """Remember what a command that starts no engine says."""
-    if words[:1] == ["docker-compose"] or words[:2] == ["docker", "compose"]:
+    if compose_run.is_compose(words):
         out.compose = call.line
     if words[:2] in (["hf", "download"], ["huggingface-cli", "download"]):
         _downloaded(words, out.downloads)
@@ -265,8 +268,10 @@ def _remember(out: Starts, container: Container, call: Call) -> None:
 
 def _container(words: list[str], env: Mapping[str, str | None], out: Starts, call: Call) -> Container | None:
     """The container that ``docker run`` starts, or that ``docker exec`` runs a command in."""
-    if not words or words[0].rpartition("/")[2] not in _DOCKER:
+    if not words or words[0].rpartition("/")[2] not in {*_DOCKER, "docker-compose"}:
         return None
+    if compose_run.is_compose(words):
+        return _composed(words, env, out)
     words = words[2:] if words[1:2] == ["container"] else words[1:]
     if words[:1] not in (["run"], ["exec"]) or _is_diagnostic(words):
         return None
@@ -274,6 +279,23 @@ def _container(words: list[str], env: Mapping[str, str | None], out: Starts, cal
     # `-e NAME` takes the value of the shell that runs docker
     container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
     return container if words[0] == "run" else _within(container, out, call)
+
+
+def _composed(words: list[str], env: Mapping[str, str | None], out: Starts) -> Container | None:
+    """The container that ``docker compose run`` starts, if the text wrote the Compose file."""
+
+    def variable(name: str) -> str | None:
+        out.script.asked[name] = None
+        return env.get(name, out.script.defines.get(name, "~" if name == "HOME" else None))
+
+    found = compose_run.as_docker_run(words, out.script.files, variable)
+    if found is None:
+        return None
+    container = read_container(found[0])
+    container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
+    container.notes += found[1]
+    out.script.followed.add(found[2])
+    return container
 
 
 def _within(executed: Container, out: Starts, call: Call) -> Container:

@@ -125,8 +125,9 @@ class _Asking(Mapping[str, str]):
 
 def _script(text: str, source: str, importers: list[Importer], choices: Choices) -> Made:
     script = Script(
-        defines=dict(choices.defines), asked=choices.asked, environment=dict(choices.environment), where=source
-    )
+        defines=dict(choices.defines), asked=choices.asked, environment=dict(choices.environment), where=source,
+        files=dict(choices.files),
+    )  # fmt: skip
     found = starts(text, script, importers)
     if not found.engines:
         raise _none(text, found.script, source, importers, found.compose)
@@ -163,7 +164,7 @@ def _none(text: str, script: Script, source: str, importers: list[Importer], com
     if compose is not None:
         return NoEngine(
             f"{source}:{compose}: docker compose starts what its compose file says",
-            hint="sparkcluster import docker-compose.yml",
+            hint="sparkcluster import docker-compose.yml; write what `docker compose run` adds into it first",
         )
     define = f"add --define {next(iter(script.asked))}=VALUE" if script.asked else None
     if script.ended is not None:

@@ -125,13 +125,13 @@ def declaration(run: Evaluator, node: Node) -> Status:
         raise UsageError(message, hint="copy the command out of it")
     local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
     for child, text in values:
-        name = _declare(run, child, text, local=local, flags=flags)
+        name = _declare(run, child, text, local=local, flags=flags if kind != "export" else f"{flags}x")
         value = child.child_by_field_name("value")
         if value is not None and expand.is_braced(value):  # `export A={a,b}` is `export A=a A=b`
             run.lose(name, node)
         if set(flags) & set("iul") and kind != "export":
             run.lose(name, node)
-        if (kind == "export" or "x" in flags) and "f" not in flags:
+        if name and (kind == "export" or "x" in flags) and "f" not in flags:
             _export(run, name, off="n" in flags)
     return Status.YES
 
@@ -153,7 +153,7 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     elif child.type == "variable_assignment":
         assign(run, child)
     elif child.type != "variable_name":
-        return _dynamic(run, child)
+        return _dynamic(run, child, export="x" in flags)
     elif "a" in flags.lower():
         run.state.arrays.setdefault(name, {})
     elif local:
@@ -181,15 +181,18 @@ def _export(run: Evaluator, name: str, *, off: bool) -> None:
         run.state.variables[name] = given
 
 
-def _dynamic(run: Evaluator, node: Node) -> str:
-    """``export "NAME=$value"``."""
-    for word in expand.fields(run, node):
+def _dynamic(run: Evaluator, node: Node, *, export: bool) -> str:
+    """``export "NAME=$value"``, and ``export $(…)`` of several."""
+    words = expand.fields(run, node)
+    for word in words:
         if (found := assignment(word)) is not None:
             run.assign(*found)
-            return found[0]
-        if re.fullmatch(r"\w+", word):
-            return word
-    return ""
+            if export:
+                _export(run, found[0], off=False)
+        elif not is_known(word):
+            run.script.notes.append(f"line {run.line(node)}: what {shown(written(node))} sets")
+    last = assignment(words[-1]) if words else None
+    return last[0] if last else words[-1] if words and re.fullmatch(r"\w+", words[-1]) else ""
 
 
 def unset(run: Evaluator, node: Node) -> Status:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -374,6 +375,8 @@ def _substituted(run: Evaluator, node: Node) -> str:
         document = run.here_document_of(children[0])
         if body is not None and document is not None and text_of(body) == "cat":
             printed = document
+    elif len(children) == 1 and children[0].type == "pipeline":
+        printed = _words_of_file(run, children[0])
     elif len(children) == 1 and children[0].type == "command":
         words = run.words(list(statements(children[0])))
         if words[:2] == ["docker", "run"]:
@@ -383,6 +386,22 @@ def _substituted(run: Evaluator, node: Node) -> str:
         return mark(f"({inner})")
     run.substituted = Status.YES
     return printed.rstrip("\n")
+
+
+def _words_of_file(run: Evaluator, node: Node) -> str | None:
+    """What ``cat FILE | xargs`` prints of a file of the text, or ``grep -v '^#' FILE | xargs``; None of another."""
+    parts = list(statements(node))
+    if len(parts) != 2 or any(part.type != "command" for part in parts) or text_of(parts[1]).split() != ["xargs"]:
+        return None
+    words = run.words(list(statements(parts[0])))
+    content = run.state.files.get(run.state.path(words[-1])) if all(map(is_known, words)) else None
+    if content is None or not (words[:-1] == ["cat"] or words[:-1] == ["grep", "-v", "^#"]):
+        return None
+    lines = [line for line in content.splitlines() if words[0] == "cat" or not line.startswith("#")]
+    try:
+        return " ".join(shlex.split("\n".join(lines)))
+    except ValueError:
+        return None
 
 
 # What commands print on every Spark: https://docs.nvidia.com/dgx/dgx-spark/hardware.html (Arm, Linux)

@@ -8,7 +8,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell.evaluate import Evaluator
 from sparkcluster.recipes.shell.script import Script, State
 from sparkcluster.recipes.shell.scripts import interpreted
-from sparkcluster.recipes.shell.syntax import statements, tree
+from sparkcluster.recipes.shell.syntax import slips, statements, tree
 
 
 def parse(
@@ -38,6 +38,7 @@ def parse(
         arguments=[*arguments] or given,
         files=script.files, options=options | (interpreted(text) or frozenset()),
     )  # fmt: skip
+    script.notes += [f"line {line or each}: a blank behind the backslash: read without it" for each in slips(text)]
     run = Evaluator(script, state, where, line)
     try:
         run.sequence(statements(tree(text, where, line)))

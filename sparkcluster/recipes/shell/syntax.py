@@ -78,6 +78,12 @@ def _ensure_ended(root: Node, where: str, line: int) -> None:
             )
 
 
+def slips(text: str) -> list[int]:
+    """Lines with a blank behind the backslash that continues them, with which a shell would not continue them."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [at for at, line in enumerate(lines, start=1) if _CONTINUED.search(line) and at < len(lines)]
+
+
 def text_of(node: Node) -> str:
     """What a node was written as."""
     return (node.text or b"").decode(errors="replace")
