@@ -45,6 +45,7 @@ class Choices:
         block: number of a block, of ``--block``.
         environment: what an earlier shell block of the page exports.
         files: what earlier blocks of the page write.
+        directory: that they end in.
         asked: names that the text asks for, in its order.
     """
 
@@ -54,6 +55,7 @@ class Choices:
     block: int | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     files: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def ask(self, name: str) -> str | None:

@@ -49,6 +49,7 @@ class _Shell:
         notes: commands of the blocks, which are not run.
         composed: commands of Compose that change what its file says.
         files: what they write, and the Compose file that the page has.
+        directory: they end in.
         dotenv: values of ``.env``, which Compose reads, and of blocks for such a file, with their lines.
     """
 
@@ -60,6 +61,7 @@ class _Shell:
     notes: list[str] = dataclasses.field(default_factory=list)
     composed: list[str] = dataclasses.field(default_factory=list)
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
     dotenv: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
     def before(self, block: Block) -> str:
@@ -76,7 +78,7 @@ class _Shell:
     def run(self, block: Block, *, starts: bool) -> None:
         """Take over what ``block`` sets, and unless it ``starts`` an engine the containers that it starts."""
         try:
-            script = parse(self.before(block), outer=Script(files=self.files))
+            script = parse(self.before(block), outer=Script(files=self.files, directory=self.directory))
         except UsageError as error:
             self.notes.append(f"line {block.line}: cannot be read: {error.message}")
             for name in re.findall(r"\b([A-Za-z_][A-Za-z0-9_]*)\+?=", block.text):
@@ -88,8 +90,8 @@ class _Shell:
                 self.set_at.setdefault(name, []).append(block.line)
         self.variables = {name: value for name, value in script.variables.items() if name != "HOME"}
         self.arrays = dict(script.arrays)
-        self.exported.update(dict.fromkeys(script.exported))
-        self.files = script.files
+        self.exported = dict.fromkeys(script.exported)
+        self.files, self.directory = script.files, script.directory
         for call in script.calls:
             plain_ = unwrapped(call.words, {})
             if compose_run.is_compose(plain_.words) and compose_run.changes(plain_.words, plain_.env):
@@ -224,7 +226,8 @@ def _read(part: _Part, source: str, importers: list[Importer], choices: Choices)
             hint="import the file that it writes",
         )
     if kind is None:
-        return choices.script(part.text, source, importers, dataclasses.replace(choices, files=shell.files))
+        own = dataclasses.replace(choices, files=shell.files, directory=shell.directory)
+        return choices.script(part.text, source, importers, own)
     exported = {name: shell.variables[name] for name in shell.exported if name in shell.variables}
     dotenv = {name: value for name, (value, _) in shell.dotenv.items()}
     own = dataclasses.replace(choices, environment={**dotenv, **exported}, asked={})

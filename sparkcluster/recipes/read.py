@@ -126,7 +126,7 @@ class _Asking(Mapping[str, str]):
 def _script(text: str, source: str, importers: list[Importer], choices: Choices) -> Made:
     script = Script(
         defines=dict(choices.defines), asked=choices.asked, environment=dict(choices.environment), where=source,
-        files=dict(choices.files),
+        files=dict(choices.files), directory=choices.directory,
     )  # fmt: skip
     found = starts(text, script, importers)
     if not found.engines:
@@ -169,7 +169,8 @@ def _none(text: str, script: Script, source: str, importers: list[Importer], com
     define = f"add --define {next(iter(script.asked))}=VALUE" if script.asked else None
     if script.ended is not None:
         return NoEngine(
-            f"{source} starts no {titles}: it ends on line {script.ended}", hint=define or "remove the exit"
+            f"{source} starts no {titles}: it ends on line {script.ended}",
+            hint=define or "remove the exit, or what fails under set -e",
         )
     commands = [importer.COMMAND for importer in importers]
     at = [number for number, line in enumerate(text.splitlines(), start=1) if any(each in line for each in commands)]

@@ -88,6 +88,7 @@ class Evaluator:
         before, self.state = self.state, state
         asked, self._asked = self._asked, 0
         yield
+        before.files = self.state.files
         self.state, self._asked = before, asked
 
     # values
@@ -293,6 +294,7 @@ class Evaluator:
         """``( … )``, or a part of a pipeline."""
         before, self.state, left = self.state, self.state.copy(), len(self._left)
         status = self.sequence(statements(node)) if node.type == "subshell" else self.run(node)
+        before.files = self.state.files  # what it wrote stays
         self.state = before
         if self._left[left:]:  # it may have ended before
             del self._left[left:]

@@ -29,14 +29,14 @@ def parse(
         script.defines, script.asked = outer.defines, outer.asked
         script.undecided = outer.undecided
         script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
-        script.copies = outer.copies
+        script.copies, script.directory = outer.copies, outer.directory
     numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
     given = [value for _, value in numbered]
     environment = environment or {}
     state = State(
         variables={"HOME": "~", **(variables or {}), **environment}, exported=dict.fromkeys(environment),
         arguments=[*arguments] or given,
-        files=script.files, options=options | (interpreted(text) or frozenset()),
+        files=script.files, directory=script.directory, options=options | (interpreted(text) or frozenset()),
     )  # fmt: skip
     script.notes += [f"line {line or each}: a blank behind the backslash: read without it" for each in slips(text)]
     run = Evaluator(script, state, where, line)
@@ -46,6 +46,8 @@ def parse(
         raise UsageError(f"{where}: nested deeper than it can be parsed", hint="is this the right file?") from None
     script.variables = run.state.variables
     script.arrays = {name: list(array.values()) for name, array in run.state.arrays.items() if array is not None}
+    script.arrays = {name: words for name, words in script.arrays.items() if name not in run.state.uncounted}
+    script.directory = run.state.directory
     script.exported = list(run.state.exported)
     script.environment, script.files = run.state.environment, run.state.files
     return script

@@ -147,6 +147,7 @@ class Script:
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
         files: what it wrote, at its end.
+        directory: it is in, at its end, seen from where the text began.
         functions: names that it defines.
         followed: files of these that it runs.
         copies: of files, by the path that each was copied to.
@@ -167,6 +168,7 @@ class Script:
     line: int = 0
     ended: int | None = None
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
     functions: set[str] = dataclasses.field(default_factory=set)
     followed: set[str] = dataclasses.field(default_factory=set)
     copies: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -67,7 +67,7 @@ def unwrapped(
             if not _open(out, name):
                 break
         elif name in _OTHERS and starts is not None:
-            at = next((at for at in range(1, len(out.words)) if starts(out.words[at:])), None)
+            at = next((at for at in range(1, len(out.words)) if _begins(out.words, at, starts)), None)
             if at is None:
                 break
             out.left_out += [" ".join(out.words[:at])]
@@ -75,6 +75,11 @@ def unwrapped(
         else:
             break
     return out
+
+
+def _begins(words: list[str], at: int, starts: Callable[[list[str]], bool]) -> bool:
+    """Whether the program that a wrapper runs begins at ``at``; it may be another wrapper."""
+    return starts(words[at:]) or (words[at] in _VALUED and not words[at - 1].startswith("-"))
 
 
 def _open(out: Unwrapped, name: str) -> bool:
