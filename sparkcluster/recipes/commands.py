@@ -94,7 +94,8 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
         if found is not None:
             out.engines.append(found)
         else:
-            _left(call, plain_.words, out)
+            if not call.silent:
+                _left(call, plain_.words, out)
             if not out.engines and _may_start(plain_.words, importers):
                 out.unclear.append((call.line, _abridged(call.words)))
     used = out.used if any(_is_exec(start) for start in out.engines) else []
@@ -179,7 +180,10 @@ def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[C
             nested = parse(text, outer=script, where=script.where, line=call.line)
             host = _host(call) or call.host
             inside = [
-                dataclasses.replace(each, assumed=(*call.assumed, *each.assumed), host=host) for each in nested.calls
+                dataclasses.replace(
+                    each, assumed=(*call.assumed, *each.assumed), host=host, silent=call.silent or each.silent
+                )
+                for each in nested.calls
             ]
             yield from _everywhere(inside, nested, depth + 1)
 

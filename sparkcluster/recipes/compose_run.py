@@ -47,7 +47,7 @@ def changes(words: list[str], env: Mapping[str, str | None]) -> bool:
 def as_docker_run(
     words: list[str], files: Mapping[str, str | None], variable: Callable[[str], str | None]
 ) -> tuple[list[str], list[str], str] | None:
-    """The words after ``docker run``, notes, and the name of the file; None of another command, or if ``files`` have no Compose file.
+    """The words after ``docker run``, notes, and the name of the file; None if it is not among ``files``.
 
     Raises:
         UsageError: the file has no such service, or it is broken.

@@ -178,6 +178,7 @@ class Command:
             text, environment={name: value for name, value in env.items() if value is not None}, outer=outer,
             where=outer.where, line=outer.line, arguments=arguments, options=options,
         )  # fmt: skip
+        script.calls = [call for call in script.calls if not call.silent]
         missing = {name: None for name, value in env.items() if value is None}
         made = [cls.plain(call.words, {**missing, **call.environment}, script, importer) for call in script.calls]
         at, command = next(((at, each) for at, each in enumerate(made) if each is not None), (0, None))

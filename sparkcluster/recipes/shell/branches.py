@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import builtin, expand, patterns
+from sparkcluster.recipes.shell import builtin, expand, joins, patterns
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of
 
@@ -58,7 +58,7 @@ def _if(run: Evaluator, clauses: list[tuple[list[Node], list[Node]]]) -> Status:
         return run.sequence(body)
     if status is Status.NO:
         return _if(run, rest)
-    return run.either(condition[-1], lambda: run.sequence(body), lambda: _if(run, rest))
+    return joins.either(run, condition[-1], lambda: run.sequence(body), lambda: _if(run, rest))
 
 
 def case(run: Evaluator, node: Node) -> Status:
@@ -79,7 +79,8 @@ def _case(run: Evaluator, node: Node, word: str, items: list[Node]) -> Status:
     decided = builtin.matches(word, [patterns.of_node(run, part) for part in parts])
     body = [child for child in statements(item) if child not in parts]
     if decided is None:
-        return run.either(
+        return joins.either(
+            run,
             node.child_by_field_name("value") or node,
             lambda: run.sequence(body),
             lambda: _case(run, node, word, rest),
@@ -112,10 +113,10 @@ def then(run: Evaluator, status: Status, left: Node, sign: str, right: Callable[
         return status
     asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(_last(left))))
     if sign == "&&" and status is not Status.NO:
-        return run.either(left, right, lambda: Status.MAYBE) if asks else right()
+        return joins.either(run, left, right, lambda: Status.MAYBE) if asks else right()
     if sign == "||" and status is Status.NO:
         return right()
     if sign == "||" and status is not Status.YES:
-        ended = run.either(left, lambda: status, right)
+        ended = joins.either(run, left, lambda: status, right)
         return Status.LIKELY if ended is Status.YES else ended
     return status

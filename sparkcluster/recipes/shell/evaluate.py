@@ -16,16 +16,16 @@ from sparkcluster.recipes.shell.marks import (
     CLOSE,
     OPEN,
     bare_name,
-    is_known,
     is_placeholder,
     mark,
     shown,
     unknown,
     with_brackets,
 )
-from sparkcluster.recipes.shell.script import Assumed, Call, Outside, Script, State, Status, joined
+from sparkcluster.recipes.shell.script import Assumed, Call, Outside, Script, State, Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, written
 from sparkcluster.recipes.shell.syntax import words as command_parts
+from sparkcluster.recipes.shell.wrappers import unwrapped
 
 MAX_DEPTH = 24
 _STATEMENT = 50  # units of the budget
@@ -42,10 +42,11 @@ class Evaluator:
         self.assumed: tuple[Assumed, ...] = ()
         # Of each function that runs: what it made local, as it was.
         self.outside: list[dict[str, Outside]] = []
+        self.silent = False  # whether what runs is in $(…)
         self.unsure = False  # whether words were made of a value whose number of words is unknown
         self.last = Status.YES  # of the last statement, which `$?` and a bare `return` give
         self.substituted = Status.YES  # of the last $(…)
-        self._left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
+        self.left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
         self._within: list[Node] = []
         self._depth = self._words = self._asked = 0
 
@@ -223,61 +224,6 @@ class Evaluator:
             self.ended(node, "exit")
         return status
 
-    def either(self, why: Node, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
-        """Both ways of a condition that the text does not decide."""
-        before, outside, states, ends = self.state, self.assumed, [], []
-        reason = self._reason(why)
-        for holds, way in ((True, yes), (False, no)):
-            self.spend(before.size)
-            self.state = before.copy()
-            self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, holds))
-            ends.append(way())
-            states.append(self.state)
-        self.assumed = outside
-        first, second = states
-        if first.flow == second.flow:
-            self._join(first, second, reason)
-        else:
-            # What ended the loop or the function comes in again behind it; what ended the text does not.
-            self.state, left = (second, first) if first.flow is not None else (first, second)
-            self._left.append((left, reason))
-            if left.flow != "exit":
-                self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, self.state is first))
-        return ends[0] if ends[0] is ends[1] else Status.MAYBE
-
-    def _join(self, first: State, second: State, reason: Assumed) -> None:
-        flow = first.flow
-        self.spend(first.size + second.size)
-        self.state, differing = joined(first, second)
-        self.state.flow = flow
-        for name in differing:
-            given = self.defined(name)
-            self.script.asked[name] = None
-            self.script.undecided[name] = reason
-            if given is not None:
-                self.state.arrays.pop(name, None)
-                self.state.variables[name] = given
-
-    def come_in(self, *flows: str) -> bool:
-        """Join what left a loop or function by ``flows`` in a branch; whether there was such."""
-        found = [(state, reason) for state, reason in self._left if state.flow in flows]
-        self._left = [(state, reason) for state, reason in self._left if state.flow not in flows]
-        for state, reason in found:
-            state.flow = None
-            if self.state.flow is not None:
-                self.state = state
-            else:
-                self._join(self.state, state, reason)
-        return bool(found)
-
-    def _reason(self, node: Node) -> Assumed:
-        """A condition with the variables in it that the text does not tell."""
-        text = written(node).partition("\n")[0]
-        names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|(\w+))", text))
-        names_ = tuple(name for name in names if (value := self.value(name)) is None or not is_known(value))
-        self.script.asked |= dict.fromkeys(names_)
-        return Assumed(self.line(node), " ".join(shown(text).split()), names_)
-
     def pipeline(self, node: Node) -> Status:
         """``A | B``: each in a shell of its own; its status is that of the last, or of all with ``pipefail``."""
         ends = [self.subshell(child) for child in statements(node)]
@@ -292,12 +238,12 @@ class Evaluator:
 
     def subshell(self, node: Node) -> Status:
         """``( … )``, or a part of a pipeline."""
-        before, self.state, left = self.state, self.state.copy(), len(self._left)
+        before, self.state, left = self.state, self.state.copy(), len(self.left)
         status = self.sequence(statements(node)) if node.type == "subshell" else self.run(node)
         before.files = self.state.files  # what it wrote stays
         self.state = before
-        if self._left[left:]:  # it may have ended before
-            del self._left[left:]
+        if self.left[left:]:  # it may have ended before
+            del self.left[left:]
             return Status.MAYBE
         return status
 
@@ -390,6 +336,7 @@ class Evaluator:
                 document=found.name,
                 target=None if found.stdin is None or found.target is None else self.state.path(found.target),
                 background=self._background(),
+                silent=self.silent and unwrapped(words, {}).words[1:2] != ["run"],
                 assumed=self.assumed,
                 within=tuple(self._within),
             )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import posixpath
 import re
-import shlex
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, operators
+from sparkcluster.recipes.shell import arithmetic, arrays, operators, substitutions
 from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
@@ -119,7 +117,7 @@ def _put(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> None:
         with run.deeper(node):
             _expansion(run, node, out, quoted=quoted)
     elif kind == "command_substitution":
-        value = _substituted(run, node)
+        value = substitutions.printed(run, node)
         out.add(value) if quoted else out.split(value)
     else:
         out.add(_constant(run, node))
@@ -285,11 +283,8 @@ def _cut(run: Evaluator, part: _Parameter, values: list[str]) -> list[str]:
 def _scalar(run: Evaluator, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
     """The value, and whether it is split into words where it stands unquoted."""
     name, node = part.name, part.node
-    if part.inside == "?":
-        return "0" if run.last is Status.YES else run.undecided("$?", node), True
-    if part.inside == "#":
-        run.script.asked |= {} if run.state.arguments else {"1": None}
-        return mark("@") if run.state.arguments is None else str(len(run.state.arguments)), True
+    if part.inside in {"?", "#"}:
+        return _special(run, part), True
     if part.sign == "!":
         name = run.value(name) or ""
         if not re.fullmatch(r"\w+", name):
@@ -307,6 +302,14 @@ def _scalar(run: Evaluator, part: _Parameter, *, quoted: bool) -> tuple[str, boo
     if part.sign == "#":
         return str(len(value)) if value is not None and is_known(value) else mark(name), True
     return _operated(run, name, value, part, quoted=quoted)
+
+
+def _special(run: Evaluator, part: _Parameter) -> str:
+    """``$?`` and ``$#``."""
+    if part.inside == "?":
+        return "0" if run.last is Status.YES else run.undecided("$?", part.node)
+    run.script.asked |= {} if run.state.arguments else {"1": None}
+    return mark("@") if run.state.arguments is None else str(len(run.state.arguments))
 
 
 def _operated(run: Evaluator, name: str, value: str | None, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
@@ -362,59 +365,3 @@ def _strings(node: Node) -> list[Node]:
     if node.type == "string":
         return [node]
     return [found for child in node.children for found in _strings(child)] if node.type.startswith("command") else []
-
-
-def _substituted(run: Evaluator, node: Node) -> str:
-    """What ``$(…)`` prints, where that is nothing but text of the script."""
-    inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node).strip())).strip()
-    children = list(statements(node))
-    run.substituted = Status.NO if inner == "false" else Status.MAYBE
-    printed = "" if not children else None
-    if len(children) == 1 and children[0].type == "redirected_statement":
-        body = children[0].child_by_field_name("body")
-        document = run.here_document_of(children[0])
-        if body is not None and document is not None and text_of(body) == "cat":
-            printed = document
-    elif len(children) == 1 and children[0].type == "pipeline":
-        printed = _words_of_file(run, children[0])
-    elif len(children) == 1 and children[0].type == "command":
-        words = run.words(list(statements(children[0])))
-        if words[:2] == ["docker", "run"]:
-            run.call(node, words)
-        printed = _printed(run, words) if all(map(is_known, words)) else None
-    if printed is None:
-        return mark(f"({inner})")
-    run.substituted = Status.YES
-    return printed.rstrip("\n")
-
-
-def _words_of_file(run: Evaluator, node: Node) -> str | None:
-    """What ``cat FILE | xargs`` prints of a file of the text, or ``grep -v '^#' FILE | xargs``; None of another."""
-    parts = list(statements(node))
-    if len(parts) != 2 or any(part.type != "command" for part in parts) or text_of(parts[1]).split() != ["xargs"]:
-        return None
-    words = run.words(list(statements(parts[0])))
-    content = run.state.files.get(run.state.path(words[-1])) if all(map(is_known, words)) else None
-    if content is None or not (words[:-1] == ["cat"] or words[:-1] == ["grep", "-v", "^#"]):
-        return None
-    lines = [line for line in content.splitlines() if words[0] == "cat" or not line.startswith("#")]
-    try:
-        return " ".join(shlex.split("\n".join(lines)))
-    except ValueError:
-        return None
-
-
-# What commands print on every Spark: https://docs.nvidia.com/dgx/dgx-spark/hardware.html (Arm, Linux)
-_ON_SPARKS = {"uname -m": "aarch64", "arch": "aarch64", "uname": "Linux", "uname -s": "Linux"}
-
-
-def _printed(run: Evaluator, words: list[str]) -> str | None:
-    if " ".join(words) in _ON_SPARKS:
-        return _ON_SPARKS[" ".join(words)]
-    if words[:1] == ["echo"] and words[1:2] != ["-e"]:
-        return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:])
-    if len(words) != 2:
-        return None
-    path = words[1].rstrip("/") or "/"
-    known = {"basename": posixpath.basename(path) or words[1][:1], "dirname": posixpath.dirname(path) or "."}
-    return known.get(words[0], run.state.files.get(run.state.path(words[1])) if words[0] == "cat" else None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import expand
+from sparkcluster.recipes.shell import expand, joins
 from sparkcluster.recipes.shell.marks import is_known
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of
@@ -39,13 +39,13 @@ def _until(run: Evaluator, node: Node) -> Status:
         if status is Status.NO:
             return _over(run, ended)
         if status is not Status.YES:
-            run.either(condition[-1], lambda: run.sequence(inside), lambda: Status.YES)
-            run.come_in("continue")
+            joins.either(run, condition[-1], lambda: run.sequence(inside), lambda: Status.YES)
+            joins.come_in(run, "continue")
             return _over(run, Status.MAYBE)
         run.spend(run.state.size)
         before = run.state.copy()
         ended = run.sequence(inside)
-        run.come_in("continue")
+        joins.come_in(run, "continue")
         if run.state.flow == "continue":
             run.state.flow = None
         if run.state == before:  # it goes on like this until a branch ends it
@@ -59,7 +59,7 @@ def _over(run: Evaluator, status: Status) -> Status:
     """Behind the loop, whose body last gave ``status``, where what broke out of it comes in again."""
     if run.state.flow == "break":
         run.state.flow, status = None, Status.YES
-    return Status.MAYBE if run.come_in("break") and status is not Status.YES else status
+    return Status.MAYBE if joins.come_in(run, "break") and status is not Status.YES else status
 
 
 def over(run: Evaluator, node: Node) -> Status:
@@ -90,7 +90,7 @@ def _over_words(run: Evaluator, node: Node) -> Status:
     for word in values:
         run.assign(name, word)
         status = run.sequence(inside)
-        run.come_in("continue")
+        joins.come_in(run, "continue")
         if run.state.flow == "continue":
             run.state.flow = None
         if run.state.flow is not None:
@@ -99,6 +99,6 @@ def _over_words(run: Evaluator, node: Node) -> Status:
 
 
 def _perhaps(run: Evaluator, node: Node, inside: list[Node]) -> Status:
-    run.either(node, lambda: run.sequence(inside), lambda: Status.YES)
-    run.come_in("continue")
+    joins.either(run, node, lambda: run.sequence(inside), lambda: Status.YES)
+    joins.come_in(run, "continue")
     return _over(run, Status.MAYBE)

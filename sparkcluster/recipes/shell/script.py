@@ -84,6 +84,7 @@ class Call:
         target: the file that it writes one to.
         host: the machine on which ssh runs it.
         background: whether the shell goes on without waiting for it.
+        silent: whether it is in ``$(…)``, where it prints something.
         assumed: conditions under which it runs.
         within: the statements that it is a part of, from the outermost on.
     """
@@ -96,6 +97,7 @@ class Call:
     target: str | None = None
     host: str = ""
     background: bool = False
+    silent: bool = False
     assumed: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
 
@@ -176,8 +178,8 @@ class Script:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of each call."""
-        return [call.words for call in self.calls]
+        """The words of each call that is not for what it prints."""
+        return [call.words for call in self.calls if not call.silent]
 
 
 @dataclasses.dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
+from sparkcluster.recipes.shell import joins
 from sparkcluster.recipes.shell.marks import shown
 from sparkcluster.recipes.shell.script import Outside, Status, with_options
 from sparkcluster.recipes.shell.syntax import statements, tree
@@ -67,26 +68,20 @@ def _follow(evaluator: Evaluator, key: str) -> None:
 
 def program(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None) -> Program | None:
     """What a command runs of the text: a file that it wrote, or a here-document that a shell reads; else None."""
-    files = evaluator.state.files
+    files, key = evaluator.state.files, evaluator.state.path(name)
     if "/" not in name:
-        name = next((file for file in files if file.endswith(f"/bin/{name}")), name)
-    if "/" in name and (key := evaluator.state.path(name)) in files:
-        options = interpreted(files[key] or "")
-        if options is None:
-            return None
-        _follow(evaluator, key)
-        return Program(content(evaluator, key), rest, options)
-    if name.rpartition("/")[2] not in SHELLS:
+        key = next((file for file in files if file.endswith(f"/bin/{name}")), "")
+    arguments, options = rest, interpreted(files.get(key) or "")
+    if key not in files and name.rpartition("/")[2] in SHELLS:
+        shell = invocation(rest)
+        if stdin is not None and not shell.is_command and (not shell.operands or shell.reads_stdin):
+            return Program(stdin, shell.operands, shell.options)
+        key = evaluator.state.path(shell.operands[0]) if shell.operands and not shell.is_command else ""
+        arguments, options = shell.operands[1:], shell.options
+    if key not in files or options is None:
         return None
-    shell = invocation(rest)
-    if shell.is_command:
-        return None
-    if stdin is not None and (not shell.operands or shell.reads_stdin):
-        return Program(stdin, shell.operands, shell.options)
-    if shell.operands and (key := evaluator.state.path(shell.operands[0])) in files:
-        _follow(evaluator, key)
-        return Program(content(evaluator, key), shell.operands[1:], shell.options)
-    return None
+    _follow(evaluator, key)
+    return Program(content(evaluator, key), arguments, options)
 
 
 def is_program(evaluator: Evaluator, words: list[str]) -> bool:
@@ -155,7 +150,7 @@ def called(
             status = evaluator.run(body)
         if evaluator.state.flow == "return":
             evaluator.state.flow = None
-        if evaluator.come_in("return"):
+        if joins.come_in(evaluator, "return"):
             status = Status.MAYBE
     evaluator.state.arguments = outside
     return status
@@ -163,7 +158,7 @@ def called(
 
 @contextlib.contextmanager
 def before(evaluator: Evaluator, node: Node, assigned: list[tuple[str, str]]) -> Iterator[None]:
-    """A function or a text with ``NAME=value`` in front of it: this, and what it declares ``local``, is over with it."""
+    """A function or a text with ``NAME=value`` in front: this, and what it declares ``local``, is over with it."""
     state = evaluator.state
     exported = dict(state.exported)
     evaluator.outside.append(

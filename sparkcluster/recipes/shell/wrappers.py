@@ -84,32 +84,37 @@ def _begins(words: list[str], at: int, starts: Callable[[list[str]], bool]) -> b
 
 def _open(out: Unwrapped, name: str) -> bool:
     """Take the wrapper ``name`` with its options off; whether it runs what follows."""
-    at, kept, all_kept = 1, set[str](), name != "sudo"
+    options, words = _options(out.words[1:], name)
+    flags = {flag for flag, _ in options}
+    if (name == "command" and flags & {"-v", "-V"}) or (name == "env" and flags & {"-S", "--split-string"}):
+        return False
     env = dict(out.env)
-    while at < len(out.words) and out.words[at].startswith("-"):
-        word = out.words[at]
-        at += 1
-        if word == "--":
-            break
-        flag, equals, value = word.partition("=")
-        if not equals and flag in _VALUED[name]:
-            value, at = "".join(out.words[at : at + 1]), at + 1
-        elif name in {"env", "sudo"} and re.match(r"-[uCg].", word):
-            flag, value = word[:2], word[2:]
-        if name == "command" and flag in {"-v", "-V"}:
-            return False
-        if name == "env" and (flag.startswith("-S") or flag == "--split-string"):
-            return False
-        if (name == "env" and flag in {"-", "-i", "--ignore-environment"}) or (name == "exec" and flag == "-c"):
-            env.clear()
-        elif name == "env" and flag in {"-u", "--unset"}:
-            env.pop(value, None)
-        elif name == "sudo" and flag == "--preserve-env" and equals:
-            kept.update(value.split(","))
-        elif name == "sudo" and (flag == "--preserve-env" or re.fullmatch(r"-[A-Zbknins]*E[A-Zbknis]*", flag)):
-            all_kept = True
-    if not all_kept:
-        out.lost += [each for each in env if each not in kept]
-        env = {each: value for each, value in env.items() if each in kept}
-    out.words, out.env = out.words[at:], env
+    if (name == "env" and flags & {"-", "-i", "--ignore-environment"}) or (name == "exec" and "-c" in flags):
+        env.clear()
+    if name == "env":
+        env = {each: value for each, value in env.items() if not {("-u", each), ("--unset", each)} & {*options}}
+    if name == "sudo" and not any(re.fullmatch(r"-[A-Za-z]*E[A-Za-z]*", flag) for flag in flags):
+        listed = [value for flag, value in options if flag == "--preserve-env"]
+        kept = {each for value in listed for each in value.split(",")}
+        if "" not in listed:
+            out.lost += [each for each in env if each not in kept]
+            env = {each: value for each, value in env.items() if each in kept}
+    out.words, out.env = words, env
     return True
+
+
+def _options(words: list[str], name: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """The options of the wrapper ``name`` with their values, and what it runs."""
+    out: list[tuple[str, str]] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        flag, equals, value = words[at].partition("=")
+        at += 1
+        if flag == "--":
+            break
+        if not equals and flag in _VALUED[name]:
+            value, at = "".join(words[at : at + 1]), at + 1
+        elif flag[:2] in _VALUED[name] | {"-S"} and not flag.startswith("--"):
+            flag, value = flag[:2], words[at - 1][2:]
+        out.append((flag, value))
+    return out, words[at:]

@@ -182,7 +182,7 @@ IMAGE = "docker run a/b:1 vllm serve org/"
         (f"case b in\na) cat <<EOF\nhi\nEOF;;\nb) {IMAGE}m;;\nesac", 2, "the here-document EOF is not closed", "alone on"),
         (f"cat <<EOF\n{IMAGE}a\n{IMAGE}b", 1, "the here-document EOF is not closed", "alone on"),
         (f"M=a`echo b`c\n{IMAGE}$M", 1, "M depends on", "M=VALUE"),
-        (f"export V={{a,b}}\ndocker run -e V=$V a/b:1 vllm serve org/m", 1, "V depends on", "V=VALUE"),
+        ("export V={a,b}\ndocker run -e V=$V a/b:1 vllm serve org/m", 1, "V depends on", "V=VALUE"),
         (f"read -p 'Seed? ' S\n{IMAGE}m --seed $S", 1, "S depends on `read", "S=VALUE"),
         (f"xargs vllm serve org/x\n{IMAGE}m", 1, "may start an engine too", "of its own"),
         (f"$RUN\n{IMAGE}m", 1, "may start an engine too", "of its own"),
