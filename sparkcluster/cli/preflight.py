@@ -47,26 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every node; exit 1 where a finding would stop ``up``."""
-    from sparkcluster import output_file
-
-    if args.fix and (args.json or args.json_lines):
-        from sparkcluster.errors import UsageError
-
-        raise UsageError(
-            "--fix has no JSON of its own",
-            hint="each finding has its step: sparkcluster setup INVENTORY --only STEP --json",
-        )
-    if args.junit:
-        from sparkcluster.cli import junit
-
-        output_file.check_path(args.junit, "--junit", "preflight.xml")
-    if args.bundle:
-        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
-    if args.ignore:
-        from sparkcluster.checks.pages import find
-
-        for code in args.ignore:
-            find(code)
+    _check_flags(args)
     with reporting(args) as (fleet, spec, report):
         if (args.deep or args.bundle) and spec.inventory.runtime.kind == "docker":
             consent.ask(spec, report, yes=args.yes)
@@ -81,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
             gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
             bundle.write(args.bundle, found, gathered)
     if args.junit:
+        from sparkcluster import output_file
+        from sparkcluster.cli import junit
+
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
     if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
@@ -89,6 +73,28 @@ def run(args: argparse.Namespace) -> int:
     if args.fix:
         return _fix(args, found)
     return 0 if found.ok else 1
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Raise UsageError for flags that cannot be together, files that cannot be written, and unknown codes."""
+    from sparkcluster import output_file
+
+    if args.fix and (args.json or args.json_lines):
+        from sparkcluster.errors import UsageError
+
+        raise UsageError(
+            "--fix has no JSON of its own",
+            hint="each finding has its step: sparkcluster setup INVENTORY --only STEP --json",
+        )
+    if args.junit:
+        output_file.check_path(args.junit, "--junit", "preflight.xml")
+    if args.bundle:
+        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
+    if args.ignore:
+        from sparkcluster.checks.pages import find
+
+        for code in args.ignore:
+            find(code)
 
 
 def _fix(args: argparse.Namespace, found: Preflight) -> int:
