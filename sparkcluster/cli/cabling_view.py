@@ -49,8 +49,9 @@ def _labels(cabling: Cabling, proposal: Proposal | None) -> dict[int, str]:
     found = {}
     for position, segment in enumerate(cabling.segments):
         ends = " to ".join(f"{port.node} {port.name}" for port in segment.ports)
+        name = f"cable from {ends}" if segment.kind == "cable" else f"switch {position + 1}"
         subnets = [str(rail.subnet) for rail in proposal.rails if rail.segment == segment] if proposal else []
-        found[position] = " ".join([f"cable from {ends}" if segment.kind == "cable" else f"switch {position + 1}", *subnets])
+        found[position] = " ".join([name, *subnets])
     return found
 
 

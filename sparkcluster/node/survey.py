@@ -14,11 +14,12 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
 from sparkcluster.node.readings import Readings, clean
+from sparkcluster.node.shared import LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _TEXT_BYTES, _FILE_BYTES = 1 << 16, 1 << 20
@@ -64,13 +65,13 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
 
     Args:
         request: hf_home and state_dir; files (paths, whose last part may be a pattern), sysctls and packages whose
-            state is wanted; look_for (IPv4 addresses of other nodes' rails); cluster_label (of containers that belong
-            to a cluster).
+            state is wanted; held (whether the packages that apt holds are wanted, which takes apt up to a second);
+            look_for (IPv4 addresses of other nodes' rails).
         machine: the node.
     """
     machine = machine or Machine()
     facts: Dict[str, Any] = clean(machine.identity())
-    home, label = facts["home"], str(request.get("cluster_label") or "")
+    home = facts["home"]
     facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
     state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
@@ -84,21 +85,21 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "interfaces": lambda: network.interfaces(machine),
         "neighbours": lambda: neighbours.neighbours(machine, value("interfaces"), request.get("look_for") or ()),
         "engine": lambda: container_facts.docker(machine),
-        "containers": lambda: ranks.containers(machine, label) if label else [],
+        "containers": lambda: ranks.containers(machine, LABEL_CLUSTER),
         "processes": lambda: ranks.processes(machine, state_dir),
-        "root": lambda: _root(machine, paths, facts["uid"], label, value),
+        "root": lambda: _root(machine, paths, facts["uid"], value),
         "host_keys": lambda: _host_keys(machine),
         "machine": lambda: hashlib.sha256(machine.text("/etc/machine-id").strip().encode()).hexdigest(),
         "foreign": lambda: foreign(machine, hf_home, facts["uid"]),
         "hf_home_owner": lambda: _owner(os.stat(machine.at(hf_home)).st_uid),
         "sysctls": lambda: _sysctls(machine, request.get("sysctls") or ()),
         "packages": lambda: _packages(machine, request.get("packages") or ()),
-        "held": lambda: _held(machine),
         "default_target": lambda: _default_target(machine),
         "clock": lambda: _clock(machine),
         "journal": lambda: [
             each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
         ],
+        "held": lambda: _held(machine) if request.get("held") or "hold" in _kinds(value("journal")) else [],
     }
     for key, reader in readers.items():
         readings.start(key, reader)
@@ -142,7 +143,7 @@ def _paths(machine: Machine, wanted: List[str]) -> List[str]:
 
 
 def _root(
-    machine: Machine, paths: List[str], uid: int, label: str, value: Callable[[str], Any]
+    machine: Machine, paths: List[str], uid: int, value: Callable[[str], Any]
 ) -> Tuple[str, Dict[str, Any], List[str]]:
     """How this user becomes root, the state of each file, and containers of a cluster that only root sees."""
     files: Dict[str, Any] = {}
@@ -157,7 +158,7 @@ def _root(
     files.update({path: {"unread": "permission denied"} for path in denied})
     if uid == 0:
         return "root", files, []
-    label = label if _unread(value("engine")) else ""
+    label = LABEL_CLUSTER if _unread(value("engine")) else ""
     try:
         exit_code, output = machine.run(["sudo", "-n", "--", "sh", "-c", _ROOT, "sh", label, *denied])
     except Unreadable as error:
@@ -172,11 +173,14 @@ def _root(
 
 def _file(machine: Machine, path: str) -> Dict[str, Any]:
     handle = os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb", buffering=0) as file:
+    try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             return {"unread": "not a regular file"}
-        return _state(stat.S_IMODE(found.st_mode), _owner(found.st_uid), file.read(_FILE_BYTES + 1) or b"")
+        with open(handle, "rb", closefd=False) as file:
+            return _state(stat.S_IMODE(found.st_mode), _owner(found.st_uid), file.read(_FILE_BYTES + 1))
+    finally:
+        os.close(handle)
 
 
 def _told(line: str) -> Dict[str, Any]:
@@ -284,6 +288,10 @@ def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]
         if not set(name) & set("*?["):
             found.setdefault(name, None)
     return dict(list(found.items())[:_MOST])
+
+
+def _kinds(entries: Any) -> Set[str]:
+    return {each["kind"] for each in entries} if isinstance(entries, list) else set()
 
 
 def _held(machine: Machine) -> List[str]:

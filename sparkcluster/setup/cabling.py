@@ -153,8 +153,8 @@ def _components(keys: Sequence[Key], pairs: Iterable[tuple[Key, Key]]) -> list[s
 def _by_subnet(surveys: Mapping[str, Survey], cabled: Sequence[Port], heard: list[set[Key]]) -> list[set[Key]]:
     """``heard``, with each port that neither hears nor is heard put where its subnets are.
 
-    Of ports in one subnet that have the same address, some are not connected: those stay alone, and so do those whose
-    subnet is in several places.
+    Of ports in one subnet that have the same address, some are not connected: those stay alone. So do those whose
+    subnet is in several places, or on another port of their node.
     """
     foreign = foreign_subnets(surveys)
     addresses = {port.key: [each for twin in port.twins for each in rail_addresses(twin, foreign)] for port in cabled}
@@ -165,10 +165,12 @@ def _by_subnet(surveys: Mapping[str, Survey], cabled: Sequence[Port], heard: lis
             members[network][key].append(address)
     places = {key: number for number, keys in enumerate(heard) for key in keys}
     pairs: list[tuple[Key, Key]] = []
-    for ports in members.values():
+    for everyone in members.values():
+        nodes = Counter(node for node, _ in everyone)
+        ports = {key: own for key, own in everyone.items() if nodes[key[0]] == 1 or key not in alone}
         counts = Counter(itertools.chain.from_iterable(ports.values()))
         elsewhere = {places[key] for key in ports if key not in alone}
-        if max(counts.values()) > 1 or len(elsewhere) > 1:
+        if not ports or max(counts.values()) > 1 or len(elsewhere) > 1:
             continue
         pairs += [(one, other) for one, other in itertools.combinations(ports, 2) if one[0] != other[0]]
     pairs += [(first, key) for keys in heard for first in [min(keys)] for key in keys]

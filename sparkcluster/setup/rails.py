@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
@@ -30,6 +29,7 @@ FILES = "/etc/netplan/*.yaml"
 FIRST = 11
 """Host number of the first node, as in NVIDIA's guides."""
 _PREFIXES = range(8, 31)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"/etc/netplan/[^/\s]+\.yaml")
 
 Address = IPv4Interface
@@ -94,15 +94,16 @@ def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[st
 
     In a subnet that was there before, a node without address gets the lowest free number from 11 on.
     """
-    foreign = foreign_subnets(surveys)
     slots = list(_slots(cabling))
     for slot in slots:
-        _keep(slot, slots, cabling, foreign)
-    taken = [*foreign, *_elsewhere(cabling, surveys), *(slot.subnet for slot in slots if slot.subnet)]
+        _keep(slot, slots, cabling, surveys)
     fresh = [slot for slot in slots if slot.subnet is None]
-    unused = netplan.unused(taken)
+    elsewhere = [*foreign_subnets(surveys), *_loose(cabling, surveys), *_heard(surveys)]
     for slot in fresh:
-        slot.subnet = next(unused, None)
+        taken = [other.subnet for other in slots if other.subnet is not None]
+        its_own = [*foreign_subnets({node: surveys[node] for node in slot.ends}), *_loose(cabling, slot.ends)]
+        # What other nodes say of themselves may take all subnets, but not from these.
+        slot.subnet = next(netplan.unused([*taken, *elsewhere]), None) or next(netplan.unused([*taken, *its_own]), None)
     troubles = [_no_subnet(slot.segment) for slot in fresh if slot.subnet is None]
     slots = [slot for slot in slots if slot.subnet is not None]
     _count(slots, surveys, {name: place for place, name in enumerate(dict.fromkeys([*order, *cabling.nodes]), FIRST)})
@@ -121,7 +122,7 @@ def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[st
         if odd is not None:
             troubles.append(_odd_name(node, odd))
             continue
-        texts[node] = netplan.text(own)
+        texts[node] = netplan.text({**own, **_idle(surveys[node], own)})
         files = _set_by(surveys[node], own, texts[node])
         if files and _is_live(surveys[node], own):
             unchanged[node] = files
@@ -156,23 +157,15 @@ def _halves(port: Port) -> dict[int, Interface]:
     return {int(second): twin}
 
 
-def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, foreign: Sequence[IPv4Network]) -> None:
+def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mapping[str, Survey]) -> None:
     """Keep the subnet that most ends have, of those that no other interface of its nodes has, and its addresses."""
-    avoided = [
-        other.subnet
-        for other in slots
-        if other.subnet is not None and set(other.segment.nodes) & set(slot.segment.nodes)
-    ]
-    avoided += [
-        address.network
-        for loose in cabling.loose
-        if loose.port.node in slot.ends
-        for twin in loose.port.twins
-        for address in twin.ipv4()
-    ]
+    foreign = foreign_subnets({node: surveys[node] for node in slot.ends})
+    nodes = set(slot.segment.nodes)
+    avoided = [other.subnet for other in slots if other.subnet is not None and nodes & set(other.segment.nodes)]
+    avoided += _loose(cabling, slot.ends)
     counts: Counter[IPv4Network] = Counter()
     for twin in slot.ends.values():
-        counts.update({network for network, _ in rail_addresses(twin, foreign)})
+        counts.update(list(dict.fromkeys(network for network, _ in rail_addresses(twin, foreign))))
     for subnet, _ in counts.most_common():  # of several that are equally frequent that of the first node
         room = subnet.num_addresses - 2 >= len(slot.ends)
         if subnet.prefixlen in _PREFIXES and room and not any(subnet.overlaps(other) for other in avoided):
@@ -184,22 +177,23 @@ def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, foreign: Sequen
             return
 
 
-def _elsewhere(cabling: Cabling, surveys: Mapping[str, Survey]) -> Iterator[IPv4Network]:
-    """Subnets of ports whose other end is unknown, and addresses of machines that are none of the nodes."""
-    for loose in cabling.loose:
-        for twin in loose.port.twins:
-            yield from (address.network for address in twin.ipv4())
-    own = {str(address.ip) for survey in surveys.values() for address in _all_addresses(survey)}
+def _loose(cabling: Cabling, nodes: Container[str]) -> list[IPv4Network]:
+    """Subnets of the ports of ``nodes`` whose other end is unknown."""
+    twins = [twin for loose in cabling.loose if loose.port.node in nodes for twin in loose.port.twins]
+    return [address.network for twin in twins for address in twin.ipv4()]
+
+
+def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Network]:
+    """IPv4 addresses of machines that are none of the nodes."""
+    own = {
+        address.ip for survey in surveys.values() for each in read(survey.interfaces) or () for address in each.ipv4()
+    }
     for survey in surveys.values():
         for neighbour in survey.neighbours:
-            if neighbour.address not in own:
-                with contextlib.suppress(ValueError):
-                    yield IPv4Network(neighbour.address or "")
-
-
-def _all_addresses(survey: Survey) -> Iterator[Address]:
-    for interface in read(survey.interfaces) or ():
-        yield from interface.ipv4()
+            with contextlib.suppress(ValueError):
+                address = IPv4Address(neighbour.address or "")
+                if address not in own:
+                    yield IPv4Network(address)
 
 
 # --------------------------------------------------------------------------------------------------- numbers
@@ -211,21 +205,19 @@ def _count(slots: Sequence[_Slot], surveys: Mapping[str, Survey], numbers: Mappi
     That is one number for all twins of a node, where the subnets have room for it.
     """
     used = {address.ip for slot in slots for address in slot.addresses.values()}
-    for survey in surveys.values():
-        for neighbour in survey.neighbours:
-            with contextlib.suppress(ValueError):
-                used.add(IPv4Address(neighbour.address or ""))
+    heard = {network.network_address for network in _heard(surveys)}
     for node in dict.fromkeys(node for slot in slots for node in slot.ends):
         missing = [slot for slot in slots if node in slot.ends and node not in slot.addresses]
         for slot in missing:
             if not slot.kept and slot.fits(numbers[node], used):
                 slot.number(node, numbers[node])
         kept = [slot for slot in missing if node not in slot.addresses]
-        common = next((number for number in range(FIRST, 255) if all(slot.fits(number, used) for slot in kept)), None)
+        taken = used | heard
+        common = [number for number in range(FIRST, 255) if all(slot.fits(number, taken) for slot in kept)]
         for slot in kept:
-            candidates = itertools.chain([common] if common else [], range(FIRST, 255), range(1, FIRST))
-            number = next((number for number in candidates if slot.fits(number, used)), None)
-            if number is not None:
+            lowest = [number for number in [*range(FIRST, 255), *range(1, FIRST)] if slot.fits(number, used)]
+            free = [number for number in lowest if slot.fits(number, taken)]
+            for number in [*common, *free, *lowest][:1]:
                 slot.number(node, number)
         used |= {slot.addresses[node].ip for slot in missing if node in slot.addresses}
 
@@ -244,7 +236,8 @@ def _is_live(survey: Survey, wanted: Mapping[str, Address]) -> bool:
 def _set_by(survey: Survey, wanted: Mapping[str, Address], text: str) -> tuple[str, ...]:
     """The netplan files that set the addresses and the MTU; none where they do not, or cannot be read.
 
-    Of a file that only root may read the journal of ``setup`` says what it wrote.
+    Of a file that only root may read the journal of ``setup`` tells that it wrote it. What it wrote may differ: it has
+    the addresses of a port, too, whose cable is out now.
     """
     digest = hashlib.sha256(text.encode()).hexdigest()
     state = survey.files.get(NETPLAN)
@@ -252,7 +245,7 @@ def _set_by(survey: Survey, wanted: Mapping[str, Address], text: str) -> tuple[s
         return (NETPLAN,)
     if state is not None and state.unread is not None:
         written = [entry.after for entry in survey.journal if entry.root and entry.target == NETPLAN]
-        if written[-1:] == [digest]:
+        if written and _DIGEST.fullmatch(written[-1]):
             return (NETPLAN,)
     found: dict[str, str] = {}
     sizes: set[str] = set()
@@ -262,6 +255,20 @@ def _set_by(survey: Survey, wanted: Mapping[str, Address], text: str) -> tuple[s
         if name in wanted and settings.get("mtu") == MTU:
             sizes.add(name)
     return tuple(sorted(set(found.values()))) if set(wanted) == set(found) == sizes else ()
+
+
+def _idle(survey: Survey, wanted: Mapping[str, Address]) -> dict[str, Address]:
+    """What the file sets now of QSFP ports that are on no rail: their cable may be out, or its other end off."""
+    names = {each.name for each in read(survey.interfaces) or () if each.driver == DRIVER} - set(wanted)
+    found: dict[str, Address] = {}
+    for path, name, settings in _ethernets(survey):
+        for text in _addresses(settings)[:1] if path == NETPLAN and name in names and netplan.is_plain(name) else ():
+            with contextlib.suppress(ValueError):
+                address = Address(text)
+                others = [*wanted.values(), *found.values()]
+                if not any(address.network.overlaps(other.network) for other in others):
+                    found[name] = address
+    return found
 
 
 def _contradicting(node: str, survey: Survey, wanted: Mapping[str, Address]) -> Iterator[Trouble]:

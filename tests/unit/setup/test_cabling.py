@@ -195,6 +195,13 @@ def test_pairs_with_the_same_addresses_are_not_taken_for_one_network():
     assert [fabric.nodes for fabric in cabling(parsed(found)).fabrics] == [("a", "b"), ("c", "d")]
 
 
+def test_a_port_whose_subnet_is_in_two_places_stays_alone():
+    addresses = {node: {TWINS["p1"][0]: f"192.168.177.{number}/24"} for number, node in enumerate("abcde", 11)}
+    segments = [[("a", "p1"), ("b", "p1")], [("c", "p1"), ("d", "p1")], [("e", "p1")]]
+    found = documents(segments, addresses=addresses)
+    assert [str(each.port) for each in cabling(parsed(found)).loose] == ["p1 of e"]
+
+
 def test_a_new_one_on_a_switch_joins_those_that_it_hears():
     found = documents([[(node, "p1") for node in "abcde"]], addresses=RAILS)
     found["e"]["neighbours"] = [
@@ -271,6 +278,17 @@ def test_what_a_port_hears_of_its_own_machine_is_no_cable():
     ]
     result = cabling(parsed(found))
     assert [each.seen for each in result.loose] == [(), ()]
+    found = documents(TWO)
+    found["a"]["neighbours"].append({"interface": TWINS["p0"][0], "mac": mac(0, TWINS["p1"][0])})
+    assert [fabric.kind for fabric in cabling(parsed(found)).fabrics] == ["two cables"]
+
+
+@pytest.mark.parametrize("label", ["p0\x1b[2J", "", None, "pf0vf0", "p0" * 500])
+def test_a_port_that_its_driver_names_oddly_is_told_by_its_interface(label):
+    found = documents(ONE)
+    for interface in found["b"]["interfaces"]:
+        interface["phys_port_name"] = label
+    assert ends(cabling(parsed(found))) == [[("a", "p1"), ("b", "p1")]]
 
 
 def test_ten_thousand_neighbours_are_no_survey():

@@ -179,8 +179,30 @@ def test_what_only_root_may_read_is_known_by_the_journal():
     assert not proposed(parsed(found)).satisfied("a")
     found["a"]["journal"] = [entry]
     assert proposed(parsed(found)).satisfied("a")
+    found["a"]["journal"] = [{**entry, "root": False}]
+    assert not proposed(parsed(found)).satisfied("a")
     found["a"]["journal"] = [entry, {**entry, "number": 2, "after": "absent"}]
     assert not proposed(parsed(found)).satisfied("a")
+
+
+def test_while_a_node_of_a_ring_is_off_the_addresses_towards_it_stay():
+    before = sparks(RING)
+    written = proposed(before)
+    given_ = {node: {name: str(each) for name, each in own.items()} for node, own in written.addresses.items()}
+    found = documents(RING, addresses=given_, mtu=9000)
+    del found["b"]
+    for node, port_ in (("a", "p1"), ("c", "p0")):
+        found[node]["files"] = files(written.texts[node])
+        for interface in found[node]["interfaces"]:
+            if interface["name"] in TWINS[port_]:
+                interface.update(carrier=False, operstate="down", addresses=[])
+    found["a"]["neighbours"] = [{"interface": TWINS["p0"][0], "mac": mac(2, TWINS["p1"][0])}]
+    result = proposed(parsed(found))
+    assert set(result.unchanged) == {"a", "c"}
+    next(each for each in found["a"]["interfaces"] if each["name"] in TWINS["p0"])["mtu"] = 1500
+    changed = proposed(parsed(found))
+    assert not changed.satisfied("a")
+    assert yaml.safe_load(changed.texts["a"]) == yaml.safe_load(written.texts["a"])
 
 
 def test_what_other_files_set_up_is_left():
@@ -198,6 +220,7 @@ def test_a_file_that_adds_another_address_is_named():
     found = documents(ONE)
     other = "network: {ethernets: {enp1s0f1np1: {addresses: [10.1.1.1/24: {label: x}]}}}"
     found["a"]["files"] = files(None, **{"/etc/netplan/50-mine.yaml": other})
+    found["b"]["files"] = files(other)
     (trouble,) = proposed(parsed(found)).troubles
     assert (trouble.name, trouble.node) == ("other-file", "a")
     assert trouble.text.startswith("/etc/netplan/50-mine.yaml of a gives enp1s0f1np1 the address 10.1.1.1/24")
@@ -217,6 +240,24 @@ def test_the_number_of_a_new_one_is_free_on_all_of_its_rails():
     found = documents(ONE, addresses=addresses_)
     found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0]), "address": "10.1.0.5"}]
     assert addresses(proposed(parsed(found)))["b"] == {"enp1s0f1np1": "10.1.0.12/24", "enP2p1s0f1np1": "10.2.0.12/24"}
+
+
+def test_a_subnet_without_room_for_all_is_replaced():
+    found = documents([[(node, "p1") for node in "abc"]], addresses={"a": {TWINS["p1"][0]: "172.31.5.1/30"}})
+    for node in "bc":
+        found[node]["neighbours"].append({"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0])})
+    assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 177, 178)
+
+
+def test_the_subnet_of_a_port_whose_other_end_is_unknown_is_left_to_it():
+    given_ = {"a": {**SET_UP["a"], TWINS["p0"][0]: "192.168.177.5/24"}, "b": SET_UP["b"]}
+    found = documents([*ONE, [("a", "p0")]], addresses=given_)
+    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    result = addresses(proposed(parsed(found)))
+    assert {node: own["enp1s0f1np1"] for node, own in result.items()} == {
+        "a": "192.168.179.11/24",
+        "b": "192.168.179.12/24",
+    }
 
 
 def test_a_narrow_subnet_is_used_as_far_as_it_goes():
@@ -239,7 +280,8 @@ def test_a_narrow_subnet_is_used_as_far_as_it_goes():
 )
 def test_what_is_not_right_is_replaced(own, expected):
     found = documents(ONE, addresses={"a": dict(zip(TWINS["p1"], own, strict=True))})
-    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0])}]
+    heard = {"mac": mac(0, TWINS["p1"][0]), "address": own[0].partition("/")[0]}
+    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], **heard}]
     result = proposed(parsed(found))
     assert tuple(map(str, result.addresses["a"].values())) == expected
     assert [str(rail.subnet) for rail in result.rails] == [
@@ -296,6 +338,27 @@ def test_a_false_claim_leaves_the_others_what_they_would_have():
     found["c"]["neighbours"].append({"interface": TWINS["p0"][0], "mac": mac(1, TWINS["p1"][0])})
     result = addresses(proposed(parsed(found)))
     assert {node: result[node] for node in "ab"} == honest
+
+
+@pytest.mark.parametrize("claimed", ["0.0.0.0/0", "192.168.0.0/16"])
+def test_subnets_that_a_node_claims_are_taken_from_nobody_else(claimed):
+    found = documents([*ONE, [("c", "p1")]])
+    found["c"]["interfaces"][1]["addresses"] = [claimed]
+    assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
+    set_up = documents([*ONE, [("c", "p1")]], addresses=SET_UP)
+    set_up["c"]["interfaces"][1]["addresses"] = [claimed]
+    set_up["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    assert {node: addresses(proposed(parsed(set_up)))[node] for node in "ab"} == {node: SET_UP[node] for node in "ab"}
+
+
+def test_addresses_that_a_node_claims_to_hear_are_taken_from_nobody_else():
+    found = documents([*ONE, [("c", "p1")]])
+    found["c"]["neighbours"] = [
+        {"interface": TWINS["p1"][0], "mac": f"aa:bb:cc:00:00:{third:02x}", "address": f"192.168.{third}.{number}"}
+        for third in range(177, 255)
+        for number in range(11, 24)
+    ]
+    assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
