@@ -71,7 +71,7 @@ class Change:
 
 
 def requests(only: Collection[str] | None = None, options: Collection[str] = ()) -> dict[str, list[str]]:
-    """What a survey has to read for ``changes`` with the same steps: files, sysctls, packages; and if any, which are held."""
+    """What a survey has to read for ``changes`` with the same steps; ``held`` is not empty if that is to be read."""
     return {
         "files": [f"~/{AUTHORIZED_KEYS}", NETPLAN, SYSCTL, LIMITS, HOSTS, GROUP, DAEMON],
         "sysctls": [*SYSCTLS, "vm.dirty_ratio"],
