@@ -70,12 +70,13 @@ class Change:
     hint: str | None = None
 
 
-def requests() -> dict[str, list[str]]:
-    """What a survey has to read for ``changes``: files, sysctls and packages."""
+def requests(only: Collection[str] | None = None, options: Collection[str] = ()) -> dict[str, list[str]]:
+    """What a survey has to read for ``changes`` with the same steps; ``held`` is not empty if that is to be read."""
     return {
         "files": [f"~/{AUTHORIZED_KEYS}", NETPLAN, SYSCTL, LIMITS, HOSTS, GROUP, DAEMON],
         "sysctls": [*SYSCTLS, "vm.dirty_ratio"],
         "packages": [PERFTEST, *HELD],
+        "held": [step.name for step in selected(only, options) if step.name == "hold"],
     }
 
 

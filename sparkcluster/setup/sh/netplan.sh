@@ -80,6 +80,7 @@ take_back_all() {
   for mark in "$PENDING"/*; do
     take_back "$mark" "$SHADOW"
   done
+  rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
 }
 
 # try_netplan: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes. If $expected or an

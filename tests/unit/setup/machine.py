@@ -385,7 +385,7 @@ class Machine:
         )
         done = subprocess.run(
             self.argv(["env", "PYTHONPATH=/run/src", "PYTHONDONTWRITEBYTECODE=1", "python3", "-c", program], user),
-            input=json.dumps(requests()),
+            input=json.dumps(requests(options=["hold"])),
             capture_output=True,
             text=True,
             check=False,

@@ -348,3 +348,6 @@ def test_a_survey_is_asked_for_what_is_compared():
     paths = {each.replace("~", HOME) for each in asked["files"]}
     assert set(bare().files) <= paths
     assert set(bare().sysctls) == set(asked["sysctls"])
+    # apt takes its time to say it
+    asked = [requests(), requests(["hold"]), requests(None, ["hold"])]
+    assert [bool(each["held"]) for each in asked] == [False, True, True]
