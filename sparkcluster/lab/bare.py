@@ -75,7 +75,8 @@ def password_hash(password: str) -> str:
     Raises:
         LabError: the C library has no SHA-512 crypt(3).
     """
-    library = ctypes.CDLL("libcrypt.so.1")
+    # crypt(3) has one buffer for its result, and Sparks are prepared in threads: PyDLL keeps the interpreter's lock.
+    library = ctypes.PyDLL("libcrypt.so.1")
     library.crypt.restype = ctypes.c_char_p
     found: bytes | None = library.crypt(password.encode(), HASH_SALT.encode())
     if not found or not found.startswith(b"$6$"):

@@ -6,12 +6,18 @@ import contextlib
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
-from typing import IO, NamedTuple
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from sparkcluster.errors import LabError
 from sparkcluster.lab import network
+from sparkcluster.lab.machine import wait_until
 from sparkcluster.lab.state import State
+
+LIMIT_S = 10.0
+"""Limit for tcpdump to start, and to catch up at the end."""
 
 MARK_PORT = 9
 """Port of a datagram that ends a capture (discard, RFC 863)."""
@@ -58,24 +64,45 @@ def capture(state: State) -> Iterator[list[Packet]]:
     packets: list[Packet] = []
     command = ["ip", "netns", "exec", state.switch, "tcpdump", "-i", "any", "-Q", "in", "-nn", "-q", "-l"]
     command.append("--immediate-mode")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+    broadcast = state.gateway.rpartition(".")[0] + ".255"
+    with tempfile.NamedTemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+        # By its name: tcpdump shares the position in the open file.
+        lines = Path(output.name)
+
+        def written(text: str) -> bool:
+            return text in lines.read_text() or process.poll() is not None
+
         try:
-            _read(process.stdout, "listening on")
+            _wait(lambda: written("listening on"), lines)
             yield packets
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mark:
-                mark.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-                mark.bind((state.gateway, 0))
-                broadcast = state.gateway.rpartition(".")[0] + ".255"
-                mark.sendto(b"", (broadcast, MARK_PORT))
-            lines = _read(process.stdout, f" > {broadcast}.{MARK_PORT}:")
+            mark = f" > {broadcast}.{MARK_PORT}:"
+            _wait(lambda: _send_mark(state.gateway, broadcast) or written(mark), lines)
         finally:
             process.terminate()
+            process.wait()
+        text = lines.read_text()
+    if mark not in text:
+        raise LabError(f"tcpdump ended: {text.strip()[-200:]}", hint="sudo apt-get install -y tcpdump")
     # A bridge itself also takes in what is broadcast on it.
     bridges = set(network.bridges(state.spec))
-    packets += [
-        packet for line in lines[:-1] if (packet := parse(line)) is not None and packet.interface not in bridges
-    ]
+    found = [packet for line in text[: text.index(mark)].splitlines() if (packet := parse(line)) is not None]
+    packets += [packet for packet in found if packet.interface not in bridges]
+
+
+def _wait(true: Callable[[], bool], lines: Path) -> None:
+    if not wait_until(true, limit_s=LIMIT_S, step_s=0.1):
+        raise LabError(f"tcpdump is silent: {lines.read_text().strip()[-200:]}", step="capture")
+
+
+def _send_mark(gateway: str, broadcast: str) -> bool:
+    """Send the datagram that ends a capture, again and again, since a full buffer drops it; False."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        sender.bind((gateway, 0))
+        sender.sendto(b"", (broadcast, MARK_PORT))
+    return False
 
 
 def parse(line: str) -> Packet | None:
@@ -92,12 +119,3 @@ def parse(line: str) -> Packet | None:
                 int(port) if port else None,
             )
     return None
-
-
-def _read(stream: IO[str], until: str) -> list[str]:
-    lines: list[str] = []
-    for line in stream:
-        lines.append(line)
-        if until in line:
-            return lines
-    raise LabError(f"tcpdump ended: {''.join(lines[-1:]).strip()}", hint="sudo apt-get install -y tcpdump")

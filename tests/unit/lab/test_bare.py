@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from docgen import json_schemas
@@ -65,6 +66,12 @@ def test_the_password_of_the_lab_fits_the_hash_in_shadow(tmp_path):
     crypt.restype = ctypes.c_char_p
     assert crypt(lab.password.encode(), found.encode()).decode() == found
     assert crypt(b"another", found.encode()).decode() != found
+
+
+def test_sparks_that_are_prepared_at_once_get_the_same_hash():
+    """crypt(3) writes every result into one buffer."""
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(bare.password_hash, ["spark-5ca1ab1e"] * 32))) == 1
 
 
 def test_the_address_of_a_half_configured_spark_is_in_its_netplan_file(tmp_path):
