@@ -110,6 +110,9 @@ SCRIPTS = [
     "A=(1 2); (( ${#A[@]} == 2 )) && vllm serve $(( ${#A[@]} + ${A[1]} )) $(basename '')x",
     "echo 'A=1 B=2' > e; export $(cat e | xargs); bash <<'EOF'\nvllm serve $A $B\nEOF",
     "printf '%s\\n' x > /dev/null; echo '#c' > e; echo 'A=1' >> e; export $(grep -v '^#' e | xargs); vllm serve $A",
+    "IFS=,; A='a,b c,,d ,'; vllm serve $A x$A; IFS=$'\\n'; B=$'a b\\nc  d'; vllm serve $B; IFS=; vllm serve $B; unset IFS; vllm serve $B",
+    "IFS=', '; C=' a , b,,c  d, '; vllm serve $C \"$C\"; C='vllm serve x'; IFS=:; $C; IFS=' '; $C",
+    "[ -n \"$X\" ] || true && vllm serve m; [ -e /nonexistent ] && false || vllm serve n",
     # files are where they were written
     "mkdir d; cd d; echo 'vllm serve a' > run.sh; cd ..; echo 'vllm serve b' > run.sh; cd d; bash run.sh; bash ../run.sh",
     "echo 'vllm serve a' > a.sh; cp a.sh b.sh; echo 'vllm serve c' > a.sh; bash b.sh; mkdir bin; mv b.sh bin/; bash bin/b.sh",
