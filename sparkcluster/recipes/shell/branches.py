@@ -113,10 +113,9 @@ def then(run: Evaluator, status: Status, left: Node, sign: str, right: Callable[
         return status
     asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(_last(left))))
     if sign == "&&" and status is not Status.NO:
-        return joins.either(run, left, right, lambda: Status.MAYBE) if asks else right()
+        return joins.either(run, left, right, lambda: Status.NO) if asks else right()
     if sign == "||" and status is Status.NO:
         return right()
     if sign == "||" and status is not Status.YES:
-        ended = joins.either(run, left, lambda: status, right)
-        return Status.LIKELY if ended is Status.YES else ended
+        return joins.either(run, left, lambda: Status.YES, right)
     return status

@@ -311,7 +311,7 @@ class Evaluator:
             builtin.assign(self, child)
         found = found or redirects.Redirects()
         words = [*self.words(children[alone:]), *found.words]
-        if not words:
+        if words in ([], ["exec"]):  # nothing, or a redirection of all that follows
             return Status.YES
         known = builtin.run(self, node, words, found.stdin)
         if known is not None:

@@ -44,13 +44,23 @@ class _Fields:
     def split(self, value: str) -> None:
         """An unquoted value: each of its words is one of the command's."""
         self.run.unsure = self.run.unsure or not is_known(value)
-        if "IFS" in self.run.state.variables and not re.fullmatch(r"[\w./-]*", value):
+        signs = self.run.state.variables.get("IFS", " \t\n")
+        if not is_known(signs):
             self.run.unsure = True
-        for piece in re.findall(r"\s+|(?:\ue000[^\ue001]*\ue001|[^\s\ue000])+", value):
-            if piece.isspace():
+            signs = ""
+        blanks = "".join(sign for sign in signs if sign in " \t\n")
+        ended = False
+        for piece in re.findall(r"\ue000[^\ue001]*\ue001|.", value, re.DOTALL):
+            if piece in blanks:
+                ended = ended or self.current is not None
                 self.end()
+            elif piece in signs:  # two of these have an empty word between them
+                self.current = self.current if ended else self.current or ""
+                self.end()
+                ended = False
             else:
                 self.add(piece)
+                ended = False
 
     def many(self, values: list[str], *, split: bool) -> None:
         """The elements of an array, each a word."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -51,8 +50,7 @@ def content(evaluator: Evaluator, name: str) -> str:
 
 def interpreted(text: str) -> frozenset[str] | None:
     """Options of the shell that the first line of a script names; None if it names no shell."""
-    first = re.match(r"#![ \t]*(.*)", text)
-    words = first[1].split() if first else []
+    words = text.partition("\n")[0].removeprefix("#!").split() if text.startswith("#!") else []
     programs = [word for word in words if not word.startswith("-") and word.rpartition("/")[2] != "env"]
     if programs and programs[0].rpartition("/")[2] not in SHELLS:
         return None

@@ -110,6 +110,10 @@ SCRIPTS = [
     "A=(1 2); (( ${#A[@]} == 2 )) && vllm serve $(( ${#A[@]} + ${A[1]} )) $(basename '')x",
     "echo 'A=1 B=2' > e; export $(cat e | xargs); bash <<'EOF'\nvllm serve $A $B\nEOF",
     "printf '%s\\n' x > /dev/null; echo '#c' > e; echo 'A=1' >> e; export $(grep -v '^#' e | xargs); vllm serve $A",
+    "IFS=,; A='a,b c,,d ,'; vllm serve $A x$A; IFS=$'\\n'; B=$'a b\\nc  d'; vllm serve $B; IFS=; vllm serve $B; unset IFS; vllm serve $B",
+    "IFS=', '; C=' a , b,,c  d, '; vllm serve $C \"$C\"; C='vllm serve x'; IFS=:; $C; IFS=' '; $C",
+    '[ -n "$X" ] || true && vllm serve m; [ -e /nonexistent ] && false || vllm serve n',
+    "exec 3>log; exec 2>&1; vllm serve m >&3; exec vllm serve last; vllm serve never",
     # files are where they were written
     "mkdir d; cd d; echo 'vllm serve a' > run.sh; cd ..; echo 'vllm serve b' > run.sh; cd d; bash run.sh; bash ../run.sh",
     "echo 'vllm serve a' > a.sh; cp a.sh b.sh; echo 'vllm serve c' > a.sh; bash b.sh; mkdir bin; mv b.sh bin/; bash bin/b.sh",
@@ -238,6 +242,7 @@ def test_a_definition_that_nothing_asks_for_is_refused():
         (f"docker pull x && grep -q y z && {IMAGE}m", "line 1: imported as if `docker pull x && grep -q y z` is true"),
         ("export A=1\nsudo vllm serve org/m", "A: sudo does not pass it on"),
         (f"{IMAGE}m --seed 1 \\ \n  --max-model-len 5", "line 1: a blank behind the backslash"),
+        ("C=$(sudo docker run -d i:1 vllm serve org/m)\nvllm serve org/b", "only the first engine of the text is imported, not vllm"),
         (f"export $(pick)\n{IMAGE}m", "line 1: what $(pick) sets"),
         ("timeout 60 numactl -N 0 vllm serve org/m", "timeout 60 numactl -N 0: left out"),
         ("docker run i:1 uv run --with x vllm serve org/m", "uv run --with x: left out"),
