@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "discover": "find Sparks and write their inventory",
-    "setup": "bring every node of an inventory to what a cluster needs, or undo that",
+    "setup": "set up every node for a cluster, or undo that",
     "up": "start a cluster and verify that the model answers",
     "down": "stop and remove what up started, on every node",
     "upgrade": "switch to another image or playbook, or go back where that fails",

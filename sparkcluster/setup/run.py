@@ -19,7 +19,6 @@ from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.root import stream_as_root
 from sparkcluster.report import Report
-from sparkcluster.setup import rails
 from sparkcluster.setup.cabling import Cabling, cabling
 from sparkcluster.setup.changes import Change, Wanted, changes, requests
 from sparkcluster.setup.ports import Trouble
@@ -115,9 +114,7 @@ def look(
         UsageError: a step is unknown.
         SetupError: what a node answered, or a name in the inventory, cannot go into a script that root runs.
     """
-    wishes = requests()
-    wishes["files"] = list(dict.fromkeys([*wishes["files"], rails.FILES]))
-    found = survey(fleet, inventory.hf_home, requests=wishes)
+    found = survey(fleet, inventory.hf_home, requests=requests(only or None, options))
     joined = cabling(found.surveys)
     addresses = proposal(joined, found.surveys, [node.label for node in inventory.nodes])
     lines = _hosts(addresses)

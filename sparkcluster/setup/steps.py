@@ -28,7 +28,6 @@ class Step:
         root: whether root does it, or the login itself.
         option: whether it is done only on request.
         disruptive: whether it disturbs ranks that run.
-        codes: findings that it remedies.
     """
 
     name: str
@@ -37,7 +36,6 @@ class Step:
     root: bool = True
     option: bool = False
     disruptive: bool = False
-    codes: tuple[str, ...] = ()
 
 
 STEPS = (
@@ -46,20 +44,17 @@ STEPS = (
         "your public key in ~/.ssh/authorized_keys",
         "sparkcluster logs in by key",
         root=False,
-        codes=("SSH-006",),
     ),
     Step(
         "docker-group",
         "the login in the group docker",
         "Every rank is a container that this user starts without sudo (Docker, Linux post-installation steps)",
-        codes=("HOST-001",),
     ),
     Step(
         "nvidia-runtime",
         "NVIDIA's runtime in Docker",
         "Containers get the GPU; Docker is restarted (NVIDIA Container Toolkit, installation guide)",
         disruptive=True,
-        codes=("HOST-002",),
     ),
     Step(
         "sysctl",
@@ -70,13 +65,11 @@ STEPS = (
         "limits",
         "locked memory without a limit",
         "RDMA pins its buffers, else `ibv_reg_mr failed: Cannot allocate memory` (NVIDIA/nccl-tests#206)",
-        codes=("RUN-009",),
     ),
     Step(
         "hf-cache",
         "the Hugging Face cache belongs to the login",
         "Containers leave root's files in it, which downloads and copies cannot replace",
-        codes=("HOST-031",),
     ),
     Step(
         "hosts",
@@ -87,13 +80,11 @@ STEPS = (
         "perftest",
         "the package perftest",
         "ib_write_bw measures RDMA in preflight --deep (linux-rdma/perftest)",
-        codes=("NET-058",),
     ),
     Step(
         "clock",
         "a synchronized clock",
         "Log lines of several nodes are ordered by time (timedatectl(1))",
-        codes=("HOST-017",),
     ),
     Step(
         "headless",
@@ -113,7 +104,6 @@ STEPS = (
         f"an address for each twin in a subnet of its own, with MTU {MTU}, in {NETPLAN}",
         "RDMA and NCCL use all twins of a cable by their addresses (NVIDIA DGX Spark, connect two Sparks)",
         disruptive=True,
-        codes=("NET-004", "NET-005", "NET-006", "NET-008", "NET-015", "NET-023"),
     ),
 )
 BY_NAME = {step.name: step for step in STEPS}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sparkcluster.checks.pages import pages
 from sparkcluster.errors import SetupError, UsageError
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup import actions as do
@@ -336,8 +335,7 @@ def test_unknown_steps_are_named(only, options, hint):
     assert refused.value.hint == hint
 
 
-def test_steps_remedy_findings_that_exist():
-    assert {code for step in STEPS for code in step.codes} <= set(pages())
+def test_one_step_is_the_logins_and_two_are_options():
     assert [step.name for step in STEPS if not step.root] == ["ssh-key"]
     assert [step.name for step in STEPS if step.option] == ["headless", "hold"]
     assert STEPS[-1] is BY_NAME["netplan"]
