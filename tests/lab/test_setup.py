@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from sparkcluster.lab.network import ip
+from tests.unit.on_terminal import OnTerminal
 
 CABLINGS = {
     "one cable": "topology: direct",
@@ -299,3 +300,65 @@ def test_a_spark_that_joins_later_gets_addresses_and_the_others_stay(desk):
     assert told(done)[first.name] == {"hosts"}
     assert {spark.name: spark.snapshot()["links"] for spark in (first, second)} == links
     desk.cli("preflight", desk.inventory, "--playbook", desk.lab.playbook, "--ignore", "IMG-013").ok()
+
+
+ON_THE_LAPTOP = """
+import ctypes, os, sys
+assert ctypes.CDLL(None).setns(os.open(sys.argv[1], os.O_RDONLY), 0x40000000) == 0
+sys.argv = ["sparkcluster", *sys.argv[2:]]
+from sparkcluster.cli import main
+main.console()
+"""
+
+
+def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
+    """Nothing is known of the Sparks, which take passwords alone, for logins and for sudo."""
+    desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
+    before = desk.snapshots()
+    desk.known_hosts.write_text("")
+    first, second = desk.lab.sparks
+    login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
+
+    def on_terminal(*words):
+        return OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words)
+
+    with on_terminal("discover", *login, "-o", str(desk.inventory)) as terminal:
+        for _ in desk.lab.sparks:
+            terminal.until("SHA256:")
+            terminal.until("trust and store it? [y/N]")
+            terminal.type("y\n")
+        terminal.until("password of spark@")
+        terminal.type(f"{desk.lab.password}\n")
+        terminal.until("(Enter: the same as before): ")
+        terminal.type("wrong\n")
+        terminal.until("(the last one was refused): ")
+        terminal.type(f"{desk.lab.password}\n")
+        assert terminal.end() == 0, terminal.shown
+        assert "wrote" in terminal.shown
+        assert desk.lab.password not in terminal.shown
+    keys = {line.split()[0] for line in desk.known_hosts.read_text().splitlines()}
+    assert keys == {first.host, second.host}
+
+    with on_terminal("setup", str(desk.inventory), "--yes") as terminal:
+        terminal.until("password of spark@")
+        terminal.type(f"{desk.lab.password}\n")
+        terminal.until("(Enter: the same as before): ")
+        terminal.type("\n")
+        for _ in desk.lab.sparks:
+            terminal.until("sudo password of spark on ")
+            terminal.until("(Enter: the login password): ")
+            terminal.type("\n")
+        assert terminal.end() == 0, terminal.shown
+        assert desk.lab.password not in terminal.shown
+    for spark in desk.lab.sparks:
+        found = spark.run(["sh", "-c", f"grep -rlF {desk.lab.password} /etc /var /home /run /tmp || true"]).stdout
+        assert found == ""
+    # The key is there now, and nobody is asked.
+    assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
+
+    with on_terminal("setup", str(desk.inventory), "--undo", "--yes") as terminal:
+        for _ in desk.lab.sparks:
+            terminal.until("sudo password of spark on ")
+            terminal.type(f"{desk.lab.password}\n")
+        assert terminal.end() == 0, terminal.shown
+    assert differences(before, desk.snapshots()) == {}
