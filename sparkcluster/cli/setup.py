@@ -237,6 +237,7 @@ def _journals(args: argparse.Namespace, inventory: Inventory, fleet: Fleet, repo
             setup_view.show_journals(rows)
             setup_view.show_errors(found.errors)
         return 1 if found.errors else 0
+    setup.refuse_to_undo(found.surveys, {node: {row.step for row in of_node} for node, of_node in rows.items()})
     name = shlex.quote(str(args.inventory))
     texts = {node: setup.undo_scripts(survey, node, args.only) for node, survey in found.surveys.items()}
     if not args.yes:

@@ -24,6 +24,7 @@ from sparkcluster.setup.changes import Change, Wanted, changes, requests
 from sparkcluster.setup.ports import Trouble
 from sparkcluster.setup.rails import Proposal, proposal
 from sparkcluster.setup.script import EXIT_BUSY, Confirm, Run, confirm_script, parse_line, script
+from sparkcluster.setup.steps import STEPS
 from sparkcluster.setup.survey import Collected, survey
 from sparkcluster.setup.undo import undo
 from sparkcluster.spec.inventory import Inventory
@@ -171,6 +172,19 @@ def undo_scripts(survey: Survey, node: str, only: Collection[str], *, confirm: C
     """The scripts that undo what the journals of ``node`` have, of these steps or, without, of all."""
     runs = (_how(survey, node, root, confirm) for root in (False, True))
     return Scripts(*(undo(each, survey.journal, only or None) for each in runs))
+
+
+def refuse_to_undo(surveys: Mapping[str, Survey], steps: Mapping[str, Collection[str]]) -> None:
+    """Raise SetupError where ranks run that need one of the steps that would be undone, by node."""
+    needed = {"docker-group", *(step.name for step in STEPS if step.disruptive)}
+    for node, survey in surveys.items():
+        if survey.ranks and needed & set(steps.get(node, ())):
+            raise SetupError(
+                f"ranks run on {node}, and need what would be undone: {', '.join(survey.ranks)}",
+                node=node,
+                step="undo",
+                hint="sparkcluster down INVENTORY",
+            )
 
 
 def _how(survey: Survey, node: str, root: bool, confirm: Confirm) -> Run:
