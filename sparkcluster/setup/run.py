@@ -177,10 +177,10 @@ def undo_scripts(survey: Survey, node: str, only: Collection[str], *, confirm: C
 def refuse_to_undo(surveys: Mapping[str, Survey], steps: Mapping[str, Collection[str]]) -> None:
     """Raise SetupError where ranks run that need one of the steps that would be undone, by node."""
     needed = {"docker-group", *(step.name for step in STEPS if step.disruptive)}
-    for node, survey in surveys.items():
-        if survey.ranks and needed & set(steps.get(node, ())):
+    for node, found in surveys.items():
+        if found.ranks and needed & set(steps.get(node, ())):
             raise SetupError(
-                f"ranks run on {node}, and need what would be undone: {', '.join(survey.ranks)}",
+                f"ranks run on {node}, and need what would be undone: {', '.join(found.ranks)}",
                 node=node,
                 step="undo",
                 hint="sparkcluster down INVENTORY",
