@@ -17,7 +17,8 @@
     │   ├── AuthFailed        it accepts none of our SSH keys
     │   ├── HostLost          the connection broke
     │   ├── CommandTimeout    a command outlived its limit
-    │   └── CommandFailed     a command of ours failed
+    │   ├── CommandFailed     a command of ours failed
+    │   └── SudoRefused       it does not let us become root
     ├── PlanError             no plan can be made from the facts
     ├── FoundErrors           findings of severity error
     ├── StageError            weights or image did not reach a node
@@ -30,6 +31,7 @@
     ├── StopError             ranks could not be removed
     ├── NotServing            there is no endpoint to ask
     ├── OtherPlan             another plan serves, and is left alone
+    ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
     └── Interrupted           Ctrl-C
 
@@ -41,7 +43,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sparkcluster import exit_codes
 from sparkcluster.findings import Finding
@@ -182,9 +184,10 @@ class HostTimeout(HostError):
 
 
 class HostKeyUnknown(HostError):
-    """The node's host key is not in known_hosts."""
+    """The node's host key is not in known_hosts: ``key`` is its type, the key in base64 and its fingerprint."""
 
     code = "SSH-004"
+    key: tuple[str, str, str] | None = None
 
 
 class HostKeyChanged(HostError):
@@ -194,9 +197,10 @@ class HostKeyChanged(HostError):
 
 
 class AuthFailed(HostError):
-    """The node accepts none of our SSH keys."""
+    """The node accepts none of our SSH keys, or not the password; ``takes_password`` says whether to ask for one."""
 
     code = "SSH-006"
+    takes_password = False
 
 
 class HostLost(HostError):
@@ -215,6 +219,24 @@ class CommandFailed(HostError):
     """A command on the node failed."""
 
     code = "SSH-009"
+
+
+class SudoRefused(HostError):
+    """sudo on the node did not start what was to run as root; ``reason`` says why, in one of the words listed here."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Literal["wrong password", "no password", "not in sudoers", "no terminal", "no sudo", "other"],
+        **context: str | None,
+    ) -> None:
+        super().__init__(message, **context)
+        self.reason = reason
+
+    def details(self) -> dict[str, Any]:
+        """The reason."""
+        return {"reason": self.reason}
 
 
 class PlanError(SparkclusterError):
@@ -312,6 +334,10 @@ class RolledBack(SparkclusterError):
 
 class StopError(SparkclusterError):
     """Ranks could not be removed."""
+
+
+class SetupError(SparkclusterError):
+    """A node cannot be set up, or its setup cannot be undone."""
 
 
 class LabError(SparkclusterError):

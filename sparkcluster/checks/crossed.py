@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkcluster.checks.netplan import NETPLAN
 from sparkcluster.checks.registry import Context, Seen, interconnect_check
 from sparkcluster.checks.twins import port_of
 from sparkcluster.topology.model import Link, Member
+from sparkcluster.topology.netplan import NETPLAN
 
 
 @interconnect_check(

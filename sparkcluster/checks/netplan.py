@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 
@@ -12,13 +11,10 @@ from sparkcluster.checks.registry import Context
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
+from sparkcluster.topology import netplan
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up, order_on_bus
 from sparkcluster.topology.model import Group
-
-NETPLAN = "/etc/netplan/40-cx7.yaml"
-"""The file of NVIDIA's guides, which this one replaces."""
-MTU = 9000
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+from sparkcluster.topology.netplan import NETPLAN
 
 
 def proposal(context: Context, group: Group) -> dict[str, str]:
@@ -30,7 +26,7 @@ def proposal(context: Context, group: Group) -> dict[str, str]:
     cabled = {name: cabled_twins(context.facts[name]) for name in group.names}
     counts = {len(twins) for twins in cabled.values()}
     certain = counts == {2} or (group.kind == "switch" and len(counts) == 1)
-    named = all(_PLAIN.fullmatch(twin.name) for twins in cabled.values() for twin in twins)
+    named = all(netplan.is_plain(twin.name) for twins in cabled.values() for twin in twins)
     if (
         group.missing
         or group.kind in {"ring", "single"}
@@ -40,7 +36,7 @@ def proposal(context: Context, group: Group) -> dict[str, str]:
     ):
         return {}
     count = counts.pop()
-    subnets = list(itertools.islice(_unused(context.facts, cabled), count))
+    subnets = list(itertools.islice(netplan.unused(_taken(context.facts, cabled)), count))
     if len(subnets) < count:
         return {}
     # Other groups may be on the same switch.
@@ -77,30 +73,16 @@ def cabled_twins(facts: Facts) -> list[Interface]:
     return sorted(found, key=order_on_bus)
 
 
-def _unused(facts: Mapping[str, Facts], cabled: Mapping[str, Sequence[Interface]]) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets from 192.168.177.0/24 on that no other interface of any node has an address in."""
+def _taken(facts: Mapping[str, Facts], cabled: Mapping[str, Sequence[Interface]]) -> Iterator[ipaddress.IPv4Network]:
+    """Subnets of all interfaces that the file does not name."""
     rewritten = {(name, twin.name) for name, twins in cabled.items() for twin in twins}
-    taken = [
-        address.network
-        for name, node in facts.items()
-        for interface in read(node.interfaces) or ()
-        if (name, interface.name) not in rewritten
-        for address in interface.ipv4()
-    ]
-    for third in range(177, 255):
-        subnet = ipaddress.IPv4Network(f"192.168.{third}.0/24")
-        if not any(subnet.overlaps(network) for network in taken):
-            yield subnet
+    for name, node in facts.items():
+        for interface in read(node.interfaces) or ():
+            if (name, interface.name) not in rewritten:
+                yield from (address.network for address in interface.ipv4())
 
 
 def _text(twins: Sequence[Interface], subnets: Sequence[ipaddress.IPv4Network], number: int) -> str:
-    lines = ["network:", "  version: 2", "  ethernets:"]
-    for twin, subnet in zip(twins, subnets, strict=True):
-        lines += [
-            f"    {twin.name}:",
-            f"      addresses: [{subnet.network_address + number}/{subnet.prefixlen}]",
-            "      dhcp4: false",
-            "      link-local: []",
-            f"      mtu: {MTU}",
-        ]
-    return "\n".join(lines) + "\n"
+    return netplan.text(
+        {twin.name: netplan.numbered(subnet, number) for twin, subnet in zip(twins, subnets, strict=True)}
+    )

@@ -7,17 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.netplan import NETPLAN, remedy
+from sparkcluster.checks.netplan import remedy
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Group, Link, Member
+from sparkcluster.topology.netplan import MTU, NETPLAN
 
 # A healthy link, as ethtool prints it on a Spark: 200000Mb/s.
 FULL_SPEED_MBPS = 200_000
-# The MTU of NVIDIA's own guides; the ports take up to 9978.
-JUMBO = 9000
 PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 
 
@@ -372,13 +371,13 @@ def jumbo(context: Context) -> Iterator[Seen]:
     small: dict[str, list[str]] = {}
     for rail in context.topology.rails:
         sizes = {link.mtu for _, link in rail.links}
-        if len(sizes) == 1 and max(sizes) < JUMBO and all(link.hca for _, link in rail.links):
+        if len(sizes) == 1 and max(sizes) < MTU and all(link.hca for _, link in rail.links):
             small[rail.subnet] = [f"{node} {link.interface} {link.mtu}" for node, link in rail.links]
     if small:
         yield Seen(
             f"the rails {', '.join(small)} carry no jumbo frames",
             "; ".join(", ".join(mtus) for mtus in small.values()),
-            (f"set mtu: {JUMBO} for these interfaces in {NETPLAN} of every node", "sudo netplan apply"),
+            (f"set mtu: {MTU} for these interfaces in {NETPLAN} of every node", "sudo netplan apply"),
         )
 
 

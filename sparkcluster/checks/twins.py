@@ -9,7 +9,6 @@ from shlex import quote
 from typing import Literal
 
 from sparkcluster.checks.lists import listed
-from sparkcluster.checks.netplan import NETPLAN
 from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check, link_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
@@ -17,6 +16,7 @@ from sparkcluster.facts.network import Interface
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Link, Member
+from sparkcluster.topology.netplan import NETPLAN
 
 LANES = 4
 Cause = Literal["absent", "down", "no address", "not in the inventory", "other subnet"]
@@ -247,8 +247,8 @@ def _cause(context: Context, facts: Facts, member: Member, interface: Interface)
 def port_of(facts: Facts, name: str) -> str:
     """Physical port of a twin, from its driver or else its name."""
     interface = facts.interface(name)
-    if interface is not None and interface.phys_port_name:
-        return interface.phys_port_name
+    if interface is not None and interface.port:
+        return interface.port
     return "p1" if "f1" in name else "p0"
 
 

@@ -15,6 +15,7 @@ from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Calls, Fleet
+    from sparkcluster.hosts.prompts import Prompts
     from sparkcluster.probing.start import Answer
     from sparkcluster.spec import Spec
     from sparkcluster.spec.assignments import Assignments
@@ -151,8 +152,8 @@ def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
     return begin(fleet, spec)
 
 
-def connect_fleet(inventory: Inventory) -> Fleet:
-    """All nodes of the inventory; each connects at its first use."""
+def connect_fleet(inventory: Inventory, prompts: Prompts | None = None) -> Fleet:
+    """All nodes of the inventory; each connects at its first use, and ``prompts`` asks the operator then."""
     from sparkcluster.hosts.connect import Address, connect
     from sparkcluster.hosts.resolve import SshSettings
 
@@ -160,5 +161,6 @@ def connect_fleet(inventory: Inventory) -> Fleet:
         {
             node.label: Address(node.host, node.connection, SshSettings(**inventory.node_ssh(node).model_dump()))
             for node in inventory.nodes
-        }
+        },
+        prompts,
     )

@@ -74,7 +74,7 @@ def draw(
         group = groups.get(name)
         boxes = [_box(spec, node, facts.get(node), group, findings) for node in nodes]
         lines += ([""] if lines else []) + [_heading(name, nodes, group, many=len(written) > 1)]
-        lines += _stack(boxes, width)
+        lines += stack(boxes, width)
     return [line.rstrip() for line in lines]
 
 
@@ -145,7 +145,7 @@ def _rows(facts: Facts, member: Member | None, group: Group | None) -> Iterator[
         for twin, hca_name in twins:
             address = twin.addresses[0].partition("/")[0] if twin.addresses else ""
             why = "no cable" if not twin.carrier else "no address" if not address else "not in use"
-            yield Row((label, twin.name, address, hca_name, why, _speed(twin.speed_mbps), f"MTU {twin.mtu}"))
+            yield Row((label, twin.name, address, hca_name, why, speed(twin.speed_mbps), f"MTU {twin.mtu}"))
     if member and group and group.kind in {"ring", "management"}:
         rendezvous = (member.interface, member.address)
         yield Row((f"{' '.join(rendezvous)}: rendezvous of the ranks",), names=rendezvous)
@@ -169,26 +169,26 @@ def _used(link: Link, facts: Facts) -> Row:
         link.address,
         link.hca or "no HCA",
         state,
-        _speed(link.speed_mbps),
+        speed(link.speed_mbps),
         f"MTU {link.mtu}",
     )
     return Row(fields, rail=link.subnet)
 
 
 def port(name: str, interface: Interface | None) -> str:
-    """Physical port of a twin, from its driver or else its name; empty if unknown."""
-    if interface is not None and interface.phys_port_name:
-        return interface.phys_port_name
-    found = re.search(r"f([01])(?:np\d)?$", name)
-    return f"p{found[1]}" if found else ""
+    """Physical port of a twin; empty if unknown."""
+    from sparkcluster.facts.network import port_of
+
+    return interface.port if interface is not None else port_of(name)
 
 
-def _speed(mbps: int | None) -> str:
+def speed(mbps: int | None) -> str:
+    """Speed of a link, such as 200G; empty if unknown."""
     return f"{mbps / 1000:g}G" if mbps and mbps > 0 else ""
 
 
-def _stack(boxes: Sequence[Box], width: int) -> list[str]:
-    """The boxes below each other, with the rails to their left."""
+def stack(boxes: Sequence[Box], width: int) -> list[str]:
+    """Lines of the boxes below each other, with the rails to their left."""
     gutter = Gutter(boxes)
     inner = width - gutter.width - 4
     columns = _columns(boxes, inner)

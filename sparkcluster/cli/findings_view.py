@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,15 @@ _COLOUR_OF_MARK = {"✗": "1;31", "!": "33"}
 def width() -> int:
     """Columns to write in: the terminal's, at most 100; 80 in a pipe."""
     return max(30, min(_WIDEST, shutil.get_terminal_size((80, 24)).columns))
+
+
+def draws() -> bool:
+    """Whether stdout's encoding has box-drawing characters."""
+    try:
+        "┌═✗".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, verbose: bool) -> None:

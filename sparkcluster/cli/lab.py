@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--sparks", type=int, metavar="N", help="number of Sparks (default: 2, or as in the spec)")
     up.add_argument("--engine", choices=("vllm", "stub", "none"), default="vllm", help="engine (default: vllm)")
     up.add_argument("--spec", type=Path, metavar="FILE", help="description of each Spark, see docs/lab.md")
+    up.add_argument("--bare", action="store_true", help="Sparks as they come out of the box, without inventory")
+    up.add_argument("--login", choices=("key", "password"), help="with --bare: what sshd accepts (default: key)")
+    up.add_argument(
+        "--sudo", choices=("free", "password", "refused"), help="with --bare: what sudo asks for (default: free)"
+    )
 
     down = commands.add_parser("down", help="remove the Sparks and everything of theirs, also after a crash")
 
@@ -65,9 +70,12 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.lab import core
 
     if args.lab_command == "up":
-        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=note)
-        sparks = [{"name": spark.name, "host": spark.host} for spark in lab.sparks]
-        _print(args, {"lab": lab.name, "inventory": str(lab.inventory), "sparks": sparks}, [str(lab.inventory)])
+        flags = {"bare": args.bare, "login": args.login, "sudo": args.sudo}
+        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=note, **flags)
+        _print(args, _document(lab), [str(lab.directory if lab.state.spec.bare else lab.inventory)])
+        if lab.state.spec.bare:
+            note(f"log in as spark with {lab.identity}, or where the spec says so with the password {lab.password}")
+            note("sparkcluster discover finds them")
     elif args.lab_command == "down":
         found = core.down(args.name, report=note)
         _print(args, {"lab": args.name, "removed": found}, [])
@@ -82,6 +90,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         return _run_on(core.Lab.open(args.name), args)
     return 0
+
+
+def _document(lab: Lab) -> dict[str, Any]:
+    """What ``lab up --json`` prints; a bare lab has no inventory, and its user a password."""
+    return {
+        "lab": lab.name,
+        "inventory": None if lab.state.spec.bare else str(lab.inventory),
+        "directory": str(lab.directory),
+        "playbook": str(lab.playbook),
+        "identity": str(lab.identity),
+        "password": lab.password,
+        "sparks": [{"name": spark.name, "host": spark.host} for spark in lab.sparks],
+    }
 
 
 def _run_on(lab: Lab, args: argparse.Namespace) -> int:

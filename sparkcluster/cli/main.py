@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
 
 COMMANDS = {
+    "discover": "find Sparks and write their inventory",
+    "setup": "set up every node for a cluster, or undo that",
     "up": "start a cluster and verify that the model answers",
     "down": "stop and remove what up started, on every node",
     "upgrade": "switch to another image or playbook, or go back where that fails",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,24 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write everything that was read, and what only real machines can tell, without secrets, to a .tar.gz; "
         "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)",
     )
+    parser.add_argument(
+        "--fix", action="store_true", help="then run the steps of setup that fix what was found, after showing them"
+    )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every node; exit 1 where a finding would stop ``up``."""
-    from sparkcluster import output_file
-
-    if args.junit:
-        from sparkcluster.cli import junit
-
-        output_file.check_path(args.junit, "--junit", "preflight.xml")
-    if args.bundle:
-        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
-    if args.ignore:
-        from sparkcluster.checks.pages import find
-
-        for code in args.ignore:
-            find(code)
+    _check_flags(args)
     with reporting(args) as (fleet, spec, report):
         if (args.deep or args.bundle) and spec.inventory.runtime.kind == "docker":
             consent.ask(spec, report, yes=args.yes)
@@ -72,12 +62,51 @@ def run(args: argparse.Namespace) -> int:
             gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
             bundle.write(args.bundle, found, gathered)
     if args.junit:
+        from sparkcluster import output_file
+        from sparkcluster.cli import junit
+
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
     if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     if args.bundle:
         note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+    if args.fix:
+        return _fix(args, found)
     return 0 if found.ok else 1
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Raise UsageError for flags that cannot be together, files that cannot be written, and unknown codes."""
+    from sparkcluster import output_file
+
+    if args.fix and (args.json or args.json_lines):
+        from sparkcluster.errors import UsageError
+
+        raise UsageError(
+            "--fix has no JSON of its own",
+            hint="each finding has its step: sparkcluster setup INVENTORY --only STEP --json",
+        )
+    if args.junit:
+        output_file.check_path(args.junit, "--junit", "preflight.xml")
+    if args.bundle:
+        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
+    if args.ignore:
+        from sparkcluster.checks.pages import find
+
+        for code in args.ignore:
+            find(code)
+
+
+def _fix(args: argparse.Namespace, found: Preflight) -> int:
+    """Run the steps of ``setup`` that fix what was found; its exit code."""
+    from sparkcluster.cli import setup
+
+    steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
+    if not steps:
+        note("setup fixes none of this" if found.findings else "there is nothing to fix")
+        return 0 if found.ok else 1
+    note(f"fixing by setup: {', '.join(steps)}")
+    return setup.on_nodes(args, found.spec.inventory, only=steps)
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
@@ -85,7 +114,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     from sparkcluster.cli import drawing, findings_view
 
     lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
-    for line in lines if _draws() else drawing.plain(lines):
+    for line in lines if findings_view.draws() else drawing.plain(lines):
         say(*findings_view.marked(line))
     if found.measured is not None:
         show_rates(found.measured)
@@ -105,7 +134,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
 
 def show_rates(measured: Measured) -> None:
     """Measurements as a table, and what was not measured."""
-    from sparkcluster.cli import drawing
+    from sparkcluster.cli import drawing, findings_view
 
     names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "nccl": "NCCL", "collective": "all-gather"}
     rows = [
@@ -120,15 +149,9 @@ def show_rates(measured: Measured) -> None:
     ]
     if rows:
         say()
-        table(("measured", "by", "over", "rate", "latency"), rows if _draws() else [drawing.plain(row) for row in rows])
+        table(
+            ("measured", "by", "over", "rate", "latency"),
+            rows if findings_view.draws() else [drawing.plain(row) for row in rows],
+        )
     for what, why in measured.skipped.items():
         say(f"not measured: {names.get(what, what)} ({why})")
-
-
-def _draws() -> bool:
-    """Whether stdout's encoding has box-drawing characters."""
-    try:
-        "┌═✗".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

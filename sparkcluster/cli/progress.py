@@ -6,7 +6,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
 from sparkcluster.cli import transfers
@@ -40,18 +41,34 @@ class Waiting:
         self._text = text
         self._stream = stream or sys.stderr
         self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._moving = moves(self._stream)
+        self._shown = False
         self._thread = threading.Thread(target=self._report, daemon=True)
 
     def _report(self) -> None:
-        began, pause, moving = time.monotonic(), float(SILENT_S), moves(self._stream)
+        began, pause = time.monotonic(), float(SILENT_S)
         while not self._over.wait(pause):
-            pause = 1.0 if moving else float(STILL_S)
-            begin, end = ("\r", "\x1b[K") if moving else ("", "\n")
-            write(self._stream, f"{self._text}, {time.monotonic() - began:.0f} s", begin=begin, end=end)
-            self._stream.flush()
-        if moving and pause != SILENT_S:
+            pause = 1.0 if self._moving else float(STILL_S)
+            begin, end = ("\r", "\x1b[K") if self._moving else ("", "\n")
+            with self._lock:
+                write(self._stream, f"{self._text}, {time.monotonic() - began:.0f} s", begin=begin, end=end)
+                self._stream.flush()
+                self._shown = self._moving
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._shown:
             write(self._stream, end="\r\x1b[K")
             self._stream.flush()
+            self._shown = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing within the block."""
+        with self._lock:
+            self._clear()
+            yield
 
     def end(self) -> None:
         """Stop reporting; a second call does nothing."""
@@ -132,6 +149,12 @@ class Lines(Report):
     def note(self, text: str) -> None:
         """A line that stays."""
         self._write(text)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing within the block."""
+        with self._lock:
+            yield
 
     def __enter__(self) -> Self:
         return self
@@ -245,11 +268,17 @@ class Screen(Report):
         """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
         if not sys.stdin.isatty():
             return False
-        self._live.stop()
-        try:
+        with self.paused():
             write(sys.stderr, question, end=" [y/N] ", keep=LINES)
             sys.stderr.flush()
             return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Draw nothing within the block."""
+        self._live.stop()
+        try:
+            yield
         finally:
             self._live.start()
 

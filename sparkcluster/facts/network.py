@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -26,6 +27,12 @@ Device = Annotated[str, Field(pattern=r"^[^\s/\x00-\x1f]{1,64}$")]
 Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
 
 
+def port_of(name: str) -> str:
+    """Physical port of the twin that the kernel calls ``name``, such as p1 of enp1s0f1np1; empty if unknown."""
+    found = re.search(r"f([01])(?:np\d)?$", name, re.ASCII)
+    return f"p{found[1]}" if found else ""
+
+
 class Interface(Fact):
     """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24.
 
@@ -43,6 +50,12 @@ class Interface(Fact):
     driver: str | None = None
     wireless: bool = False
     pci: Annotated[str, Field(pattern=r"^[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]$")] | None = None
+
+    @property
+    def port(self) -> str:
+        """Physical port of a twin, such as p0, from its driver or else its name; empty if unknown."""
+        found = re.fullmatch(r"p\d{1,2}", self.phys_port_name or "", re.ASCII)
+        return found[0] if found else port_of(self.name)
 
     def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
         """Its IPv4 addresses."""

@@ -87,15 +87,15 @@ class Survey(Fact):
         reached_at: its address of the SSH connection; None without SSH.
         neighbours: who answers on its QSFP ports.
         host_keys: public host keys, each as ``type base64``.
-        ranks: names of running containers that belong to a cluster.
+        ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
         foreign: files below ``hf_home`` that another user owns; counted up to 10000. 0 where there is no directory.
-        docker: version of the Docker engine, None where there is none.
+        docker: version of the Docker engine; where the login may not use it, of the program; None without Docker.
         docker_usable: whether the login may use it.
-        runtimes: names of Docker's runtimes in daemon.json.
-        files: state of each requested path; ``~`` is expanded.
+        runtimes: names of the engine's runtimes; where the login may not use it, of those in daemon.json.
+        files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it.
         sysctls: value of each requested name; None where the kernel has none.
-        packages: version of each requested package; None where it is not installed.
-        held: packages that apt does not upgrade.
+        packages: version of each requested package, None where it is not installed; of a pattern those installed.
+        held: packages that apt does not upgrade, if they were asked for or ``setup`` held some.
         default_target: what systemd starts at boot, such as graphical.target.
         ntp: whether the clock is set to be synchronized; None where timedatectl does not say.
         synchronized: whether it is.
@@ -139,13 +139,17 @@ class Survey(Fact):
         """Whether it has the release file of DGX OS."""
         return not isinstance(self.dgx, Unread)
 
-    def management(self) -> ipaddress.IPv4Interface | None:
-        """Its first IPv4 address outside of the QSFP ports, that of the connection before others."""
-        outside = [
+    def outside(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """Its IPv4 addresses outside of the QSFP ports, that of the connection before others."""
+        found = [
             address
             for each in (() if isinstance(self.interfaces, Unread) else self.interfaces)
             if each.driver != "mlx5_core" and each.carrier and not each.name.startswith(("docker", "br-", "virbr"))
             for address in each.ipv4()
+            if not address.is_loopback
         ]
-        reached = [address for address in outside if str(address.ip) == self.reached_at]
-        return next(iter([*reached, *outside]), None)
+        return tuple(sorted(found, key=lambda address: str(address.ip) != self.reached_at))
+
+    def management(self) -> ipaddress.IPv4Interface | None:
+        """The first address of ``outside``."""
+        return next(iter(self.outside()), None)

@@ -66,6 +66,8 @@ class Stream(Closing):
 
     _broken: ClassVar[tuple[type[Exception], ...]]
     """What reading and writing raise where the other end is gone."""
+    stop = b""
+    """What its input takes as the order to end, in place of signals: of a command whose user is another one."""
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
@@ -204,9 +206,18 @@ class Host(Closing):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @property
+    @abc.abstractmethod
+    def user(self) -> str:
+        """The user that its commands run as."""
+
     @abc.abstractmethod
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
         """Start ``argv`` within ``limit_s``, by default what connecting may take."""
+
+    def anew(self) -> Host:
+        """The same machine over a connection of its own, which its user closes; this one, where there is none."""
+        return self
 
     def renew(self, *, before: float = -math.inf) -> None:
         """Forget a failure to connect that may have passed, and close a connection made before the time ``before``.

@@ -107,7 +107,7 @@ class ChannelStream(Stream):
         def leave() -> None:
             with contextlib.suppress(*self._broken):
                 if not self._has_ended and not self._channel.closed:
-                    self._kill()
+                    self._end()
             with contextlib.suppress(*self._broken):
                 close(self._channel)
 
@@ -127,8 +127,12 @@ class ChannelStream(Stream):
         if leaving.is_alive():
             self._channel.get_transport().close()
 
-    def _kill(self) -> None:
-        """End the command's process group through another session."""
+    def _end(self) -> None:
+        """End the command: by what it takes as the order to, or its process group through another session."""
+        if self.stop:
+            self._write(self.stop)
+            exit_code(self._channel, 1.5)
+            return
         if not self._has_pid.wait(0.5) or self._pid is None:
             return
         session = self._channel.get_transport().open_session(timeout=1)

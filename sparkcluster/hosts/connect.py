@@ -16,6 +16,7 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 
 if TYPE_CHECKING:
+    from sparkcluster.hosts.prompts import Prompts
     from sparkcluster.hosts.ssh import SshHost
 
 
@@ -34,8 +35,11 @@ class Address:
     ssh: SshSettings = dataclasses.field(default_factory=SshSettings)
 
 
-def connect(nodes: Mapping[str, Address]) -> Fleet:
+def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fleet:
     """A host for each of ``nodes``, by name. Each connects at its first use.
+
+    ``prompts`` asks the operator about unknown host keys and for passwords, one question at a time; without, both are
+    errors.
 
     Raises:
         UsageError: ssh_config cannot be used.
@@ -46,7 +50,26 @@ def connect(nodes: Mapping[str, Address]) -> Fleet:
         import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
     targets = all_values(resolving.wait(30), UsageError)
     jumps: dict[SshTarget, SshHost] = {}
-    return Fleet({name: _host(name, target, jumps) for name, target in targets.items()}, others=jumps.values())
+    if prompts is not None:
+        from sparkcluster.hosts.prompts import OneAtATime
+
+        prompts = OneAtATime(prompts)
+    hosts = {name: _host(name, target, jumps, prompts) for name, target in targets.items()}
+    return Fleet(hosts, others=jumps.values())
+
+
+def behind(jump: Host, name: str, node: Address, prompts: Prompts | None = None) -> Host:
+    """A host that ``jump`` reaches, over its connection: ``node.host`` is what that resolves, as ``fe80::1%eth0``.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
+    from sparkcluster.hosts.ssh import SshHost
+
+    target = resolve(node.host, node.ssh)
+    if not isinstance(jump, SshHost):
+        return SshHost(name, target, prompts=prompts)
+    return SshHost(name, dataclasses.replace(target, jump=jump.target, proxy_command=None), jump, prompts=prompts)
 
 
 def _far(node: Address) -> bool:
@@ -64,14 +87,14 @@ def _target(node: Address) -> SshTarget | None:
     return None if is_here(target, explicit_port=node.ssh.port is not None) else target
 
 
-def _host(name: str, target: SshTarget | None, jumps: dict[SshTarget, SshHost]) -> Host:
+def _host(name: str, target: SshTarget | None, jumps: dict[SshTarget, SshHost], prompts: Prompts | None) -> Host:
     if target is None:
         return LocalHost(name)
     from sparkcluster.hosts.ssh import SshHost
 
     if target.jump is not None and target.jump not in jumps:
-        jumps[target.jump] = SshHost(name, target.jump)
-    return SshHost(name, target, jumps[target.jump] if target.jump is not None else None)
+        jumps[target.jump] = SshHost(name, target.jump, prompts=prompts)
+    return SshHost(name, target, jumps[target.jump] if target.jump is not None else None, prompts=prompts)
 
 
 def is_here(target: SshTarget, *, explicit_port: bool = False) -> bool:

@@ -14,6 +14,8 @@ from sparkcluster.hosts.base import Closing, Host
 T = TypeVar("T")
 Argument = TypeVar("Argument")
 
+_WAIT_S = 0.5
+
 
 class Fleet(Closing):
     """The hosts of a cluster by their nodes' names; ``others`` are closed after them: jump hosts that they share."""
@@ -73,9 +75,7 @@ class Calls(Generic[T]):
         Any other exception, SystemExit included, is raised here, with the errors as its notes. A node that has not
         ended ``limit_s`` seconds from now counts as CommandTimeout.
         """
-        deadline = time.monotonic() + limit_s
-        for call in self._calls.values():
-            call.ended.wait(max(0.0, deadline - time.monotonic()))
+        self.ended(limit_s)
         outcomes = {name: call.outcome(limit_s) for name, call in self._calls.items() if call.defect is None}
         for call in self._calls.values():
             if call.defect is not None:
@@ -87,11 +87,22 @@ class Calls(Generic[T]):
     def ended(self, limit_s: float) -> bool:
         """Whether all have ended, at the latest ``limit_s`` seconds from now."""
         deadline = time.monotonic() + limit_s
-        return all(call.ended.wait(max(0.0, deadline - time.monotonic())) for call in self._calls.values())
+        return all(_ended(call.ended, deadline) for call in self._calls.values())
 
     def pending(self) -> list[str]:
         """Names of the calls that have not ended."""
         return [name for name, call in self._calls.items() if not call.ended.is_set()]
+
+
+def _ended(event: threading.Event, deadline: float) -> bool:
+    """Whether ``event`` is set, at the latest at ``deadline``.
+
+    In short waits: Ctrl-C ends a wait, but Python notes one that comes just before a wait begins only after it.
+    """
+    while not event.wait(max(0.0, min(_WAIT_S, deadline - time.monotonic()))):
+        if time.monotonic() >= deadline:
+            return False
+    return True
 
 
 class _Call(Generic[T]):

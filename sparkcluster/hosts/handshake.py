@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from sparkcluster.errors import (
     AuthFailed,
@@ -29,21 +29,27 @@ from sparkcluster.hosts.base import remaining_s
 from sparkcluster.hosts.paramiko_transport import Agent, Proxy, Transport, Tunnel, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 
+E = TypeVar("E", bound=SparkclusterError)
+
 KEEPALIVE_S = 10
 # A handshake takes a second of CPU on a busy controller; more at once only slow each other down.
 _HANDSHAKES = threading.BoundedSemaphore(8)
+_PASSWORD_METHODS = {"password", "keyboard-interactive"}
 
 
-def connect(name: str, target: SshTarget, through: paramiko.Transport | None = None) -> Transport:
+def connect(
+    name: str, target: SshTarget, through: paramiko.Transport | None = None, *, password: str | None = None
+) -> Transport:
     """An open connection to ``target``, through the connection ``through`` if it has a jump host.
 
-    TCP, handshake and login together take at most ``target.connect_timeout_s`` seconds.
+    TCP, handshake and login together take at most ``target.connect_timeout_s`` seconds. ``password`` is tried once,
+    instead of keys.
 
     Raises:
         HostError: its class says what is wrong; it names node ``name``.
         UsageError: the identity that the inventory names cannot be read.
     """
-    login = _Login(name, target)
+    login = _Login(name, target, password)
     with _HANDSHAKES:
         deadline = time.monotonic() + target.connect_timeout_s
         sock = _reach(name, target, through, deadline)
@@ -87,7 +93,7 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
     return transport
 
 
-def _error(kind: type[SparkclusterError], name: str, text: str, hint: str | None = None) -> SparkclusterError:
+def _error(kind: type[E], name: str, text: str, hint: str | None = None) -> E:
     """An error of connecting to node ``name``."""
     return kind(f"{name}: {text}", node=name, step="connect", hint=hint)
 
@@ -155,16 +161,18 @@ def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
     verdict, file = known_hosts.check(target.known_hosts, target.key_name, kind, blob)
     shown = f"{kind} {key.fingerprint}"
     if verdict == "unknown" and target.host_keys == "accept-new":
-        verdict, file = _store(name, target, kind, blob), target.known_hosts[0]
+        verdict, file = store(name, target, kind, blob), target.known_hosts[0]
     if verdict == "known":
         return
     if verdict == "unknown":
-        raise _error(
+        unknown = _error(
             HostKeyUnknown,
             name,
             f"the host key of {target.key_name} is unknown ({shown})",
             f"run ssh {target.login} true once to compare and store it, or set host_keys: accept-new",
         )
+        unknown.key = kind, blob, key.fingerprint
+        raise unknown
     forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
     text = "is revoked" if verdict == "revoked" else "has changed"
     raise _error(
@@ -175,7 +183,12 @@ def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
     )
 
 
-def _store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Verdict:
+def store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Verdict:
+    """Store a key of ``target`` in its first known_hosts file; the verdict after it.
+
+    Raises:
+        UsageError: the file cannot be written, or is no known_hosts file.
+    """
     file = target.known_hosts[0]
     try:
         return known_hosts.store(file, target.key_name, kind, blob)
@@ -183,12 +196,27 @@ def _store(name: str, target: SshTarget, kind: str, blob: str) -> known_hosts.Ve
         raise _error(UsageError, name, f"its host key cannot be stored in {file}: {error.strerror}") from error
 
 
-class _Login:
-    """Tries keys in the order of OpenSSH: the inventory's, the agent's, then the files of ssh_config."""
+def public_keys(name: str, target: SshTarget) -> list[str]:
+    """The keys that a login to ``target`` offers, in their order, each as ``type base64``; no certificates.
 
-    def __init__(self, name: str, target: SshTarget) -> None:
+    Raises:
+        UsageError: the identity that the inventory names cannot be read.
+    """
+    login, agent = _Login(name, target, None), Agent(target.agent)
+    try:
+        keys = [(key.get_name(), key.get_base64()) for key in login._keys(agent)]  # noqa: SLF001
+    finally:
+        agent.close()
+    return list(dict.fromkeys(f"{kind} {blob}" for kind, blob in keys if "-cert-" not in kind))
+
+
+class _Login:
+    """Tries keys in the order of OpenSSH: the inventory's, the agent's, then the files of ssh_config; or a password."""
+
+    def __init__(self, name: str, target: SshTarget, password: str | None) -> None:
         self.name = name
         self.target = target
+        self._password = password
         self.deadline = time.monotonic() + target.connect_timeout_s
         self.locked: list[Path] = []
         self.tried = 0
@@ -205,6 +233,9 @@ class _Login:
 
     def authenticate(self, transport: Transport) -> None:
         """Log in on ``transport``, or raise AuthFailed."""
+        if self._password is not None:
+            self._by_password(transport, self._password)
+            return
         agent = Agent(self.target.agent)
         reason = "no key was accepted"
         try:
@@ -229,19 +260,57 @@ class _Login:
         finally:
             agent.close()
         silent = f"; no agent answers at {agent.silent}" if agent.silent else ""
-        self._fail((reason if self.tried else "there is no key to offer") + silent)
+        self._fail((reason if self.tried else "there is no key to offer") + silent, self._methods(transport))
 
-    def _fail(self, reason: str) -> NoReturn:
+    def _methods(self, transport: Transport) -> set[str]:
+        """How sshd lets this user log in; both ways to send a password where it no longer says."""
+        transport.limit(login_s=remaining_s(self.deadline))
+        try:
+            transport.auth_none(self.target.user)
+        except paramiko.BadAuthenticationType as error:
+            return set(error.allowed_types)
+        except (paramiko.SSHException, EOFError, OSError):
+            return set(_PASSWORD_METHODS)
+        return set()
+
+    def _by_password(self, transport: Transport, password: str) -> None:
+        methods = self._methods(transport)
+        if transport.is_authenticated():
+            return  # sshd asks this user for nothing
+        user, answers = self.target.user, [password]
+
+        def answer(_title: str, _instructions: str, fields: list[Any]) -> list[str]:
+            # PAM may ask for more, such as a code: a second time it would be sent as that
+            return [answers.pop() if answers else "" for _ in fields]
+
+        transport.limit(login_s=remaining_s(self.deadline))
+        try:
+            if "password" in methods:
+                more = transport.auth_password(user, password, fallback=False)
+            else:
+                more = transport.auth_interactive(user, answer)
+        except paramiko.BadAuthenticationType as error:
+            self._fail(f"it accepts {', '.join(error.allowed_types)} only", set(error.allowed_types))
+        except paramiko.AuthenticationException:
+            if time.monotonic() >= self.deadline - 0.1:
+                raise
+            self._fail("the password was refused", methods)
+        if more:
+            self._fail(f"it requires {', '.join(more)} besides a password", set())
+
+    def _fail(self, reason: str, methods: set[str]) -> NoReturn:
         target = self.target
         locked = f"; {self.locked[0]} is protected by a passphrase" if self.locked else ""
         option = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
         unlock = f"ssh-add {shlex.quote(str(self.locked[0]))}" if self.locked else None
-        raise _error(
+        failed = _error(
             AuthFailed,
             self.name,
             f"login as {target.user} on {target.host} failed: {reason}{locked}",
             unlock or f"ssh-copy-id {option}{target.login}",
         )
+        failed.takes_password = bool(methods & _PASSWORD_METHODS)
+        raise failed
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[paramiko.PKey]:
         target = self.target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import select
 import signal
@@ -25,6 +26,11 @@ class LocalHost(Host):
     def python(self) -> str:
         """The interpreter of sparkcluster: with runtime ``process`` the engine is looked up beside it first."""
         return sys.executable
+
+    @property
+    def user(self) -> str:
+        """That of sparkcluster."""
+        return getpass.getuser()
 
     def close(self) -> None:
         """There is no connection."""
@@ -94,16 +100,23 @@ class _LocalStream(Stream):
         return HostLost(f"{self.task} on {self.name} closed its input", node=self.name, step=self.task)
 
     def close(self) -> None:
-        """Send SIGTERM to the command and its children, SIGKILL a second later to those that are left."""
+        """Order the command to end; send SIGKILL a second later to it and those of its children that are left."""
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGTERM)
+            if self.stop:
+                with contextlib.suppress(*self._broken):
+                    self._write(self.stop)
+            else:
+                self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1)
+                self._process.wait(2 if self.stop else 1)
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._signal(signal.SIGKILL)
         for pipe in (self._in, self._out):
             with contextlib.suppress(*self._broken):
                 pipe.close()
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to its process group; sudo, which is root's, ends with its input instead."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)

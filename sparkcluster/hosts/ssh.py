@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from sparkcluster.errors import AuthFailed, CommandTimeout, HostError, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts.base import Host, remaining_s
@@ -17,6 +19,9 @@ from sparkcluster.hosts.paramiko_transport import Transport, paramiko
 from sparkcluster.hosts.quote import shown
 from sparkcluster.hosts.resolve import SshTarget
 
+if TYPE_CHECKING:
+    from sparkcluster.hosts.prompts import Prompts
+
 # OpenSSH's default of MaxSessions is 10; the last is reserved for ending commands that timed out.
 _SESSIONS = 9
 
@@ -24,20 +29,35 @@ _SESSIONS = 9
 class SshHost(Host):
     """A machine with an sshd. Connects at first use; a failure to connect is kept until ``renew``.
 
-    ``jump`` is the host of ``target.jump`` if several nodes share it.
+    ``jump`` is the host of ``target.jump`` if several nodes share it. ``prompts`` asks the operator, also about a jump
+    host; without it nobody is asked.
     """
 
-    def __init__(self, name: str, target: SshTarget, jump: SshHost | None = None) -> None:
+    def __init__(
+        self, name: str, target: SshTarget, jump: SshHost | None = None, *, prompts: Prompts | None = None
+    ) -> None:
         super().__init__(name)
         self.target = target
+        self._connect = _connector(name, target, prompts)
         self._closes_jump = jump is None and target.jump is not None
-        self._jump = SshHost(name, target.jump) if jump is None and target.jump is not None else jump
+        self._jump = SshHost(name, target.jump, prompts=prompts) if jump is None and target.jump is not None else jump
         self._transport: Transport | None = None
         self._opened = 0.0
         self._failure: HostError | UsageError | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._sessions = threading.BoundedSemaphore(_SESSIONS)
+
+    @property
+    def user(self) -> str:
+        """That of the login."""
+        return self.target.user
+
+    def anew(self) -> SshHost:
+        """The same machine over a connection of its own; what the operator typed for this one is not asked again."""
+        found = SshHost(self.name, self.target, self._jump)
+        found._connect = self._connect
+        return found
 
     def close(self) -> None:
         """Close the connection. Never raises."""
@@ -79,7 +99,7 @@ class SshHost(Host):
             if self._transport is None or not self._transport.is_active():
                 try:
                     through = None if self._jump is None else self._jump.transport()
-                    self._transport = connect(self.name, self.target, through)
+                    self._transport = self._connect(through)
                     self._opened = time.monotonic()
                 except (HostError, UsageError) as error:
                     self._failure = error
@@ -137,6 +157,17 @@ class SshHost(Host):
                 step=task,
                 hint=None if waited_out else "check MaxSessions in /etc/ssh/sshd_config of the node",
             ) from error
+
+
+def _connector(
+    name: str, target: SshTarget, prompts: Prompts | None
+) -> Callable[[paramiko.Transport | None], Transport]:
+    """What opens a connection to ``target``, through that to its jump host."""
+    if prompts is None:
+        return functools.partial(connect, name, target)
+    from sparkcluster.hosts.prompts import Asking
+
+    return Asking(name, target, prompts).connect
 
 
 def _hang_up(transport: Transport) -> None:

@@ -30,6 +30,7 @@ from sparkcluster.lab.machine import (
     run,
     unshare,
 )
+from sparkcluster.lab.shims.settings import VIRTUAL_MEMORY
 
 SHARED = ("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var")
 """Directories of the distribution, which a Spark shares with the machine."""
@@ -52,6 +53,9 @@ HIDDEN = (
     "etc/cdi",
     "etc/docker",
     "etc/ufw",
+    "etc/netplan",
+    "etc/avahi",
+    "etc/sysctl.d",
 )
 """Directories of the distribution that start empty on a Spark."""
 
@@ -125,7 +129,8 @@ def populate(upper: Path, config: dict[str, Any]) -> None:
     system = Path(config["system"])
     foreign = [entry.name for entry in sorted(system.iterdir()) if not entry.is_symlink()]
     hidden = [name for name in foreign if name not in (*SHARED, *PRIVATE)]
-    for name in hidden + [name for name in ABSENT if (system / name).exists()]:
+    absent = [*ABSENT, *(path.lstrip("/") for path in config["absent"])]
+    for name in hidden + [name for name in absent if os.path.lexists(system / name)]:
         (upper / name).parent.mkdir(parents=True, exist_ok=True)
         # A character device 0:0 in an upper layer hides the entry below it.
         os.mknod(upper / name, stat.S_IFCHR | 0o600, os.makedev(0, 0))
@@ -146,8 +151,10 @@ def populate(upper: Path, config: dict[str, Any]) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
     home = upper / "home/spark"
+    root_owned = upper / config["root_owned"].lstrip("/")
     for path in (home, *home.rglob("*")):
-        os.chown(path, SPARK_USER, SPARK_USER)
+        if path != root_owned and root_owned not in path.parents:
+            os.chown(path, SPARK_USER, SPARK_USER)
 
 
 def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> None:
@@ -165,6 +172,10 @@ def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> 
     for name, target in {"meminfo": "meminfo", "osrelease": "sys/kernel/osrelease"}.items():
         (simulated / name).write_text("")
         mount(str(simulated / name), root / "proc" / target, flags=MS_BIND)
+    (simulated / "vm").mkdir()
+    for name, value in VIRTUAL_MEMORY.items():
+        (simulated / "vm" / name).write_text(f"{value}\n")
+        mount(str(simulated / "vm" / name), root / "proc/sys/vm" / name, flags=MS_BIND)
     if (root / "proc/driver").is_dir():
         mount("tmpfs", root / "proc/driver", "tmpfs", data="mode=755")
         (root / "proc/driver/nvidia").mkdir()
@@ -247,7 +258,11 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
     if first_boot and config["model_path"]:
         from sparkcluster.lab.engine import model
 
-        model.write_tiny_model(root / config["model_path"].lstrip("/"))
+        path = root / config["model_path"].lstrip("/")
+        model.write_tiny_model(path)
+        if (root / "home/spark") in path.parents:
+            for each in (path.parent, path, *path.rglob("*")):
+                os.chown(each, SPARK_USER, SPARK_USER)
     (root.with_name("disk") / "booted").touch()
 
 

@@ -14,9 +14,11 @@ from typing import Self
 
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, faults, inventory, machine, network, spec, state
+from sparkcluster.lab.capture import Packet, capture
 from sparkcluster.lab.machine import command_line, wait_until
 from sparkcluster.lab.registry import Registry
 from sparkcluster.lab.sparks import Spark, make_key, sparks_of
+from sparkcluster.lab.spec import with_access
 from sparkcluster.lab.state import State
 
 Report = Callable[[str], None]
@@ -41,6 +43,9 @@ class Lab:
         engine: str = "stub",
         spec: Path | spec.LabSpec | None = None,
         name: str = "lab",
+        bare: bool = False,
+        login: str | None = None,
+        sudo: str | None = None,
         report: Report = lambda _: None,
     ) -> Self:
         """Bring a lab up, unless it is up already.
@@ -50,14 +55,17 @@ class Lab:
             engine: ``vllm``, ``stub`` or ``none``: the image in every Spark's Docker.
             spec: a spec file or a finished spec.
             name: name of the lab; labs with different names are independent.
+            bare: Sparks as they come out of the box, without inventory.
+            login: of bare Sparks whose spec says nothing of it: ``key`` or ``password``.
+            sudo: likewise: ``free``, ``password`` or ``refused``.
             report: receives a line for the user now and then.
 
         Raises:
             UsageError: this machine cannot run a lab, or the arguments are invalid.
             LabError: no such engine, or something did not come up; everything of the new lab was removed again.
         """
-        machine.require()
-        requested = _spec(spec, sparks)
+        requested = with_access(_spec(spec, sparks, bare=bare), login, sudo)
+        machine.require({**machine.DEBIAN_PACKAGES, **(machine.BARE_PACKAGES if requested.bare else {})})
         inventory.require_images(engine, requested)
         directory = state.directory_of(name)
         with state.locked(state.lock_of(name)):
@@ -100,8 +108,8 @@ class Lab:
         return cls(found)
 
     def _make(self, report: Report) -> None:
-        make_key(self.directory / "id_ed25519", f"lab {self.name}")
-        client_key = (self.directory / "id_ed25519.pub").read_text()
+        make_key(self.identity, f"lab {self.name}")
+        client_key = self.identity.with_suffix(".pub").read_text()
         network.up(self.state)
         report(f"booting {len(self.sparks)} virtual Sparks")
         begin = time.monotonic()
@@ -130,13 +138,23 @@ class Lab:
 
     @property
     def inventory(self) -> Path:
-        """The ready inventory."""
+        """The ready inventory; a bare lab has none."""
         return self.state.directory / "inventory.yaml"
 
     @property
     def playbook(self) -> Path:
         """The ready playbook, which the inventory names."""
         return self.state.directory / "playbook.yaml"
+
+    @property
+    def identity(self) -> Path:
+        """The operator's private key, which every Spark accepts but bare ones with ``login: password``."""
+        return self.state.directory / "id_ed25519"
+
+    @property
+    def password(self) -> str | None:
+        """Password of the user ``spark``; None in a ready lab, where it has none."""
+        return self.state.password
 
     def spark(self, name: str) -> Spark:
         """The Spark of that name, address or number (counted from 1).
@@ -168,6 +186,10 @@ class Lab:
     def registry(self) -> Registry:
         """A new image registry that the Sparks reach, for a ``with`` block."""
         return Registry(self.state.registry, self.directory / "registry")
+
+    def capture(self) -> contextlib.AbstractContextManager[list[Packet]]:
+        """A list of all packets that enter the lab's switches and cables in a ``with`` block, filled at its end."""
+        return capture(self.state)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -213,10 +235,10 @@ def in_parallel(work: Callable[[Spark], None], sparks: Sequence[Spark]) -> None:
         list(pool.map(work, sparks))
 
 
-def _spec(source: Path | spec.LabSpec | None, count: int | None) -> spec.LabSpec:
+def _spec(source: Path | spec.LabSpec | None, count: int | None, *, bare: bool) -> spec.LabSpec:
     if source is None:
-        return spec.plain(2 if count is None else count)
-    return source if isinstance(source, spec.LabSpec) else spec.load(source, count)
+        return spec.plain(2 if count is None else count, bare=bare)
+    return source if isinstance(source, spec.LabSpec) else spec.load(source, count, bare=bare)
 
 
 def _remove(directory: Path, found: State | None) -> None:

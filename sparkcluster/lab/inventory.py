@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from sparkcluster.lab.sparks import MODEL_PATH
 from sparkcluster.lab.spec import LabSpec
 from sparkcluster.lab.state import State, write_atomically
 
@@ -69,16 +67,15 @@ def known_hosts(state: State) -> str:
     return "\n".join(rows) + "\n"
 
 
-def write(state: State) -> Path:
-    """Write known_hosts, playbook and inventory; the inventory's path."""
+def write(state: State) -> None:
+    """Write the playbook; for a ready lab known_hosts and inventory too."""
     import yaml
 
     directory = state.directory
-    write_atomically(directory / "known_hosts", known_hosts(state))
     playbook: dict[str, Any] = {
         "name": "tiny",
         "description": "two layers of random weights, to test that everything works",
-        "model": {"path": MODEL_PATH},
+        "model": {"path": state.nodes[0].model_path},
         "image": prepare_images(state.engine, state.spec),
         "served_name": "tiny",
         "args": ENGINE_ARGUMENTS,
@@ -103,6 +100,6 @@ def write(state: State) -> Path:
     }
     head = f"# Made by `sparkcluster lab up`; gone with `sparkcluster lab down --name {state.name}`.\n"
     write_atomically(directory / "playbook.yaml", head + yaml.safe_dump(playbook, sort_keys=False))
-    path = directory / "inventory.yaml"
-    write_atomically(path, head + yaml.safe_dump(inventory, sort_keys=False))
-    return path
+    if not state.spec.bare:
+        write_atomically(directory / "known_hosts", known_hosts(state))
+        write_atomically(directory / "inventory.yaml", head + yaml.safe_dump(inventory, sort_keys=False))

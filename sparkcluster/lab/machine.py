@@ -32,6 +32,14 @@ DEBIAN_PACKAGES = {
 }
 """Debian's package for every program that a lab needs, on the machine or on a virtual Spark."""
 
+BARE_PACKAGES = {
+    "sudo": "sudo",
+    "usermod": "passwd",
+    "avahi-daemon": "avahi-daemon",
+    "netplan": "netplan.io",
+}
+"""Likewise, what bare Sparks need beside them."""
+
 SPARK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of a login on a virtual Spark; the shims in /usr/local/bin come before the real programs."""
 

@@ -21,6 +21,9 @@ from sparkcluster.lab.state import Node, State, network_namespaces
 BRIDGE_MTU = 9978
 """Largest MTU of the ConnectX-7 interfaces; the switches must pass whatever a Spark sends."""
 
+LINK_LOCAL_GROUPS = 0xFFF8
+"""Addresses 01:80:c2:00:00:03 to :0f; the kernel lets no bridge forward the first three."""
+
 OUI = "4c:bb:47"
 """Maker's half of a Spark's ConnectX-7 addresses, from posted show_gids output."""
 
@@ -48,9 +51,14 @@ def peer(spark: int, function: Function | None) -> str:
 
 
 def bridges(spec: LabSpec) -> list[str]:
-    """All bridges of a lab."""
-    rails = {rail for index in range(len(spec.sparks)) for rail in spec.rails(index).values()}
-    return ["mgmt", *(f"rail{rail}" for rail in sorted(rails))]
+    """All bridges of a lab: the management network, and the switch or the cables of the ConnectX-7 ports."""
+    wires = {wire for index in range(len(spec.sparks)) for wire in spec.wires(index).values()}
+    return ["mgmt", *sorted(wires)]
+
+
+def forwards(bridge: str) -> str:
+    """Options of a bridge: a cable passes the frames that switches keep, LLDP among them (IEEE 802.1D, table 7-10)."""
+    return f" group_fwd_mask {LINK_LOCAL_GROUPS}" if bridge.startswith("cable") else ""
 
 
 def ip(netns: str | None, lines: list[str]) -> None:
@@ -79,7 +87,11 @@ def up(state: State) -> None:
         [
             line
             for name in bridges(state.spec)
-            for line in (f"link add {name} type bridge", f"link set {name} mtu {BRIDGE_MTU} up")
+            for line in (
+                f"link add {name} type bridge{forwards(name)}",
+                f"link set {name} addrgenmode none",
+                f"link set {name} mtu {BRIDGE_MTU} up",
+            )
         ],
     )
     ip(
@@ -98,7 +110,7 @@ def up(state: State) -> None:
 
 def cables(node: Node) -> list[str]:
     """``ip`` commands in the switch namespace that connect a Spark; ports without a cable stay down."""
-    spark, netns, rails = node.spec, node.unit, node.rails
+    spark, netns, wires = node.spec, node.unit, node.state.spec.wires(node.index)
     management, wifi = peer(node.index, None), wifi_peer(node.index)
     lines = [
         f"link add {management} type veth peer name {spark.management} netns {netns}",
@@ -113,13 +125,16 @@ def cables(node: Node) -> list[str]:
             f"link add {name} mtu {BRIDGE_MTU} type veth peer name {spark.netdev(function)} "
             f"address {mac(node.state.index, node.index, function.mac_tail)} netns {netns}"
         )
-        if function.netdev in rails:
-            lines.append(f"link set {name} master rail{rails[function.netdev]} up")
+        if function.netdev in wires:
+            lines.append(f"link set {name} master {wires[function.netdev]} up")
     return lines
 
 
 def configure(node: Node) -> None:
     """Configure the interfaces of a Spark, as its network configuration does at boot."""
+    if node.state.spec.bare:
+        ip(node.unit, _unconfigured(node))
+        return
     spark = node.spec
     lines = [
         "link set lo up",
@@ -142,6 +157,25 @@ def configure(node: Node) -> None:
             lines.append(f"addr add {address} brd + dev {name}")
         lines.append(f"link set {name} up")
     ip(node.unit, lines)
+
+
+def _unconfigured(node: Node) -> list[str]:
+    """``ip`` commands after which a bare Spark is as at its first boot: its address by DHCP, the ports without any.
+
+    Its own netplan files are applied by its first process.
+    """
+    spark = node.spec
+    ports = [spark.netdev(function) for function in spark.functions]
+    lines = ["link set lo up", f"link set {spark.wifi} addrgenmode none up"]
+    for name in (spark.management, *ports):
+        # Only a link that comes up gets its IPv6 link-local address from the kernel.
+        lines += [f"link set {name} down addrgenmode eui64 mtu 1500", f"addr flush dev {name}"]
+    return [
+        *lines,
+        f"addr add {node.host}/24 brd + dev {spark.management}",
+        *(f"link set {name} up" for name in (spark.management, *ports)),
+        f"route replace default via {node.state.gateway} dev {spark.management}",
+    ]
 
 
 def down(state: State) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import network, registry, system
+from sparkcluster.lab import bare, network, registry, system
 from sparkcluster.lab.machine import SPARK_PATH, SPARK_USER, SYSTEM_DIRECTORIES, TOOLS
-from sparkcluster.lab.shims import main, services
+from sparkcluster.lab.shims import main, netplan, packages, services, settings
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, SparkSpec
 from sparkcluster.lab.state import Node, write_atomically
 
@@ -44,6 +44,21 @@ KERNEL_LOG = (
 )
 """Kernel log of a healthy Spark; every Spark has the first line, and it is harmless."""
 
+READY_LOGIN = """Port 22
+ListenAddress 0.0.0.0
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+"""
+SSHD = f"""HostKey /etc/ssh/ssh_host_ed25519_key
+KbdInteractiveAuthentication no
+UsePAM no
+UseDNS no
+PrintMotd no
+Subsystem sftp internal-sftp
+SetEnv PATH={SPARK_PATH}
+"""
+"""sshd's configuration, after the part on addresses and logins."""
+
 Files = dict[str, tuple[int, str]]
 """Mode and text by path."""
 
@@ -65,6 +80,9 @@ def hardware(node: Node) -> dict[str, Any]:
     ]
     return {
         "hostname": spark.name,
+        "bare": node.state.spec.bare,
+        "address": f"{node.host}/24",
+        "gateway": node.state.gateway,
         **spark.model_dump(include={"driver", "kernel", "firmware", "gpu", "nvidia_runtime"}),
         "gpu_state": "idle",
         "module": True,
@@ -84,8 +102,8 @@ def hardware(node: Node) -> dict[str, Any]:
 
 def files(node: Node, host_key: str, client_key: str) -> Files:
     """All files of a Spark that differ from the machine's."""
-    spark = node.spec
-    root = system.root(spark.system)
+    spark, is_bare = node.spec, node.state.spec.bare
+    root = system.root(spark.system, bare=is_bare)
     found: Files = {
         "/etc/hostname": (0o644, spark.name + "\n"),
         "/etc/hosts": (0o644, _hosts(node)),
@@ -93,22 +111,31 @@ def files(node: Node, host_key: str, client_key: str) -> Files:
         "/etc/resolv.conf": (0o644, ""),
         "/etc/machine-id": (0o444, f"{int(node.state.id, 16) ^ node.index:032x}\n"),
         "/etc/dgx-release": (0o644, _dgx_release(node)),
-        "/etc/ssh/sshd_config": (0o644, _sshd_config()),
+        "/etc/ssh/sshd_config": (0o644, (bare.sshd_config(spark.login) if is_bare else READY_LOGIN) + SSHD),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
-        services.NETPLAN: (0o600, _netplan(node)),
+        # The machine's own settings are not the Spark's.
+        "/etc/sysctl.conf": (0o644, "# no settings\n"),
+        settings.NTP: (0o644, "yes\n"),
         # logind's default is yes.
         "/etc/systemd/logind.conf": (0o644, "[Login]\nRemoveIPC=no\n"),
         services.UFW_CONF: (0o644, "ENABLED=no\nLOGLEVEL=low\n"),
-        "/root/.ssh/authorized_keys": (0o600, client_key),
-        "/home/spark/.ssh/authorized_keys": (0o600, client_key),
         f"{TOOLS}/toolkit/nvidia-container-runtime": (0o755, RUNTIME),
         f"{TOOLS}/bin/runc": (0o755, RUNC.replace("/usr/sbin/runc", _runc(root))),
     }
-    if settings := docker_settings(spark):
-        found[services.DAEMON_JSON] = (0o644, json.dumps(settings, indent=4) + "\n")
+    if is_bare:
+        found.update(bare.files(node))
+    if not is_bare or spark.login == "key":
+        found["/home/spark/.ssh/authorized_keys"] = (0o600, client_key)
+    if not is_bare:
+        found["/root/.ssh/authorized_keys"] = (0o600, client_key)
+        found[bare.SUDOERS] = (0o440, "spark ALL=(ALL) NOPASSWD: ALL\n")
+    if text := _netplan(node):
+        found[netplan.FILE] = (0o600, text)
+    if docker := docker_settings(spark):
+        found[services.DAEMON_JSON] = (0o644, json.dumps(docker, indent=4) + "\n")
     if spark.system == "machine":
         found["/etc/os-release"] = (0o644, _os_release())
-    found.update(_accounts(root))
+    found.update(_accounts(root, node))
     for name in ("init", "sync", "gb10"):
         found[f"{TOOLS}/{name}"] = (0o755, ENTRY)
     for source in sorted(Path(__file__).with_name("shims").glob("*.py")):
@@ -134,17 +161,21 @@ def _runc(root: Path) -> str:
     raise LabError("Docker is installed without runc", hint="sudo apt-get install -y runc")
 
 
-def links() -> dict[str, str]:
-    """The shims, each a link to the same program."""
-    found = {f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in main.TOOLS if name not in main.INTERNAL}
+def links(*, perftest: bool) -> dict[str, str]:
+    """The shims, each a link to the same program; with ``perftest``, that package is installed."""
+    found = {
+        f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in main.TOOLS if name not in (*main.INTERNAL, *main.PACKAGED)
+    }
     found[f"{TOOLS}/toolkit/nvidia-container-runtime-hook"] = f"{TOOLS}/gb10"
     found[f"{TOOLS}/bin/fit_container"] = f"{TOOLS}/gb10"
+    if perftest:
+        found[packages.PERFTEST] = f"{TOOLS}/gb10"
     found["/var/run"] = "/run"
     return found
 
 
-def _accounts(root: Path) -> Files:
-    """The distribution's accounts, and a plain user ``spark`` who may use Docker."""
+def _accounts(root: Path, node: Node) -> Files:
+    """The distribution's accounts, and a plain user ``spark``, who may use Docker unless the Spark is bare."""
 
     def lines(name: str, *replaced: str) -> list[str]:
         rows = (root / "etc" / name).read_text().splitlines()
@@ -153,22 +184,28 @@ def _accounts(root: Path) -> Files:
     group, shadow, passwd = lines("group", "docker:"), lines("shadow", "root:"), lines("passwd", "root:")
     taken = {row.split(":")[2] for row in group}
     docker_id = next(number for number in range(988, 100, -1) if str(number) not in taken)
+    group += [f"spark:x:{SPARK_USER}:", f"docker:x:{docker_id}:spark"]
+    password = "*"
+    if node.state.password is not None:
+        password = bare.password_hash(node.state.password)
+        group = [":".join([*row.split(":")[:3], bare.members(row.split(":")[0], node.spec.sudo)]) for row in group]
     found = {
         "/etc/passwd": (
             0o644,
             ["root:x:0:0:root:/root:/bin/bash", *passwd, f"spark:x:{SPARK_USER}:{SPARK_USER}::/home/spark:/bin/bash"],
         ),
-        "/etc/group": (0o644, [*group, f"spark:x:{SPARK_USER}:", f"docker:x:{docker_id}:spark"]),
+        "/etc/group": (0o644, group),
+        "/etc/gshadow": (0o600, [f"{name}:!::{users}" for name, _, _, users in (row.split(":") for row in group)]),
         # Not an exclamation mark, which is a locked account to sshd.
-        "/etc/shadow": (0o600, ["root:*:19000:0:99999:7:::", *shadow, "spark:*:19000:0:99999:7:::"]),
-        "/etc/sudoers.d/spark": (0o440, ["spark ALL=(ALL) NOPASSWD: ALL"]),
+        "/etc/shadow": (0o600, ["root:*:19000:0:99999:7:::", *shadow, f"spark:{password}:19000:0:99999:7:::"]),
     }
     return {name: (mode, "\n".join(rows) + "\n") for name, (mode, rows) in found.items()}
 
 
 def _hosts(node: Node) -> str:
     rows = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"127.0.1.1 {node.name}"]
-    rows += [f"{other.host} {other.name}" for other in node.state.nodes if other.index != node.index]
+    if not node.state.spec.bare:
+        rows += [f"{other.host} {other.name}" for other in node.state.nodes if other.index != node.index]
     return "\n".join(rows) + "\n"
 
 
@@ -189,24 +226,11 @@ def _dgx_release(node: Node) -> str:
     )
 
 
-def _sshd_config() -> str:
-    return (
-        "Port 22\n"
-        "ListenAddress 0.0.0.0\n"
-        "HostKey /etc/ssh/ssh_host_ed25519_key\n"
-        "PermitRootLogin prohibit-password\n"
-        "PasswordAuthentication no\n"
-        "KbdInteractiveAuthentication no\n"
-        "UsePAM no\n"
-        "UseDNS no\n"
-        "PrintMotd no\n"
-        "Subsystem sftp internal-sftp\n"
-        f"SetEnv PATH={SPARK_PATH}\n"
-    )
-
-
 def _netplan(node: Node) -> str:
-    """Netplan as a Spark's owner writes it; the lab sets the addresses itself."""
+    """Netplan as a Spark's owner writes it, empty where no interface has an address.
+
+    In a ready lab the lab sets the addresses itself.
+    """
     import yaml
 
     ethernets = {
@@ -220,6 +244,8 @@ def _netplan(node: Node) -> str:
         for function in FUNCTIONS
         if (address := node.address(function)) is not None
     }
+    if not ethernets and node.state.spec.bare:
+        return ""
     return str(yaml.safe_dump({"network": {"version": 2, "ethernets": ethernets}}, sort_keys=False))
 
 

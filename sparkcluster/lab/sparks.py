@@ -16,14 +16,13 @@ from pathlib import Path
 
 import sparkcluster
 from sparkcluster.errors import LabError
-from sparkcluster.lab import cgroups, network, node_files, system
+from sparkcluster.lab import bare, cgroups, network, node_files, system
 from sparkcluster.lab.machine import SPARK_PATH, TOOLS, run, wait_until
+from sparkcluster.lab.shims.settings import VIRTUAL_MEMORY
+from sparkcluster.lab.snapshot import LEFT_OUT, PROGRAM, ROOTS, Snapshot
 from sparkcluster.lab.state import Node, State, write_atomically
 
 BOOT_LIMIT_S = 90.0
-MODEL_PATH = "/root/models/tiny"
-"""Directory of the tiny model on a virtual Spark."""
-
 DEATH_LIMIT_S = 20.0
 
 
@@ -53,17 +52,20 @@ class Spark(Node):
         make_key(key, self.name)
         hardware = node_files.hardware(self)
         node_files.write_hardware(self, hardware)
+        is_bare = self.state.spec.bare
         config = {
             "directory": str(self.directory),
             "hostname": self.name,
-            "system": str(system.root(self.spec.system)),
-            "layers": ":".join(str(layer) for layer in system.layers(self.spec)),
+            "system": str(system.root(self.spec.system, bare=is_bare)),
+            "layers": ":".join(str(layer) for layer in system.layers(self.spec, bare=is_bare)),
             "cgroup": self.unit,
             "hardware": hardware,
             "files": node_files.files(self, key.read_text(), client_key),
-            "links": node_files.links(),
+            "links": node_files.links(perftest=not is_bare),
+            "absent": bare.ABSENT if is_bare else (),
+            "root_owned": bare.CACHE,
             "image_engine": None if self.spec.containerd else self.spec.image_of(self.state.engine),
-            "model_path": MODEL_PATH if self.spec.model == "present" else None,
+            "model_path": self.model_path if self.spec.model == "present" else None,
         }
         write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
 
@@ -153,6 +155,12 @@ class Spark(Node):
             raise LabError(f"{self.name} is down", node=self.name, hint="sparkcluster lab heal")
         inside = ["/usr/bin/env", "-i", f"PATH={SPARK_PATH}", "HOME=/root", "LANG=C.UTF-8", *argv]
         return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--", *inside]
+
+    def snapshot(self) -> Snapshot:
+        """Files, groups, sysctls and addresses, to compare before and after a change."""
+        arguments = json.dumps([ROOTS, LEFT_OUT, list(VIRTUAL_MEMORY)])
+        found: Snapshot = json.loads(self.run(["python3", "-c", PROGRAM, arguments]).stdout)
+        return found
 
     def sync_hardware(self) -> None:
         """Update its sysfs from the hardware file."""

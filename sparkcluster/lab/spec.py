@@ -26,6 +26,8 @@ GID_LAYOUTS: dict[str, GidTable] = {
 }
 """GID tables as Spark owners have posted them (MiaAI DeepSeek-v4-Flash-DSpark #10, #11)."""
 
+Topology = Literal["switch", "direct", "pairs", "ring", "crossed"]
+
 MANAGEMENT = "enP7s7"
 WIFI = "wlP9s9"
 
@@ -117,6 +119,8 @@ class SparkSpec(Section):
         mtu: of the cabled interfaces, bytes.
         memory_total_kb: what /proc/meminfo says; 127,535,084 was seen on a Spark of 2026.
         nvidia_runtime: whether Docker has NVIDIA's toolkit.
+        login: of a bare Spark, what its sshd accepts for the user ``spark``.
+        sudo: of a bare Spark, whether that user may use sudo without a password, with one, or not at all.
         gpu: whether nvidia-smi finds the GB10.
     """
 
@@ -142,6 +146,8 @@ class SparkSpec(Section):
     )
     model: Literal["present", "absent"] = "present"
     disk_gb: int = Field(40, ge=1, le=4000)
+    login: Literal["key", "password"] = "key"
+    sudo: Literal["free", "password", "refused"] = "free"
 
     def netdev(self, function: Function) -> str:
         """Name that the interface of ``function`` has on this Spark."""
@@ -183,11 +189,14 @@ class SparkSpec(Section):
 class LabSpec:
     """All virtual Sparks of a lab and how they are cabled.
 
-    ``pairs`` are direct cables between the first two, the next two and so on, each pair with the same addresses.
+    ``pairs`` are direct cables between the first two, the next two and so on, each pair with the same addresses;
+    ``crossed`` are two cables between two Sparks, each from port 0 of one to port 1 of the other. ``bare`` Sparks are
+    as they come out of the box: only the addresses that their specs give are on the rails.
     """
 
     sparks: tuple[SparkSpec, ...]
-    topology: Literal["switch", "direct", "pairs", "ring"] = "switch"
+    topology: Topology = "switch"
+    bare: bool = False
 
     def rails(self, index: int) -> dict[str, int]:
         """Rail that each cabled interface of Spark number ``index`` is on, by the name it is born with.
@@ -195,7 +204,7 @@ class LabSpec:
         On a switch (and on a direct cable) the first cabled port takes rails 0 and 1, a second one 2
         and 3, whichever port that is. In a ring the cable between Spark c and the next has rails 2c
         and 2c+1, from port 1 of the first to port 0 of the second. Of pairs, the first has rails 0 to
-        3, the next one 4 to 7 and so on.
+        3, the next one 4 to 7 and so on. Crossed cables are numbered by the ports of the first Spark.
         """
         found: dict[str, int] = {}
         cabled = self.sparks[index].cabled
@@ -208,8 +217,22 @@ class LabSpec:
             else:
                 pair = index // 2 if self.topology == "pairs" else 0
                 cable = 2 * pair + cabled.index(function.port)
+                if self.topology == "crossed" and index == 1:
+                    cable = 1 - cable
             found[function.netdev] = 2 * cable + twin
         return found
+
+    def wires(self, index: int) -> dict[str, str]:
+        """What each cabled interface of Spark number ``index`` is plugged into: the switch, or a cable.
+
+        A broadcast on a wire reaches everything else on it, on bare Sparks as on real ones: both twins of a port at
+        the far end of a cable, and every port on the switch. Linux then answers ARP for an address of one twin from
+        the other too. In a ready lab each rail is a wire of its own, so that it is certain which twin a frame takes.
+        """
+        if not self.bare:
+            return {name: f"rail{rail}" for name, rail in self.rails(index).items()}
+        switched = self.topology == "switch"
+        return {name: "switch" if switched else f"cable{rail // 2}" for name, rail in self.rails(index).items()}
 
     def address(self, index: int, function: Function) -> str | None:
         """Address with prefix of an interface of Spark number ``index``, None for none."""
@@ -218,7 +241,7 @@ class LabSpec:
         if name in spark.addresses:
             return spark.addresses[name]
         rail = self.rails(index).get(function.netdev)
-        if rail is None:
+        if rail is None or self.bare:
             return None
         if self.topology == "pairs":
             return f"192.168.{177 + rail % 4}.{11 + index % 2}/24"
@@ -230,7 +253,7 @@ def _default_name(index: int) -> str:
     return f"spark-{index + 1:04x}"
 
 
-def plain(count: int) -> LabSpec:
+def plain(count: int, *, bare: bool = False) -> LabSpec:
     """``count`` healthy Sparks on a switch, cabled in port 1.
 
     Raises:
@@ -238,17 +261,43 @@ def plain(count: int) -> LabSpec:
     """
     if not 1 <= count <= 32:
         raise UsageError(f"a lab has 1 to 32 Sparks, not {count}", hint="lab up --sparks 2")
-    return LabSpec(tuple(SparkSpec(name=_default_name(index)) for index in range(count)))
+    sparks = tuple(_merged(_initial(index, bare=bare)) for index in range(count))
+    return LabSpec(sparks, bare=bare)
+
+
+def _initial(index: int, *, bare: bool, ports: str = "p1") -> dict[str, Any]:
+    """What Spark number ``index`` is before its file is read: a bare one has the kernel's MTU."""
+    return {"name": _default_name(index), "ports": ports, **({"mtu": 1500} if bare else {})}
+
+
+def with_access(found: LabSpec, login: str | None, sudo: str | None) -> LabSpec:
+    """The same Sparks with this ``login`` and ``sudo`` wherever their file says nothing of them; None for no change.
+
+    Raises:
+        UsageError: they are not bare.
+    """
+    values = {key: value for key, value in (("login", login), ("sudo", sudo)) if value is not None}
+    if values and not found.bare:
+        flag = f"--{next(iter(values))}"
+        raise UsageError(f"{flag} is for bare Sparks", hint=f"lab up --bare {flag} {next(iter(values.values()))}")
+
+    def changed(spark: SparkSpec) -> SparkSpec:
+        return spark.model_copy(
+            update={key: value for key, value in values.items() if key not in spark.model_fields_set}
+        )
+
+    return dataclasses.replace(found, sparks=tuple(map(changed, found.sparks)))
 
 
 class _File(Section):
-    topology: Literal["switch", "direct", "pairs", "ring"] = "switch"
+    topology: Topology = "switch"
+    bare: bool = False
     defaults: SparkSpec = SparkSpec()
     sparks: list[SparkSpec] | None = None
 
 
-def load(path: Path, count: int | None = None) -> LabSpec:
-    """Read a spec file; ``count`` is the number of Sparks, None for what the file says.
+def load(path: Path, count: int | None = None, *, bare: bool = False) -> LabSpec:
+    """Read a spec file; ``count`` is the number of Sparks, None for what the file says; ``bare`` adds to the file.
 
     Raises:
         SpecError: problems in the file, each with its line.
@@ -260,13 +309,14 @@ def load(path: Path, count: int | None = None) -> LabSpec:
     file, problems = validate(document, _File)
     if file is None:
         raise SpecError(problems)
-    ports = "both" if file.topology == "ring" else "p1"
+    ports = "both" if file.topology in ("ring", "crossed") else "p1"
+    bare = bare or file.bare
     entries = [SparkSpec()] * (count or 2) if file.sparks is None else file.sparks
     sparks = tuple(
-        _merged({"name": _default_name(index), "ports": ports}, file.defaults, entry)
-        for index, entry in enumerate(entries)
+        _merged(_initial(index, bare=bare, ports=ports), file.defaults, entry) for index, entry in enumerate(entries)
     )
-    problems = list(_inconsistent(document, sparks, file.topology))
+    found = LabSpec(sparks, file.topology, bare)
+    problems = list(_inconsistent(document, found))
     if problems:
         raise SpecError(problems)
     if count is not None and count != len(sparks):
@@ -274,7 +324,7 @@ def load(path: Path, count: int | None = None) -> LabSpec:
             f"{path} describes {len(sparks)} Sparks, not {count}",
             hint="leave --sparks out, or change the file",
         )
-    return LabSpec(sparks, file.topology)
+    return found
 
 
 def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
@@ -288,25 +338,19 @@ def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
     return SparkSpec(**values)
 
 
-def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str) -> Iterator[Problem]:
+def _inconsistent(document: Document, found: LabSpec) -> Iterator[Problem]:
     """Problems that involve several Sparks or several keys of a Spark."""
+    sparks, topology = found.sparks, found.topology
 
     def problem(message: str) -> Problem:
         return document.problem((), message)
 
-    fits, needed = {
-        "direct": (len(sparks) == 2, "2"),
-        "ring": (len(sparks) == 3, "3"),
-        "pairs": (len(sparks) % 2 == 0, "an even number of"),
-    }.get(topology, (True, ""))
-    if not fits:
-        yield problem(f"topology {topology} needs {needed} Sparks, not {len(sparks)}")
-    if not 1 <= len(sparks) <= 32:
-        yield problem(f"a lab has 1 to 32 Sparks, not {len(sparks)}")
-    if topology == "ring" and any(spark.ports != "both" for spark in sparks):
-        yield problem("in a ring every Spark has `ports: both`")
+    yield from map(problem, _wrongly_cabled(sparks, topology))
     for name in sorted({s.name for s in sparks if [t.name for t in sparks].count(s.name) > 1}):
         yield problem(f"two Sparks are called {name}")
+    if not found.bare:
+        named = [(spark.name, key) for spark in sparks for key in ("login", "sudo") if key in spark.model_fields_set]
+        yield from (problem(f"{name}: `{key}` is for bare Sparks, `bare: true`") for name, key in named)
     for spark in sparks:
         if spark.docker != "overlay2" and spark.system != "debian-13":
             yield problem(f"{spark.name}: `docker: {spark.docker}` needs `system: debian-13`")
@@ -315,3 +359,19 @@ def _inconsistent(document: Document, sparks: Sequence[SparkSpec], topology: str
             yield problem(f"{spark.name} has no interface {name}, only {', '.join(sorted(names))}")
         if len(names | {spark.management, spark.wifi}) != len(FUNCTIONS) + 2:
             yield problem(f"{spark.name} has two interfaces of the same name")
+
+
+def _wrongly_cabled(sparks: Sequence[SparkSpec], topology: str) -> Iterator[str]:
+    """What is wrong with the number of Sparks or their cables."""
+    fits, needed = {
+        "direct": (len(sparks) == 2, "2"),
+        "crossed": (len(sparks) == 2, "2"),
+        "ring": (len(sparks) == 3, "3"),
+        "pairs": (len(sparks) % 2 == 0, "an even number of"),
+    }.get(topology, (True, ""))
+    if not fits:
+        yield f"topology {topology} needs {needed} Sparks, not {len(sparks)}"
+    if not 1 <= len(sparks) <= 32:
+        yield f"a lab has 1 to 32 Sparks, not {len(sparks)}"
+    if topology in ("ring", "crossed") and any(spark.ports != "both" for spark in sparks):
+        yield f"with topology {topology} every Spark has `ports: both`"

@@ -84,6 +84,11 @@ class State:
         """Address of the lab's image registry: another than the machine's, so that silence spares it."""
         return f"10.77.{self.index}.2"
 
+    @property
+    def password(self) -> str | None:
+        """Password of the user ``spark`` on every Spark of a bare lab; None for a ready one, where it has none."""
+        return f"spark-{self.id[:8]}" if self.spec.bare else None
+
     def write(self) -> None:
         """Write the state atomically."""
         write_atomically(
@@ -134,6 +139,11 @@ class Node:
     def directory(self) -> Path:
         """Its files on the machine."""
         return self.state.directory / "nodes" / self.name
+
+    @property
+    def model_path(self) -> str:
+        """Directory of the tiny model on it; on a bare Spark nobody logs in as root."""
+        return "/home/spark/models/tiny" if self.state.spec.bare else "/root/models/tiny"
 
     @property
     def rails(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from sparkcluster.lab import rootfs, state
-from sparkcluster.lab.machine import DEBIAN_PACKAGES, run
+from sparkcluster.lab.machine import BARE_PACKAGES, DEBIAN_PACKAGES, run
 from sparkcluster.lab.spec import SparkSpec
 
 SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
@@ -20,14 +20,14 @@ NEWER_PACKAGES = ("docker.io", "docker-cli", "containerd", "runc")
 """Docker 28.5 with containerd 2.1, which run on the libraries of Debian 13."""
 
 
-def layers(spark: SparkSpec) -> list[Path]:
+def layers(spark: SparkSpec, *, bare: bool = False) -> list[Path]:
     """Directories below a Spark's own files, the topmost first.
 
     Raises:
         LabError: the machine's mirror lacks one of their releases.
     """
     newer = [newer_docker()] if spark.docker.endswith("-28") else []
-    return [*newer, root(spark.system)]
+    return [*newer, root(spark.system, bare=bare)]
 
 
 def newer_docker() -> Path:
@@ -69,8 +69,11 @@ def _unpack(source: rootfs.Source, scratch: Path) -> None:
         run(["dpkg-deb", "-x", str(package), str(scratch / "root")])
 
 
-def root(name: str) -> Path:
+def root(name: str, *, bare: bool = False) -> Path:
     """Root directory of ``machine`` or of a key of ``SUITES``, read-only: the lower layer of a Spark's overlay.
+
+    For a ``bare`` Spark it has the programs that such a Spark needs, and dbus, which avahi-daemon requires by a virtual
+    package that debootstrap does not resolve.
 
     The machine's own release needs no download.
 
@@ -81,7 +84,8 @@ def root(name: str) -> Path:
     if source is None or source.suite == SUITES[name]:
         return Path("/")
     suite = SUITES[name]
-    packages = sorted({*PACKAGES, *EXTRA_PACKAGES.get(suite, ())})
+    more = (*BARE_PACKAGES.values(), "dbus") if bare else ()
+    packages = sorted({*PACKAGES, *EXTRA_PACKAGES.get(suite, ()), *more})
     source = dataclasses.replace(source, suite=suite)
     folder = rootfs.folder_of(name, [repr(source), *packages])
     with state.locked(folder / "lock"):

@@ -59,6 +59,13 @@ def failed(program: str, exit_code: int, output: str, line: int = -1) -> Unreada
     return Unreadable("%s exit %d: %s" % (program, exit_code, lines[line].strip()))
 
 
+def absolute(path: str, home: str) -> str:
+    """``path`` with ``~`` expanded for this node's user."""
+    if path == "~" or path.startswith("~/"):
+        path = home + path[1:]
+    return os.path.normpath(os.path.join(home, path))
+
+
 class Machine:
     """The machine that this runs on, or what lies below ``root``."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from typing import Any, Callable, Dict, Optional
 
 from sparkcluster.node import container_facts, gpu, image_layers, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import LIMIT_S, Machine, failed
+from sparkcluster.node.machine import LIMIT_S, Machine, absolute, failed
 from sparkcluster.node.readings import Readings, clean
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
@@ -104,13 +103,6 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     facts.update(reached_at=machine.reached_at(), state_dir=state_dir, hf_home=hf_home)
     facts["probe_s"] = round(time.monotonic() - began, 4)
     return facts
-
-
-def absolute(path: str, home: str) -> str:
-    """``path`` with ``~`` expanded for this node's user."""
-    if path == "~" or path.startswith("~/"):
-        path = home + path[1:]
-    return os.path.normpath(os.path.join(home, path))
 
 
 def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> Optional[Dict[str, Any]]:

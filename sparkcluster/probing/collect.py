@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster import output_file
-from sparkcluster.errors import HostError, SparkclusterError, UsageError
+from sparkcluster.errors import AuthFailed, HostError, SparkclusterError, UsageError
 from sparkcluster.facts.base import Fact, Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
@@ -60,6 +60,7 @@ def unreachable(name: str, error: SparkclusterError) -> Finding:
         summary=error.message.removeprefix(f"{name}: "),
         seen=(type(error).__doc__ or "").partition("\n")[0].rstrip("."),
         why="a group is started on all of its nodes or not at all",
+        step="ssh-key" if isinstance(error, AuthFailed) else None,
     )
 
 

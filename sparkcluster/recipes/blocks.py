@@ -36,6 +36,8 @@ _COMMANDS = frozenset(
         "vllm", "wget",
     }
 )  # fmt: skip
+_VARIABLES = frozenset({"dotenv", "env"})
+_IS_SET = re.compile(r"\s*(#.*)?$|[A-Za-z_]\w*=")
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})", re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
@@ -55,6 +57,7 @@ class Block:
         text: its lines; of a session the commands, in their lines.
         is_shell: whether it is for a shell.
         kind: its format, if it is no shell text.
+        is_env: whether it is a file of variables, as ``.env`` is.
         expanded: mark of the here-document that it is, if the shell changes it.
     """
 
@@ -63,6 +66,7 @@ class Block:
     text: str
     is_shell: bool = False
     kind: Format | None = None
+    is_env: bool = False
     expanded: str | None = None
 
 
@@ -154,8 +158,10 @@ def _block(number: int, line: int, language: str, content: str, formats: Sequenc
         if kind is not None:
             return Block(number, line, content, kind=kind)
     if language in _SHELLS or (language in _UNNAMED and _reads_as_commands(content)):
-        return Block(number, line, _commands(content, language), is_shell=True)
-    return Block(number, line, content)
+        # a block without a language may be for a shell, or what a file of variables contains
+        is_env = language in _UNNAMED and all(_IS_SET.match(each) for each in content.splitlines())
+        return Block(number, line, _commands(content, language), is_shell=True, is_env=is_env)
+    return Block(number, line, content, is_env=language in _VARIABLES)
 
 
 def _reads_as_commands(text: str) -> bool:

@@ -44,6 +44,8 @@ class Choices:
         defines: values by name, of ``--define``.
         block: number of a block, of ``--block``.
         environment: what an earlier shell block of the page exports.
+        files: what earlier blocks of the page write.
+        directory: that they end in.
         asked: names that the text asks for, in its order.
     """
 
@@ -52,6 +54,8 @@ class Choices:
     defines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     block: int | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def ask(self, name: str) -> str | None:

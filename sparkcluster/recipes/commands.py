@@ -8,34 +8,13 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from sparkcluster.errors import UsageError
+from sparkcluster.recipes import compose_run
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
-from sparkcluster.recipes.serve import Command, Importer
-from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, left_out, parse, plain, shown
+from sparkcluster.recipes.serve import Command, Importer, unwrap
+from sparkcluster.recipes.shell import SHELLS, Assumed, Call, Script, Unwrapped, left_out, parse, plain, shown, unknown
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
-_BEFORE = frozenset({"sudo", "nohup", "exec", "time", "command", "env", "setsid"})
-# Programs that run another one, which stands somewhere behind their own options.
-_WRAPPERS = frozenset(
-    {
-        "uv",
-        "uvx",
-        "timeout",
-        "numactl",
-        "nice",
-        "ionice",
-        "stdbuf",
-        "taskset",
-        "nsys",
-        "chrt",
-        "conda",
-        "mamba",
-        "micromamba",
-        "poetry",
-        "pixi",
-        "torchrun",
-    }
-)
 _TERMINALS = frozenset({"tmux", "screen"})
 _QUIET = frozenset(
     {"source", ".", "set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"}
@@ -81,6 +60,7 @@ class Starts:
         used: keys of those in which docker exec runs something.
         written: files that here-documents are written to, with the note about each that is not run.
         compose: line of a docker compose command.
+        unclear: lines of commands that may start an engine, but are not followed.
     """
 
     script: Script
@@ -91,6 +71,7 @@ class Starts:
     used: list[str] = dataclasses.field(default_factory=list)
     written: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     compose: int | None = None
+    unclear: list[tuple[int, str]] = dataclasses.field(default_factory=list)
 
 
 def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
@@ -103,9 +84,9 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
                 f"{script.where}:{call.line}: a command begins with {shown(call.words[0])}",
                 hint="end the line before it with a backslash, without comments and empty lines between",
             )
-        env, words = _unwrapped(call.words, importers)
+        plain_ = unwrap(call.words, call.environment, importers)
         try:
-            found = _started(out, call, words, {**call.environment, **env}, importers)
+            found = _started(out, call, plain_, importers)
         except UsageError as error:
             if error.message.startswith(script.where):
                 raise
@@ -113,14 +94,40 @@ def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
         if found is not None:
             out.engines.append(found)
         else:
-            _left(call, words, out)
+            if not call.silent:
+                _left(call, plain_.words, out)
+            if not out.engines and _may_start(plain_.words, importers):
+                out.unclear.append((call.line, _abridged(call.words)))
     used = out.used if any(_is_exec(start) for start in out.engines) else []
     out.notes += [
         f"the command {_abridged(call.words)}" for name, (_, call) in out.containers.items() if name not in used
     ]
-    out.notes += [note for target, note in out.written if target.removeprefix("./") not in script.followed]
+    out.notes += [note for target, note in out.written if target not in script.followed]
     out.notes += script.notes
     return out
+
+
+# Commands that take the engine's command for a text.
+_ABOUT = frozenset(
+    {"pkill", "pgrep", "grep", "kill", "killall", "sed", "awk", "logger", "cat", "tee", "which", "type", "alias"}
+)
+
+
+def _may_start(words: list[str], importers: list[Importer]) -> bool:
+    """Whether a command that is not followed may start an engine: by its words, or since it is not known at all."""
+    if any(importer.COMMAND in name for word in words for name in unknown(word) for importer in importers):
+        return True
+    programs = {word.rpartition("/")[2] for word in words}
+    # what a shell, also one in a container, gets as text was read
+    if not words or words[0] in _QUIET | _ABOUT | {"command"} or programs & (SHELLS | (_ABOUT - {"cat", "type"})):
+        return False
+    if not "".join(plain(word) for word in words if not unknown(word)).strip():
+        return True
+    return any(
+        importer.after_command(words[at:]) is not None or importer.COMMAND in words[at]
+        for at in range(1, len(words))
+        for importer in importers
+    )
 
 
 def _is_exec(start: Start) -> bool:
@@ -129,7 +136,7 @@ def _is_exec(start: Start) -> bool:
 
 def _left(call: Call, words: list[str], out: Starts) -> None:
     """Remember what a command that starts no engine says."""
-    if words[:1] == ["docker-compose"] or words[:2] == ["docker", "compose"]:
+    if compose_run.is_compose(words):
         out.compose = call.line
     if words[:2] in (["hf", "download"], ["huggingface-cli", "download"]):
         _downloaded(words, out.downloads)
@@ -141,17 +148,17 @@ def _left(call: Call, words: list[str], out: Starts) -> None:
         out.notes.append(f"the command {_abridged(call.words)}")
 
 
-def _started(
-    out: Starts, call: Call, words: list[str], env: Mapping[str, str], importers: list[Importer]
-) -> Start | None:
+def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer]) -> Start | None:
     """The engine that a command starts, in a container or not; a container without one is remembered."""
     script = dataclasses.replace(out.script, line=call.line)
+    words, env = found.words, found.env
     for importer in importers:
         container = _container(words, env, out, call) or (importer.launched(words) if words else None)
         if container is None:
-            command = Command.plain(words, env, script, importer)
+            command = Command.plain(call.words, call.environment, script, importer)
         else:
             _put_script(container, call, script)
+            script = dataclasses.replace(script, files=_visible(container, out.script))
             command = importer.by_variables(container) or Command.of(container, script, importer)
         if command is not None:
             assumed = (*call.assumed, *command.assumed)
@@ -173,17 +180,12 @@ def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[C
             nested = parse(text, outer=script, where=script.where, line=call.line)
             host = _host(call) or call.host
             inside = [
-                dataclasses.replace(each, assumed=(*call.assumed, *each.assumed), host=host) for each in nested.calls
+                dataclasses.replace(
+                    each, assumed=(*call.assumed, *each.assumed), host=host, silent=call.silent or each.silent
+                )
+                for each in nested.calls
             ]
             yield from _everywhere(inside, nested, depth + 1)
-
-
-def _bare(call: Call) -> list[str]:
-    """The words of a command without assignments and what only wraps it."""
-    words = call.words
-    while words and (words[0] in _BEFORE or assignment(words[0])):
-        words = words[1:]
-    return words
 
 
 def _operands(words: list[str]) -> list[str]:
@@ -196,13 +198,13 @@ def _operands(words: list[str]) -> list[str]:
 
 def _host(call: Call) -> str:
     """The machine that ``ssh`` reaches; empty for another command."""
-    words = _bare(call)
+    words = unwrap(call.words, {}, ()).words
     return next(iter(_operands(words)), "") if words[:1] == ["ssh"] else ""
 
 
 def _inner(call: Call) -> list[str]:
     """The shell texts that a command runs elsewhere."""
-    words = _bare(call)
+    words = unwrap(call.words, {}, ()).words
     if not words:
         return []
     if words[0] in _TERMINALS:
@@ -213,42 +215,6 @@ def _inner(call: Call) -> list[str]:
     if call.stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]):
         return [call.stdin]
     return [remote] if remote else []
-
-
-def _unwrapped(words: list[str], importers: list[Importer]) -> tuple[dict[str, str], list[str]]:
-    """Assignments in front of a command, and the command without what only wraps it."""
-    env: dict[str, str] = {}
-    remaining = list(words)
-    while remaining:
-        assigned = assignment(remaining[0])
-        if assigned is not None:
-            env[assigned[0]] = assigned[1]
-        elif remaining[0] in _WRAPPERS:
-            return env, _launched(remaining[1:], importers)
-        elif remaining[0] not in _BEFORE:
-            break
-        elif remaining[0] == "sudo":
-            remaining = _after_flags(remaining)
-            continue
-        remaining = remaining[1:]
-    return env, remaining
-
-
-def _after_flags(words: list[str]) -> list[str]:
-    """What stands behind sudo and its flags, of which -u and -g take a word."""
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        at += 2 if words[at] in {"-u", "-g"} else 1
-    return words[at:]
-
-
-def _launched(words: list[str], importers: list[Importer]) -> list[str]:
-    """What a wrapper runs: from the first word on that starts an engine or a container."""
-    for at in range(len(words)):
-        engine = any(importer.after_command(words[at:]) is not None for importer in importers)
-        if engine or words[at].rpartition("/")[2] in _DOCKER:
-            return words[at:]
-    return words
 
 
 def _put_script(container: Container, call: Call, script: Script) -> None:
@@ -267,8 +233,23 @@ def _put_script(container: Container, call: Call, script: Script) -> None:
         source = plain(volume.source.rstrip("/")) + inside
         name = next((name for name in script.files if source == name or source.endswith(f"/{name}")), None)
         if name is not None:
+            if not source.startswith(("$PWD/", "$(pwd)/")) and source != name:
+                container.notes.append(f"{shown(source)}: taken to be the file {shown(name)} that the text writes")
             container.words = ["bash", "-c", script.files[name] or "", words[at], *words[at + 1 :]]
             script.followed.add(name)
+
+
+def _visible(container: Container, script: Script) -> dict[str, str | None]:
+    """The files of the text that a container sees, by their paths in it."""
+    out: dict[str, str | None] = {}
+    for volume in container.volumes:
+        source = re.sub(r"^\$(PWD|\(pwd\))(/|$)", "", plain(volume.source).rstrip("/"))
+        for name, content in script.files.items():
+            if name == source:
+                out[volume.target] = content
+            elif name.startswith(f"{source}/") or not source:
+                out[f"{volume.target.rstrip('/')}/{name[len(source) :].lstrip('/')}"] = content
+    return out
 
 
 def _remember(out: Starts, container: Container, call: Call) -> None:
@@ -289,10 +270,12 @@ def _remember(out: Starts, container: Container, call: Call) -> None:
     out.containers[name] = (container, call)
 
 
-def _container(words: list[str], env: Mapping[str, str], out: Starts, call: Call) -> Container | None:
+def _container(words: list[str], env: Mapping[str, str | None], out: Starts, call: Call) -> Container | None:
     """The container that ``docker run`` starts, or that ``docker exec`` runs a command in."""
-    if not words or words[0].rpartition("/")[2] not in _DOCKER:
+    if not words or words[0].rpartition("/")[2] not in {*_DOCKER, "docker-compose"}:
         return None
+    if compose_run.is_compose(words):
+        return _composed(words, env, out)
     words = words[2:] if words[1:2] == ["container"] else words[1:]
     if words[:1] not in (["run"], ["exec"]) or _is_diagnostic(words):
         return None
@@ -300,6 +283,23 @@ def _container(words: list[str], env: Mapping[str, str], out: Starts, call: Call
     # `-e NAME` takes the value of the shell that runs docker
     container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
     return container if words[0] == "run" else _within(container, out, call)
+
+
+def _composed(words: list[str], env: Mapping[str, str | None], out: Starts) -> Container | None:
+    """The container that ``docker compose run`` starts, if the text wrote the Compose file."""
+
+    def variable(name: str) -> str | None:
+        out.script.asked[name] = None
+        return env.get(name, out.script.defines.get(name, "~" if name == "HOME" else None))
+
+    found = compose_run.as_docker_run(words, out.script.files, variable)
+    if found is None:
+        return None
+    container = read_container(found[0])
+    container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
+    container.notes += found[1]
+    out.script.followed.add(found[2])
+    return container
 
 
 def _within(executed: Container, out: Starts, call: Call) -> Container:

@@ -8,11 +8,11 @@ import re
 import shlex
 
 from sparkcluster.errors import NoEngine, SparkclusterError, SpecError, UsageError
-from sparkcluster.recipes import preamble
+from sparkcluster.recipes import compose, compose_run, preamble
 from sparkcluster.recipes.blocks import Block, blocks, looks
 from sparkcluster.recipes.choices import Choices, Made
 from sparkcluster.recipes.serve import Importer
-from sparkcluster.recipes.shell import parse, plain, shown
+from sparkcluster.recipes.shell import Script, parse, plain, shown, unwrapped
 
 __all__ = ["looks", "read"]
 
@@ -47,6 +47,10 @@ class _Shell:
         kept: commands that download weights, or start a container for the blocks behind it.
         set_at: lines of the blocks that set a variable to another value than before.
         notes: commands of the blocks, which are not run.
+        composed: commands of Compose that change what its file says.
+        files: what they write, and the Compose file that the page has.
+        directory: they end in.
+        dotenv: values of ``.env``, which Compose reads, and of blocks for such a file, with their lines.
     """
 
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -55,6 +59,10 @@ class _Shell:
     kept: list[list[str]] = dataclasses.field(default_factory=list)
     set_at: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    composed: list[str] = dataclasses.field(default_factory=list)
+    files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
+    dotenv: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
     def before(self, block: Block) -> str:
         """The text of ``block`` after what was set before it."""
@@ -70,7 +78,7 @@ class _Shell:
     def run(self, block: Block, *, starts: bool) -> None:
         """Take over what ``block`` sets, and unless it ``starts`` an engine the containers that it starts."""
         try:
-            script = parse(self.before(block))
+            script = parse(self.before(block), outer=Script(files=self.files, directory=self.directory))
         except UsageError as error:
             self.notes.append(f"line {block.line}: cannot be read: {error.message}")
             for name in re.findall(r"\b([A-Za-z_][A-Za-z0-9_]*)\+?=", block.text):
@@ -82,7 +90,15 @@ class _Shell:
                 self.set_at.setdefault(name, []).append(block.line)
         self.variables = {name: value for name, value in script.variables.items() if name != "HOME"}
         self.arrays = dict(script.arrays)
-        self.exported.update(dict.fromkeys(script.exported))
+        self.exported = dict.fromkeys(script.exported)
+        self.files, self.directory = script.files, script.directory
+        for call in script.calls:
+            plain_ = unwrapped(call.words, {})
+            if compose_run.is_compose(plain_.words) and compose_run.changes(plain_.words, plain_.env):
+                note = f"line {call.line}: {_short(shlex.join(call.words))}: not followed, the file alone is imported"
+                self.composed.append(note)
+        if (written := self.files.get(".env")) is not None:
+            self.read_env(written, block.line)
         commands = [words for words in script.commands if not _is_harmless(words)]
         own = [words for words in commands if _is_kept(words) and not (starts and _is_container(words))]
         self.kept = [*self.kept, *(words for words in own if words not in self.kept)]
@@ -90,6 +106,13 @@ class _Shell:
         if others:
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
             self.notes.append(f"line {block.line}: {_short(shlex.join(others[0]))}{more}: not run")
+
+    def read_env(self, text: str, line: int) -> None:
+        """Take over the variables of a file of them, which only Compose and commands that name it read."""
+        for found in re.finditer(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$", text, re.MULTILINE):
+            value = re.sub(r"(^|[ \t])#.*", "", found[2]).strip()
+            quoted = re.fullmatch(r"(['\"])(.*)\1", value)
+            self.dotenv[found[1]] = (quoted[2] if quoted else value, line)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,11 +179,15 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
         candidate = _candidate(block, shell, source, importers, choices)
         if candidate is not None and choices.block in {None, block.number}:
             candidates.append(candidate)
-        if block.number == choices.block:
-            break
         if block.is_shell:
             shell = copy.deepcopy(shell)
             shell.run(block, starts=candidate is not None)
+        if block.is_env:
+            shell = copy.deepcopy(shell)
+            shell.read_env(block.text, block.line)
+        elif block.kind is compose and block.expanded is None:
+            shell = copy.deepcopy(shell)
+            shell.files[compose_run.FILES[0]] = block.text
     if not candidates:
         raise _nothing(source, importers, choices.block)
     if len(candidates) > 1:
@@ -169,7 +196,8 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
             f"{source} starts an engine in {len(candidates)} blocks: {listed}",
             hint=f"choose with --block {candidates[0].part.block.number}, or another number of these",
         )
-    return _imported(candidates[0], source, importers, choices)
+    document, notes = _imported(candidates[0], source, importers, choices)
+    return document, [*notes, *(shell.composed if candidates[0].part.block.kind is compose else [])]
 
 
 def _candidate(
@@ -198,9 +226,22 @@ def _read(part: _Part, source: str, importers: list[Importer], choices: Choices)
             hint="import the file that it writes",
         )
     if kind is None:
-        return choices.script(part.text, source, importers, choices)
+        own = dataclasses.replace(choices, files=shell.files, directory=shell.directory)
+        return choices.script(part.text, source, importers, own)
     exported = {name: shell.variables[name] for name in shell.exported if name in shell.variables}
-    return kind.read(part.text, source, importers, dataclasses.replace(choices, environment=exported))
+    dotenv = {name: value for name, (value, _) in shell.dotenv.items()}
+    own = dataclasses.replace(choices, environment={**dotenv, **exported}, asked={})
+    document, notes = kind.read(part.text, source, importers, own)
+    choices.asked.update(own.asked)
+    for name in own.asked:
+        if name in choices.defines or name in exported:
+            continue
+        if name in dotenv:
+            notes.append(f"{name}: from the variables at line {shell.dotenv[name][1]}")
+        elif name in shell.variables:
+            line = shell.set_at[name][-1]
+            notes.append(f"{name}: line {line} does not export it, so that docker compose does not see its value")
+    return document, notes
 
 
 def _imported(candidate: _Candidate, source: str, importers: list[Importer], choices: Choices) -> Made:

@@ -125,11 +125,17 @@ class _Asking(Mapping[str, str]):
 
 def _script(text: str, source: str, importers: list[Importer], choices: Choices) -> Made:
     script = Script(
-        defines=dict(choices.defines), asked=choices.asked, environment=dict(choices.environment), where=source
-    )
+        defines=dict(choices.defines), asked=choices.asked, environment=dict(choices.environment), where=source,
+        files=dict(choices.files), directory=choices.directory,
+    )  # fmt: skip
     found = starts(text, script, importers)
     if not found.engines:
         raise _none(text, found.script, source, importers, found.compose)
+    for line, command in found.unclear:
+        raise UsageError(
+            f"{source}:{line}: `{command}` may start an engine too, and is not followed",
+            hint="copy the command that you want to a file of its own",
+        )
     first = [each for each in found.engines if not each.importer.is_worker(each.command.words)]
     chosen = (first or found.engines)[0]
     others = [each for each in found.engines if each is not chosen]
@@ -158,12 +164,13 @@ def _none(text: str, script: Script, source: str, importers: list[Importer], com
     if compose is not None:
         return NoEngine(
             f"{source}:{compose}: docker compose starts what its compose file says",
-            hint="sparkcluster import docker-compose.yml",
+            hint="sparkcluster import docker-compose.yml; write what `docker compose run` adds into it first",
         )
     define = f"add --define {next(iter(script.asked))}=VALUE" if script.asked else None
     if script.ended is not None:
         return NoEngine(
-            f"{source} starts no {titles}: it ends on line {script.ended}", hint=define or "remove the exit"
+            f"{source} starts no {titles}: it ends on line {script.ended}",
+            hint=define or "remove the exit, or what fails under set -e",
         )
     commands = [importer.COMMAND for importer in importers]
     at = [number for number, line in enumerate(text.splitlines(), start=1) if any(each in line for each in commands)]

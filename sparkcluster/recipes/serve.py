@@ -5,15 +5,25 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
-
-from tree_sitter import Node
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
+from sparkcluster.recipes import setup
 from sparkcluster.recipes.container import Container, Volume
-from sparkcluster.recipes.shell import Assumed, Call, Script, assignment, mark, parse, plain, shown, unknown, written
+from sparkcluster.recipes.shell import (
+    SHELLS,
+    Assumed,
+    Script,
+    Unwrapped,
+    invocation,
+    parse,
+    plain,
+    shown,
+    unknown,
+    unwrapped,
+)
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
@@ -21,7 +31,8 @@ from sparkcluster.spec.secret_patterns import names_secret
 if TYPE_CHECKING:
     from sparkcluster.recipes.structured import Format
 
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
+# What a wrapper such as `timeout` may run beside an engine itself.
+_PROGRAMS = SHELLS | {"docker", "podman", "nerdctl", "ssh", "tmux", "screen"}
 _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
 _HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
 # Variables that join the ranks, which the plan sets.
@@ -85,6 +96,16 @@ class Importer(Protocol):
         """The container that a command of a recipe's runner starts; None where it is no such command."""
 
 
+def unwrap(words: Sequence[str], env: Mapping[str, str | None], importers: Iterable[Importer]) -> Unwrapped:
+    """A command without what only runs it, such as ``env`` and ``timeout``."""
+
+    def starts(rest: list[str]) -> bool:
+        program = rest[0].rpartition("/")[2]
+        return program in _PROGRAMS or any(importer.after_command(rest) is not None for importer in importers)
+
+    return unwrapped(words, env, starts)
+
+
 @dataclasses.dataclass(slots=True)
 class Command:
     """What is run.
@@ -126,44 +147,38 @@ class Command:
         cls, words: list[str], env: Mapping[str, str | None], script: Script, importer: Importer
     ) -> Command | None:
         """What a command line runs in the environment ``env``; None where that is not the engine."""
-        words = list(words)
-        env = dict(env)
-        while words and (words[0] == "env" or assignment(words[0])):
-            assigned = assignment(words[0])
-            if assigned:
-                env[assigned[0]] = assigned[1]
-            words = words[1:]
-            while not assigned and words and words[0] in {"-i", "-u"}:
-                env = {} if words[0] == "-i" else {name: text for name, text in env.items() if name != words[1]}
-                words = words[1 if words[0] == "-i" else 2 :]
+        found = unwrap(words, env, (importer,))
+        words, env = found.words, found.env
+        lost = [f"{shown(each)}: left out" for each in found.left_out]
+        if found.lost:
+            lost.append(f"{shown(', '.join(found.lost))}: sudo does not pass it on; write it under env if it is needed")
         after = importer.after_command(words)
         if after is not None:
             twice = f"duplicate `{importer.COMMAND}`, which ends with `unrecognized arguments`: kept once"
-            notes = [twice] if importer.is_twice(words) else []
+            notes = [*lost, *([twice] if importer.is_twice(words) else [])]
             return cls(after, env, notes=notes)
-        if words and words[0].rpartition("/")[2] in _SHELLS:
-            # options may stand on either side of -c: `bash -c -i TEXT NAME ARGUMENT…`
-            text = next(
-                (
-                    at
-                    for at, word in enumerate(words[1:], start=1)
-                    if not word.startswith("-") and not re.fullmatch(r"-[a-z]*o", words[at - 1])
-                ),
-                len(words),
-            )
-            if text < len(words) and any(re.fullmatch(r"-[a-z]*c", word) for word in words[:text]):
-                return cls.nested(words[text], env, script, importer, words[text + 2 :])
+        if words and words[0].rpartition("/")[2] in SHELLS:
+            shell = invocation(words[1:])
+            if shell.is_command and shell.operands:
+                command = cls.nested(
+                    shell.operands[0], env, script, importer, shell.operands[2:], options=shell.options
+                )
+                if command is not None:
+                    command.notes += lost
+                return command
         return None
 
     @classmethod
     def nested(
-        cls, text: str, env: Mapping[str, str | None], outer: Script, importer: Importer, arguments: Sequence[str] = ()
-    ) -> Command | None:
+        cls, text: str, env: Mapping[str, str | None], outer: Script, importer: Importer,
+        arguments: Sequence[str] = (), *, options: frozenset[str] = frozenset(),
+    ) -> Command | None:  # fmt: skip
         """What a shell text runs, such as the line of ``bash -c``: what is before the engine is setup."""
         script = parse(
             text, environment={name: value for name, value in env.items() if value is not None}, outer=outer,
-            where=outer.where, line=outer.line, arguments=arguments,
+            where=outer.where, line=outer.line, arguments=arguments, options=options,
         )  # fmt: skip
+        script.calls = [call for call in script.calls if not call.silent]
         missing = {name: None for name, value in env.items() if value is None}
         made = [cls.plain(call.words, {**missing, **call.environment}, script, importer) for call in script.calls]
         at, command = next(((at, each) for at, each in enumerate(made) if each is not None), (0, None))
@@ -173,10 +188,10 @@ class Command:
         for other, later in zip(script.calls[at + 1 :], made[at + 1 :], strict=True):
             if later is not None and later != command:
                 command.rivals += (other.line,)
-            elif later is None and other.words[0] not in _NOTHING:
+            elif later is None and other.words[0] not in setup.NOTHING:
                 command.notes.append(f"the command {shown(shlex.join(other.words))}, which follows the engine")
-        setup, notes = _setup(script, at)
-        command.setup = [*setup, *command.setup]
+        before, notes = setup.before(script, at)
+        command.setup = [*before, *command.setup]
         command.notes += notes
         command.assumed = (*call.assumed, *command.assumed)
         command.notes += script.notes
@@ -326,72 +341,3 @@ def _mounts(
         read_only = volume.read_only or is_home or is_model
         out.append({"source": volume.source, "target": volume.target, **({} if read_only else {"read_only": False})})
     return out
-
-
-_NOTHING = frozenset({"echo", ":", "trap", "true", "wait", "exit", "printf", "set", "shopt"})
-# Commands that change only the shell that runs them; each line of setup has one of its own.
-_OF_THE_SHELL = frozenset(
-    {"ulimit", "umask", "alias", "pushd", "popd", "conda", "mamba", "micromamba", "hash", "source", "."}
-)
-
-
-def _setup(script: Script, at: int) -> tuple[list[str], list[str]]:
-    """What a text runs before its engine, which is its command number ``at``: lines of setup, and notes.
-
-    Raises:
-        UsageError: a statement needs a variable, function or value that setup has not.
-    """
-    engine = script.calls[at]
-    out: list[str] = []
-    notes: list[str] = []
-    directory = ""
-    last: object = None
-    for call in script.calls[:at]:
-        statement = call.whole(engine)
-        repeated, last = statement is not None and statement == last, statement
-        if repeated or (statement is None and call.words[0] in _NOTHING):
-            continue
-        line = _line(script, call, statement)
-        if statement is None and call.words[0] == "cd":
-            directory = line
-            notes.append(f"{shown(line)}: the engine starts in the image's own directory; write full paths")
-        elif re.search(r"\bray\s+(start|stop|status)\b", line):
-            notes.append(f"{shown(line)}: left out: sparkcluster starts Ray")
-        elif statement is None and call.words[0] in _OF_THE_SHELL:
-            notes.append(f"{shown(line)}: it changes only the engine's own shell; write what it sets under env")
-        else:
-            out.append(f"{directory} && {line}" if directory else line)
-    return out, notes
-
-
-def _line(script: Script, call: Call, statement: Node | None) -> str:
-    """A line of setup that does what ``call`` does.
-
-    Raises:
-        UsageError: it needs a variable, function or value that setup has not.
-    """
-    text = written(call.within[-1] if statement is None else statement)
-    quoted = statement is None and not any(map(unknown, call.words))
-    own = (set(script.variables) | set(script.arrays)) - set(call.environment) - {"HOME"}
-    pattern = "|".join(map(re.escape, sorted({*own, "1", "@", "*", "#"}, key=len, reverse=True)))
-    needed = re.search(rf"\$\{{?[#!]?({pattern})(?!\w)", text)
-    called = next(
-        (name for name in sorted(script.functions) if re.search(rf"(^|[\s;&|(]){re.escape(name)}\b", text)), None
-    )
-    problem = None
-    if unknown(text):
-        problem = f"needs {plain(mark(unknown(text)[0]))}, which the text does not set"
-    elif called or (statement is not None and statement.type == "command"):
-        problem = f"runs {'the function ' + called if called else 'text of its own'}"
-    elif needed and not quoted:
-        problem = f"needs ${needed[1]}"
-    if problem:
-        raise UsageError(
-            f"{script.where}:{call.line}: `{shown(' '.join(text.split()))}` before the engine {problem}",
-            hint="write the command with its values",
-        )
-    return (_quoted(call.words) if quoted else text) + (" &" if call.background else "")
-
-
-def _quoted(words: list[str]) -> str:
-    return " ".join(shlex.quote(plain(word)) if not unknown(word) else plain(word) for word in words)

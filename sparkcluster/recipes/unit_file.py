@@ -39,7 +39,6 @@ _TOKEN = re.compile(
     r"""|(?P<plain>[^\\'"\s]+)""",
     re.DOTALL,
 )
-_WRAPPERS = frozenset({"env", "sudo", "nohup"})
 # Docker's commands that only prepare for the start or clean up after a stop.
 _HOUSEKEEPING = frozenset({"pull", "rm", "stop", "kill", "network", "volume", "login"})
 _QUIET = frozenset(
@@ -113,7 +112,7 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
     assigned = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     body, at = "", starts[0].line
     for setting in starts:
-        commands = [_unwrapped(words) for words in _commands(setting, variables, source, choices)]
+        commands = _commands(setting, variables, source, choices)
         # Each command keeps its line for messages, and its environment is its own: a container does not get it.
         body += "\n" * max(setting.line - at - body.count("\n"), 1) if body else ""
         body += "; ".join(" ".join([*assigned, shlex.join(words)]) for words in commands)
@@ -291,12 +290,6 @@ def _unescaped(text: str) -> str | None:
             return None
         out, at = out + text[at : found.start()] + char, found.end()
     return out + text[at:]
-
-
-def _unwrapped(words: list[str]) -> list[str]:
-    """The words with a wrapper by its name, as shell text has it."""
-    name = words[0].rpartition("/")[2]
-    return [name, *words[1:]] if name in _WRAPPERS else words
 
 
 def _short(text: str) -> str:

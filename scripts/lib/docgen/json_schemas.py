@@ -228,6 +228,78 @@ DOCUMENTS: dict[str, Schema] = {
         medium=text("of a transfer between nodes", null=True, enum=["rail", "wire", "wifi", "tunnel", None]),
         encrypted=boolean("of a transfer: on the way"),
     ),
+    "discover": record(
+        sparks=many(
+            record(
+                name=text("in the inventory"),
+                host=text("in the inventory"),
+                user=text("login name"),
+                hostname=text(),
+                dgx_os=text("version", null=True),
+                found_by=text(enum=["inventory", "given", "this machine", "mDNS", "cable"]),
+            )
+        ),
+        skipped=many(record(name=text(), host=text(), why=text()), "machines that were reached and are left out"),
+        cabling=many(
+            record(
+                kind=text(enum=["cable", "switch"]),
+                ports=many(record(node=text(), port=text(), interfaces=STRINGS), "that are connected by it"),
+            )
+        ),
+        troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text())),
+        inventory=text("the inventory that was written or can be; null if there is nothing to write", null=True),
+        file=text("where it was written", null=True),
+    ),
+    "setup": record(
+        "what would be changed (--dry-run), was changed, is set up (--show) or was undone",
+        cluster=text(),
+        changed=boolean("whether anything was run on the nodes"),
+        nodes=by_name(
+            record(
+                _optional=(
+                    "changes",
+                    "script",
+                    "login_script",
+                    "done",
+                    "failed",
+                    "left",
+                    "by_hand",
+                    "error",
+                    "journal",
+                ),
+                changes=many(
+                    record(
+                        step=text(),
+                        found=text(),
+                        wanted=text(),
+                        blocked=text("why it cannot be changed now", null=True),
+                        later=text("when it takes effect, if not at once", null=True),
+                        hint=text("what to type", null=True),
+                    ),
+                    "what is not as wanted, with what is blocked",
+                ),
+                script=text("what root runs; empty for nothing"),
+                login_script=text("what the login runs; empty for nothing"),
+                done=many(text(), "steps that were done or undone"),
+                failed=by_name(text(), "by step, why it failed"),
+                left=many(text(), "what an undo left, and why"),
+                by_hand=text("why root's script has to be run by hand", null=True),
+                error=text("why a script did not run, or did not end", null=True),
+                journal=many(
+                    record(
+                        step=text(),
+                        what=text("kind and target of the change"),
+                        at=number("seconds since 1970 by the node's clock"),
+                        operator=text(),
+                        state=text(enum=["as written", "as before", "changed since", "unknown"]),
+                    ),
+                    "of --show",
+                ),
+            )
+        ),
+        troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text()), "of the cabling"),
+        errors=by_name(text(), "nodes that did not answer"),
+    ),
     "up": record(
         **SERVES,
         drift=by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
@@ -585,9 +657,23 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "lab": record(
         "up, down, fault and heal print the keys that concern them",
-        _optional=("inventory", "sparks", "removed", "fault", "healed"),
+        _optional=(
+            "inventory",
+            "directory",
+            "playbook",
+            "identity",
+            "password",
+            "sparks",
+            "removed",
+            "fault",
+            "healed",
+        ),
         lab=text(),
-        inventory=text("path of a ready inventory"),
+        inventory=text("path of a ready inventory; null of a bare lab", null=True),
+        directory=text("files of the lab"),
+        playbook=text("path of a playbook that fits the lab's engine"),
+        identity=text("path of the operator's private key"),
+        password=text("of the user spark on every Spark of a bare lab; null of a ready one", null=True),
         sparks=SPARKS,
         removed=boolean(),
         fault=text(),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.faults.base import Fault, Steps, command
-from sparkcluster.lab.sparks import MODEL_PATH, Spark
+from sparkcluster.lab.sparks import Spark
 
 BACKUP = "/var/lib/gb10-backup"
 """Directory of files that a fault has changed or removed."""
@@ -25,7 +25,7 @@ with open(sys.argv[1], "r+b") as file:
 
 # Under a new name first, so that no reader sees half a file.
 RESTORE_WEIGHTS = f"""
-mkdir -p {MODEL_PATH} && cd {MODEL_PATH} && cp -p {BACKUP}/"$1" "$1.back" && mv "$1.back" "$1"
+mkdir -p "$2" && cd "$2" && cp -p {BACKUP}/"$1" "$1.back" && mv "$1.back" "$1"
 """
 
 CACHE = "/home/spark/.cache/huggingface"
@@ -69,13 +69,14 @@ def _weights(change: str) -> Callable[..., Steps]:
     """A fault that changes a file of the lab's model, by default its biggest weight file, by a shell command."""
 
     def put(spark: Spark, name: str = "") -> Steps:
-        names = spark.run(["sh", "-c", f"cd {MODEL_PATH} && ls -S"], check=False).stdout.split()
+        names = spark.run(["sh", "-c", f"cd {spark.model_path} && ls -S"], check=False).stdout.split()
         chosen = [file for file in names if (file == name if name else file.endswith(".safetensors"))]
         if not chosen:
             missing = name or "safetensors file"
-            raise UsageError(f"no {missing} in {MODEL_PATH} of {spark.name}", hint=f"files: {', '.join(names)}")
-        script = f'set -e; mkdir -p {BACKUP}; cd {MODEL_PATH}; cp -p "$1" {BACKUP}; {change}'
-        return command(spark, ["sh", "-c", script, "sh", chosen[0]], ["sh", "-c", RESTORE_WEIGHTS, "sh", chosen[0]])
+            raise UsageError(f"no {missing} in {spark.model_path} of {spark.name}", hint=f"files: {', '.join(names)}")
+        script = f'set -e; mkdir -p {BACKUP}; cd "$2"; cp -p "$1" {BACKUP}; {change}'
+        words = ["sh", chosen[0], spark.model_path]
+        return command(spark, ["sh", "-c", script, *words], ["sh", "-c", RESTORE_WEIGHTS, *words])
 
     return put
 

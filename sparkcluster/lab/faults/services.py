@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparkcluster.errors import LabError
+from sparkcluster.lab.bare import SUDOERS
 from sparkcluster.lab.faults.base import Fault, Steps, changed, command, number, put_file, undone_by, until
 from sparkcluster.lab.machine import command_line
 from sparkcluster.lab.shims.services import DAEMON_JSON
@@ -47,9 +48,6 @@ done
 echo sshd did not load its new key >&2
 exit 1
 """
-
-
-SUDOERS = "/etc/sudoers.d/spark"
 
 
 def _port_busy(spark: Spark, text: str) -> Steps:

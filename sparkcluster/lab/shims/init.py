@@ -1,4 +1,4 @@
-"""First process of a virtual Spark: runs sshd and Docker, updates the simulated hardware, reaps processes."""
+"""First process of a virtual Spark: runs sshd, Docker and avahi, updates the simulated hardware, reaps processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from . import services, sysfs
+from . import netplan, services, settings, sysfs
 from .hardware import DIRECTORY, load, replace
 
 READY = DIRECTORY + "/machine/ready.json"
@@ -31,6 +31,8 @@ STOP_S = 10
 """Limit for a service to end, or to answer."""
 
 SSHD = ["/usr/sbin/sshd", "-D", "-e"]
+# Without the limits of its configuration, which are made for a daemon that systemd starts.
+AVAHI = ["/usr/sbin/avahi-daemon", "--no-rlimits"]
 DOCKERD = [
     "--exec-root=/run/docker",
     "--pidfile=/run/docker.pid",
@@ -79,7 +81,7 @@ def start(command: list[str], log: str, environment: dict[str, Any] | None = Non
 
 
 class Services:
-    """sshd and Docker, and the requests of systemctl to start and stop them."""
+    """sshd, Docker and avahi, and the requests of systemctl to start and stop them."""
 
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
@@ -90,6 +92,8 @@ class Services:
             return
         if name == "ssh":
             self._pids[name] = start(SSHD, "/var/log/sshd.log")
+        elif name == "avahi":
+            self._pids[name] = start(AVAHI, "/var/log/avahi.log")
         else:
             facts = load()
             command = dockerd_command(facts)
@@ -138,7 +142,7 @@ def _alive(pid: int) -> bool:
 
 def _wait_for(name: str) -> None:
     until = time.monotonic() + STOP_S
-    while time.monotonic() < until:
+    while name != "avahi" and time.monotonic() < until:
         if name == "docker" and answers("/run/docker.sock"):
             return
         if name == "ssh":
@@ -185,7 +189,6 @@ def raise_limits() -> None:
 
 def main() -> None:
     """Never returns: the Spark runs as long as this process."""
-    facts = load()
     raise_limits()
     with open("/proc/sys/net/ipv4/conf/all/rp_filter", "w") as file:
         file.write("2\n")
@@ -195,18 +198,13 @@ def main() -> None:
     wake_in, wake_out = os.pipe()
     os.set_blocking(wake_out, False)
     signal.set_wakeup_fd(wake_out)
-    for number in (signal.SIGCHLD, signal.SIGHUP):
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGIO):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
-    sysfs.sync()
-    os.makedirs("/var/log", exist_ok=True)
-    if facts["nvidia_runtime"] and facts["driver"] != "none":
-        services.write_cdi(facts["driver"])
-    os.makedirs(services.REQUESTS, exist_ok=True)
     running = Services()
-    for name in ("ssh", "docker"):
-        running.start(name)
+    virtual_memory = settings.VirtualMemory()
+    start_all(running, virtual_memory)
     docker_ready = False
     while True:
         sources: list[Any] = [watch, wake_in]
@@ -216,19 +214,41 @@ def main() -> None:
             replace(READY, json.dumps({"docker": True, "at": time.time()}))
         if not readable:
             continue
+        signals = os.read(wake_in, 65536) if wake_in in readable else b""
+        if signal.SIGIO in signals:
+            virtual_memory.update()
         if watch in readable:
             time.sleep(SETTLE_S)
             drain(watch)
-        signals = os.read(wake_in, 65536) if wake_in in readable else b""
         reap()
-        if watch not in readable and signal.SIGHUP not in signals:
-            continue
-        try:
-            running.serve()
-            sysfs.sync()
-        except OSError as error:
-            # A full disk or a missing interface must not end the Spark.
-            sys.stderr.write("hardware not updated: %s\n" % error)
+        if watch in readable or signal.SIGHUP in signals:
+            apply(running)
+
+
+def start_all(running: Services, virtual_memory: settings.VirtualMemory) -> None:
+    """What systemd starts at boot: the hardware's files, sysctls, services, and on a bare Spark its network."""
+    facts = load()
+    sysfs.sync()
+    os.makedirs("/var/log", exist_ok=True)
+    if facts["nvidia_runtime"] and facts["driver"] != "none":
+        services.write_cdi(facts["driver"])
+    os.makedirs(services.REQUESTS, exist_ok=True)
+    virtual_memory.load()
+    virtual_memory.watch()
+    for name in ("ssh", "docker", *(["avahi"] if facts["bare"] else [])):
+        running.start(name)
+    if facts["bare"]:
+        netplan.apply()
+
+
+def apply(running: Services) -> None:
+    """Serve requests and bring the simulated hardware up to date."""
+    try:
+        running.serve()
+        sysfs.sync()
+    except OSError as error:
+        # A full disk or a missing interface must not end the Spark.
+        sys.stderr.write("hardware not updated: %s\n" % error)
 
 
 def drain(watch: socket.socket) -> None:

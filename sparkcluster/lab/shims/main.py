@@ -21,7 +21,11 @@ TOOLS = {
     "loginctl": "services",
     "nvidia-ctk": "services",
     "ufw": "services",
-    "netplan": "services",
+    "netplan": "netplan",
+    "timedatectl": "settings",
+    "apt-get": "packages",
+    "apt-mark": "packages",
+    "dpkg-query": "packages",
     "dmesg": "logs",
     "journalctl": "logs",
     "modinfo": "logs",
@@ -30,6 +34,9 @@ TOOLS = {
 
 INTERNAL = ("nvidia-container-runtime-hook", "fit_container")
 """Shims that only Docker calls: they are not on PATH."""
+
+PACKAGED = ("ib_write_bw",)
+"""Shims that are on PATH where their package is installed."""
 
 
 def main() -> int:

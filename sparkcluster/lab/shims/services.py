@@ -1,4 +1,4 @@
-"""systemctl, loginctl, nvidia-ctk, ufw and netplan, as far as remedies use them."""
+"""systemctl, loginctl, nvidia-ctk and ufw, as far as remedies use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from . import hardware
 REQUESTS = hardware.DIRECTORY + "/services"
 """Directory of requests to the first process, a file for each, removed when it is done."""
 
-UNITS = {"docker": "docker", "ssh": "ssh", "sshd": "ssh"}
+UNITS = {"docker": "docker", "ssh": "ssh", "sshd": "ssh", "avahi-daemon": "avahi"}
+PROGRAMS = {"docker": "dockerd", "ssh": "sshd", "avahi": "avahi-daemon"}
 LIMIT_S = 30
 DAEMON_JSON = "/etc/docker/daemon.json"
 NVIDIA_RUNTIME = {"args": [], "path": "/usr/local/lib/gb10/toolkit/nvidia-container-runtime"}
@@ -25,11 +26,12 @@ CDI_SPEC = "/run/cdi/nvidia.yaml"
 UFW_CONF = "/etc/ufw/ufw.conf"
 CHAIN = "ufw-user-input"  # rules that allow come before those that drop
 LINGER = "/var/lib/systemd/linger"
-NETPLAN = "/etc/netplan/40-cx7.yaml"
+DEFAULT_TARGET = "/etc/systemd/system/default.target"
+TARGETS = "/usr/lib/systemd/system"
 
 
 def systemctl(args: list[str]) -> int:
-    """Start, stop, restart or reload Docker and sshd; refresh the CDI spec; say what is active."""
+    """Start, stop, restart or reload a service; refresh the CDI spec; say what is active; the default target."""
     words = [arg for arg in args if not arg.startswith("-")]
     if not words:
         return hardware.refuse("no systemd runs on a virtual Spark")
@@ -40,10 +42,30 @@ def systemctl(args: list[str]) -> int:
         verb = "start" if verb == "enable" else "stop"
     if verb in ("daemon-reload", "reset-failed"):
         return 0
+    if verb in ("get-default", "set-default"):
+        return _default_target(units)
     for unit in units:
         code = _apply(verb, unit)
         if code:
             return code
+    return 0
+
+
+def _default_target(targets: list[str]) -> int:
+    """Print the target of a boot, or make it another by the link that systemd makes."""
+    if not targets:
+        link = DEFAULT_TARGET if os.path.lexists(DEFAULT_TARGET) else os.path.join(TARGETS, "default.target")
+        target = os.readlink(link) if os.path.lexists(link) else "graphical.target"
+        sys.stdout.write(os.path.basename(target) + "\n")
+        return 0
+    path = os.path.join(TARGETS, targets[0])
+    if not hardware.is_root():
+        return hardware.refuse("Failed to set default target: Interactive authentication required.")
+    if not path.endswith(".target") or not os.path.exists(path):
+        return hardware.refuse("Failed to set default target: Unit file %s does not exist." % targets[0])
+    if os.path.lexists(DEFAULT_TARGET):
+        os.unlink(DEFAULT_TARGET)
+    os.symlink(path, DEFAULT_TARGET)
     return 0
 
 
@@ -83,7 +105,7 @@ def request(verb: str, service: str) -> int:
 
 
 def _runs(service: str) -> bool:
-    name = {"docker": "dockerd", "ssh": "sshd"}[service]
+    name = PROGRAMS[service]
     for pid in os.listdir("/proc"):
         if pid.isdigit():
             try:
@@ -207,23 +229,3 @@ def _rule(words: list[str]) -> list[str]:
 
 def _iptables(*args: str) -> int:
     return subprocess.run(["/usr/sbin/iptables", "-w", *args], check=False).returncode
-
-
-def netplan(args: list[str]) -> int:
-    """``apply`` configures the interfaces in the lab's netplan file; other verbs do nothing."""
-    if args[:1] != ["apply"]:
-        return 0
-    if not hardware.is_root():
-        return hardware.refuse("Permission denied")
-    with open(NETPLAN) as file:
-        text = file.read()
-    lines = []
-    for block in re.findall(r"^    (\S+):\n((?:      .*\n|    - .*\n)*)", text, re.MULTILINE):
-        name, body = block
-        mtu = re.search(r"^      mtu: (\d+)", body, re.MULTILINE)
-        addresses = re.findall(r"^ +- (\d[\d./]+)$", body, re.MULTILINE)
-        lines += ["link set %s mtu %s up" % (name, mtu.group(1) if mtu else 1500)]
-        lines += ["addr flush dev %s" % name]
-        lines += ["addr add %s brd + dev %s" % (address, name) for address in addresses]
-    done = subprocess.run(["/usr/sbin/ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=False)
-    return done.returncode

@@ -22,17 +22,22 @@ from sparkcluster.recipes.shell.marks import (
 from sparkcluster.recipes.shell.reader import parse
 from sparkcluster.recipes.shell.redirects import left_out
 from sparkcluster.recipes.shell.script import Assumed, Call, Script
+from sparkcluster.recipes.shell.scripts import SHELLS, invocation
 from sparkcluster.recipes.shell.syntax import written
+from sparkcluster.recipes.shell.wrappers import Unwrapped, unwrapped
 
 __all__ = [
     "CLOSE",
     "MARKS",
     "OPEN",
+    "SHELLS",
     "Assumed",
     "Call",
     "Script",
+    "Unwrapped",
     "assignment",
     "bare_name",
+    "invocation",
     "is_placeholder",
     "left_out",
     "mark",
@@ -40,5 +45,6 @@ __all__ = [
     "plain",
     "shown",
     "unknown",
+    "unwrapped",
     "written",
 ]

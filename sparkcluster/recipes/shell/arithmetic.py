@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tree_sitter import Node
 
+from sparkcluster.recipes.shell import expand
 from sparkcluster.recipes.shell.marks import is_known, mark
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _LIMIT = 10**18
 _NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?|\$\{?([0-9]+|#)\}?")
+
+
+_EXPANSION = re.compile(r"\$\{(?![A-Za-z_]\w*\}|\d+\}|#\})[^{}]*\}")
 
 
 def _quotient(left: int, right: int) -> int:
@@ -50,12 +54,12 @@ def value(run: Evaluator, text: str, node: Node) -> str:
     """The number that ``text`` gives, or a mark."""
     if lose_assigned(run, text, node):
         return mark(f"(({text.strip()}))")
-    number = integer(run, text)
+    number = integer(run, text, node)
     return mark(f"(({text.strip()}))") if number is None else str(number)
 
 
-def integer(run: Evaluator, text: str) -> int | None:
-    """The number that ``text`` gives; None where that is not known. A condition gives 1 or 0."""
+def integer(run: Evaluator, text: str, node: Node | None = None) -> int | None:
+    """The number that ``text`` gives, which is of ``node``; None if it is not known. A condition gives 1 or 0."""
 
     def put(found: re.Match[str]) -> str:
         name = found[1] or found[2]
@@ -67,7 +71,11 @@ def integer(run: Evaluator, text: str) -> int | None:
             run.script.asked[name] = None
         return known if known is not None and is_known(known) and re.fullmatch(r"-?\d{1,18}", known) else "unknown"
 
-    filled = _NAME.sub(put, text)
+    def expanded(found: re.Match[str]) -> str:
+        known = "" if node is None else expand.word(run, found[0], node)
+        return known if re.fullmatch(r"-?\d{1,18}", known) else "unknown"
+
+    filled = _NAME.sub(put, _EXPANSION.sub(expanded, text))
     if "unknown" in filled or len(filled) > 200 or not re.fullmatch(r"[\d\s()<>=!&|+*/%-]*", filled):
         return None
     # a leading 0 means octal, and `!` binds closer than in Python

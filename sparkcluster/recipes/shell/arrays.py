@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from sparkcluster.recipes.shell.evaluate import Evaluator
 
 
-def of(run: Evaluator, name: str) -> Array | None:
-    """The array ``name``, or a variable read as such; None for one that is unknown."""
+def of(run: Evaluator, name: str, *, whole: bool = False) -> Array | None:
+    """The array ``name``, or a variable read as such; None for one that is unknown.
+
+    ``whole`` is for one of which it does not matter which element has which index.
+    """
+    if name in run.state.uncounted and not whole:
+        return None
     if name in run.state.arrays:
         return run.state.arrays[name]
     value = run.value(name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import builtin, expand, patterns
+from sparkcluster.recipes.shell import builtin, expand, joins, patterns
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of
 
@@ -50,14 +50,15 @@ def _if(run: Evaluator, clauses: list[tuple[list[Node], list[Node]]]) -> Status:
     if not clauses:
         return Status.YES
     (condition, body), rest = clauses[0], clauses[1:]
-    status = run.sequence(condition) if condition else Status.YES
+    with run.asking():
+        status = run.sequence(condition) if condition else Status.YES
     if run.state.flow is not None:
         return status
     if status is Status.YES:
         return run.sequence(body)
     if status is Status.NO:
         return _if(run, rest)
-    return run.either(condition[-1], lambda: run.sequence(body), lambda: _if(run, rest))
+    return joins.either(run, condition[-1], lambda: run.sequence(body), lambda: _if(run, rest))
 
 
 def case(run: Evaluator, node: Node) -> Status:
@@ -78,7 +79,8 @@ def _case(run: Evaluator, node: Node, word: str, items: list[Node]) -> Status:
     decided = builtin.matches(word, [patterns.of_node(run, part) for part in parts])
     body = [child for child in statements(item) if child not in parts]
     if decided is None:
-        return run.either(
+        return joins.either(
+            run,
             node.child_by_field_name("value") or node,
             lambda: run.sequence(body),
             lambda: _case(run, node, word, rest),
@@ -88,20 +90,32 @@ def _case(run: Evaluator, node: Node, word: str, items: list[Node]) -> Status:
 
 def chain(run: Evaluator, node: Node) -> Status:
     """``A && B`` and ``A || B``."""
-    left, sign, right = (child for child in node.children if child.type != "comment")
-    return then(run, run.run(left), left, sign.type, lambda: run.run(right))
+    parts = [child for child in node.children if child.type != "comment"]
+    if len(parts) != 3:
+        return run.unread(node)
+    left, sign, right = parts
+    with run.asking():
+        status = run.run(left)
+    return then(run, status, left, sign.type, lambda: run.run(right))
+
+
+def _last(node: Node) -> Node:
+    """The command whose status is that of ``node``, if those before it succeed."""
+    if node.type in {"list", "pipeline"}:
+        return _last([child for child in node.named_children if child.type != "comment"][-1])
+    body = node.child_by_field_name("body") if node.type == "redirected_statement" else None
+    return node if body is None else _last(body)
 
 
 def then(run: Evaluator, status: Status, left: Node, sign: str, right: Callable[[], Status]) -> Status:
     """What follows ``left``, which ended as ``status``, behind ``&&`` or ``||``."""
     if run.state.flow is not None:
         return status
-    asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(left)))
+    asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(_last(left))))
     if sign == "&&" and status is not Status.NO:
-        return run.either(left, right, lambda: Status.MAYBE) if asks else right()
+        return joins.either(run, left, right, lambda: Status.NO) if asks else right()
     if sign == "||" and status is Status.NO:
         return right()
     if sign == "||" and status is not Status.YES:
-        ended = run.either(left, lambda: status, right)
-        return Status.LIKELY if ended is Status.YES else ended
+        return joins.either(run, left, lambda: Status.YES, right)
     return status

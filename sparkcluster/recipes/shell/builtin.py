@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -9,16 +10,15 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, redirects
+from sparkcluster.recipes.shell import arithmetic, arrays, conditions, expand, scripts, wrappers
 from sparkcluster.recipes.shell.marks import assignment, is_known, shown
-from sparkcluster.recipes.shell.script import Array, Status
-from sparkcluster.recipes.shell.syntax import statements, text_of, tree
+from sparkcluster.recipes.shell.script import Array, Assumed, Outside, Status, with_options
+from sparkcluster.recipes.shell.syntax import statements, text_of, written
 
 if TYPE_CHECKING:
     from sparkcluster.recipes.shell.evaluate import Evaluator
 
 _FLOWS = frozenset({"exit", "return", "break", "continue"})
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
 NEVER_FAIL = frozenset({":", "true", "echo", "printf", "trap", "shopt", "ulimit", "wait", "umask", "clear"})
 
 
@@ -35,10 +35,11 @@ def matches(word: str, patterns: Sequence[re.Pattern[str] | None]) -> bool | Non
 
 
 def assignment_statement(run: Evaluator, node: Node) -> Status:
-    """``NAME=value``, one or several."""
+    """``NAME=value``, one or several; the status is that of the last ``$(…)`` in them."""
+    run.substituted = Status.YES
     for child in [node] if node.type == "variable_assignment" else list(statements(node)):
         assign(run, child)
-    return Status.YES
+    return run.substituted
 
 
 def assign(run: Evaluator, node: Node) -> str:
@@ -51,11 +52,14 @@ def assign(run: Evaluator, node: Node) -> str:
         return _element(run, node, target, value, more=more)
     name = text_of(target)
     if value is not None and value.type == "array":
-        before = arrays.of(run, name) if more and (name in run.state.arrays or name in run.state.variables) else {}
+        grows = more and (name in run.state.arrays or name in run.state.variables)
+        before, uncounted = (arrays.of(run, name, whole=True), name in run.state.uncounted) if grows else ({}, False)
         run.unsure = False
-        made = None if before is None else _elements(run, value, name, dict(before))
-        # the number of words of an unquoted unknown is unknown
-        run.state.arrays[name] = None if run.unsure else made
+        run.state.arrays[name] = None if before is None else _elements(run, value, name, dict(before))
+        if run.unsure or uncounted:
+            run.state.uncounted.add(name)
+        elif not run.outside:
+            run.state.uncounted.discard(name)
         run.state.variables.pop(name, None)
         return name
     text = "" if value is None else expand.text(run, value)
@@ -80,9 +84,15 @@ def _element(run: Evaluator, node: Node, target: Node, value: Node | None, *, mo
 
 def _elements(run: Evaluator, node: Node, name: str, out: Array) -> Array | None:
     at = arrays.after(out)
+    groups: list[list[Node]] = []
     for child in statements(node):
-        keyed = re.fullmatch(r"\[(.+?)\]=(.*)", text_of(child), re.DOTALL)
-        words = expand.fields(run, child)
+        if groups and expand.adjacent(groups[-1][-1], child):
+            groups[-1].append(child)
+        else:
+            groups.append([child])
+    for group in groups:
+        keyed = re.fullmatch(r"\[(.+?)\]=(.*)", text_of(group[0]), re.DOTALL)
+        words = expand.fields(run, *group)
         if keyed and len(words) == 1 and (found := re.fullmatch(r"\[(.+?)\]=(.*)", words[0], re.DOTALL)):
             key = arrays.key(run, name, out, found[1], node)
             if key is None:
@@ -115,10 +125,13 @@ def declaration(run: Evaluator, node: Node) -> Status:
         raise UsageError(message, hint="copy the command out of it")
     local = bool(run.outside) and kind in {"local", "declare", "typeset"} and "g" not in flags
     for child, text in values:
-        name = _declare(run, child, text, local=local, flags=flags)
+        name = _declare(run, child, text, local=local, flags=flags if kind != "export" else f"{flags}x")
+        value = child.child_by_field_name("value")
+        if value is not None and expand.is_braced(value):  # `export A={a,b}` is `export A=a A=b`
+            run.lose(name, node)
         if set(flags) & set("iul") and kind != "export":
             run.lose(name, node)
-        if (kind == "export" or "x" in flags) and "f" not in flags:
+        if name and (kind == "export" or "x" in flags) and "f" not in flags:
             _export(run, name, off="n" in flags)
     return Status.YES
 
@@ -129,7 +142,7 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     name = found[0] if found else ""
     if local:
         run.outside[-1].setdefault(
-            name, (run.state.variables.get(name), run.state.arrays.get(name, {}), not run.assumed)
+            name, Outside(run.state.variables.get(name), run.state.arrays.get(name, {}), certain=not run.assumed)
         )
         run.state.arrays.pop(name, None)
         run.state.variables.pop(name, None)
@@ -140,7 +153,7 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     elif child.type == "variable_assignment":
         assign(run, child)
     elif child.type != "variable_name":
-        return _dynamic(run, child)
+        return _dynamic(run, child, export="x" in flags)
     elif "a" in flags.lower():
         run.state.arrays.setdefault(name, {})
     elif local:
@@ -148,7 +161,18 @@ def _declare(run: Evaluator, child: Node, text: str | None, *, local: bool, flag
     return name
 
 
+def _keep(run: Evaluator, name: str) -> None:
+    """What is set in front of a function stays behind it if the function exports or unsets it."""
+    found = next((outside for outside in reversed(run.outside) if name in outside), {})
+    if name in found and found[name].assigned:
+        if run.assumed:
+            found[name].certain = False
+        else:
+            del found[name]
+
+
 def _export(run: Evaluator, name: str, *, off: bool) -> None:
+    _keep(run, name)
     if off:
         run.state.exported.pop(name, None)
         return
@@ -157,15 +181,18 @@ def _export(run: Evaluator, name: str, *, off: bool) -> None:
         run.state.variables[name] = given
 
 
-def _dynamic(run: Evaluator, node: Node) -> str:
-    """``export "NAME=$value"``."""
-    for word in expand.fields(run, node):
+def _dynamic(run: Evaluator, node: Node, *, export: bool) -> str:
+    """``export "NAME=$value"``, and ``export $(…)`` of several."""
+    words = expand.fields(run, node)
+    for word in words:
         if (found := assignment(word)) is not None:
             run.assign(*found)
-            return found[0]
-        if re.fullmatch(r"\w+", word):
-            return word
-    return ""
+            if export:
+                _export(run, found[0], off=False)
+        elif not is_known(word):
+            run.script.notes.append(f"line {run.line(node)}: what {shown(written(node))} sets")
+    last = assignment(words[-1]) if words else None
+    return last[0] if last else words[-1] if words and re.fullmatch(r"\w+", words[-1]) else ""
 
 
 def unset(run: Evaluator, node: Node) -> Status:
@@ -178,6 +205,7 @@ def unset(run: Evaluator, node: Node) -> Status:
         elif "[" in word and name:
             run.state.arrays[name[1]] = None
         else:
+            _keep(run, word)
             run.state.variables.pop(word, None)
             run.state.arrays.pop(word, None)
             run.state.exported.pop(word, None)
@@ -191,11 +219,11 @@ def arithmetic_command(run: Evaluator, node: Node) -> Status:
     if counted is None or set(counted[3]) & set("+-") & set(re.sub(r"(?<!\+)\+(?!\+)|(?<!-)-(?!-)", "", counted[3])):
         if arithmetic.lose_assigned(run, inner, node):
             return Status.MAYBE
-        number = arithmetic.integer(run, inner)
+        number = arithmetic.integer(run, inner, node)
         return Status.of(None if number is None else bool(number))
     name, sign, rest = counted.groups()
     right = {"++": f"{name} + 1", "--": f"{name} - 1", "=": rest}.get(sign, f"{name} {sign[0]} ({rest})")
-    number = arithmetic.integer(run, right)
+    number = arithmetic.integer(run, right, node)
     before = arithmetic.integer(run, name) if sign in {"++", "--"} else number
     if number is None:
         run.lose(name, node)
@@ -206,52 +234,69 @@ def arithmetic_command(run: Evaluator, node: Node) -> Status:
 
 def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -> Status | None:
     """Do what a command of the shell, a function or a script of the text does; None for every other command."""
+    while words[:1] == ["time"]:  # a word of the shell, not a program
+        words = words[2:] if words[1:2] == ["-p"] else words[1:]
     at = next((index for index, word in enumerate(words) if assignment(word) is None), len(words))
     name, rest = (words[at], words[at + 1 :]) if at < len(words) else ("", [])
+    assigned = [found for word in words[:at] if (found := assignment(word))]
     if name in evaluator.state.functions:
-        return _called(evaluator, node, name, rest, [found for word in words[:at] if (found := assignment(word))])
+        return scripts.called(evaluator, node, name, rest, assigned)
     if name in _FLOWS:
         if name in {"break", "continue"} and rest[:1] not in ([], ["1"]):
             line = evaluator.line(node)
             raise UsageError(
                 f"{evaluator.where}:{line}: `{name} {rest[0]}` is not followed", hint="copy the command out of it"
             )
-        return evaluator.ended(node, name)
+        return evaluator.ended(node, name, _given(evaluator, rest))
     if name in _BUILTINS:
-        return _BUILTINS[name](evaluator, node, rest)
-    script = _script(evaluator, name, rest, stdin)
+        with scripts.before(evaluator, node, assigned) if name in _TEXTS else contextlib.nullcontext():
+            return _BUILTINS[name](evaluator, node, rest)
+    plain = wrappers.unwrapped(words, evaluator.state.environment, lambda rest: scripts.is_program(evaluator, rest))
+    script = scripts.program(evaluator, plain.words[0], plain.words[1:], stdin) if plain.words else None
     if script is None:
         return None
-    before, evaluator.state = evaluator.state, evaluator.state.child(script[1])
-    _text(evaluator, node, script[0])
-    evaluator.state = before
-    return Status.LIKELY
+    evaluator.script.notes += [f"{shown(each)}: left out" for each in plain.left_out]
+    environment = {each: value for each, value in plain.env.items() if value is not None}
+    arguments = None if evaluator.unsure else script.arguments
+    with evaluator.process(evaluator.state.child(arguments, environment, script.options)):
+        status = scripts.run_text(evaluator, node, script.text)
+    if name == "exec":
+        evaluator.state.flow = "exit"
+    return status
+
+
+def _given(evaluator: Evaluator, rest: list[str]) -> Status:
+    """The status behind ``exit`` and ``return``."""
+    if rest and not rest[0].isdigit():
+        return Status.MAYBE
+    return evaluator.last if not rest else Status.of(int(rest[0]) % 256 == 0)
 
 
 def _set(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
-    if "--" in rest:
-        evaluator.state.arguments = None if evaluator.unsure else rest[rest.index("--") + 1 :]
-    elif rest[:1] in (["-a"], ["+a"]) or rest in (["-o", "allexport"], ["+o", "allexport"]):
-        evaluator.state.exports_all = rest[0].startswith("-")
-    elif rest and not rest[0].startswith(("-", "+")):
-        evaluator.state.arguments = None if evaluator.unsure else rest
+    options, operands = with_options(evaluator.state.options, rest)
+    evaluator.state.options = options
+    if operands is not None:
+        evaluator.state.arguments = None if evaluator.unsure else operands
     return Status.YES
 
 
 def _shift(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     count = int(rest[0]) if rest and re.fullmatch(r"\d{1,6}", rest[0]) else 1
     before = evaluator.state.arguments
-    if rest and not is_known(rest[0]):
+    if before is None or (rest and not is_known(rest[0])):
         evaluator.state.arguments = None
-    elif before is not None and count <= len(before):
-        evaluator.state.arguments = before[count:]
+        return Status.MAYBE
+    if count > len(before):
+        return Status.NO
+    evaluator.state.arguments = before[count:]
     return Status.YES
 
 
-def _read(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
+def _read(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
     """Variables and arrays that get their values from elsewhere."""
     for word in rest:
         if re.fullmatch(r"[A-Za-z_]\w*", word):
+            evaluator.script.undecided[word] = Assumed(evaluator.line(node), shown(written(node).partition("\n")[0]))
             evaluator.state.arrays[word] = None
             evaluator.script.asked[word] = None
             if (given := evaluator.defined(word)) is not None:
@@ -277,21 +322,21 @@ def _getopts(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
 
 
 def _source(evaluator: Evaluator, node: Node, rest: list[str]) -> Status | None:
-    name = redirects.path(rest[0]) if rest else ""
+    name = evaluator.state.path(rest[0]) if rest else ""
     if name not in evaluator.state.files:
         return None
     outside = evaluator.state.arguments
     if rest[1:]:
         evaluator.state.arguments = rest[1:]
     evaluator.script.followed.add(name)
-    status = _text(evaluator, node, known(evaluator, name))
+    status = scripts.run_text(evaluator, node, scripts.content(evaluator, name))
     if rest[1:]:
         evaluator.state.arguments = outside
     return status
 
 
 def _eval(evaluator: Evaluator, node: Node, rest: list[str]) -> Status:
-    return _text(evaluator, node, " ".join(rest))
+    return scripts.run_text(evaluator, node, " ".join(rest))
 
 
 def _test(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
@@ -307,84 +352,4 @@ _BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status | None]] = {
     "readarray": _read, "getopts": _getopts, "eval": _eval, "let": _let, "printf": _printf,
     "source": _source, ".": _source,
 }  # fmt: skip
-
-
-def known(evaluator: Evaluator, name: str) -> str:
-    """The content of a file of the text.
-
-    Raises:
-        UsageError: it differs between branches, or another program changed it.
-    """
-    content = evaluator.state.files[name]
-    if content is None:
-        raise UsageError(f"{evaluator.where}: what {shown(name)} contains is not certain", hint="write it in one place")
-    return content
-
-
-def _script(evaluator: Evaluator, name: str, rest: list[str], stdin: str | None) -> tuple[str, list[str]] | None:
-    """The text that a shell runs, and its arguments: a file that the text wrote, or a here-document."""
-    files = evaluator.state.files
-    if name == "sudo" and rest:
-        name, rest = rest[0], rest[1:]
-    if "/" in name and (key := redirects.path(name)) in files:
-        evaluator.script.followed.add(key)
-        return known(evaluator, key), rest
-    if name.rpartition("/")[2] not in _SHELLS:
-        return None
-    operands = [word for word in rest if not word.startswith("-")]
-    if stdin is not None and not operands:
-        return stdin, []
-    if operands and rest[0] == operands[0] and (key := redirects.path(operands[0])) in files:
-        evaluator.script.followed.add(key)
-        return known(evaluator, key), operands[1:]
-    return None
-
-
-def _called(
-    evaluator: Evaluator, node: Node, name: str, arguments: list[str], assigned: list[tuple[str, str]]
-) -> Status:
-    """A function; what is set for it and what it declares ``local`` is over with it."""
-    state, body = evaluator.state, evaluator.state.functions[name]
-    if body is None:
-        line = evaluator.line(node)
-        message = f"{evaluator.where}:{line}: the function {name} differs between branches"
-        raise UsageError(message, hint="keep one of them")
-    outside, state.arguments = state.arguments, None if evaluator.unsure else arguments
-    exported = dict(state.exported)
-    evaluator.outside.append(
-        {found: (state.variables.get(found), state.arrays.get(found, {}), True) for found, _ in assigned}
-    )
-    for found, value in assigned:
-        evaluator.assign(found, value)
-        state.exported[found] = None
-    with evaluator.deeper(node), evaluator.bounded():
-        status = evaluator.run(body)
-    if evaluator.state.flow == "return":
-        evaluator.state.flow = None
-        status = Status.MAYBE
-    if evaluator.come_in("return"):
-        status = Status.MAYBE
-    state = evaluator.state
-    state.arguments = outside
-    for found, (before, array, certain) in evaluator.outside.pop().items():
-        state.variables.pop(found, None)
-        state.arrays.pop(found, None)
-        if before is not None:
-            state.variables[found] = before
-        if array != {}:
-            state.arrays[found] = array
-        if found not in exported:
-            state.exported.pop(found, None)
-        if not certain:
-            evaluator.lose(found, node)
-    return status
-
-
-def _text(evaluator: Evaluator, node: Node, text: str) -> Status:
-    """Run text that the script has in a word or in a file."""
-    first, evaluator.first_line = evaluator.first_line, evaluator.line(node)
-    evaluator.spend(len(text))
-    with evaluator.deeper(node):
-        status = evaluator.sequence(statements(tree(text, evaluator.where, evaluator.first_line)))
-    evaluator.first_line = first
-    return status
+_TEXTS = frozenset({"eval", "source", "."})

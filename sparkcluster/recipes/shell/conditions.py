@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from sparkcluster.recipes.shell import arithmetic, expand, patterns, redirects
+from sparkcluster.recipes.shell import arithmetic, expand, patterns
 from sparkcluster.recipes.shell.marks import is_known
 from sparkcluster.recipes.shell.syntax import statements, text_of
 
@@ -97,7 +97,7 @@ def of_words(run: Evaluator, words: Sequence[str]) -> bool | None:
 def _about(run: Evaluator, sign: str, value: str) -> bool | None:
     if sign in {"-z", "-n"} and is_known(value):
         return (value == "") == (sign == "-z")
-    return True if sign in _FILES and run.state.files.get(redirects.path(value)) is not None else None
+    return True if sign in _FILES and run.state.files.get(run.state.path(value)) is not None else None
 
 
 def _compared(run: Evaluator, left: str, sign: str, right: str) -> bool | None:

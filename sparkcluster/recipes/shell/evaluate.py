@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from tree_sitter import Node
 
@@ -16,16 +16,16 @@ from sparkcluster.recipes.shell.marks import (
     CLOSE,
     OPEN,
     bare_name,
-    is_known,
     is_placeholder,
     mark,
     shown,
     unknown,
     with_brackets,
 )
-from sparkcluster.recipes.shell.script import Assumed, Call, Script, State, Status, joined
+from sparkcluster.recipes.shell.script import Assumed, Call, Outside, Script, State, Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, written
 from sparkcluster.recipes.shell.syntax import words as command_parts
+from sparkcluster.recipes.shell.wrappers import unwrapped
 
 MAX_DEPTH = 24
 _STATEMENT = 50  # units of the budget
@@ -40,12 +40,15 @@ class Evaluator:
         self.where = where
         self.first_line = first_line
         self.assumed: tuple[Assumed, ...] = ()
-        # Of each function that runs: what it made local, as it was, and whether it certainly did.
-        self.outside: list[dict[str, tuple[str | None, Any, bool]]] = []
+        # Of each function that runs: what it made local, as it was.
+        self.outside: list[dict[str, Outside]] = []
+        self.silent = False  # whether what runs is in $(…)
         self.unsure = False  # whether words were made of a value whose number of words is unknown
-        self._left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
+        self.last = Status.YES  # of the last statement, which `$?` and a bare `return` give
+        self.substituted = Status.YES  # of the last $(…)
+        self.left: list[tuple[State, Assumed]] = []  # by return, break or continue in a branch
         self._within: list[Node] = []
-        self._depth = self._words = 0
+        self._depth = self._words = self._asked = 0
 
     def line(self, node: Node) -> int:
         """The line of a node in the file."""
@@ -72,6 +75,22 @@ class Evaluator:
         outside = self.assumed
         yield
         self.assumed = outside
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """What runs only for its status, as a condition does: a failure there does not end a text with ``set -e``."""
+        self._asked += 1
+        yield
+        self._asked -= 1
+
+    @contextlib.contextmanager
+    def process(self, state: State) -> Iterator[None]:
+        """A shell of its own: what it sets, and that it ends, is over with it."""
+        before, self.state = self.state, state
+        asked, self._asked = self._asked, 0
+        yield
+        before.files = self.state.files
+        self.state, self._asked = before, asked
 
     # values
 
@@ -130,7 +149,7 @@ class Evaluator:
             return
         self.state.arrays.pop(name, None)
         self.state.variables[name] = value
-        if self.state.exports_all:
+        if "allexport" in self.state.options:
             self.state.exported[name] = None
 
     def lose(self, name: str, node: Node) -> None:
@@ -146,17 +165,19 @@ class Evaluator:
     def words(self, parts: Sequence[Node]) -> list[str]:
         """The words that the parts of a simple command become."""
         out: list[str] = []
+        pending: list[Node] = []
         for child in parts:
             if child.type == "variable_assignment":
                 name, _, _ = text_of(child).partition("=")
                 value = child.child_by_field_name("value")
                 out.append(f"{name}={'' if value is None else expand.text(self, value)}")
             elif child.type == "command_name":
-                out += [word for part in child.children for word in expand.fields(self, part)]
+                pending += child.children
             elif not child.type.endswith("_redirect"):
-                out += expand.fields(self, child)
-            if self._words + len(out) > expand.MAX_WORDS:
-                raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
+                pending.append(child)
+        out += expand.fields(self, *pending)
+        if self._words + len(out) > expand.MAX_WORDS:
+            raise UsageError(f"{self.where}: more than {expand.MAX_WORDS} words", hint="is this the right file?")
         self._words += len(out)
         return out
 
@@ -171,7 +192,7 @@ class Evaluator:
         status = Status.YES
         for node in nodes:
             waits = node.next_sibling is None or node.next_sibling.type != "&"
-            status = self.run(node) if waits else self.subshell(node)
+            status = self.run(node) if waits else self.background(node)
             if self.state.flow is not None:
                 break
         return status
@@ -181,93 +202,61 @@ class Evaluator:
         self.spend(_STATEMENT)
         handler = _HANDLERS.get(node.type)
         if node.is_error or handler is None or (node.has_error and _is_broken(node)):
-            self.script.unread.append((self.line(node), written(node)))
-            for name in dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\+?=", text_of(node))):
-                self.lose(name, node)
-            return Status.MAYBE
+            return self.unread(node)
         self._within.append(node)
         with self.deeper(node):
             status = handler(self, node)
         self._within.pop()
+        self.last = self._checked(node, status) if node.type in _MAY_END else status
+        return self.last
+
+    def unread(self, node: Node) -> Status:
+        """A statement that cannot be parsed: what it sets has no value that is known."""
+        self.script.unread.append((self.line(node), written(node)))
+        for name in dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\+?=", text_of(node))):
+            self.lose(name, node)
+        return Status.MAYBE
+
+    def _checked(self, node: Node, status: Status) -> Status:
+        """The status of a command; under ``set -e`` one that certainly failed ends the text."""
+        fails = status is Status.NO and self.state.flow is None
+        if fails and "errexit" in self.state.options and not self._asked:
+            self.ended(node, "exit")
         return status
 
-    def either(self, why: Node, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
-        """Both ways of a condition that the text does not decide."""
-        before, outside, states, ends = self.state, self.assumed, [], []
-        reason = self._reason(why)
-        for holds, way in ((True, yes), (False, no)):
-            self.spend(before.size)
-            self.state = before.copy()
-            self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, holds))
-            ends.append(way())
-            states.append(self.state)
-        self.assumed = outside
-        first, second = states
-        if first.flow == second.flow:
-            self._join(first, second, reason)
-        else:
-            # What ended the loop or the function comes in again behind it; what ended the text does not.
-            self.state, left = (second, first) if first.flow is not None else (first, second)
-            self._left.append((left, reason))
-            if left.flow != "exit":
-                self.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, self.state is first))
-        return ends[0] if ends[0] is ends[1] else Status.MAYBE
-
-    def _join(self, first: State, second: State, reason: Assumed) -> None:
-        flow = first.flow
-        self.spend(first.size + second.size)
-        self.state, differing = joined(first, second)
-        self.state.flow = flow
-        for name in differing:
-            given = self.defined(name)
-            self.script.asked[name] = None
-            self.script.undecided[name] = reason
-            if given is not None:
-                self.state.arrays.pop(name, None)
-                self.state.variables[name] = given
-
-    def come_in(self, *flows: str) -> bool:
-        """Join what left a loop or function by ``flows`` in a branch; whether there was such."""
-        found = [(state, reason) for state, reason in self._left if state.flow in flows]
-        self._left = [(state, reason) for state, reason in self._left if state.flow not in flows]
-        for state, reason in found:
-            state.flow = None
-            if self.state.flow is not None:
-                self.state = state
-            else:
-                self._join(self.state, state, reason)
-        return bool(found)
-
-    def _reason(self, node: Node) -> Assumed:
-        """A condition with the variables in it that the text does not tell."""
-        text = written(node).partition("\n")[0]
-        names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|(\w+))", text))
-        names_ = tuple(name for name in names if (value := self.value(name)) is None or not is_known(value))
-        self.script.asked |= dict.fromkeys(names_)
-        return Assumed(self.line(node), " ".join(shown(text).split()), names_)
-
     def pipeline(self, node: Node) -> Status:
-        """``A | B``: each in a shell of its own."""
-        for child in statements(node):
-            self.subshell(child)
-        return Status.LIKELY
+        """``A | B``: each in a shell of its own; its status is that of the last, or of all with ``pipefail``."""
+        ends = [self.subshell(child) for child in statements(node)]
+        if "pipefail" in self.state.options:
+            return next((end for end in (Status.NO, Status.MAYBE, Status.LIKELY) if end in ends), Status.YES)
+        return ends[-1]
+
+    def background(self, node: Node) -> Status:
+        """``A &``."""
+        self.subshell(node)
+        return Status.YES
 
     def subshell(self, node: Node) -> Status:
         """``( … )``, or a part of a pipeline."""
-        before, self.state = self.state, self.state.copy()
+        before, self.state, left = self.state, self.state.copy(), len(self.left)
         status = self.sequence(statements(node)) if node.type == "subshell" else self.run(node)
+        before.files = self.state.files  # what it wrote stays
         self.state = before
+        if self.left[left:]:  # it may have ended before
+            del self.left[left:]
+            return Status.MAYBE
         return status
 
     def group(self, node: Node) -> Status:
         """``{ … }``, or ``((…))``."""
         if node.children[0].type == "((":
-            return builtin.arithmetic_command(self, node)
+            return self._checked(node, builtin.arithmetic_command(self, node))
         return self.sequence(statements(node))
 
     def negated(self, node: Node) -> Status:
         """``! A``."""
-        return self.run(node.named_children[-1]).inverted()
+        with self.asking():
+            return self.run(node.named_children[-1]).inverted()
 
     def test(self, node: Node) -> Status:
         """``[ … ]`` and ``[[ … ]]``."""
@@ -285,7 +274,8 @@ class Evaluator:
         """A statement with its redirections and here-documents."""
         found = redirects.read(self, node)
         body = node.child_by_field_name("body")
-        status = Status.YES if body is None else self._with(body, found)
+        with self.asking() if any(sign for sign, _ in found.after) else contextlib.nullcontext():
+            status = Status.YES if body is None else self._with(body, found)
         for sign, more in found.after:
             following = functools.partial(self.run, more)
             status = branches.then(self, status, node, sign, following) if sign else self.subshell(more)
@@ -295,10 +285,15 @@ class Evaluator:
         """A statement whose redirections are ``found``; of ``A || B`` they are those of B."""
         if body.type == "command":
             redirects.keep(self, body, found)
-            return self.command(body, found)
+            return self._checked(body, self.command(body, found))
         if body.type == "list":
-            left, sign, right = (child for child in body.children if child.type != "comment")
-            return branches.then(self, self.run(left), left, sign.type, lambda: self._with(right, found))
+            parts = [child for child in body.children if child.type != "comment"]
+            if len(parts) != 3:
+                return self.unread(body)
+            left, sign, right = parts
+            with self.asking():
+                status = self.run(left)
+            return branches.then(self, status, left, sign.type, lambda: self._with(right, found))
         status = self.run(body)
         if found.stdin is not None:
             self.script.notes.append(redirects.left_out(found.name))
@@ -307,18 +302,23 @@ class Evaluator:
     def command(self, node: Node, found: redirects.Redirects | None = None) -> Status:
         """A simple command: of the shell, of the text, or of the machine."""
         children, self.unsure = command_parts(node), False
+        if any(
+            one.type == "variable_assignment" and expand.adjacent(one, two) for one, two in itertools.pairwise(children)
+        ):
+            return self.unread(node)  # NAME=a`b`c
         alone = redirects.ended_by_line(node, children)
         for child in children[:alone]:
             builtin.assign(self, child)
         found = found or redirects.Redirects()
         words = [*self.words(children[alone:]), *found.words]
-        if not words:
+        if words in ([], ["exec"]):  # nothing, or a redirection of all that follows
             return Status.YES
         known = builtin.run(self, node, words, found.stdin)
         if known is not None:
             return known
         self.call(node, words, found)
-        redirects.forget(self, words)
+        if not (found.target is not None and words[0] in {"tee", "sudo"}):  # keep() knows what it wrote
+            redirects.after(self, words)
         if words[0] == "exec":
             self.state.flow = "exit"
         return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY
@@ -334,8 +334,9 @@ class Evaluator:
                 self.state.environment,
                 stdin=found.stdin,
                 document=found.name,
-                target=found.target if found.stdin is not None else None,
+                target=None if found.stdin is None or found.target is None else self.state.path(found.target),
                 background=self._background(),
+                silent=self.silent and unwrapped(words, {}).words[1:2] != ["run"],
                 assumed=self.assumed,
                 within=tuple(self._within),
             )
@@ -345,12 +346,12 @@ class Evaluator:
         """Whether the statement that runs, or one that it is a part of, ends with ``&``."""
         return any(node.next_sibling is not None and node.next_sibling.type == "&" for node in self._within)
 
-    def ended(self, node: Node, flow: str) -> Status:
-        """``exit``, ``return``, ``break`` and ``continue``."""
+    def ended(self, node: Node, flow: str, status: Status = Status.NO) -> Status:
+        """``exit``, ``return``, ``break`` and ``continue``, or what ``set -e`` makes of a failure."""
         self.state.flow = flow
         if flow == "exit" and not self.assumed and self.script.ended is None:
             self.script.ended = self.line(node)
-        return Status.MAYBE
+        return status
 
 
 def _is_broken(node: Node) -> bool:
@@ -359,6 +360,9 @@ def _is_broken(node: Node) -> bool:
         return True
     return any(child.is_error or child.is_missing for child in node.children)
 
+
+# Statements that `set -e` looks at; the status of others is that of one of these.
+_MAY_END = frozenset({"command", "test_command", "pipeline", "subshell", "variable_assignment", "variable_assignments"})
 
 _HANDLERS: dict[str, Callable[[Evaluator, Node], Status]] = {
     "command": Evaluator.command,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import posixpath
 import re
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import arithmetic, arrays, operators, redirects
+from sparkcluster.recipes.shell import arithmetic, arrays, operators, substitutions
 from sparkcluster.recipes.shell.marks import filled, is_known, mark, with_brackets
+from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of, tree
 
 if TYPE_CHECKING:
@@ -44,13 +44,23 @@ class _Fields:
     def split(self, value: str) -> None:
         """An unquoted value: each of its words is one of the command's."""
         self.run.unsure = self.run.unsure or not is_known(value)
-        if "IFS" in self.run.state.variables and not re.fullmatch(r"[\w./-]*", value):
+        signs = self.run.state.variables.get("IFS", " \t\n")
+        if not is_known(signs):
             self.run.unsure = True
-        for piece in re.findall(r"\s+|(?:\ue000[^\ue001]*\ue001|[^\s\ue000])+", value):
-            if piece.isspace():
+            signs = ""
+        blanks = "".join(sign for sign in signs if sign in " \t\n")
+        ended = False
+        for piece in re.findall(r"\ue000[^\ue001]*\ue001|.", value, re.DOTALL):
+            if piece in blanks:
+                ended = ended or self.current is not None
                 self.end()
+            elif piece in signs:  # two of these have an empty word between them
+                self.current = self.current if ended else self.current or ""
+                self.end()
+                ended = False
             else:
                 self.add(piece)
+                ended = False
 
     def many(self, values: list[str], *, split: bool) -> None:
         """The elements of an array, each a word."""
@@ -65,15 +75,27 @@ class _Fields:
             self.current = None
 
 
-def fields(run: Evaluator, node: Node) -> list[str]:
-    """The words that ``node`` becomes in a command: none, one or several."""
+def fields(run: Evaluator, *nodes: Node) -> list[str]:
+    """The words that ``nodes`` become in a command, each none, one or several.
+
+    Nodes without a blank between them are one word, as ``--x=`` and a command in backticks are.
+    """
     out = _Fields(run)
-    written = text_of(node)
-    if node.type in {"word", "concatenation", "brace_expression"} and _braced(node):
-        return [run.undecided(written, node)]
-    _put(run, node, out, quoted=False)
+    for at, node in enumerate(nodes):
+        written = text_of(node)
+        if at and not adjacent(nodes[at - 1], node):
+            out.end()
+        if is_braced(node):
+            out.add(run.undecided(written, node))
+        else:
+            _put(run, node, out, quoted=False)
     out.end()
     return out.done
+
+
+def adjacent(before: Node, node: Node) -> bool:
+    """Whether there is no blank between two words of the grammar, which are one for a shell."""
+    return before.end_byte == node.start_byte and not text_of(node)[:1].isspace()
 
 
 def text(run: Evaluator, node: Node) -> str:
@@ -84,8 +106,10 @@ def text(run: Evaluator, node: Node) -> str:
     return " ".join(out.done)
 
 
-def _braced(node: Node) -> bool:
+def is_braced(node: Node) -> bool:
     """Whether a shell would make several words of ``{a,b}`` in it, which is not followed."""
+    if node.type not in {"word", "concatenation", "brace_expression"}:
+        return False
     quoted = {"string", "raw_string", "ansi_c_string", "expansion", "command_substitution"}
     parts = node.children if node.type == "concatenation" else [node]
     bare = "".join('"' if part.type in quoted else re.sub(r"\\.", "_", text_of(part)) for part in parts)
@@ -103,7 +127,7 @@ def _put(run: Evaluator, node: Node, out: _Fields, *, quoted: bool) -> None:
         with run.deeper(node):
             _expansion(run, node, out, quoted=quoted)
     elif kind == "command_substitution":
-        value = _substituted(run, node)
+        value = substitutions.printed(run, node)
         out.add(value) if quoted else out.split(value)
     else:
         out.add(_constant(run, node))
@@ -181,7 +205,8 @@ def here_document(run: Evaluator, node: Node, *, literal: bool) -> str:
             out.add(with_brackets(_unescaped(part, "$`\\")))
         else:
             _put(run, part, out, quoted=True)
-    return out.current or ""
+    out.end()
+    return " ".join(out.done)  # elements of an array are joined here
 
 
 @dataclasses.dataclass(slots=True)
@@ -226,7 +251,9 @@ def _several(run: Evaluator, part: _Parameter) -> list[str] | None:
         values = run.state.arguments
         name = "@"
     elif part.key in {"@", "*"} and part.sign != "#":
-        array = arrays.of(run, name)
+        whole = part.sign != "!" and not re.match(r"[:/%#^,@]+[^-+]", part.operator)
+        array = arrays.of(run, name, whole=whole)
+        run.unsure = run.unsure or name in run.state.uncounted
         values = None if array is None else list(array) if part.sign == "!" else list(array.values())
         cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", part.operator)
         if array is not None and cut is not None and part.name not in run.state.associative:
@@ -266,9 +293,8 @@ def _cut(run: Evaluator, part: _Parameter, values: list[str]) -> list[str]:
 def _scalar(run: Evaluator, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
     """The value, and whether it is split into words where it stands unquoted."""
     name, node = part.name, part.node
-    if part.inside == "#":
-        run.script.asked |= {} if run.state.arguments else {"1": None}
-        return mark("@") if run.state.arguments is None else str(len(run.state.arguments)), True
+    if part.inside in {"?", "#"}:
+        return _special(run, part), True
     if part.sign == "!":
         name = run.value(name) or ""
         if not re.fullmatch(r"\w+", name):
@@ -286,6 +312,14 @@ def _scalar(run: Evaluator, part: _Parameter, *, quoted: bool) -> tuple[str, boo
     if part.sign == "#":
         return str(len(value)) if value is not None and is_known(value) else mark(name), True
     return _operated(run, name, value, part, quoted=quoted)
+
+
+def _special(run: Evaluator, part: _Parameter) -> str:
+    """``$?`` and ``$#``."""
+    if part.inside == "?":
+        return "0" if run.last is Status.YES else run.undecided("$?", part.node)
+    run.script.asked |= {} if run.state.arguments else {"1": None}
+    return mark("@") if run.state.arguments is None else str(len(run.state.arguments))
 
 
 def _operated(run: Evaluator, name: str, value: str | None, part: _Parameter, *, quoted: bool) -> tuple[str, bool]:
@@ -341,37 +375,3 @@ def _strings(node: Node) -> list[Node]:
     if node.type == "string":
         return [node]
     return [found for child in node.children for found in _strings(child)] if node.type.startswith("command") else []
-
-
-def _substituted(run: Evaluator, node: Node) -> str:
-    """What ``$(…)`` prints, where that is nothing but text of the script."""
-    inner = re.sub(r"^\$\(|^`|\)$|`$", "", with_brackets(text_of(node).strip())).strip()
-    children = list(statements(node))
-    printed = "" if not children else None
-    if len(children) == 1 and children[0].type == "redirected_statement":
-        body = children[0].child_by_field_name("body")
-        document = run.here_document_of(children[0])
-        if body is not None and document is not None and text_of(body) == "cat":
-            printed = document
-    elif len(children) == 1 and children[0].type == "command":
-        words = run.words(list(statements(children[0])))
-        if words[:2] == ["docker", "run"]:
-            run.call(node, words)
-        printed = _printed(run, words) if all(map(is_known, words)) else None
-    return mark(f"({inner})") if printed is None else printed.rstrip("\n")
-
-
-# What commands print on every Spark: https://docs.nvidia.com/dgx/dgx-spark/hardware.html (Arm, Linux)
-_ON_SPARKS = {"uname -m": "aarch64", "arch": "aarch64", "uname": "Linux", "uname -s": "Linux"}
-
-
-def _printed(run: Evaluator, words: list[str]) -> str | None:
-    if " ".join(words) in _ON_SPARKS:
-        return _ON_SPARKS[" ".join(words)]
-    if words[:1] == ["echo"] and words[1:2] != ["-e"]:
-        return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:])
-    if len(words) != 2:
-        return None
-    path = words[1].rstrip("/") or "/"
-    known = {"basename": posixpath.basename(path) or "/", "dirname": posixpath.dirname(path) or "."}
-    return known.get(words[0], run.state.files.get(redirects.path(words[1])) if words[0] == "cat" else None)

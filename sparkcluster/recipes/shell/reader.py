@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell.evaluate import Evaluator
 from sparkcluster.recipes.shell.script import Script, State
-from sparkcluster.recipes.shell.syntax import statements, tree
+from sparkcluster.recipes.shell.scripts import interpreted
+from sparkcluster.recipes.shell.syntax import slips, statements, tree
 
 
 def parse(
     text: str, variables: Mapping[str, str] | None = None, *, environment: Mapping[str, str] | None = None,
     outer: Script | None = None, where: str = "the text", line: int = 0, arguments: Sequence[str] = (),
+    options: frozenset[str] = frozenset(),
 ) -> Script:  # fmt: skip
     """What a script runs, or a command as guides print it, where ``variables`` and ``environment`` are set already.
 
@@ -27,14 +29,16 @@ def parse(
         script.defines, script.asked = outer.defines, outer.asked
         script.undecided = outer.undecided
         script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
+        script.copies, script.directory = outer.copies, outer.directory
     numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
     given = [value for _, value in numbered]
     environment = environment or {}
     state = State(
         variables={"HOME": "~", **(variables or {}), **environment}, exported=dict.fromkeys(environment),
         arguments=[*arguments] or given,
-        files=script.files,
+        files=script.files, directory=script.directory, options=options | (interpreted(text) or frozenset()),
     )  # fmt: skip
+    script.notes += [f"line {line or each}: a blank behind the backslash: read without it" for each in slips(text)]
     run = Evaluator(script, state, where, line)
     try:
         run.sequence(statements(tree(text, where, line)))
@@ -42,6 +46,8 @@ def parse(
         raise UsageError(f"{where}: nested deeper than it can be parsed", hint="is this the right file?") from None
     script.variables = run.state.variables
     script.arrays = {name: list(array.values()) for name, array in run.state.arrays.items() if array is not None}
+    script.arrays = {name: words for name, words in script.arrays.items() if name not in run.state.uncounted}
+    script.directory = run.state.directory
     script.exported = list(run.state.exported)
     script.environment, script.files = run.state.environment, run.state.files
     return script

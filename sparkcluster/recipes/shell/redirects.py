@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.recipes.shell import expand
-from sparkcluster.recipes.shell.marks import shown
+from sparkcluster.recipes.shell.marks import is_known, mark, shown
 from sparkcluster.recipes.shell.syntax import statements, text_of
 
 if TYPE_CHECKING:
@@ -86,11 +87,6 @@ def _document(run: Evaluator, node: Node, out: Redirects) -> None:
     out.name = start.strip("'\"\\")
 
 
-def path(name: str) -> str:
-    """The name of a file as ``State.files`` has it."""
-    return name.removeprefix("./")
-
-
 def keep(run: Evaluator, body: Node, found: Redirects) -> None:
     """Remember the content of a file that ``body`` writes a here-document or an ``echo`` to."""
     words = run.words(list(statements(body)))
@@ -104,7 +100,7 @@ def keep(run: Evaluator, body: Node, found: Redirects) -> None:
         found.target, found.appends = (names[0] if names else None), "-a" in words
     if found.target is None:
         return
-    name = path(found.target)
+    name = run.state.path(found.target)
     before = run.state.files.get(name) if found.appends else ""
     if content is None or before is None or words[:1] not in (["cat"], ["tee"], ["echo"]) or words[1:2] == ["-"]:
         run.state.files[name] = None
@@ -113,17 +109,36 @@ def keep(run: Evaluator, body: Node, found: Redirects) -> None:
 
 
 _READS = frozenset(
-    {"cat", "chmod", "ls", "docker", "podman", "bash", "sh", "head", "tail", "grep", "echo", "scp", "tee"}
+    {"cat", "chmod", "ls", "docker", "podman", "bash", "sh", "head", "tail", "grep", "echo", "scp", "nohup", "exec"}
 )
 
 
-def forget(run: Evaluator, words: list[str]) -> None:
-    """A file that another program may have changed is no longer known."""
+_COPIES = frozenset({"cp", "mv", "install"})
+
+
+def after(run: Evaluator, words: list[str]) -> None:
+    """What a program does to the files of the text, and ``cd`` to the directory that it is in."""
     names = [word for word in words if word != "sudo"]
-    if names and names[0].rpartition("/")[2] not in _READS:
-        for word in names[1:]:
-            if path(word) in run.state.files:
-                run.state.files[path(word)] = None
+    program = names[0].rpartition("/")[2] if names else ""
+    operands = [word for word in names[1:] if not word.startswith("-")]
+    state = run.state
+    if program in {"cd", "pushd"}:
+        there = operands[0] if len(operands) == 1 else "~" if program == "cd" and not names[1:] else mark("PWD")
+        state.directory = state.path(there) if is_known(there) else mark(f"PWD {there}")
+    elif program == "popd":
+        state.directory = mark("PWD")
+    elif program in _COPIES and len(operands) >= 2 and state.path(operands[-2]) in state.files:
+        source, target = state.path(operands[-2]), operands[-1]
+        # where `target` is a directory
+        for name in (target, posixpath.join(target, posixpath.basename(source))):
+            state.files[state.path(name)] = state.files[source]
+            run.script.copies[state.path(name)] = source
+        if program == "mv":
+            state.files[source] = None
+    elif program == "tee" or program not in _READS:
+        for word in operands:
+            if program == "tee" or state.path(word) in state.files:
+                state.files[state.path(word)] = None
 
 
 def ended_by_line(node: Node, children: Sequence[Node]) -> int:

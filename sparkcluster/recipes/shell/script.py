@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tree_sitter import Node
@@ -13,6 +14,26 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell.marks import mark
 
 Array = dict[str, str]  # by index or key, in order
+OPTIONS = {"a": "allexport", "e": "errexit"}
+"""Options of ``set`` by their letter; ``pipefail`` has none."""
+
+
+def with_options(options: frozenset[str], words: Sequence[str]) -> tuple[frozenset[str], list[str] | None]:
+    """``options`` after ``set`` with ``words``, and the operands behind them; None where there are none."""
+    on, at, operands = set(options), 0, None
+    while at < len(words) and words[at][:1] in {"-", "+"} and len(words[at]) > 1:
+        word = words[at]
+        at += 1
+        if word == "--":
+            operands = list(words[at:])
+            break
+        names = [OPTIONS.get(letter, letter) for letter in word[1:] if letter != "o"]
+        if "o" in word:
+            names += words[at : at + 1]
+            at += 1
+        (on.update if word[0] == "-" else on.difference_update)(names)
+    known = frozenset(on & {*OPTIONS.values(), "pipefail"})
+    return known, list(words[at:]) or None if operands is None else operands
 
 
 class Status(enum.Enum):
@@ -63,6 +84,7 @@ class Call:
         target: the file that it writes one to.
         host: the machine on which ssh runs it.
         background: whether the shell goes on without waiting for it.
+        silent: whether it is in ``$(…)``, where it prints something.
         assumed: conditions under which it runs.
         within: the statements that it is a part of, from the outermost on.
     """
@@ -75,6 +97,7 @@ class Call:
     target: str | None = None
     host: str = ""
     background: bool = False
+    silent: bool = False
     assumed: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
 
@@ -126,8 +149,10 @@ class Script:
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
         files: what it wrote, at its end.
+        directory: it is in, at its end, seen from where the text began.
         functions: names that it defines.
         followed: files of these that it runs.
+        copies: of files, by the path that each was copied to.
         budget: what is left of the work that it may cause.
     """
 
@@ -145,14 +170,16 @@ class Script:
     line: int = 0
     ended: int | None = None
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    directory: str = ""
     functions: set[str] = dataclasses.field(default_factory=set)
     followed: set[str] = dataclasses.field(default_factory=set)
+    copies: dict[str, str] = dataclasses.field(default_factory=dict)
     budget: Budget = dataclasses.field(default_factory=Budget)
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of each call."""
-        return [call.words for call in self.calls]
+        """The words of each call that is not for what it prints."""
+        return [call.words for call in self.calls if not call.silent]
 
 
 @dataclasses.dataclass(slots=True)
@@ -163,23 +190,34 @@ class State:
         variables: values; an unknown one is a mark.
         arrays: None for one that is unknown.
         associative: names of arrays with keys instead of numbers.
+        uncounted: names of arrays of which an element may be any number of them, as an unquoted unknown value is.
         exported: names that programs see, in order.
         functions: bodies in the syntax tree; None for one that is defined differently in branches.
         arguments: of the script, or of the function that runs; None if even their number is unknown.
-        files: what the text wrote, by path; None where that is not certain.
-        exports_all: whether ``set -a`` is on.
+        files: what the text wrote, by ``path``; None where that is not certain.
+        directory: it is in; empty for the one where it began.
+        options: of ``set -o`` that are on, of those that matter (``OPTIONS``).
         flow: ``exit``, ``return``, ``break`` or ``continue`` after such a command.
     """
 
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     arrays: dict[str, Array | None] = dataclasses.field(default_factory=dict)
     associative: set[str] = dataclasses.field(default_factory=set)
+    uncounted: set[str] = dataclasses.field(default_factory=set)
     exported: dict[str, None] = dataclasses.field(default_factory=dict)
     functions: dict[str, Node | None] = dataclasses.field(default_factory=dict)
     arguments: list[str] | None = dataclasses.field(default_factory=list)
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    exports_all: bool = False
+    directory: str = ""
+    options: frozenset[str] = frozenset()
     flow: str | None = None
+
+    def path(self, name: str) -> str:
+        """The name of a file as ``files`` has it."""
+        for here in (mark("PWD"), mark("(pwd)")):
+            name = name.removeprefix(f"{here}/")
+        whole = name if name.startswith("~") else posixpath.join(self.directory, name)
+        return posixpath.normpath(whole)
 
     @property
     def size(self) -> int:
@@ -193,25 +231,45 @@ class State:
             variables=dict(self.variables),
             arrays=dict(self.arrays),
             associative=set(self.associative),
+            uncounted=set(self.uncounted),
             exported=dict(self.exported),
             functions=dict(self.functions),
             arguments=None if self.arguments is None else list(self.arguments),
             files=dict(self.files),
         )
 
-    def child(self, arguments: list[str] | None) -> State:
-        """What a program sees that this shell starts."""
+    def child(self, arguments: list[str] | None, environment: Mapping[str, str], options: frozenset[str]) -> State:
+        """What a shell sees that this one starts in ``environment``."""
         return State(
-            variables={"HOME": "~", **self.environment},
-            exported=dict.fromkeys(self.environment),
+            variables={"HOME": "~", **environment},
+            exported=dict.fromkeys(environment),
             arguments=arguments,
             files=self.files,
+            directory=self.directory,
+            options=options,
         )
 
     @property
     def environment(self) -> dict[str, str]:
         """Exported variables with their values, in the order of the text."""
         return {name: self.variables[name] for name in self.exported if name in self.variables}
+
+
+@dataclasses.dataclass(slots=True)
+class Outside:
+    """A variable as it was before a function made it its own.
+
+    Attributes:
+        value: None if it was not set.
+        array: if it was one.
+        certain: whether the function certainly did.
+        assigned: whether it was set in front of the call: ``NAME=value function``.
+    """
+
+    value: str | None
+    array: Array | None
+    certain: bool = True
+    assigned: bool = False
 
 
 _MISSING = object()
@@ -240,8 +298,11 @@ def joined(first: State, second: State) -> tuple[State, list[str]]:
         out.functions[name] = None
     for path in _differing(first.files, second.files):
         out.files[path] = None
+    if first.directory != second.directory:
+        out.directory = mark("PWD")
     out.exported |= second.exported
     out.associative |= second.associative
+    out.uncounted |= second.uncounted
     differing = [*values, *lists]
     if first.arguments != second.arguments:
         out.arguments = None

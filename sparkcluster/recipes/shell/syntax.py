@@ -11,7 +11,7 @@ import tree_sitter_bash
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell.marks import hidden, with_brackets, with_places
+from sparkcluster.recipes.shell.marks import hidden, shown, with_brackets, with_places
 
 # A blank behind the backslash of a continued line is a slip of copying; a shell would take it for a word.
 _CONTINUED = re.compile(r"\\[ \t\r]+(?=\n|$)")
@@ -51,7 +51,37 @@ def tree(text: str, where: str, line: int = 0) -> Node:
             f"{where}:{line or at}: a {kind} ({opened}) is not closed",
             hint="copy the whole command",
         )
+    if "<<" in text:
+        _ensure_ended(root, where, line)
     return root
+
+
+def _ensure_ended(root: Node, where: str, line: int) -> None:
+    """The line that ends a here-document has nothing else on it; the grammar takes ``EOF;;`` for one as well.
+
+    Raises:
+        UsageError: it has, or there is none.
+    """
+    # its text begins where its first statement does
+    whole, nodes = b"\0" * root.start_byte + (root.text or b""), [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        if node.type != "heredoc_start":
+            continue
+        beside = node.parent.children if node.parent is not None else []
+        end = next((child for child in beside if child.type == "heredoc_end" and not child.is_missing), None)
+        if end is None or whole[end.end_byte : end.end_byte + 1] not in {b"", b"\n"}:
+            raise UsageError(
+                f"{where}:{line or node.start_point[0] + 1}: the here-document {shown(text_of(node))} is not closed",
+                hint="write its name alone on the line behind it",
+            )
+
+
+def slips(text: str) -> list[int]:
+    """Lines with a blank behind the backslash that continues them, with which a shell would not continue them."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [at for at, line in enumerate(lines, start=1) if _CONTINUED.search(line) and at < len(lines)]
 
 
 def text_of(node: Node) -> str:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkcluster.cli import common, findings_view, junit, preflight
+from sparkcluster.cli import common, findings_view, junit
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostTimeout
 from sparkcluster.findings import Finding
@@ -189,7 +189,7 @@ def test_verdict(findings, line):
 
 
 def test_an_encoding_without_lines_gets_ascii(asked, capsys, monkeypatch):
-    monkeypatch.setattr(preflight, "_draws", lambda: False)
+    monkeypatch.setattr(findings_view, "draws", lambda: False)
     assert asked() == 0
     assert capsys.readouterr().out.isascii()
 

@@ -37,8 +37,11 @@ def keygen(path: Path, *more: str) -> Path:
 
 
 class Sshd:
-    def __init__(self, folder: Path, host_key: Path, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, host_key: Path, options: tuple[str, ...] = (), prefix: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
+        self.prefix = prefix
         folder.mkdir(parents=True, exist_ok=True)
         self.identity = keygen(folder.parent / "id")
         self.host_key = host_key
@@ -50,6 +53,7 @@ class Sshd:
         config.write_text(
             "\n".join(
                 [
+                    *options,  # of two values the first counts
                     f"Port {self.port}",
                     "ListenAddress 127.0.0.1",
                     f"HostKey {host_key}",
@@ -60,7 +64,6 @@ class Sshd:
                     "PasswordAuthentication no",
                     "PermitRootLogin yes",
                     "UseDNS no",
-                    *options,
                 ]
             )
         )
@@ -74,7 +77,10 @@ class Sshd:
         """Start its listener, and wait until that listens."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(self.config)], stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                [*self.prefix, SSHD, "-D", "-e", "-f", str(self.config)],
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         until = time.monotonic() + 10
         while True:
@@ -124,6 +130,91 @@ class Sshd:
                 os.kill(pid, signal.SIGCONT)
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+PASSWORD = "correct horse"
+# What openssl passwd -6 makes of it.
+_HASH = "$6$sparksalt$kbtzCas1viP1fOTTpNehWTUNuVZbn0jRFmu9Ynbbl4B5dvD4NHQMzD/gIUD64Yiz7YE.nv8GlIwVZA.YXHag9/"
+SUDOERS = """
+Defaults use_pty, logfile=/home/sudo.log
+Defaults:spark timestamp_type=global
+Defaults:tty requiretty
+Defaults:insulted insults
+Defaults:lectured lecture=always
+spark, tty, insulted, lectured ALL=(ALL) ALL
+free ALL=(ALL) NOPASSWD: ALL
+docker ALL=(ALL) NOPASSWD: /usr/bin/docker
+"""
+_USERS = ("spark", "tty", "insulted", "lectured", "free", "docker", "plain")
+# Nothing on the machine changes: files are mounted over others in a namespace that ends with its last process.
+_ENTER = """
+set -e
+cd "$1"
+for name in passwd group shadow gshadow sudoers pam.d; do mount --bind "$name" "/etc/$name"; done
+for place in /home /run /var/lib/sudo; do mount -t tmpfs none "$place"; done
+mkdir /run/sshd
+cp "$2" /home/keys
+shift 2
+exec "$@"
+"""
+
+
+class Accounts:
+    """An sshd with PAM on this machine, with users whose password is ``PASSWORD`` and a sudoers of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        rows = {
+            "passwd": "{name}:x:{number}:{number}::/home:/bin/sh",
+            "group": "{name}:x:{number}:",
+            "shadow": "{name}:{hash}:20000:0:99999:7:::",
+            "gshadow": "{name}:!::",
+        }
+        for file, row in rows.items():
+            added = [row.format(name=name, number=65000 + at, hash=_HASH) for at, name in enumerate(_USERS)]
+            (folder / file).write_text("\n".join([Path("/etc", file).read_text().rstrip(), *added, ""]))
+        (folder / "sudoers").write_text(SUDOERS)
+        (folder / "sudoers").chmod(0o440)
+        (folder / "pam.d").mkdir()
+        for service in ("sshd", "sudo", "other"):
+            rules = [
+                "auth required pam_unix.so nodelay",
+                "account required pam_unix.so",
+                "session required pam_unix.so",
+            ]
+            (folder / "pam.d" / service).write_text("\n".join([*rules, ""]))
+
+    def start(self, name: str, *options: str) -> Sshd:
+        folder = self.folder / name
+        keys = keygen(self.folder / "id").with_suffix(".pub")
+        enter = (
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            _ENTER,
+            "sh",
+            str(self.folder),
+            str(keys),
+        )
+        options = (*options, "UsePAM yes", "AuthorizedKeysFile /home/keys")
+        server = Sshd(folder, keygen(self.folder / f"{name}_host_key"), options, enter)
+        server.trust()
+        return server
+
+
+@pytest.fixture(scope="module")
+def accounts(tmp_path_factory, _needs_sshd):
+    if os.getuid() != 0:
+        pytest.skip("only root can make users for a test")
+    if not shutil.which("sudo"):
+        pytest.skip("no sudo: apt-get install sudo")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    return Accounts(tmp_path_factory.mktemp("accounts") / "etc")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -10,7 +12,7 @@ from sparkcluster.errors import CommandFailed, CommandTimeout, HostRefused
 from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Host, Result
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 
 
 def fleet(*names: str) -> Fleet:
@@ -116,3 +118,19 @@ def test_the_fake_host_runs_scripted_programs(set_source):
     assert [module for module, _ in host.requests] == ["probe", "lines"]
     with pytest.raises(CommandFailed, match="other failed on spark-1"):
         program.call(host, "other", {}, answer=dict)
+
+
+def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():
+    """As one that comes between Python's last look and the wait; here another thread gets it."""
+    over = threading.Event()
+
+    def interrupt(_):
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        over.wait(30)
+
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Calls(interrupt, {"spark-1": None}).wait(30)
+    over.set()
+    assert time.monotonic() - begin < 10

@@ -106,3 +106,18 @@ def test_sending_to_a_command_that_ended_is_an_error(host):
     with pytest.raises(HostLost):
         stream.send(b"x" * 1_000_000)
     stream.close()
+
+
+def test_a_command_that_takes_no_signals_of_ours_ends_with_its_input(host, monkeypatch):
+    """As sudo does, which is root's."""
+    refused = []
+
+    def killpg(pid, number):
+        refused.append((pid, number))
+        raise PermissionError
+
+    stream = host.stream(["cat"], stdin=b"x")
+    monkeypatch.setattr("os.killpg", killpg)
+    stream.close()
+    assert [number for _, number in refused] == [signal.SIGTERM, signal.SIGKILL]
+    assert gone(refused[0][0])

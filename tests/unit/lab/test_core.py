@@ -9,7 +9,7 @@ from sparkcluster.lab.core import Lab
 
 def test_an_unknown_engine_is_refused_before_an_earlier_lab_is_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_LAB_DIR", str(tmp_path))
-    monkeypatch.setattr(machine, "require", lambda: None)
+    monkeypatch.setattr(machine, "require", lambda _: None)
     (tmp_path / "lab").mkdir()
     with pytest.raises(LabError, match="unknown engine 'sglang'"):
         Lab.up(engine="sglang")

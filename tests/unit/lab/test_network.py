@@ -1,5 +1,6 @@
 """The cables of a lab as lines for ip(8)."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def test_the_cable_of_a_pair_is_no_other_pairs():
     lab = state(LabSpec(plain(4).sparks, "pairs"))
     assert network.cable_ends(lab.nodes[2], ["p1"]) == ["s2P2p1s0f1", "s2p1s0f1", "s3P2p1s0f1", "s3p1s0f1"]
     assert network.bridges(lab.spec) == ["mgmt", "rail0", "rail1", "rail4", "rail5"]
+    assert network.bridges(dataclasses.replace(lab.spec, bare=True)) == ["mgmt", "cable0", "cable2"]
     longest = network.bridges(LabSpec(plain(32).sparks, "pairs"))[-1]
     assert len(longest) <= 15
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, load, plain
+from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, load, plain, with_access
 from sparkcluster.lab.state import State
 
 
@@ -54,6 +54,42 @@ def test_pairs_have_cables_of_their_own_and_the_same_addresses(tmp_path):
     assert twins[1] == ["192.168.177.12/24", "192.168.178.12/24"]
     assert spec.address(3, FUNCTIONS[0]) == "192.168.177.12/24"  # its first cabled port is p0
     assert spec.address(3, FUNCTIONS[1]) == "192.168.179.12/24"
+
+
+def test_crossed_cables_join_port_0_of_one_with_port_1_of_the_other(tmp_path):
+    spec = load(write(tmp_path, "topology: crossed\nsparks: [{}, {}]\n"))
+    assert spec.rails(0)["enp1s0f0np0"] == spec.rails(1)["enp1s0f1np1"]
+    assert spec.rails(0)["enP2p1s0f1np1"] == spec.rails(1)["enP2p1s0f0np0"]
+    first, second = (spec.address(0, FUNCTIONS[0]), spec.address(1, FUNCTIONS[1]))
+    assert (first, second) == ("192.168.177.11/24", "192.168.177.12/24")
+
+
+def test_twins_of_bare_sparks_share_a_wire_and_a_switch_is_one(tmp_path):
+    both = "bare: true\ndefaults: {ports: both}\nsparks: [{}, {}]\n"
+    assert set(load(write(tmp_path, both)).wires(1).values()) == {"switch"}
+    cabled = load(write(tmp_path, "topology: direct\n" + both)).wires(1)
+    assert cabled == {"enp1s0f0np0": "cable0", "enP2p1s0f0np0": "cable0"} | {
+        "enp1s0f1np1": "cable1",
+        "enP2p1s0f1np1": "cable1",
+    }
+    assert len(set(load(write(tmp_path, both.replace("true", "false"))).wires(1).values())) == 4
+
+
+def test_bare_sparks_have_the_addresses_that_are_written_and_no_others(tmp_path):
+    spec = load(write(tmp_path, "bare: true\nsparks: [{}, {addresses: {enp1s0f1np1: 10.0.0.1/24}}]\n"))
+    assert [spec.address(0, function) for function in FUNCTIONS] == [None] * 4
+    assert spec.address(1, FUNCTIONS[1]) == "10.0.0.1/24"
+    assert [spark.mtu for spark in spec.sparks] == [1500, 1500]
+    assert plain(1, bare=True).sparks[0].mtu == 1500
+    assert plain(1).sparks[0].mtu == 9000
+
+
+def test_flags_fill_in_what_the_file_of_bare_sparks_leaves_out(tmp_path):
+    path = write(tmp_path, "sparks: [{}, {sudo: free}]\n")
+    spec = with_access(load(path, bare=True), "password", "refused")
+    assert [(spark.login, spark.sudo) for spark in spec.sparks] == [("password", "refused"), ("password", "free")]
+    with pytest.raises(UsageError, match="--login is for bare Sparks"):
+        with_access(plain(1), "key", None)
 
 
 def test_defaults_hold_for_every_spark_and_can_be_overridden(tmp_path):
@@ -113,7 +149,10 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks:\n- docker: zfs\n", ":2:11: sparks[0].docker", "overlay2, containerd, overlay2-28 or containerd-28"),
         ("sparks: [{docker: containerd, system: debian-12}]\n", ":1:1:", "spark-0001: `docker: containerd` needs"),
         ("defaults: {system: machine}\nsparks: [{docker: containerd}]\n", ":1:1:", "needs `system: debian-13`"),
-        ("topology: star\n", ":1:11: topology", "switch, direct, pairs or ring"),
+        ("sparks: [{sudo: free}]\n", ":1:1:", "spark-0001: `sudo` is for bare Sparks, `bare: true`"),
+        ("bare: true\nsparks: [{login: guest}]\n", ":2:18:", "key or password"),
+        ("topology: crossed\nsparks: [{ports: p0}, {}]\n", ":1:1:", "every Spark has `ports: both`"),
+        ("topology: star\n", ":1:11: topology", "switch, direct, pairs, ring or crossed"),
         ("topology: pairs\nsparks: [{}, {}, {}]\n", ":1:1:", "needs an even number of Sparks, not 3"),
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
         ("sparks: [{name: a}, {name: a}]\n", ":1:1:", "two Sparks are called a"),

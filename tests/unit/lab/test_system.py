@@ -7,7 +7,7 @@ from sparkcluster.lab.spec import SparkSpec
 
 
 def test_a_newer_docker_lies_over_the_root_of_its_distribution(monkeypatch):
-    monkeypatch.setattr(system, "root", lambda name: Path("/roots") / name)
+    monkeypatch.setattr(system, "root", lambda name, **_: Path("/roots") / name)
     monkeypatch.setattr(system, "newer_docker", lambda: Path("/docker"))
     for store, expected in (("containerd", ["/roots/debian-13"]), ("containerd-28", ["/docker", "/roots/debian-13"])):
         spec = SparkSpec(docker=store, system="debian-13")

@@ -21,7 +21,7 @@ from sparkcluster.facts.base import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command, source
 from sparkcluster.node import common, gpu, interpreter, network, probe, storage, system
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine, Unreadable, absolute
 from sparkcluster.node.readings import Readings
 
 REQUEST = {
@@ -198,7 +198,7 @@ def test_file_names_that_are_not_utf8(make_machine: Any) -> None:
     [("~", "/home/a"), ("~/x", "/home/a/x"), ("/x/../y", "/y"), ("x", "/home/a/x"), ("/a~b", "/a~b")],
 )
 def test_paths_are_made_absolute_on_the_node(path: str, expected: str) -> None:
-    assert probe.absolute(path, "/home/a") == expected
+    assert absolute(path, "/home/a") == expected
 
 
 def test_model_directory_of_the_user_and_files_it_needs(make_machine: Any, tmp_path: Path) -> None:

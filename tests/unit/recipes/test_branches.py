@@ -85,6 +85,41 @@ SCRIPTS = [
     'unset A[1]; A=(a b); B=(${A[0]} $(echo c)); vllm serve "${B[@]}"',
     "i=0; while true; do i=$((i + 1)); if [ $i -ge 2 ]; then break; fi; done; vllm serve $i",
     "vllm serve m \\\n  --a 1 `# a comment` \\\n  --b",
+    # set -e ends a script, unless the failure is asked for
+    "vllm serve first\nset -e\ni=0; ((i++))\nvllm serve never",
+    "set -e\nf() { false; vllm serve on; true; }\nf || vllm serve no\nif ! f; then vllm serve no; fi\nf\nvllm serve never",
+    "set -euo pipefail\nvllm serve first\nfalse | true\nvllm serve never",
+    "set -o errexit\nf() { return 1; }\nif f; then vllm serve never; fi\nvllm serve m\nf\nvllm serve never",
+    "f() { for i in 1; do false && true; done; }\nset -e\nfor i in 1; do false && true; done\nvllm serve m\nf\nvllm serve never",
+    "( set -e; false; vllm serve never ); vllm serve a; ( exit 3 ) || vllm serve b; ( exit 0 ) && vllm serve c",
+    "set -e; vllm serve a; (false); vllm serve never",
+    "set -e; false & vllm serve a; set +e; false; vllm serve b",
+    "echo 'false; vllm serve never' > a.sh; bash -e a.sh; bash -e -x a.sh || vllm serve m",
+    "X=$(false) || vllm serve a; true; vllm serve $?; set -- a; shift 2 || vllm serve $#",
+    "f() { if true; then return 1; fi; }; f || vllm serve m; f && vllm serve never; while false; do :; done && vllm serve n",
+    # what is set in front of a command
+    "f() { export B; }; g() { D=7; }\nB=0 f; D=1 g\nbash <<'EOF'\nvllm serve ${B:-none} ${D:-none}\nEOF",
+    "f() { unset F; F=3; }; F=1; F=0 f; vllm serve $F",
+    "cat > run.sh <<'E'\nvllm serve ${M:-none}\nE\nM=x bash run.sh; M=y source ./run.sh; vllm serve ${M:-gone}",
+    "A=1 eval 'vllm serve $A'; vllm serve ${A:-gone}",
+    "set -ae; A=1; set +o allexport; B=2; bash <<'EOF'\nvllm serve ${A:-none} ${B:-none}\nEOF",
+    # words
+    "M=a; vllm serve --x=`echo $M`2 a`echo b`c \\\n  --y=`echo d`",
+    'A=(--x=`echo b`c d); vllm serve ${#A[@]} "${A[@]}"',
+    "A=(p q)\ncat > r.sh <<E\nvllm serve ${A[@]} $*\nE\nbash r.sh",
+    "A=(1 2); (( ${#A[@]} == 2 )) && vllm serve $(( ${#A[@]} + ${A[1]} )) $(basename '')x",
+    "echo 'A=1 B=2' > e; export $(cat e | xargs); bash <<'EOF'\nvllm serve $A $B\nEOF",
+    "printf '%s\\n' x > /dev/null; echo '#c' > e; echo 'A=1' >> e; export $(grep -v '^#' e | xargs); vllm serve $A",
+    "IFS=,; A='a,b c,,d ,'; vllm serve $A x$A; IFS=$'\\n'; B=$'a b\\nc  d'; vllm serve $B; IFS=; vllm serve $B; unset IFS; vllm serve $B",
+    "IFS=', '; C=' a , b,,c  d, '; vllm serve $C \"$C\"; C='vllm serve x'; IFS=:; $C; IFS=' '; $C",
+    '[ -n "$X" ] || true && vllm serve m; [ -e /nonexistent ] && false || vllm serve n',
+    "exec 3>log; exec 2>&1; vllm serve m >&3; exec vllm serve last; vllm serve never",
+    # files are where they were written
+    "mkdir d; cd d; echo 'vllm serve a' > run.sh; cd ..; echo 'vllm serve b' > run.sh; cd d; bash run.sh; bash ../run.sh",
+    "echo 'vllm serve a' > a.sh; cp a.sh b.sh; echo 'vllm serve c' > a.sh; bash b.sh; mkdir bin; mv b.sh bin/; bash bin/b.sh",
+    "echo 'vllm serve a' > a.sh; (echo 'vllm serve b' > a.sh; cat < a.sh | cat > /dev/null); bash a.sh",
+    "echo 'vllm serve a' > a.sh; (mkdir d; cd d; echo 'vllm serve d' > a.sh); bash a.sh; cd d && bash ./a.sh; bash $PWD/a.sh",
+    "echo 'vllm serve $1' > a.sh; chmod +x a.sh; nohup ./a.sh x; time ./a.sh y; env M=1 bash a.sh z; timeout 9 ./a.sh t; exec ./a.sh last; vllm serve never",
 ]  # fmt: skip
 
 
@@ -98,7 +133,7 @@ def evaluated(text):
 def test_the_engine_starts_as_in_bash(tmp_path, text):
     engine = tmp_path / "vllm"
     engine.write_text(
-        "#!/bin/sh\nfor word; do printf '%s\\037' \"$word\"; done >> log.txt\nprintf '\\036' >> log.txt\n"
+        "#!/bin/sh\ncd ${0%/*}\nfor word; do printf '%s\\037' \"$word\"; done >> log.txt\nprintf '\\036' >> log.txt\n"
     )
     engine.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -145,6 +180,22 @@ IMAGE = "docker run a/b:1 vllm serve org/"
         (f"{IMAGE}m \\\n  # --old \\\n  --seed 1", 3, "begins with --seed", "backslash"),
         (f"{IMAGE}m \u2013seed 1", 1, "typographic", "type -"),
         (f"f() {{ f; }}\nf\n{IMAGE}m", None, "nested deeper", "right file"),
+        (f"if M=$(pick); then {IMAGE}a; else {IMAGE}b; fi", 1, "decides which engine", "of its own"),
+        (f"cd x && probe && {IMAGE}a || {IMAGE}b", 1, "`cd x && probe` decides which engine", "of its own"),
+        (f"cat x | grep -q y && {IMAGE}a || {IMAGE}b", 1, "decides which engine", "of its own"),
+        (f"case b in\na) cat <<EOF\nhi\nEOF;;\nb) {IMAGE}m;;\nesac", 2, "the here-document EOF is not closed", "alone on"),
+        (f"cat <<EOF\n{IMAGE}a\n{IMAGE}b", 1, "the here-document EOF is not closed", "alone on"),
+        (f"M=a`echo b`c\n{IMAGE}$M", 1, "M depends on", "M=VALUE"),
+        ("export V={a,b}\ndocker run -e V=$V a/b:1 vllm serve org/m", 1, "V depends on", "V=VALUE"),
+        (f"read -p 'Seed? ' S\n{IMAGE}m --seed $S", 1, "S depends on `read", "S=VALUE"),
+        (f"xargs vllm serve org/x\n{IMAGE}m", 1, "may start an engine too", "of its own"),
+        (f"$RUN\n{IMAGE}m", 1, "may start an engine too", "of its own"),
+        (f"bash <(echo 'vllm serve org/x')\n{IMAGE}m", 1, "may start an engine too", "of its own"),
+        (f"echo 'vllm serve org/x' | tee a.sh\nbash a.sh\n{IMAGE}m", None, "is not certain", "one place"),
+        (f"#!/bin/bash -e\nfalse\n{IMAGE}m", None, "it ends on line 2", "set -e"),
+        ("bash -ec 'false; vllm serve org/m'", None, "starts no vLLM", "of its own"),
+        ("echo 'vllm serve org/m' > run.sh\ndocker run i:1 bash -c 'bash run.sh'", None, "starts no vLLM", "of its own"),
+        ("docker compose run v vllm serve org/m", 1, "its compose file says", "`docker compose run` adds"),
     ],
 )  # fmt: skip
 def test_what_the_text_does_not_decide_is_refused(text, line, message, hint):
@@ -188,6 +239,14 @@ def test_a_definition_that_nothing_asks_for_is_refused():
         ("docker run a/b:1 bash -c 'ray start --head && vllm serve org/m'", "ray start --head: left out: sparkcluster starts Ray"),
         ("docker run a/b:1 bash -c 'ulimit -n 9; vllm serve org/m; rm x'", "the command rm x, which follows the engine"),
         ("docker run -d --name n a/b:1 top\ndocker exec n pip install x\ndocker exec n vllm serve org/m", "the command docker exec n pip install x"),
+        (f"docker pull x && grep -q y z && {IMAGE}m", "line 1: imported as if `docker pull x && grep -q y z` is true"),
+        ("export A=1\nsudo vllm serve org/m", "A: sudo does not pass it on"),
+        (f"{IMAGE}m --seed 1 \\ \n  --max-model-len 5", "line 1: a blank behind the backslash"),
+        ("C=$(sudo docker run -d i:1 vllm serve org/m)\nvllm serve org/b", "only the first engine of the text is imported, not vllm"),
+        (f"export $(pick)\n{IMAGE}m", "line 1: what $(pick) sets"),
+        ("timeout 60 numactl -N 0 vllm serve org/m", "timeout 60 numactl -N 0: left out"),
+        ("docker run i:1 uv run --with x vllm serve org/m", "uv run --with x: left out"),
+        ("echo 'vllm serve org/m' > a.sh\ndocker run -v /srv/a.sh:/a.sh i:1 bash /a.sh", "/srv/a.sh: taken to be the file a.sh"),
         ("docker run a/b:1 bash -c 'test -e /x && vllm serve org/m'", "line 1: imported as if `test -e /x` is true"),
     ],
 )  # fmt: skip
@@ -237,6 +296,21 @@ def test_what_was_assumed_is_said(text, note):
         ),
         ("I=i:1\nif [ $(uname -m) != aarch64 ]; then I=i:2; fi\ndocker run $I vllm serve org/m", "i:1", None, None),
         ("timeout 60 numactl -N 0 vllm serve org/m", None, None, None),
+        ("export A=1 B=2\nenv -u A C=3 vllm serve org/m", None, {"B": "2", "C": "3"}, None),
+        ("export A=1\nenv -i B=2 vllm serve org/m", None, {"B": "2"}, None),
+        ("export A=1 B=2\nsudo vllm serve org/m", None, None, None),
+        ("export A=1\nsudo -E vllm serve org/m", None, {"A": "1"}, None),
+        ("export A=1 B=2\nsudo --preserve-env=A C=4 vllm serve org/m", None, {"A": "1", "C": "4"}, None),
+        ("docker run i:1 timeout 9 env A=1 vllm serve org/m", "i:1", {"A": "1"}, None),
+        ("A=(-e $X)\nA+=(-e B=1)\ndocker run ${A[@]} i:1 vllm serve org/m", "i:1", {"B": "1"}, None),
+        ("echo 'vllm serve org/m' > a.sh\ndocker run -v $PWD:/w i:1 bash -c 'cd /w && bash a.sh'", "i:1", None, None),
+        (
+            (
+                "cat > compose.yaml <<'EOF'\nservices:\n  v:\n    image: ${I:-i}:1\n    container_name: n\n    ports: [8001:8000]\n"
+                "    environment: {A: 1}\n  ui: {image: ui}\nEOF\nI=j docker compose run --rm -e B=2 v vllm serve org/m"
+            ),
+            "j:1", {"A": "1", "B": "2"}, None,
+        ),
         ("$ docker run i:1 vllm serve org/m", "i:1", None, None),
     ],
 )  # fmt: skip

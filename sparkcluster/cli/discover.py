@@ -1,0 +1,224 @@
+"""``sparkcluster discover``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkcluster.cli.common import common_flags
+from sparkcluster.cli.output import emit_json, note, write
+from sparkcluster.printable import LINES
+
+if TYPE_CHECKING:
+    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.prompts import Terminal
+    from sparkcluster.hosts.resolve import SshSettings
+    from sparkcluster.setup.cabling import Cabling
+    from sparkcluster.setup.discover import Spark, Target
+    from sparkcluster.setup.mdns import Candidate
+    from sparkcluster.setup.networks import Attached
+    from sparkcluster.spec import Spec
+
+_COMMENT_COLUMNS = 110
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``discover``."""
+    parser.add_argument(
+        "--host",
+        metavar="A",
+        action="append",
+        default=[],
+        help="address or name of a Spark, or USER@A, instead of looking for Sparks by mDNS; repeatable",
+    )
+    parser.add_argument("--user", metavar="U", help="login name on the Sparks (default: that of ~/.ssh/config)")
+    parser.add_argument("-i", "--identity", metavar="KEY", type=Path, help="private key file to log in with")
+    parser.add_argument("--known-hosts", metavar="K", type=Path, help="known_hosts file instead of ~/.ssh/known_hosts")
+    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster (default: that of its first Spark)")
+    file = parser.add_mutually_exclusive_group()
+    file.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the inventory to FILE, not to stdout")
+    file.add_argument("--into", metavar="FILE", type=Path, help="add Sparks that are not in it to the inventory FILE")
+    parser.add_argument("--yes", action="store_true", help="overwrite or change FILE without being asked")
+    common_flags(parser, "--json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find Sparks and write an inventory; exit 1 if none was found, or one was not reached."""
+    from sparkcluster.cli import discover_view
+    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.prompts import Terminal
+    from sparkcluster.setup import networks
+    from sparkcluster.setup.cabling import cabling
+    from sparkcluster.setup.discover import by_name, discover
+
+    spec = _checked(args)
+    with Waiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
+
+        def confirm(question: str) -> bool:
+            return (terminal.ask(f"{question} [y/N] ") or "").strip().lower() in {"y", "yes"}
+
+        _may_write(args, confirm)
+        attached = networks.attached()
+        targets = _targets(args, spec, attached, terminal, waiting)
+        hf_home = {"hf_home": spec.inventory.hf_home} if spec else {}
+        found = discover(targets, attached, terminal, confirm=confirm, **hf_home)
+        waiting.end()
+        sparks = by_name(found.sparks)
+        cables = cabling({name: spark.survey for name, spark in sparks.items()})
+        file: Path | None = args.output or args.into
+        # Without a file, stdout has the inventory and nothing else.
+        report = contextlib.nullcontext() if file or args.json else contextlib.redirect_stdout(sys.stderr)
+        if not args.json:
+            with report:
+                discover_view.show(found, sparks, cables)
+                missing = [node.label for node in spec.inventory.nodes if node.label in found.failed] if spec else []
+                if missing:
+                    note(f"not reached, and left in {args.into}: {', '.join(missing)}")
+        text = _text(args, spec, sparks, cables)
+        if text is not None and file is not None:
+            _write(args, text, confirm)
+    if args.json:
+        emit_json(discover_view.document(found, sparks, cables, text, file if text is not None else None))
+    elif text is None:
+        discover_view.show_nothing_new(found, args.into)
+    elif file is None:
+        write(sys.stdout, text, end="", keep=LINES)
+        note("next: save it as mine.yaml, or add -o mine.yaml, then: sparkcluster setup mine.yaml")
+    else:
+        discover_view.show_written(file)
+    return 0 if sparks and not discover_view.unreached(found) else 1
+
+
+def _checked(args: argparse.Namespace) -> Spec | None:
+    """The spec of ``--into``, if it is given; raises UsageError for arguments that cannot be."""
+    from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
+    from sparkcluster.setup.targets import login_name
+    from sparkcluster.spec import load
+
+    if args.cluster is not None and args.into:
+        raise UsageError("--into keeps the name of the cluster", hint="leave out --cluster")
+    if args.cluster is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", args.cluster):
+        raise UsageError(f"not a name: {args.cluster[:60]!r}", hint="--cluster lab: letters, digits, dots and dashes")
+    if args.user is not None:
+        login_name(args.user)
+    file = args.output or args.into
+    if file is not None:
+        output_file.check_path(file, "-o" if args.output else "--into", "mine.yaml")
+    return load.load(args.into, starts=False) if args.into else None
+
+
+def _may_write(args: argparse.Namespace, confirm: Callable[[str], bool]) -> None:
+    """Raise UsageError, before any Spark is contacted, where ``FILE`` must not be written or nobody can be asked."""
+    from sparkcluster.errors import UsageError
+
+    if args.yes:
+        return
+    if args.output and args.output.expanduser().exists() and not confirm(f"{args.output} exists; overwrite it?"):
+        hint = f"add --yes to overwrite it, or add the Sparks to it: --into {args.output}"
+        raise UsageError(f"{args.output} already exists", hint=hint)
+    if args.into and (args.json or not sys.stdin.isatty()):
+        raise UsageError(f"nobody can be asked whether to change {args.into}", hint="add --yes")
+
+
+def _settings(args: argparse.Namespace, spec: Spec | None) -> SshSettings:
+    """How Sparks are reached that the inventory does not have: as its others, unless flags say otherwise."""
+    import dataclasses
+
+    from sparkcluster.hosts.resolve import SshSettings
+
+    settings = SshSettings(**spec.inventory.ssh.model_dump()) if spec else SshSettings()
+    flags = {"user": args.user, "identity": _absolute(args.identity), "known_hosts": _absolute(args.known_hosts)}
+    return dataclasses.replace(settings, **{key: value for key, value in flags.items() if value is not None})
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().absolute())
+
+
+def _targets(
+    args: argparse.Namespace, spec: Spec | None, attached: Sequence[Attached], terminal: Terminal, waiting: Waiting
+) -> list[Target]:
+    """The machines to try."""
+    from sparkcluster.setup import targets
+
+    ssh = _settings(args, spec)
+    listed = targets.of_inventory(spec.inventory) if spec else []
+    if args.host:
+        found = targets.given(args.host, ssh)
+    else:
+        found = targets.this_machine() + targets.announced(_candidates(args, attached, terminal, waiting), ssh)
+    chosen = targets.joined(listed, found)
+    unnamed = targets.without_login([each for each in chosen if each.how != "inventory"])
+    answer = (terminal.ask("login name on the Sparks (Enter: yours): ") or "").strip() if unnamed else ""
+    if answer:
+        targets.login_name(answer)
+    return [targets.with_login(each, answer) if answer and each.label in unnamed else each for each in chosen]
+
+
+def _candidates(
+    args: argparse.Namespace, attached: Sequence[Attached], terminal: Terminal, waiting: Waiting
+) -> list[Candidate]:
+    """Machines that announce SSH and look like a Spark, and those among the others that the operator picks."""
+    from sparkcluster.setup.mdns import browse
+
+    browsed = browse(attached)
+    with waiting.paused():
+        if browsed.problem:
+            note(f"{browsed.problem}; name the Sparks: sparkcluster discover --host A --host B")
+        for line in browsed.dropped:
+            note(f"not tried: {line}")
+    likely = [each for each in browsed.candidates if each.looks_like_spark]
+    others = [each for each in browsed.candidates if not each.looks_like_spark]
+    if others and not args.yes:
+        lines = [f"  {number}  {each.name}  {each.addresses[0]}" for number, each in enumerate(others, 1)]
+        question = "\n".join(["these announce SSH, too:", *lines, "which of them are Sparks? (numbers, Enter: none) "])
+        picked = set(re.findall(r"[0-9]+", terminal.ask(question) or ""))
+        likely += [each for number, each in enumerate(others, 1) if str(number) in picked]
+    return likely
+
+
+def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark], cables: Cabling) -> str | None:
+    """The inventory to write, checked; None where there is nothing to write."""
+    from sparkcluster.cli import cabling_view
+    from sparkcluster.setup import existing, inventory_file
+
+    entries = [
+        inventory_file.Entry(name, spark.host, spark.user) for name, spark in sparks.items() if spark.how != "inventory"
+    ]
+    if not entries:
+        return None
+    if spec is not None:
+        user = spec.inventory.ssh.user
+        return inventory_file.with_nodes(existing.read(args.into), str(args.into), entries, user=user)
+    surveys = {name: spark.survey for name, spark in sparks.items()}
+    return inventory_file.new_text(
+        args.cluster or entries[0].name,
+        entries,
+        cabled={frozenset(pair) for segment in cables.segments for pair in itertools.combinations(segment.nodes, 2)},
+        ssh=inventory_file.Ssh(_absolute(args.identity), _absolute(args.known_hosts)),
+        drawing=cabling_view.draw(surveys, cables, width=_COMMENT_COLUMNS) if len(entries) > 1 else (),
+    )
+
+
+def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) -> None:
+    """Write the inventory to its file; raise UsageError where the operator does not want that."""
+    from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
+    from sparkcluster.setup import existing
+
+    if args.output:
+        output_file.write(args.output, lambda file: file.write(text.encode()))
+        return
+    existing.check(args.into, text)
+    for line in existing.difference(args.into, existing.read(args.into), text):
+        note(line)
+    if not args.yes and not confirm(f"change {args.into}?"):
+        raise UsageError(f"{args.into} is left as it is", hint="answer y, or add --yes")
+    existing.replace(args.into, text)

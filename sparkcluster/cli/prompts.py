@@ -1,0 +1,142 @@
+"""What the operator is asked on the terminal while nodes are connected to: the ``Prompts`` of ``hosts.connect``."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import select
+import sys
+import termios
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+from sparkcluster.hosts.base import Closing
+from sparkcluster.printable import clean
+
+if TYPE_CHECKING:
+    from sparkcluster.hosts.resolve import SshTarget
+
+_LINE_BYTES = 4096  # the most that a terminal returns at once, N_TTY_BUF_SIZE of Linux
+_NOTICE_S = 0.1
+_LEAVE_S = 2
+
+
+class Display(Protocol):
+    """What moves on the terminal."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Writes nothing within the block."""
+
+
+class Terminal(Closing):
+    """Questions on the terminal; without one, or if ``silent``, none is asked and no answer given.
+
+    They may come from any thread. Ctrl-C reaches the main thread alone: closing ends a question that waits in another
+    one, and restores the terminal's echo. Close it before ``display``, which pauses meanwhile.
+    """
+
+    def __init__(self, display: Display | None = None, *, silent: bool = False) -> None:
+        self._display = display
+        self._silent = silent or sys.stdin is None or not sys.stdin.isatty()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._typed: dict[tuple[str, SshTarget | None], str] = {}
+        self._last: dict[str, str] = {}
+
+    def close(self) -> None:
+        """End the question that waits, and ask no other."""
+        self._closed = True
+        if self._lock.acquire(timeout=_LEAVE_S):
+            self._lock.release()
+
+    def ask(self, question: str) -> str | None:
+        """The line that is typed after ``question``, which may have several lines; None where nobody can be asked."""
+        with self._lock:
+            return self._line(clean(question, "\n"))
+
+    def logged_in(self, target: SshTarget) -> bool:
+        """Whether a password was typed to log in to ``target``."""
+        return ("login", target) in self._typed
+
+    def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
+        """Whether the operator trusts a host key; anything but yes is no."""
+        shown = clean(f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}")
+        with self._lock:
+            return (self._line(f"{shown}\ntrust and store it? [y/N] ") or "").strip().lower() in {"y", "yes"}
+
+    def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
+        """The password of a login; None for none. Enter takes that of the host before."""
+        del name
+        with self._lock:
+            same = {"the same as before": self._last.get("login")}
+            return self._secret(f"password of {target.user}@{_address(target)}", ("login", target), same, again=again)
+
+    def sudo_password(self, node: str, target: SshTarget | None, *, again: bool = False) -> str | None:
+        """The password for sudo on ``node``, whose ``target`` is None if it is this machine; None for none.
+
+        Enter takes the password of its login, else that for sudo on the node before.
+        """
+        user = target.user if target else getpass.getuser()
+        with self._lock:
+            same = {
+                "the login password": self._typed.get(("login", target)),
+                "the same as before": self._last.get("sudo"),
+            }
+            return self._secret(f"sudo password of {user} on {node}", ("sudo", target), same, again=again)
+
+    def _secret(
+        self, question: str, of: tuple[str, SshTarget | None], same: dict[str, str | None], *, again: bool
+    ) -> str | None:
+        """The password that is typed, or the first of ``same``, unless the last was refused, if none is."""
+        kind = of[0]
+        words, offered = next(((words, each) for words, each in same.items() if each and not again), ("", None))
+        if again and self._last.get(kind) == self._typed.pop(of, None):
+            self._last.pop(kind, None)  # Enter would take what was just refused
+        note = " (the last one was refused)" if again else f" (Enter: {words})" if words else ""
+        typed = self._line(clean(f"{question}{note}: "), hidden=True)
+        if typed == "":
+            typed = offered
+        if typed is not None:
+            self._typed[of] = self._last[kind] = typed
+        return typed
+
+    def _line(self, question: str, *, hidden: bool = False) -> str | None:
+        """The line that is typed, not shown if ``hidden``; None where nobody can be asked, or at the end of input."""
+        if self._silent or self._closed:
+            return None
+        try:
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            with self._display.paused() if self._display else nullcontext():
+                return self._typed_line(terminal, question, hidden=hidden)
+        except (OSError, termios.error):
+            return None  # the terminal was closed
+        finally:
+            os.close(terminal)
+
+    def _typed_line(self, terminal: int, question: str, *, hidden: bool) -> str | None:
+        before = termios.tcgetattr(terminal)
+        during = [*before[:6], [*before[6]]]
+        if hidden:
+            during[3] &= ~termios.ECHO
+            during[6][termios.VSUSP] = b"\0"  # after Ctrl-Z the shell would turn echo on again
+        line = b""
+        try:
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, during)  # drops what was typed before the question
+            os.write(terminal, question.encode())
+            while not self._closed:
+                if select.select([terminal], [], [], _NOTICE_S)[0]:
+                    line = os.read(terminal, _LINE_BYTES)
+                    break
+        finally:
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)  # drops the part of a password that was typed
+            if hidden or not line:
+                os.write(terminal, b"\n")
+        return line.decode(errors="replace").rstrip("\r\n") if line else None
+
+
+def _address(target: SshTarget) -> str:
+    return target.host if target.port == 22 else f"{target.host} port {target.port}"

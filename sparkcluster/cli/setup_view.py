@@ -1,0 +1,255 @@
+"""What ``setup`` found, would change and did, as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.cli.findings_view import say_wrapped, width
+from sparkcluster.cli.output import label, note, painted, render_error, say, say_verdict, table, typed
+from sparkcluster.report import count
+
+if TYPE_CHECKING:
+    from sparkcluster.errors import SparkclusterError
+    from sparkcluster.setup.changes import Change
+    from sparkcluster.setup.journal import Row
+    from sparkcluster.setup.run import Look, Outcome, Scripts
+    from sparkcluster.setup.steps import Step
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Planned:
+    """A step, and what it would change on which node."""
+
+    step: Step
+    changes: tuple[Change, ...]
+
+
+def steps(found: Look) -> list[Planned]:
+    """The steps that would change something, or cannot, in their order."""
+    from sparkcluster.setup.steps import STEPS
+
+    planned = [Planned(step, tuple(each for each in found.changes if each.step == step.name)) for step in STEPS]
+    return [each for each in planned if each.changes]
+
+
+def problems(found: Look) -> bool:
+    """Whether something is wrong that no step changes."""
+    return bool(found.troubles) or any(each.blocked for each in found.changes)
+
+
+def lines(planned: Planned) -> list[str]:
+    """A step as text: what it does, what it finds and wants on each node, and why."""
+    import textwrap
+
+    room = max(20, width() - 4)
+    found = [f"{planned.step.name}: {planned.step.title}"]
+    for change in planned.changes:
+        if change.blocked:
+            found.append(f"  {change.node}: cannot be done: {change.blocked}")
+            continue
+        text = f"{change.node}: {change.found} -> {change.wanted}" + (f" ({change.later})" if change.later else "")
+        first, *more = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        found += [f"  {first}", *(f"    {line}" for line in more)]
+    return [*found, f"  why: {planned.step.why}"]
+
+
+def show_plan(found: Look, inventory: str) -> None:
+    """Every step that would change something."""
+    for planned in steps(found):
+        first, *more = lines(planned)
+        say(painted(first, "1"))
+        for line in more:
+            say(line)
+        for hint in dict.fromkeys(each.hint for each in planned.changes if each.hint):
+            say("  ", label("hint"), f" {typed(hint.replace('INVENTORY', inventory))}")
+
+
+def show_scripts(planned: Mapping[str, Scripts]) -> None:
+    """The scripts of every node."""
+    for node, scripts in planned.items():
+        for text in (scripts.login, scripts.root):
+            if text:
+                say()
+                say(painted(f"script for {node}", "1"))
+                for line in text.splitlines():
+                    say(line)
+
+
+def show_troubles(found: Look) -> None:
+    """What is wrong with the cabling."""
+    for trouble in found.troubles:
+        where = f"{trouble.node}: " if trouble.node and trouble.node not in trouble.text else ""
+        say_wrapped("", "error", f"{where}{trouble.text}")
+        say("  ", label("hint"), f" {trouble.hint}")
+
+
+def show_end(found: Look, inventory: str, *, dry_run: bool) -> None:
+    """The last lines where nothing was changed."""
+    show_troubles(found)
+    due = [each.step.name for each in steps(found) if any(not change.blocked for change in each.changes)]
+    nodes = count(len(found.surveys), "node")
+    if due:
+        say_verdict(f"{count(len(due), 'step')} would change something; nothing was changed", ok=True)
+    elif problems(found):
+        say_verdict(f"not set up: {nodes}; nothing was changed", ok=False)
+    else:
+        say_verdict(f"nothing to change: {nodes} set up", ok=True)
+    if not due and not dry_run and not problems(found):
+        note(f"next: sparkcluster preflight {inventory}")
+
+
+def show_outcomes(
+    outcomes: Mapping[str, Outcome],
+    by_hand: Mapping[str, Path],
+    found: Look,
+    *,
+    unchanged: Sequence[Change],
+    accepted: set[str],
+    inventory: str,
+) -> None:
+    """What became of every node."""
+    for node, outcome in outcomes.items():
+        if outcome.done:
+            say(f"{node}: done: {', '.join(dict.fromkeys(outcome.done))}")
+        for step, reason in outcome.failed.items():
+            say_wrapped("", "error", f"{node}: {step}: {reason}")
+        if outcome.error is not None:
+            render_error(outcome.error)
+        _say_by_hand(node, outcome, by_hand)
+    for change in unchanged:
+        say_wrapped("", "error", f"{change.node}: {change.step} was done, and still: {change.found}")
+    later = dict.fromkeys(f"{each.step} on {each.node}: {each.later}" for each in found.changes if each.later)
+    for text in later:
+        note(f"takes effect later: {text}")
+    skipped = [each.step.name for each in steps(found) if each.step.name not in accepted]
+    if skipped:
+        note(f"left as it was: {', '.join(skipped)}")
+    show_troubles(found)
+    good = all(each.ok for each in outcomes.values()) and not unchanged and not problems(found)
+    if not good:
+        say_verdict("not set up: see above; what was done stays, and setup goes on from there", ok=False)
+        return
+    say_verdict(f"set up: {count(len(found.surveys), 'node')}", ok=True)
+    note(f"next: sparkcluster preflight {inventory}; setup --undo takes it back")
+
+
+def _say_by_hand(node: str, outcome: Outcome, by_hand: Mapping[str, Path]) -> None:
+    if outcome.by_hand:
+        say_wrapped("", "error", f"{node}: {outcome.by_hand}")
+        text = f"read {by_hand[node]}, and have an administrator run it on {node}: sudo sh {by_hand[node]}"
+        say("  ", label("hint"), f" {text}")
+
+
+def show_undone(outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path]) -> None:
+    """What became of every node that was undone."""
+    for node, outcome in outcomes.items():
+        if outcome.done:
+            say(f"{node}: undone: {', '.join(dict.fromkeys(outcome.done))}")
+        for text in outcome.left:
+            say_wrapped("", "error", f"{node}: left {text}")
+        for step, reason in outcome.failed.items():
+            say_wrapped("", "error", f"{node}: {step}: {reason}")
+        if outcome.error is not None:
+            render_error(outcome.error)
+        _say_by_hand(node, outcome, by_hand)
+    good = all(each.ok for each in outcomes.values())
+    say_verdict("as before setup" if good else "not all of it is undone: see above", ok=good)
+
+
+def show_errors(errors: Mapping[str, SparkclusterError]) -> None:
+    """Nodes that did not answer."""
+    for error in errors.values():
+        render_error(error)
+
+
+def journal_lines(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    """What is set up on each node, a line for each change."""
+    return [
+        f"{node}: {row.step}: {row.what}{'' if row.state == 'as written' else f' ({row.state})'}"
+        for node, of_node in rows.items()
+        for row in of_node
+    ]
+
+
+def show_journals(rows: Mapping[str, Sequence[Row]]) -> None:
+    """What is set up on each node, when and by whom."""
+    if not any(rows.values()):
+        say("setup has changed nothing that is not undone")
+        return
+    table(
+        ("NODE", "STEP", "CHANGED", "STATE", "WHEN", "BY"),
+        [
+            (node, row.step, row.what, row.state, _time(row.at), row.operator)
+            for node, of_node in rows.items()
+            for row in of_node
+        ],
+    )
+
+
+def _time(at: float) -> str:
+    return dt.datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - the user's own time
+
+
+# --------------------------------------------------------------------------------------------------- JSON
+
+
+def document(
+    cluster: str, found: Look, scripts: Mapping[str, Scripts], outcomes: Mapping[str, Outcome] | None = None
+) -> dict[str, Any]:
+    """The result of ``setup`` and of ``--dry-run``."""
+    nodes: dict[str, Any] = {}
+    for node in found.surveys:
+        changes = [
+            {
+                "step": each.step,
+                "found": each.found,
+                "wanted": each.wanted,
+                "blocked": each.blocked,
+                "later": each.later,
+                "hint": each.hint,
+            }
+            for each in found.changes
+            if each.node == node
+        ]
+        own = scripts.get(node)
+        nodes[node] = {"changes": changes, "script": own.root if own else "", "login_script": own.login if own else ""}
+        if outcomes is not None:
+            nodes[node] |= _outcome(outcomes.get(node))
+    troubles = [dataclasses.asdict(each) for each in found.troubles]
+    changed = outcomes is not None
+    return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": troubles, "errors": {}}
+
+
+def _outcome(outcome: Outcome | None) -> dict[str, Any]:
+    if outcome is None:
+        return {"done": [], "failed": {}, "left": [], "by_hand": None, "error": None}
+    error = outcome.error.message if outcome.error else None
+    return {
+        "done": outcome.done,
+        "failed": outcome.failed,
+        "left": outcome.left,
+        "by_hand": outcome.by_hand,
+        "error": error,
+    }
+
+
+def journal_document(
+    cluster: str, rows: Mapping[str, Sequence[Row]], errors: Mapping[str, SparkclusterError]
+) -> dict[str, Any]:
+    """The result of ``--show``."""
+    nodes = {node: {"journal": [dataclasses.asdict(row) for row in of_node]} for node, of_node in rows.items()}
+    told = {node: str(error) for node, error in errors.items()}
+    return {"cluster": cluster, "changed": False, "nodes": nodes, "troubles": [], "errors": told}
+
+
+def undo_document(
+    cluster: str, outcomes: Mapping[str, Outcome], errors: Mapping[str, SparkclusterError]
+) -> dict[str, Any]:
+    """The result of ``--undo``."""
+    nodes = {node: _outcome(outcome) for node, outcome in outcomes.items()}
+    told = {node: str(error) for node, error in errors.items()}
+    return {"cluster": cluster, "changed": True, "nodes": nodes, "troubles": [], "errors": told}

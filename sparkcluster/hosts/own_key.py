@@ -1,0 +1,53 @@
+"""The operator's own SSH key."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from sparkcluster.errors import UsageError
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.handshake import public_keys
+from sparkcluster.hosts.resolve import SshTarget
+
+DEFAULT = Path("~/.ssh/id_ed25519")
+_LINE = re.compile(r"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+( [^\x00-\x1f\x7f]*)?")
+
+
+def public_key(name: str, target: SshTarget) -> str | None:
+    """The public key that a login to ``target`` offers first, a line of authorized_keys; None if there is no key.
+
+    One that a passphrase protects, and that no agent has, counts as well.
+    """
+    found = public_keys(name, target)
+    if found:
+        return found[0]
+    files = [each for each in (target.identity, *target.identities) if each is not None]
+    for file in files:
+        public = file.with_name(f"{file.name}.pub")
+        line = public.read_text(errors="replace").strip() if public.is_file() else ""
+        if _LINE.fullmatch(line):
+            return line
+    return None
+
+
+def create() -> str:
+    """Create a key without a passphrase at ``DEFAULT``; its public half.
+
+    Raises:
+        UsageError: ssh-keygen failed, or there is such a file already.
+    """
+    file = DEFAULT.expanduser()
+    if file.exists():
+        raise UsageError(f"{file} exists, and is not a usable private key", hint=f"ssh-keygen -y -f {file}")
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)]
+    try:
+        done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except FileNotFoundError:
+        raise UsageError("ssh-keygen is not installed", hint="sudo apt-get install openssh-client") from None
+    if done.returncode:
+        reason = Result(done.returncode, done.stdout, done.stderr).reason
+        raise UsageError(f"no key could be created: {reason}", hint="ssh-keygen -t ed25519")
+    return file.with_name(f"{file.name}.pub").read_text().strip()

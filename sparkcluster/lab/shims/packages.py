@@ -1,0 +1,135 @@
+"""apt-get, apt-mark and dpkg-query, as far as setting up a Spark uses them; a virtual Spark has no mirror.
+
+The only package that can be installed or removed is perftest, whose program the lab has. The others are the
+machine's, and the real dpkg-query answers for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+from . import hardware
+
+PERFTEST = "/usr/bin/ib_write_bw"
+"""The program of the package perftest: there if it is installed."""
+
+PROGRAM = "/usr/local/lib/gb10/gb10"
+HOLDS = "/var/lib/gb10/holds"
+"""Packages on hold, one a line; absent if there is none."""
+
+FIELDS = {
+    "Package": "perftest",
+    "binary:Package": "perftest",
+    "Version": "24.01.0-1build2",
+    "Architecture": "arm64",
+    "Status": "install ok installed",
+    "db:Status-Abbrev": "ii ",
+    "db:Status-Status": "installed",
+    "db:Status-Want": "install",
+}
+"""What dpkg-query says of perftest; the version is Ubuntu 24.04's (launchpad.net/ubuntu/noble)."""
+
+LOCKED = "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)"
+
+
+def apt_get(args: list[str]) -> int:
+    """``update``, and ``install``, ``remove`` and ``purge`` of perftest; ``-s`` says what would be done."""
+    words = [arg for arg, before in zip(args, ["", *args], strict=False) if not arg.startswith("-") and before != "-o"]
+    verb, names = (words or ["help"])[0], words[1:]
+    simulated = "-s" in args
+    if verb not in ("update", "install", "remove", "purge", "autoremove"):
+        return hardware.refuse("E: Invalid operation " + verb, 100)
+    if not hardware.is_root():
+        return hardware.refuse(LOCKED, 100)
+    unknown = [name for name in names if name != "perftest" and not (verb == "install" and _installed(name))]
+    for name in unknown:
+        hardware.refuse("E: Unable to locate package " + name)
+    if unknown:
+        return 100
+    if "perftest" in names and simulated:
+        here = os.path.lexists(PERFTEST)
+        if verb == "install" and not here:
+            sys.stdout.write("Inst perftest (%s Ubuntu:24.04/noble [arm64])\n" % FIELDS["Version"])
+        elif verb != "install" and here:
+            sys.stdout.write("%s perftest [%s]\n" % ("Purg" if verb == "purge" else "Remv", FIELDS["Version"]))
+    elif "perftest" in names and verb == "install" and not os.path.lexists(PERFTEST):
+        os.symlink(PROGRAM, PERFTEST)
+        sys.stdout.write("Setting up perftest (%s) ...\n" % FIELDS["Version"])
+    elif "perftest" in names and verb != "install" and os.path.lexists(PERFTEST):
+        os.unlink(PERFTEST)
+        sys.stdout.write("Removing perftest (%s) ...\n" % FIELDS["Version"])
+    return 0
+
+
+def dpkg_query(args: list[str]) -> int:
+    """``-W [-f FORMAT] PACKAGE...`` of perftest; the real program answers for every other package."""
+    parser = argparse.ArgumentParser(prog="dpkg-query", add_help=False, allow_abbrev=False)
+    parser.add_argument("-W", "--show", action="store_true")
+    parser.add_argument("-f", "--showformat", default="${binary:Package}\\t${Version}\\n")
+    parser.add_argument("names", nargs="*")
+    options, more = parser.parse_known_args(args)
+    if not options.show or "perftest" not in options.names or more:
+        os.execv("/usr/bin/dpkg-query", ["dpkg-query", *args])
+    others = [name for name in options.names if name != "perftest"]
+    code = 0
+    if others:
+        command = ["/usr/bin/dpkg-query", "-W", "-f", options.showformat, *others]
+        code = subprocess.run(command, check=False).returncode
+    if not os.path.lexists(PERFTEST):
+        return hardware.refuse("dpkg-query: no packages found matching perftest")
+    text = re.sub(r"\$\{([^};]*)[^}]*\}", lambda field: _field(field.group(1)), options.showformat)
+    sys.stdout.write(text.replace("\\n", "\n").replace("\\t", "\t"))
+    return code
+
+
+def _field(name: str) -> str:
+    if name in ("Status", "db:Status-Want") and "perftest" in _holds():
+        return FIELDS[name].replace("install ", "hold ", 1) if name == "Status" else "hold"
+    return FIELDS.get(name, "")
+
+
+def apt_mark(args: list[str]) -> int:
+    """``hold``, ``unhold`` and ``showhold``; the state is a file."""
+    verb, names = (args or ["help"])[0], [arg for arg in args[1:] if not arg.startswith("-")]
+    held = _holds()
+    if verb == "showhold":
+        sys.stdout.write("".join(name + "\n" for name in held if not names or name in names))
+        return 0
+    if verb not in ("hold", "unhold"):
+        return hardware.refuse("E: Invalid operation " + verb, 100)
+    if not hardware.is_root():
+        return hardware.refuse(LOCKED, 100)
+    for name in names:
+        if not _installed(name):
+            hardware.refuse("E: Unable to locate package " + name)
+            return hardware.refuse("E: No packages found", 100)
+    for name in names:
+        if (name in held) is (verb == "hold"):
+            sys.stdout.write("%s was already %s hold.\n" % (name, "set on" if verb == "hold" else "not on"))
+        else:
+            sys.stdout.write("%s\n" % ("%s set on hold." if verb == "hold" else "Canceled hold on %s.") % name)
+    left = sorted(set(held) | set(names)) if verb == "hold" else [name for name in held if name not in names]
+    if left:
+        hardware.replace(HOLDS, "".join(name + "\n" for name in left))
+    elif held:
+        os.unlink(HOLDS)
+    return 0
+
+
+def _holds() -> list[str]:
+    if not os.path.exists(HOLDS):
+        return []
+    with open(HOLDS) as file:
+        return file.read().split()
+
+
+def _installed(name: str) -> bool:
+    if name == "perftest":
+        return os.path.lexists(PERFTEST)
+    command = ["/usr/bin/dpkg-query", "-W", "-f=${db:Status-Status}", name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return done.stdout.decode() == "installed"

@@ -1,0 +1,94 @@
+"""Settings of a Spark that the kernel and systemd of the machine cannot hold for it: vm.* sysctls, NTP."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import subprocess
+import sys
+
+from . import hardware
+
+VIRTUAL_MEMORY = {
+    "swappiness": "60",
+    "dirty_bytes": "0",
+    "dirty_background_bytes": "0",
+    "dirty_ratio": "20",
+    "dirty_background_ratio": "10",
+}
+"""The vm.* sysctls that a Spark has for itself, with the kernel's defaults (mm/page-writeback.c, mm/vmscan.c)."""
+
+FILES = hardware.DIRECTORY + "/vm"
+"""Directory of the files that are mounted over /proc/sys/vm."""
+
+PAIRS = (("dirty_bytes", "dirty_ratio"), ("dirty_background_bytes", "dirty_background_ratio"))
+
+NTP = "/var/lib/gb10/ntp"
+"""Whether the clock is synchronized, ``yes`` or ``no``."""
+
+WORDS = {"1": "yes", "true": "yes", "yes": "yes", "on": "yes", "0": "no", "false": "no", "no": "no", "off": "no"}
+
+
+class VirtualMemory:
+    """The vm.* sysctls: of each pair, a write to one sets the other to 0, as in the kernel."""
+
+    def __init__(self) -> None:
+        self._directory = os.open(FILES, os.O_RDONLY)
+        self._before = self._values()
+
+    def watch(self) -> None:
+        """Have the kernel send SIGIO at every write; one without CONFIG_DNOTIFY leaves both of a pair as written."""
+        try:
+            fcntl.fcntl(self._directory, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
+        except OSError as error:
+            sys.stderr.write("sysctls not watched: %s\n" % error)
+
+    def load(self) -> None:
+        """Apply /etc/sysctl.d, as at boot; the other sysctls in it are the machine's."""
+        command = ["/usr/sbin/sysctl", "--quiet", "--system", "--pattern", "^vm[./](%s)$" % "|".join(VIRTUAL_MEMORY)]
+        subprocess.run(command, check=False)
+        self.update()
+
+    def update(self) -> None:
+        """Set to 0 what a write has replaced."""
+        now = self._values()
+        for pair in PAIRS:
+            for written, other in (pair, pair[::-1]):
+                if now[written] != self._before[written] and now[other] == self._before[other] != "0":
+                    now[other] = "0"
+                    with open(os.path.join(FILES, other), "w") as file:
+                        file.write("0\n")
+        self._before = now
+
+    def _values(self) -> dict[str, str]:
+        found = {}
+        for name in VIRTUAL_MEMORY:
+            with open(os.path.join(FILES, name)) as file:
+                found[name] = file.read().strip()
+        return found
+
+
+def timedatectl(args: list[str]) -> int:
+    """``show [-p PROPERTY] [--value]``, ``status`` and ``set-ntp BOOL``; the state is a file."""
+    parser = argparse.ArgumentParser(prog="timedatectl")
+    parser.add_argument("-p", "--property", action="append", default=[])
+    parser.add_argument("--value", action="store_true")
+    parser.add_argument("verb", nargs="?", default="status", choices=("status", "show", "set-ntp"))
+    parser.add_argument("argument", nargs="?", choices=sorted(WORDS))
+    options = parser.parse_args(args)
+    with open(NTP) as file:
+        ntp = file.read().strip()
+    if options.verb == "set-ntp":
+        if not hardware.is_root():
+            return hardware.refuse("Failed to set ntp: Interactive authentication required.")
+        with open(NTP, "w") as file:
+            file.write(WORDS[options.argument] + "\n")
+    elif options.verb == "status":
+        active = "active" if ntp == "yes" else "inactive"
+        sys.stdout.write("System clock synchronized: %s\n              NTP service: %s\n" % (ntp, active))
+    else:
+        for name, value in {"Timezone": "Etc/UTC", "CanNTP": "yes", "NTP": ntp, "NTPSynchronized": ntp}.items():
+            if not options.property or name in options.property:
+                sys.stdout.write("%s\n" % value if options.value else "%s=%s\n" % (name, value))
+    return 0

@@ -1,0 +1,332 @@
+"""Reads what a machine is, what it is cabled to, and what ``setup`` changes of it. Python 3.8, standard library only.
+
+Nothing is changed. Where sudo asks for no password, root reads the requested files that this user may not.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fnmatch
+import hashlib
+import os
+import pwd
+import re
+import stat
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+
+from sparkcluster.node import container_facts, neighbours, network, ranks, system
+from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
+from sparkcluster.node.readings import Readings, clean
+from sparkcluster.node.shared import LABEL_CLUSTER
+
+_GRACE_S = 0.3  # so that the limit of a program ends first and is reported
+_TEXT_BYTES, _FILE_BYTES = 1 << 16, 1 << 20
+_JOURNAL_BYTES, _MOST_ENTRIES = 1 << 23, 1 << 16
+_MOST = 64  # files, sysctls and packages, each
+_MOST_FOREIGN, _FOREIGN_S = 10000, 1.0
+_JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/sparkcluster/setup/journal", False))
+_DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target")
+_DAEMON = "/etc/docker/daemon.json"
+_ENTRY = re.compile(r"^([1-9]\d{0,8})\t(\d{1,11}(?:\.\d{1,9})?)((?:\t[^\t]*){6})$", re.ASCII)
+_SYSCTL = re.compile(r"^[a-z0-9_]+(\.[A-Za-z0-9_-]+)+$", re.ASCII)
+_KEY = re.compile(r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+", re.ASCII)
+# What root reads: containers of a cluster where this user may not ask Docker, then a line for each file.
+_ROOT = """
+[ -z "$1" ] || docker ps --filter "label=$1" --format 'rank {{.Names}}' 2>/dev/null
+shift
+for path do
+  if [ ! -e "$path" ]; then echo absent
+  elif [ ! -f "$path" ]; then echo other
+  else printf 'file %%s ' "$(stat -Lc '%%a %%U' "$path")"; head -c %d "$path" | base64 -w 0; echo
+  fi
+done
+""" % (_FILE_BYTES + 1)
+# What stands for a value that could not be read.
+_DEFAULTS: Dict[str, Any] = {
+    "neighbours": [],
+    "host_keys": [],
+    "machine": None,
+    "foreign": 0,
+    "hf_home_owner": None,
+    "sysctls": {},
+    "packages": {},
+    "held": [],
+    "default_target": None,
+    "clock": (None, None),
+    "journal": [],
+    "processes": [],
+}
+
+
+def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+    """Return the document that ``facts.survey.Survey`` parses.
+
+    Args:
+        request: hf_home and state_dir; files (paths, whose last part may be a pattern), sysctls and packages whose
+            state is wanted; held (whether the packages that apt holds are wanted, which takes apt up to a second);
+            look_for (IPv4 addresses of other nodes' rails).
+        machine: the node.
+    """
+    machine = machine or Machine()
+    facts: Dict[str, Any] = clean(machine.identity())
+    home = facts["home"]
+    facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
+    hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
+    state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
+    paths = _paths(machine, [absolute(str(path), home) for path in request.get("files") or ()])
+
+    readings = Readings(LIMIT_S, _GRACE_S)
+    value = readings.value
+    readers: Dict[str, Callable[[], Any]] = {
+        "os": lambda: system.os_release(machine.text("/etc/os-release")),
+        "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
+        "interfaces": lambda: network.interfaces(machine),
+        "neighbours": lambda: neighbours.neighbours(machine, value("interfaces"), request.get("look_for") or ()),
+        "engine": lambda: container_facts.docker(machine),
+        "containers": lambda: ranks.containers(machine, LABEL_CLUSTER),
+        "processes": lambda: ranks.processes(machine, state_dir),
+        "root": lambda: _root(machine, paths, facts["uid"], value),
+        "host_keys": lambda: _host_keys(machine),
+        "machine": lambda: hashlib.sha256(machine.text("/etc/machine-id").strip().encode()).hexdigest(),
+        "foreign": lambda: foreign(machine, hf_home, facts["uid"]),
+        "hf_home_owner": lambda: _owner(os.stat(machine.at(hf_home)).st_uid),
+        "sysctls": lambda: _sysctls(machine, request.get("sysctls") or ()),
+        "packages": lambda: _packages(machine, request.get("packages") or ()),
+        "default_target": lambda: _default_target(machine),
+        "clock": lambda: _clock(machine),
+        "journal": lambda: [
+            each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
+        ],
+        "held": lambda: _held(machine) if request.get("held") or "hold" in _kinds(value("journal")) else [],
+    }
+    for key, reader in readers.items():
+        readings.start(key, reader)
+    facts.update({key: value(key) for key in readers})
+    for key, default in _DEFAULTS.items():
+        if _unread(facts[key]):
+            facts[key] = default
+    engine, containers, root = facts.pop("engine"), facts.pop("containers"), facts.pop("root")
+    usable = not _unread(engine)
+    facts["docker"] = engine["version"] if usable else _docker_program(machine)
+    facts["docker_usable"] = usable
+    facts["runtimes"] = engine["runtimes"] if usable else _runtimes(machine)
+    facts["sudo"], files, running = ("password", {}, []) if _unread(root) else root
+    facts["files"] = files or {path: {"unread": root["unread"]} for path in (paths if _unread(root) else ())}
+    running += [each["name"] for each in facts.pop("processes") if each["state"] == "running"]
+    running += [] if _unread(containers) else [each["name"] for each in containers if each["state"] == "running"]
+    facts["ranks"] = sorted(set(running))
+    facts["ntp"], facts["synchronized"] = facts.pop("clock")
+    facts.update(reached_at=machine.reached_at(), hf_home=hf_home)
+    return facts
+
+
+def _unread(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"unread"}
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def _paths(machine: Machine, wanted: List[str]) -> List[str]:
+    """Absolute paths, with each pattern in a last part replaced by what matches it."""
+    found: List[str] = []
+    for path in wanted:
+        folder, name = os.path.split(path)
+        if "*" in name:
+            with contextlib.suppress(Unreadable):
+                found += [os.path.join(folder, each) for each in fnmatch.filter(machine.names(folder), name)]
+        else:
+            found.append(path)
+    return list(dict.fromkeys(found))[:_MOST]
+
+
+def _root(
+    machine: Machine, paths: List[str], uid: int, value: Callable[[str], Any]
+) -> Tuple[str, Dict[str, Any], List[str]]:
+    """How this user becomes root, the state of each file, and containers of a cluster that only root sees."""
+    files: Dict[str, Any] = {}
+    denied = []
+    for path in paths:
+        try:
+            files[path] = _file(machine, path)
+        except PermissionError:
+            denied.append(path)
+        except OSError as error:
+            files[path] = {} if isinstance(error, (FileNotFoundError, NotADirectoryError)) else _because(error)
+    files.update({path: {"unread": "permission denied"} for path in denied})
+    if uid == 0:
+        return "root", files, []
+    label = LABEL_CLUSTER if _unread(value("engine")) else ""
+    try:
+        exit_code, output = machine.run(["sudo", "-n", "--", "sh", "-c", _ROOT, "sh", label, *denied])
+    except Unreadable as error:
+        return "absent" if "not installed" in str(error) else "password", files, []
+    if exit_code:
+        return "password", files, []
+    lines = output.splitlines()
+    running = [line[5:] for line in lines if line.startswith("rank ")]
+    files.update(zip(denied, (_told(line) for line in lines if not line.startswith("rank "))))  # noqa: B905
+    return "free", files, running
+
+
+def _file(machine: Machine, path: str) -> Dict[str, Any]:
+    handle = os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            return {"unread": "not a regular file"}
+        with open(handle, "rb", closefd=False) as file:
+            return _state(stat.S_IMODE(found.st_mode), _owner(found.st_uid), file.read(_FILE_BYTES + 1))
+    finally:
+        os.close(handle)
+
+
+def _told(line: str) -> Dict[str, Any]:
+    """The state of a file from a line of root's."""
+    words = line.split(" ")
+    if words[0] == "absent":
+        return {}
+    try:
+        return _state(int(words[1], 8), words[2], base64.b64decode(words[3], validate=True))
+    except (IndexError, ValueError):
+        return {"unread": "not a regular file" if words[0] == "other" else "sudo printed something else"}
+
+
+def _state(mode: int, owner: str, content: bytes) -> Dict[str, Any]:
+    if len(content) > _FILE_BYTES:
+        return {"unread": "larger than %d bytes" % _FILE_BYTES}
+    text = None
+    if len(content) < _TEXT_BYTES and b"\0" not in content:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = content.decode()
+    return {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode, "owner": owner, "text": text}
+
+
+def _because(error: OSError) -> Dict[str, str]:
+    return {"unread": because(error)}
+
+
+def _owner(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def foreign(machine: Machine, path: str, uid: int) -> int:
+    """Files and directories at and below ``path`` that belong to another user, counted to 10000 and for one second."""
+    count, folders, until = 0, [machine.at(path)], time.monotonic() + _FOREIGN_S
+    with contextlib.suppress(OSError):
+        count += os.stat(folders[0]).st_uid != uid
+    while folders and count < _MOST_FOREIGN and time.monotonic() < until:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    count += entry.stat(follow_symlinks=False).st_uid != uid
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+    return min(count, _MOST_FOREIGN)
+
+
+def journal(machine: Machine, path: str, *, root: bool) -> List[Dict[str, Any]]:
+    """The entries of a journal of ``setup``; a line that is none is skipped, such as one that was not finished."""
+    try:
+        with open(os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            text = file.read(_JOURNAL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    found = []
+    for line in text.split("\n"):
+        entry = _ENTRY.match(line)
+        if entry:
+            operator, step, kind, target, before, after = entry.group(3)[1:].split("\t")
+            found.append(
+                {
+                    "number": int(entry.group(1)),
+                    "root": root,
+                    "at": float(entry.group(2)),
+                    "operator": operator,
+                    "step": step,
+                    "kind": kind,
+                    "target": target,
+                    "before": before,
+                    "after": after,
+                }
+            )
+    return found[-_MOST_ENTRIES // 2 :]
+
+
+# --------------------------------------------------------------------------------------------------- settings
+
+
+def _host_keys(machine: Machine) -> List[str]:
+    """Public host keys as ``type base64``."""
+    names = fnmatch.filter(machine.names("/etc/ssh"), "ssh_host_*_key.pub")
+    keys = [_KEY.match(machine.text("/etc/ssh/" + name, "")) for name in names[:16]]
+    return [key.group() for key in keys if key]
+
+
+def _sysctls(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]]:
+    wanted = [str(name) for name in names][:_MOST]
+    return {name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in wanted if _SYSCTL.match(name)}
+
+
+def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]]:
+    """Version of each installed package by name; of a pattern those that match it."""
+    wanted = [str(name) for name in names if not str(name).startswith("-")][:_MOST]
+    found: Dict[str, Optional[str]] = {}
+    if wanted:
+        # exit code 1 where one is unknown; the others are printed all the same
+        form = "${Package}\\t${db:Status-Status}\\t${Version}\\n"
+        for line in machine.run(["dpkg-query", "-W", "-f", form, *wanted])[1].splitlines():
+            fields = line.split("\t")
+            if len(fields) == 3 and fields[1] == "installed":
+                found[fields[0]] = fields[2]
+    for name in wanted:
+        if not set(name) & set("*?["):
+            found.setdefault(name, None)
+    return dict(list(found.items())[:_MOST])
+
+
+def _kinds(entries: Any) -> Set[str]:
+    return {each["kind"] for each in entries} if isinstance(entries, list) else set()
+
+
+def _held(machine: Machine) -> List[str]:
+    exit_code, output = machine.run(["apt-mark", "showhold"])
+    return [] if exit_code else output.split()[:1024]
+
+
+def _default_target(machine: Machine) -> Optional[str]:
+    """What ``systemctl get-default`` prints: where the first of these links leads."""
+    for path in _DEFAULT_TARGETS:
+        with contextlib.suppress(OSError):
+            return os.path.basename(os.readlink(machine.at(path)))
+    return None
+
+
+def _clock(machine: Machine) -> Tuple[Optional[bool], Optional[bool]]:
+    """Whether NTP is on, and whether it has set the clock."""
+    exit_code, output = machine.run(["timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized"])
+    found = system.assignments("" if exit_code else output)
+    words = {"yes": True, "no": False}
+    return words.get(found.get("NTP", "")), words.get(found.get("NTPSynchronized", ""))
+
+
+def _docker_program(machine: Machine) -> Optional[str]:
+    """Version of Docker where this user may not ask the engine."""
+    try:
+        found = re.match(r"Docker version ([^\s,]{1,100})", machine.run(["docker", "--version"])[1])
+    except Unreadable:
+        return None
+    return found.group(1) if found else None
+
+
+def _runtimes(machine: Machine) -> List[str]:
+    try:
+        found = machine.document(_DAEMON).get("runtimes")
+    except Unreadable:
+        return []
+    return sorted(found)[:64] if isinstance(found, dict) else []

@@ -1,0 +1,1 @@
+"""Find Sparks, bring each to what a cluster needs, and undo that."""

@@ -1,0 +1,225 @@
+"""Which QSFP port is cabled to which, from what each machine hears on its ports. Pure.
+
+Both twins of a port are on its one cable: what one of them sends arrives at both twins of the other end. So two ports
+are connected where any twin of one hears any twin of the other. One direction is enough: a port that was set up has no
+IPv6 address, and is found by its IPv4 address alone. A machine that claims to hear what it does not makes one network
+of two, in which the subnets of the others stay right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network
+
+from sparkcluster.facts.base import read
+from sparkcluster.facts.survey import Neighbour, Survey
+from sparkcluster.setup import troubles
+from sparkcluster.setup.ports import (
+    Fabric,
+    Key,
+    Kind,
+    Loose,
+    Port,
+    Segment,
+    Trouble,
+    foreign_subnets,
+    is_own,
+    ports_of,
+    rail_addresses,
+    same_machine,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cabling:
+    """How the nodes are cabled.
+
+    Attributes:
+        nodes: every node once: the same machine under a second name is left out.
+        fabrics: groups of connected nodes, in the order of their first nodes.
+        loose: ports whose other end is unknown.
+        empty: nodes without a cable.
+        swapped: nodes at which two cables have to be swapped.
+        troubles: what is wrong.
+    """
+
+    nodes: tuple[str, ...]
+    fabrics: tuple[Fabric, ...]
+    loose: tuple[Loose, ...]
+    empty: tuple[str, ...]
+    swapped: tuple[str, ...]
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Every segment, in the order in which rails are numbered."""
+        return tuple(segment for fabric in self.fabrics for segment in fabric.segments)
+
+
+def cabling(surveys: Mapping[str, Survey]) -> Cabling:
+    """How the surveyed machines are cabled; their order is that of the nodes."""
+    doubles = dict(_doubles(surveys))
+    single = {name: survey for name, survey in surveys.items() if name not in doubles}
+    ports = {name: ports_of(name, survey) for name, survey in single.items()}
+    cabled = [port for name in single for port in ports[name] if port.cabled]
+    owners, shared = _owners(itertools.chain.from_iterable(ports.values()))
+    heard, others = _heard(single, cabled, owners)
+    segments, loose = [], []
+    for keys in _by_subnet(single, cabled, _components([port.key for port in cabled], heard)):
+        members = tuple(port for port in cabled if port.key in keys)
+        if len({port.node for port in members}) > 1:
+            seen = {each.mac: each for port in members for each in others.get(port.key, ())}
+            segments.append(Segment(members, tuple(seen.values())))
+        else:
+            loose += [Loose(port, tuple(others.get(port.key, ()))) for port in members]
+    fabrics = _fabrics(segments, list(single))
+    unread = [name for name, survey in single.items() if read(survey.interfaces) is None]
+    empty = [name for name in single if name not in unread and not any(port.cabled for port in ports[name])]
+    swapped = [each for fabric in fabrics for each in troubles.swapped(fabric, ports)]
+    found = [
+        *(troubles.same_machine(name, first) for name, first in doubles.items()),
+        *map(troubles.unread, unread),
+        *(troubles.same_mac(mac, names) for mac, names in shared.items()),
+        *(troubles.no_cable(name, ports[name]) for name in empty if len(single) > 1),
+        *map(troubles.unknown_end, loose),
+        *(each for fabric in fabrics for each in troubles.unconnected(fabric, ports)),
+        *swapped,
+        *troubles.twins_down(cabled),
+    ]
+    at = tuple(each.node for each in swapped if each.node)
+    return Cabling(tuple(single), fabrics, tuple(loose), tuple(empty), at, tuple(found))
+
+
+def _doubles(surveys: Mapping[str, Survey]) -> Iterator[tuple[str, str]]:
+    """Names of machines that have another name before, with that."""
+    by_machine: dict[str | None, list[str]] = defaultdict(list)
+    for name, survey in surveys.items():
+        first = next((each for each in by_machine[survey.machine] if same_machine(surveys[each], survey)), None)
+        if first is None:
+            by_machine[survey.machine].append(name)
+        else:
+            yield name, first
+
+
+def _owners(ports: Iterable[Port]) -> tuple[dict[str, Key], dict[str, list[str]]]:
+    """The port of each hardware address, and the nodes of one that several ports have, which says nothing."""
+    found: dict[str, list[Key]] = defaultdict(list)
+    for port in ports:
+        for mac in {twin.mac.lower() for twin in port.twins}:
+            if is_own(mac):
+                found[mac].append(port.key)
+    owners = {mac: keys[0] for mac, keys in found.items() if len(keys) == 1}
+    nodes = {mac: list(dict.fromkeys(node for node, _ in keys)) for mac, keys in found.items()}
+    return owners, {mac: names for mac, names in nodes.items() if len(names) > 1}
+
+
+def _heard(
+    surveys: Mapping[str, Survey], cabled: Sequence[Port], owners: Mapping[str, Key]
+) -> tuple[list[tuple[Key, Key]], dict[Key, list[Neighbour]]]:
+    """Pairs of ports of which one hears the other, and by port the machines that are none of the nodes."""
+    by_interface = {(port.node, twin.name): port.key for port in cabled for twin in port.twins}
+    keys = {port.key for port in cabled}
+    nodes = {each.mac.lower() for survey in surveys.values() for each in read(survey.interfaces) or ()}
+    pairs: list[tuple[Key, Key]] = []
+    others: dict[Key, dict[str, Neighbour]] = defaultdict(dict)
+    for name, survey in surveys.items():
+        for neighbour in survey.neighbours:
+            port = by_interface.get((name, neighbour.interface))
+            if port is None:
+                continue
+            owner = owners.get(neighbour.mac)
+            if owner is not None and owner[0] != name and owner in keys:
+                pairs.append((port, owner))
+            elif neighbour.mac not in nodes and is_own(neighbour.mac):
+                others[port].setdefault(neighbour.mac, neighbour)
+    return pairs, {key: list(seen.values()) for key, seen in others.items()}
+
+
+def _components(keys: Sequence[Key], pairs: Iterable[tuple[Key, Key]]) -> list[set[Key]]:
+    """``keys`` in sets of those that ``pairs`` join."""
+    found = {key: {key} for key in keys}
+    for one, other in pairs:
+        if found[one] is not found[other]:
+            found[one] |= found[other]
+            for key in found[other]:
+                found[key] = found[one]
+    return list({id(each): each for each in found.values()}.values())
+
+
+def _by_subnet(surveys: Mapping[str, Survey], cabled: Sequence[Port], heard: list[set[Key]]) -> list[set[Key]]:
+    """``heard``, with each port that neither hears nor is heard put where its subnets are.
+
+    Of ports in one subnet that have the same address, some are not connected: those stay alone. So do those whose
+    subnet is in several places, or on another port of their node.
+    """
+    foreign = foreign_subnets(surveys)
+    addresses = {port.key: [each for twin in port.twins for each in rail_addresses(twin, foreign)] for port in cabled}
+    alone = {key for keys in heard if len(keys) == 1 for key in keys}
+    members: dict[IPv4Network, dict[Key, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for key, own in addresses.items():
+        for network, address in own:
+            members[network][key].append(address)
+    places = {key: number for number, keys in enumerate(heard) for key in keys}
+    pairs: list[tuple[Key, Key]] = []
+    for everyone in members.values():
+        nodes = Counter(node for node, _ in everyone)
+        ports = {key: own for key, own in everyone.items() if nodes[key[0]] == 1 or key not in alone}
+        counts = Counter(itertools.chain.from_iterable(ports.values()))
+        elsewhere = {places[key] for key in ports if key not in alone}
+        if not ports or max(counts.values()) > 1 or len(elsewhere) > 1:
+            continue
+        pairs += [(one, other) for one, other in itertools.combinations(ports, 2) if one[0] != other[0]]
+    pairs += [(first, key) for keys in heard for first in [min(keys)] for key in keys]
+    return _components([port.key for port in cabled], pairs)
+
+
+# --------------------------------------------------------------------------------------------------- fabrics
+
+
+def _fabrics(segments: Sequence[Segment], order: Sequence[str]) -> tuple[Fabric, ...]:
+    """Connected nodes with their segments.
+
+    A cable of a ring has the place of the node from which the other end is the next; others that of their first node,
+    and of that node's port.
+    """
+    groups: list[tuple[set[str], list[Segment]]] = []
+    for segment in segments:
+        joined, own = set(segment.nodes), [segment]
+        for group in [group for group in groups if group[0] & joined]:
+            groups.remove(group)
+            joined, own = joined | group[0], group[1] + own
+        groups.append((joined, own))
+    found = []
+    for joined, own in groups:
+        names = tuple(sorted(joined, key=order.index))
+        kind = _kind(names, own)
+        place = functools.partial(_place, names, kind == "ring")
+        found.append(Fabric(names, tuple(sorted(own, key=place)), kind))
+    return tuple(sorted(found, key=lambda fabric: order.index(fabric.nodes[0])))
+
+
+def _place(names: Sequence[str], ring: bool, segment: Segment) -> tuple[int, int, str]:
+    places = sorted(names.index(node) for node in segment.nodes)
+    first = places[-1] if ring and places == [0, len(names) - 1] else places[0]
+    port = segment.ports_of(names[places[0]])[0]
+    return first, places[-1], port.name
+
+
+def _kind(names: Sequence[str], segments: Sequence[Segment]) -> Kind:
+    pairs = [frozenset(segment.nodes) for segment in segments]
+    cables = all(segment.kind == "cable" for segment in segments)
+    if not cables:
+        same = all(segment.kind == "switch" and set(segment.nodes) == set(names) for segment in segments)
+        return "switch" if same else "mixed"
+    if len(names) == 2:
+        return "one cable" if len(segments) == 1 else "two cables"
+    ends = Counter(itertools.chain.from_iterable(pairs))
+    if len(set(pairs)) < len(pairs) or max(ends.values()) > 2:
+        return "mixed"
+    if len(pairs) == len(names) - 1:
+        return "line"
+    return "ring" if len(names) == 3 else "mixed"

@@ -1,0 +1,296 @@
+"""Logs in on machines that may be Sparks, and on those at the other end of their cables, and tells which are."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import ipaddress
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.network import Interface
+from sparkcluster.facts.survey import Neighbour, Survey
+from sparkcluster.hosts.connect import Address, behind, connect
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.prompts import Prompts
+from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.printable import clean
+from sparkcluster.setup.inventory_file import node_names
+from sparkcluster.setup.networks import Attached, network_of
+from sparkcluster.setup.ports import DRIVER, Trouble, same_machine
+from sparkcluster.setup.survey import survey
+
+How = Literal["inventory", "given", "this machine", "mDNS", "cable"]
+"""Why a machine was tried: it is in the inventory, ``--host`` named it, it is this one, it announced itself, or a
+Spark sees it at the other end of a cable."""
+
+MAX_NEIGHBOURS = 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spark:
+    """A machine that was reached and belongs into an inventory.
+
+    Attributes:
+        label: what it is called in messages until it has a name in an inventory: unlike all others.
+        address: how it is reached.
+        how: why it was tried.
+        user: login name there.
+    """
+
+    label: str
+    address: Address
+    how: How
+    user: str
+    survey: Survey
+
+    @property
+    def host(self) -> str:
+        """Its address or name for an inventory."""
+        return self.address.host
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skipped:
+    """A machine that is left out, and why."""
+
+    label: str
+    host: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A machine to try; the fields are those of ``Spark``."""
+
+    label: str
+    address: Address
+    how: How
+
+
+@dataclasses.dataclass(slots=True)
+class Discovered:
+    """What came of it.
+
+    Attributes:
+        sparks: in the order of the targets, then those at their cables.
+        skipped: machines that were reached and are left out.
+        failed: why the others were not reached, by label.
+        troubles: what the operator should know of the machines that were found.
+    """
+
+    sparks: list[Spark] = dataclasses.field(default_factory=list)
+    skipped: list[Skipped] = dataclasses.field(default_factory=list)
+    failed: dict[str, SparkclusterError] = dataclasses.field(default_factory=dict)
+    troubles: list[Trouble] = dataclasses.field(default_factory=list)
+
+
+def by_name(sparks: Sequence[Spark]) -> dict[str, Spark]:
+    """``sparks`` by the names that an inventory has or gets: those of its nodes stay, others are hostnames."""
+    listed = [spark.label for spark in sparks if spark.how == "inventory"]
+    new = node_names([spark.survey.hostname for spark in sparks if spark.how != "inventory"], listed)
+    names = iter(new)
+    return {spark.label if spark.how == "inventory" else next(names): spark for spark in sparks}
+
+
+def discover(
+    targets: Sequence[Target],
+    networks: Sequence[Attached],
+    prompts: Prompts | None = None,
+    *,
+    hf_home: str = "~/.cache/huggingface",
+    confirm: Callable[[str], bool] = lambda _: False,
+) -> Discovered:
+    """Survey ``targets``, whose labels differ, and the machines at the other end of the cables of the Sparks.
+
+    Args:
+        targets: machines to try, all at once.
+        networks: those of this machine: a Spark that was reached over a cable is looked for in them.
+        prompts: asks about host keys and for passwords; None asks nobody.
+        hf_home: of the survey.
+        confirm: asks a question that is answered with yes or no.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
+    with connect({target.label: target.address for target in targets}, prompts) as fleet:
+        search = _Search(fleet, networks, prompts, hf_home, confirm)
+        search.targets(targets)
+        search.cables()
+    return search.found
+
+
+class _Search:
+    def __init__(
+        self,
+        fleet: Fleet,
+        networks: Sequence[Attached],
+        prompts: Prompts | None,
+        hf_home: str,
+        confirm: Callable[[str], bool],
+    ) -> None:
+        self.found = Discovered()
+        self._fleet = fleet
+        self._networks = networks
+        self._prompts = prompts
+        self._hf_home = hf_home
+        self._confirm = confirm
+
+    def targets(self, targets: Sequence[Target]) -> None:
+        """Survey ``targets``."""
+        collected = survey(self._fleet, self._hf_home)
+        self.found.failed |= collected.errors
+        for target in targets:
+            if target.label not in collected.surveys:
+                continue
+            answer = collected.surveys[target.label]
+            spark = Spark(target.label, target.address, target.how, self._fleet[target.label].user, answer)
+            if target.how == "this machine" and answer.outside():
+                spark = _moved(spark, str(answer.outside()[0].ip))
+            if not self._belongs(spark):
+                continue
+            settled: Spark | None = spark
+            if spark.how == "mDNS" and _is_on_cable(spark):
+                settled = self._outside(spark, spark.address.ssh, spark.label)
+            self.found.sparks += [settled] if settled is not None else []
+
+    def _belongs(self, spark: Spark) -> bool:
+        """Whether it is a Spark, and none of those that were found already; else it is listed as skipped."""
+        same = next((each for each in self.found.sparks if same_machine(each.survey, spark.survey)), None)
+        if same is not None:
+            self.found.skipped.append(Skipped(spark.label, spark.host, f"the same machine as {same.label}"))
+            return False
+        if spark.survey.is_spark or spark.how == "inventory":
+            return True
+        if spark.how != "given":
+            self.found.skipped.append(Skipped(spark.label, spark.host, "no Spark: it has no /etc/dgx-release"))
+            return False
+        text = f"{spark.label} has no /etc/dgx-release, so it may be no Spark; it is included since --host names it"
+        self.found.troubles.append(
+            Trouble("no-dgx-release", spark.label, text, f"check {spark.label}, or leave it out")
+        )
+        return True
+
+    def cables(self) -> None:
+        """Survey the machines that the Sparks found so far see on their QSFP ports; not those that these see."""
+        tried: set[int] = set()
+        for spark in list(self.found.sparks):
+            ports = {each.name: each for each in read(spark.survey.interfaces) or () if each.driver == DRIVER}
+            for neighbour in spark.survey.neighbours:
+                # Both twins of the other end answer; the addresses of a ConnectX-7 end in +0, +1, +4 and +5.
+                card = int(neighbour.mac.replace(":", ""), 16) >> 3
+                known = {mac for each in self.found.sparks for mac in _macs(each.survey)}
+                if neighbour.interface not in ports or neighbour.address is None or neighbour.mac in known:
+                    continue
+                if card not in tried and len(tried) < MAX_NEIGHBOURS:
+                    tried.add(card)
+                    self._neighbour(spark, neighbour, ports[neighbour.interface])
+
+    def _neighbour(self, spark: Spark, neighbour: Neighbour, port: Interface) -> None:
+        """Survey the machine that ``spark`` sees on ``port``."""
+        names = ", ".join(filter(None, (clean(neighbour.name or "")[:80], neighbour.mac)))
+        label = f"the machine at the other end of {port.port or port.name} of {spark.label} ({names})"
+        try:
+            address = ipaddress.ip_address(neighbour.address or "")
+        except ValueError:
+            return
+        scope = f"%{neighbour.interface}" if address.version == 6 else ""
+        ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None)
+        # The host key of an address that is valid on this cable only is not kept.
+        with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
+            once = dataclasses.replace(ssh, known_hosts=f"{directory}/known_hosts")
+            node = Address(f"{address}{scope}", "ssh", once)
+            with Fleet({label: behind(self._fleet[spark.label], label, node, self._prompts)}) as fleet:
+                collected = survey(fleet, self._hf_home)
+                user = fleet[label].user
+        if label in collected.errors:
+            message = collected.errors[label].message
+            self._unreached(spark.label, message if message.startswith(label) else f"{label}: {message}")
+            return
+        answer = collected.surveys[label]
+        found = Spark(self._label(answer.hostname), node, "cable", user, answer)
+        if self._belongs(found):
+            settled = self._outside(found, ssh, f"{label[:-1]}, {found.label})")
+            self.found.sparks += [settled] if settled is not None else []
+
+    def _label(self, hostname: str) -> str:
+        """A label for a machine, unlike all others."""
+        used = {*self._fleet.names, *(spark.label for spark in self.found.sparks)}
+        name = clean(hostname)[:63] or "unnamed"
+        numbered = [name, *(f"{name}-{number}" for number in range(2, len(used) + 3))]
+        return next(each for each in numbered if each not in used)
+
+    def _outside(self, spark: Spark, ssh: SshSettings, name: str) -> Spark | None:
+        """``spark`` at an address that does not lead over a cable, or None where it has none that answers."""
+        addresses = [str(address.ip) for address in spark.survey.outside()]
+        near = [each for each in addresses if network_of(ipaddress.ip_address(each), self._networks)]
+        if addresses and not near:
+            question = f"{name} has the address {addresses[0]}, which is in no network of this machine; use it?"
+            near = addresses[:1] if self._confirm(question) else []
+        if not near:
+            seen = f", only {', '.join(addresses[:4])}" if addresses else ""
+            self._unreached(spark.label, f"{name} has no address on your network{seen}")
+            return None
+        moved = _moved(spark, near[0], ssh)
+        with connect({spark.label: moved.address}, _Expecting(self._prompts, spark.survey.host_keys)) as fleet:
+            collected = survey(fleet, self._hf_home)
+        if spark.label in collected.errors:
+            error = collected.errors[spark.label]
+            self._unreached(spark.label, f"{name} is not reached at {near[0]}: {error.message}")
+            return None
+        answer = collected.surveys[spark.label]
+        if not same_machine(answer, spark.survey):
+            self._unreached(spark.label, f"at {near[0]}, which {name} says is its address, another machine answers")
+            return None
+        return dataclasses.replace(moved, survey=answer)
+
+    def _unreached(self, label: str, text: str) -> None:
+        hint = "connect its RJ45 port or its WiFi to your network, then: sparkcluster discover --host ADDRESS"
+        self.found.troubles.append(Trouble("not-reached", label, text, hint))
+
+
+class _Expecting:
+    """Accepts the host keys that a machine reported over a connection whose own key was checked; asks about others."""
+
+    def __init__(self, prompts: Prompts | None, keys: Iterable[str]) -> None:
+        self._prompts = prompts
+        self._fingerprints = {_fingerprint(key) for key in keys}
+
+    def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
+        """Whether it is one of them, or the operator accepts it."""
+        if fingerprint in self._fingerprints:
+            return True
+        return self._prompts is not None and self._prompts.host_key(name, target, kind, fingerprint)
+
+    def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
+        """What the operator types."""
+        return None if self._prompts is None else self._prompts.password(name, target, again=again)
+
+
+def _fingerprint(key: str) -> str:
+    """SHA-256 fingerprint of a public key as ``type base64``, as OpenSSH shows it."""
+    try:
+        blob = base64.b64decode(key.partition(" ")[2], validate=True)
+    except binascii.Error:
+        return ""
+    return f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
+
+
+def _moved(spark: Spark, host: str, ssh: SshSettings | None = None) -> Spark:
+    address = dataclasses.replace(spark.address, host=host, connection="auto", ssh=ssh or spark.address.ssh)
+    return dataclasses.replace(spark, address=address)
+
+
+def _is_on_cable(spark: Spark) -> bool:
+    """Whether the address that it was reached at is that of a QSFP port."""
+    ports = [each for each in read(spark.survey.interfaces) or () if each.driver == DRIVER]
+    return any(str(address.ip) == spark.host for port in ports for address in port.ipv4())
+
+
+def _macs(found: Survey) -> set[str]:
+    return {each.mac for each in read(found.interfaces) or ()}

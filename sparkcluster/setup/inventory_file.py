@@ -1,0 +1,237 @@
+"""The text of an inventory: a new one for the Sparks that were found, or an existing one with more nodes. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+import yaml
+
+from sparkcluster.errors import UsageError
+from sparkcluster.printable import clean
+from sparkcluster.report import count
+from sparkcluster.spec.document import parse, parse_scalar
+
+# The examples in inventory/ serve the same: they fit one Spark, and a pair.
+ONE_SPARK, PAIR = "qwen3.6-35b-a3b-nvfp4", "gpt-oss-120b"
+
+_USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A node to be written.
+
+    Attributes:
+        name: its name; see ``node_names``.
+        host: address or name by which it was reached.
+        user: login name there; None leaves it to ssh_config.
+    """
+
+    name: str
+    host: str
+    user: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ssh:
+    """What the ``ssh`` section gets beside the login name: files that were named on the command line."""
+
+    identity: str | None = None
+    known_hosts: str | None = None
+
+
+def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[str]:
+    """A name for each node: its hostname without a domain and characters that names cannot have, unlike all others."""
+    used = {name.lower() for name in taken}
+    names = []
+    for hostname in hostnames:
+        label = re.sub(r"[^A-Za-z0-9_-]+", "-", hostname.partition(".")[0])[:56].strip("-_") or "spark"
+        numbered = [label, *(f"{label}-{number}" for number in range(2, len(used) + 3))]
+        name = next(each for each in numbered if each.lower() not in used)
+        used.add(name.lower())
+        names.append(name)
+    return names
+
+
+def pairs(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[list[str]]:
+    """``names`` in groups of two, along the cables in ``cabled`` first, and of one where a node is left over."""
+    left, groups = list(names), []
+    for along_cables in (True, False):
+        for name in list(left):
+            other = next((each for each in left if each != name and _fit(name, each, cabled, along_cables)), None)
+            if name in left and other is not None:
+                groups.append([name, other])
+                left = [each for each in left if each not in {name, other}]
+    groups += [[name] for name in left]
+    return sorted(groups, key=lambda group: names.index(group[0]))
+
+
+def _fit(one: str, other: str, cabled: Collection[frozenset[str]], along_cables: bool) -> bool:
+    return frozenset({one, other}) in cabled or not along_cables
+
+
+def new_text(
+    cluster: str,
+    entries: Sequence[Entry],
+    *,
+    cabled: Collection[frozenset[str]] = (),
+    ssh: Ssh | None = None,
+    drawing: Sequence[str] = (),
+) -> str:
+    """An inventory of ``entries``, the head first, with a comment for each section.
+
+    ``cabled`` are names of nodes that a cable or a switch joins; ``drawing`` is how, for a comment.
+    """
+    user = common_user(entries)
+    lines = [
+        "# Written by sparkcluster discover. Every key, with its default: docs/inventory.md",
+        *(["#"] if drawing else []),
+        *(f"# {clean(line)}".rstrip() for line in drawing),
+        "",
+        f"cluster: {scalar(cluster)}",
+        "",
+        *_ssh_lines(user, ssh or Ssh()),
+        "# Reserve these addresses where your router gives them out (DHCP): a node whose address changes is not found.",
+        f"nodes:{_note('the first is the head and serves the endpoint' if len(entries) > 1 else '')}",
+        *node_lines(entries, user=user, indent=2),
+        "",
+        *_serving(entries, cabled),
+        "",
+        "api:",
+        "  host: management                # the head's LAN address; 127.0.0.1: that machine only",
+        "  port: 8000",
+        "  key:                            # required from every client: who reaches the port could use the model",
+        "    env: SPARK_API_KEY            # export SPARK_API_KEY=$(openssl rand -hex 24) before `up`; keep it",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _note(text: str) -> str:
+    return f"{' ' * 28}# {text}" if text else ""
+
+
+def _ssh_lines(user: str | None, ssh: Ssh) -> list[str]:
+    keys = {"user": user, "identity": ssh.identity, "known_hosts": ssh.known_hosts}
+    lines = [f"  {key}: {scalar(value)}" for key, value in keys.items() if value is not None]
+    head = "ssh:                              # for every node; a node's ssh section overrides it key by key"
+    return [head, *lines, ""] if lines else []
+
+
+def _serving(entries: Sequence[Entry], cabled: Collection[frozenset[str]]) -> list[str]:
+    """The playbook, and the groups that it is served by."""
+    listed = "`sparkcluster playbooks` lists the others; for another model, copy one of them and set its path here."
+    if len(entries) == 1:
+        return [f"# {listed}", f"playbook: {ONE_SPARK}"]
+    playbook = ["# Fits one Spark; two have room for its full context.", f"# {listed}", f"playbook: {PAIR}"]
+    if len(entries) == 2:
+        return playbook
+    groups = pairs([entry.name for entry in entries], cabled)
+    return [
+        f"# {count(len(groups), 'group')}, each with the whole model and its own endpoint; the first node is its head.",
+        "# A model that needs more Sparks: one group of as many. Without groups all nodes serve one model together.",
+        "groups:",
+        *(
+            f"  - {{name: group-{number}, nodes: [{', '.join(map(scalar, group))}]}}"
+            for number, group in enumerate(groups, 1)
+        ),
+        "",
+        *playbook,
+    ]
+
+
+def common_user(entries: Iterable[Entry]) -> str | None:
+    """The login name of most ``entries``, which the ``ssh`` section gets; None where ssh_config is to say it."""
+    users = Counter(entry.user for entry in entries if entry.user is not None and _USER.fullmatch(entry.user))
+    return users.most_common(1)[0][0] if users else None
+
+
+def node_lines(entries: Iterable[Entry], *, user: str | None, indent: int) -> list[str]:
+    """Lines of the ``nodes`` list; a login name other than ``user`` stands at its node."""
+    space = " " * indent
+    lines = []
+    for entry in entries:
+        lines += [f"{space}- host: {scalar(entry.host)}", f"{space}  name: {scalar(entry.name)}"]
+        if entry.user not in {None, user} and _USER.fullmatch(entry.user or ""):
+            lines.append(f"{space}  ssh: {{user: {scalar(entry.user or '')}}}")
+    return lines
+
+
+def scalar(text: str) -> str:
+    """``text`` in YAML: unquoted where it is plainly a string, as most names and addresses are."""
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", text):
+        return text
+    if re.fullmatch(r"([A-Za-z]|~?/)[A-Za-z0-9._/@-]+", text):
+        read = parse_scalar(text, "", "value")
+        if read.data == {"value": text} and not read.problems:
+            return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | None) -> str:
+    """The inventory ``text`` with ``entries`` at the end of its nodes, and everything else as it was.
+
+    ``file`` is its name for messages, ``user`` the login name of its ``ssh`` section.
+
+    Raises:
+        UsageError: other lines would have to be written anew; the message has the lines to paste.
+        SpecError: it is not YAML.
+    """
+    before = parse(text, file).data
+    if before.get("groups"):
+        raise _refusal(file, entries, user, "every node has to be in one of its groups", ", and each name to a group")
+    end = _end_of_nodes(text)
+    if end is None:
+        raise _refusal(file, entries, user, "its nodes are not a list with a line for each key")
+    at, indent = end
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = node_lines(entries, user=user, indent=indent)
+    joint = "" if text[:at].endswith("\n") else newline
+    made = f"{text[:at]}{joint}{newline.join(lines)}{newline}{text[at:]}"
+    wanted = parse("\n".join(["nodes:", *lines]), file).data["nodes"]
+    if parse(made, file).data != {**before, "nodes": [*before["nodes"], *wanted]}:
+        raise _refusal(file, entries, user, "the end of its nodes is unclear")
+    return made
+
+
+def _refusal(file: str, entries: Sequence[Entry], user: str | None, why: str, more: str = "") -> UsageError:
+    lines = "\n".join(node_lines(entries, user=user, indent=2))
+    return UsageError(f"{file} is left as it is: {why}\n{lines}", hint=f"add these lines to its nodes{more}")
+
+
+def _end_of_nodes(text: str) -> tuple[int, int] | None:
+    """Where the last node ends in ``text``, and how far the list is indented; None where this is unclear."""
+    loader = yaml.SafeLoader(text)
+    try:
+        if any(isinstance(token, yaml.AnchorToken | yaml.AliasToken) for token in yaml.scan(text)):
+            return None
+        root = loader.get_single_node()
+    except (yaml.YAMLError, RecursionError):
+        return None
+    finally:
+        loader.dispose()
+    if not isinstance(root, yaml.MappingNode) or root.flow_style:
+        return None
+    nodes = next((value for key, value in root.value if key.value == "nodes"), None)
+    if not isinstance(nodes, yaml.SequenceNode) or nodes.flow_style or not nodes.value:
+        return None
+    last = nodes
+    while isinstance(last, yaml.CollectionNode) and not last.flow_style and last.value:
+        last = last.value[-1][1] if isinstance(last, yaml.MappingNode) else last.value[-1]
+    indent = nodes.start_mark.column
+    at = last.end_mark.index
+    if not text[:at].endswith("\n"):  # the mark of a block scalar is after its last line already
+        at = _next_line(text, at)
+    # A comment that is indented as the node's keys belongs to it.
+    while (line := text[at : _next_line(text, at)]).lstrip(" ").startswith("#") and line.index("#") > indent:
+        at = _next_line(text, at)
+    return at, indent
+
+
+def _next_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end + 1

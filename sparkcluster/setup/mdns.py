@@ -1,0 +1,139 @@
+"""Machines that announce SSH by multicast DNS in the networks of this machine (RFC 6762, RFC 6763).
+
+DGX OS announces ``_ssh._tcp``: NVIDIA's own ``discover-sparks`` looks for it with avahi.
+This module is imported late: zeroconf and asyncio take a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ipaddress
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zeroconf import DNSQuestionType, IPVersion, ServiceStateChange
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from sparkcluster.printable import clean
+from sparkcluster.setup.networks import Attached, IpAddress, network_of
+
+SERVICE = "_ssh._tcp.local."
+BROWSE_S = 3.0
+MAX_NAMES = 256
+
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.local")
+# spark-1a2b of NVIDIA's, gx10-9641 and promaxgb10-5cd4 of others, as their owners posted them; avahi adds -2 to a name
+# that is taken.
+_SPARK_NAME = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{4}(-[0-9]{1,2})?\.local")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A machine that announces SSH.
+
+    Attributes:
+        name: its host name, such as ``spark-1a2b.local``.
+        addresses: its addresses in networks of this machine, IPv4 first, link-local ones after others.
+        interface: this machine's interface in the network of the first.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    interface: str
+
+    @property
+    def looks_like_spark(self) -> bool:
+        """Whether it has a name as Sparks have when they come out of the box."""
+        return _SPARK_NAME.fullmatch(self.name) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Browsed:
+    """What was found.
+
+    Attributes:
+        candidates: by name.
+        dropped: what is left out, and why; a line for each.
+        problem: why mDNS cannot be used on this machine, or None.
+    """
+
+    candidates: tuple[Candidate, ...] = ()
+    dropped: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def browse(networks: Sequence[Attached], *, seconds: float = BROWSE_S) -> Browsed:
+    """Machines that announce SSH within ``seconds`` in the IPv4 ``networks``; sends to multicast addresses only."""
+    own = [str(each.address.ip) for each in networks if each.address.version == 4]
+    if not own:
+        return Browsed(problem="this machine has no IPv4 address in a local network")
+    try:
+        announced = asyncio.run(_announced(own, seconds))
+    except OSError as error:
+        return Browsed(problem=f"multicast DNS cannot be used here: {(error.strerror or str(error)).lower()}")
+    return judged(announced, networks)
+
+
+async def _announced(own: list[str], seconds: float) -> dict[str, list[IpAddress]]:
+    """Addresses by announced host name."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    # An answer by unicast may reach another program that listens on port 5353, such as avahi.
+    by_multicast = DNSQuestionType.QM
+    requests: dict[str, tuple[AsyncServiceInfo, asyncio.Task[bool]]] = {}
+
+    def announced(zeroconf: Any, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        if state_change is ServiceStateChange.Added and name not in requests and len(requests) < MAX_NAMES:
+            info = AsyncServiceInfo(service_type, name)
+            left_ms = max(100.0, (end - loop.time()) * 1000)
+            requests[name] = info, loop.create_task(info.async_request(zeroconf, left_ms, by_multicast))
+
+    zeroconf = AsyncZeroconf(interfaces=own, ip_version=IPVersion.V4Only)
+    try:
+        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[announced], question_type=by_multicast)
+        await asyncio.sleep(seconds)
+        await browser.async_cancel()
+        for _, request in requests.values():
+            request.cancel()
+        # An answer that cannot be parsed costs that answer alone.
+        await asyncio.gather(*(request for _, request in requests.values()), return_exceptions=True)
+    finally:
+        await zeroconf.async_close()
+    found: dict[str, list[IpAddress]] = {}
+    for info, _ in requests.values():
+        if info.server:
+            addresses = info.ip_addresses_by_version(IPVersion.All)
+            found.setdefault(info.server, []).extend(ipaddress.ip_address(str(each)) for each in addresses)
+    return found
+
+
+def judged(announced: Mapping[str, Iterable[IpAddress]], networks: Sequence[Attached]) -> Browsed:
+    """``announced`` addresses by host name as candidates: names are host names, and addresses are in ``networks``."""
+    own = {each.address.ip for each in networks}
+    candidates: list[Candidate] = []
+    dropped: list[str] = []
+    for announced_name, addresses in sorted(itertools.islice(announced.items(), MAX_NAMES)):
+        name = announced_name.rstrip(".").lower()
+        if _HOST_NAME.fullmatch(name) is None:
+            dropped.append(f"{clean(announced_name)[:80]}: not a host name in .local")
+            continue
+        reachable: dict[str, tuple[tuple[int, bool, int], Attached]] = {}
+        elsewhere = []
+        for address in addresses:
+            if address in own:
+                continue
+            network = network_of(address, networks)
+            if network is None:
+                elsewhere.append(str(address))
+            elif address.version == 4 or not address.is_link_local:  # link-local IPv6 comes without its interface
+                reachable[str(address)] = (address.version, address.is_link_local, networks.index(network)), network
+        ordered = sorted(reachable, key=lambda text: (reachable[text][0], text))
+        if ordered:
+            candidates.append(Candidate(name, tuple(ordered), reachable[ordered[0]][1].interface))
+        elif elsewhere:
+            where = ", ".join(elsewhere[:4])
+            dropped.append(f"{name}: {where} is in no network that this machine is attached to")
+    return Browsed(tuple(candidates), tuple(dropped))

@@ -1,0 +1,319 @@
+"""An address for every cabled twin: each segment has a subnet for each of its twins. Pure.
+
+What is right stays: a subnet that the ends of a cable already share, and the addresses in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Any
+
+from sparkcluster.errors import SpecError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.network import Interface
+from sparkcluster.facts.survey import Survey
+from sparkcluster.setup.cabling import Cabling
+from sparkcluster.setup.ports import DRIVER, Port, Segment, Trouble, foreign_subnets, rail_addresses
+from sparkcluster.spec.document import parse
+from sparkcluster.topology import netplan
+from sparkcluster.topology.netplan import MTU, NETPLAN
+
+FILES = "/etc/netplan/*.yaml"
+"""Files that ``proposal`` looks for in surveys."""
+FIRST = 11
+"""Host number of the first node, as in NVIDIA's guides."""
+_PREFIXES = range(8, 31)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FILE = re.compile(r"/etc/netplan/[^/\s]+\.yaml")
+
+Address = IPv4Interface
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rail:
+    """One subnet of a segment: a twin of each node on it, by node."""
+
+    subnet: IPv4Network
+    segment: Segment
+    twins: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """The addresses of all cabled twins.
+
+    Attributes:
+        addresses: by node and interface, in the order of the rails; none of a node whose cables have to be swapped.
+        texts: by node, the netplan file that sets them.
+        rails: in their order, which the first node's ports decide.
+        unchanged: by node that is as proposed and stays so after a reboot, the files that set its addresses.
+        troubles: why some nodes get no addresses, or not only these.
+    """
+
+    addresses: dict[str, dict[str, Address]]
+    texts: dict[str, str]
+    rails: tuple[Rail, ...]
+    unchanged: dict[str, tuple[str, ...]]
+    troubles: tuple[Trouble, ...]
+
+    def satisfied(self, node: str) -> bool:
+        """Whether nothing is to be written on ``node``."""
+        return node in self.unchanged or node not in self.texts
+
+
+@dataclasses.dataclass(slots=True)
+class _Slot:
+    """A rail while its subnet and addresses are chosen; ``kept`` is whether the subnet was there before."""
+
+    segment: Segment
+    ends: dict[str, Interface]
+    subnet: IPv4Network | None = None
+    kept: bool = False
+    addresses: dict[str, Address] = dataclasses.field(default_factory=dict)
+
+    def number(self, node: str, number: int) -> None:
+        """Give the twin of ``node`` this host number."""
+        assert self.subnet is not None  # noqa: S101 - numbers follow subnets
+        self.addresses[node] = netplan.numbered(self.subnet, number)
+
+    def fits(self, number: int, used: set[IPv4Address]) -> bool:
+        """Whether the host number is in the subnet and free."""
+        if self.subnet is None or not 0 < number < self.subnet.num_addresses - 1:
+            return False
+        return self.subnet.network_address + number not in used
+
+
+def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[str]) -> Proposal:
+    """Subnets and addresses for all nodes; a node has the number 11 and up by its place in ``order``.
+
+    In a subnet that was there before, a node without address gets the lowest free number from 11 on.
+    """
+    slots = list(_slots(cabling))
+    for slot in slots:
+        _keep(slot, slots, cabling, surveys)
+    fresh = [slot for slot in slots if slot.subnet is None]
+    elsewhere = [*foreign_subnets(surveys), *_loose(cabling, surveys), *_heard(surveys)]
+    for slot in fresh:
+        taken = [other.subnet for other in slots if other.subnet is not None]
+        its_own = [*foreign_subnets({node: surveys[node] for node in slot.ends}), *_loose(cabling, slot.ends)]
+        # What other nodes say of themselves may take all subnets, but not from these.
+        slot.subnet = next(netplan.unused([*taken, *elsewhere]), None) or next(netplan.unused([*taken, *its_own]), None)
+    troubles = [_no_subnet(slot.segment) for slot in fresh if slot.subnet is None]
+    slots = [slot for slot in slots if slot.subnet is not None]
+    _count(slots, surveys, {name: place for place, name in enumerate(dict.fromkeys([*order, *cabling.nodes]), FIRST)})
+
+    addresses: dict[str, dict[str, Address]] = {}
+    for slot in slots:
+        for node, twin in slot.ends.items():
+            if node in slot.addresses:
+                addresses.setdefault(node, {})[twin.name] = slot.addresses[node]
+            else:
+                troubles.append(_no_number(node, slot))
+    texts: dict[str, str] = {}
+    unchanged: dict[str, tuple[str, ...]] = {}
+    for node, own in addresses.items():
+        odd = next((name for name in own if not netplan.is_plain(name)), None)
+        if odd is not None:
+            troubles.append(_odd_name(node, odd))
+            continue
+        texts[node] = netplan.text({**own, **_idle(surveys[node], own)})
+        files = _set_by(surveys[node], own, texts[node])
+        if files and _is_live(surveys[node], own):
+            unchanged[node] = files
+        troubles += _contradicting(node, surveys[node], own)
+    rails = tuple(
+        Rail(slot.subnet, slot.segment, {node: twin.name for node, twin in slot.ends.items()})
+        for slot in slots
+        if slot.subnet is not None
+    )
+    return Proposal(addresses, texts, rails, unchanged, tuple(troubles))
+
+
+# --------------------------------------------------------------------------------------------------- subnets
+
+
+def _slots(cabling: Cabling) -> Iterator[_Slot]:
+    """The rails of all segments, in order: of a switch with both ports of a node, those of the first port before."""
+    for segment in cabling.segments:
+        by_node = {node: segment.ports_of(node) for node in segment.nodes if node not in cabling.swapped}
+        for place in range(max(map(len, by_node.values()), default=0)):
+            halves = {node: _halves(ports[place]) for node, ports in by_node.items() if place < len(ports)}
+            for half in sorted({half for twins in halves.values() for half in twins}):
+                yield _Slot(segment, {node: twins[half] for node, twins in halves.items() if half in twins})
+
+
+def _halves(port: Port) -> dict[int, Interface]:
+    """The twins of a port by their place; of one whose other twin is absent the place is told by its PCI domain."""
+    if len(port.twins) != 1:
+        return dict(enumerate(port.twins))
+    (twin,) = port.twins
+    second = not twin.pci.startswith("0000:") if twin.pci else re.match(r"enP[1-9]", twin.name) is not None
+    return {int(second): twin}
+
+
+def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mapping[str, Survey]) -> None:
+    """Keep the subnet that most ends have, of those that no other interface of its nodes has, and its addresses."""
+    foreign = foreign_subnets({node: surveys[node] for node in slot.ends})
+    nodes = set(slot.segment.nodes)
+    avoided = [other.subnet for other in slots if other.subnet is not None and nodes & set(other.segment.nodes)]
+    avoided += _loose(cabling, slot.ends)
+    counts: Counter[IPv4Network] = Counter()
+    for twin in slot.ends.values():
+        counts.update(list(dict.fromkeys(network for network, _ in rail_addresses(twin, foreign))))
+    for subnet, _ in counts.most_common():  # of several that are equally frequent that of the first node
+        room = subnet.num_addresses - 2 >= len(slot.ends)
+        if subnet.prefixlen in _PREFIXES and room and not any(subnet.overlaps(other) for other in avoided):
+            slot.subnet, slot.kept = subnet, True
+            for node, twin in slot.ends.items():
+                own = next((each for each in twin.ipv4() if each.network == subnet), None)
+                if own is not None and own not in slot.addresses.values():
+                    slot.addresses[node] = own
+            return
+
+
+def _loose(cabling: Cabling, nodes: Container[str]) -> list[IPv4Network]:
+    """Subnets of the ports of ``nodes`` whose other end is unknown."""
+    twins = [twin for loose in cabling.loose if loose.port.node in nodes for twin in loose.port.twins]
+    return [address.network for twin in twins for address in twin.ipv4()]
+
+
+def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Network]:
+    """IPv4 addresses of machines that are none of the nodes."""
+    own = {
+        address.ip for survey in surveys.values() for each in read(survey.interfaces) or () for address in each.ipv4()
+    }
+    for survey in surveys.values():
+        for neighbour in survey.neighbours:
+            with contextlib.suppress(ValueError):
+                address = IPv4Address(neighbour.address or "")
+                if address not in own:
+                    yield IPv4Network(address)
+
+
+# --------------------------------------------------------------------------------------------------- numbers
+
+
+def _count(slots: Sequence[_Slot], surveys: Mapping[str, Survey], numbers: Mapping[str, int]) -> None:
+    """Give each twin without address a number: the node's own in a new subnet, else the lowest that is free.
+
+    That is one number for all twins of a node, where the subnets have room for it.
+    """
+    used = {address.ip for slot in slots for address in slot.addresses.values()}
+    heard = {network.network_address for network in _heard(surveys)}
+    for node in dict.fromkeys(node for slot in slots for node in slot.ends):
+        missing = [slot for slot in slots if node in slot.ends and node not in slot.addresses]
+        for slot in missing:
+            if not slot.kept and slot.fits(numbers[node], used):
+                slot.number(node, numbers[node])
+        kept = [slot for slot in missing if node not in slot.addresses]
+        taken = used | heard
+        common = [number for number in range(FIRST, 255) if all(slot.fits(number, taken) for slot in kept)]
+        for slot in kept:
+            lowest = [number for number in [*range(FIRST, 255), *range(1, FIRST)] if slot.fits(number, used)]
+            free = [number for number in lowest if slot.fits(number, taken)]
+            for number in [*common, *free, *lowest][:1]:
+                slot.number(node, number)
+        used |= {slot.addresses[node].ip for slot in missing if node in slot.addresses}
+
+
+# --------------------------------------------------------------------------------------------------- files
+
+
+def _is_live(survey: Survey, wanted: Mapping[str, Address]) -> bool:
+    """Whether the interfaces have the addresses and the MTU now."""
+    found = {each.name: each for each in read(survey.interfaces) or () if each.driver == DRIVER}
+    return all(
+        name in found and found[name].mtu == MTU and address in found[name].ipv4() for name, address in wanted.items()
+    )
+
+
+def _set_by(survey: Survey, wanted: Mapping[str, Address], text: str) -> tuple[str, ...]:
+    """The netplan files that set the addresses and the MTU; none where they do not, or cannot be read.
+
+    Of a file that only root may read the journal of ``setup`` tells that it wrote it. What it wrote may differ: it has
+    the addresses of a port, too, whose cable is out now.
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    state = survey.files.get(NETPLAN)
+    if state is not None and state.sha256 == digest:
+        return (NETPLAN,)
+    if state is not None and state.unread is not None:
+        written = [entry.after for entry in survey.journal if entry.root and entry.target == NETPLAN]
+        if written and _DIGEST.fullmatch(written[-1]):
+            return (NETPLAN,)
+    found: dict[str, str] = {}
+    sizes: set[str] = set()
+    for path, name, settings in _ethernets(survey):
+        if name in wanted and str(wanted[name]) in _addresses(settings):
+            found[name] = path
+        if name in wanted and settings.get("mtu") == MTU:
+            sizes.add(name)
+    return tuple(sorted(set(found.values()))) if set(wanted) == set(found) == sizes else ()
+
+
+def _idle(survey: Survey, wanted: Mapping[str, Address]) -> dict[str, Address]:
+    """What the file sets now of QSFP ports that are on no rail: their cable may be out, or its other end off."""
+    names = {each.name for each in read(survey.interfaces) or () if each.driver == DRIVER} - set(wanted)
+    found: dict[str, Address] = {}
+    for path, name, settings in _ethernets(survey):
+        for text in _addresses(settings)[:1] if path == NETPLAN and name in names and netplan.is_plain(name) else ():
+            with contextlib.suppress(ValueError):
+                address = Address(text)
+                others = [*wanted.values(), *found.values()]
+                if not any(address.network.overlaps(other.network) for other in others):
+                    found[name] = address
+    return found
+
+
+def _contradicting(node: str, survey: Survey, wanted: Mapping[str, Address]) -> Iterator[Trouble]:
+    """Other netplan files that give a twin another address: netplan adds the addresses of all files."""
+    for path, name, settings in _ethernets(survey):
+        others = [each for each in _addresses(settings) if name in wanted and each != str(wanted[name])]
+        if path != NETPLAN and others:
+            text = f"{path} of {node} gives {name} the address {others[0][:64]}, beside {wanted[name]}"
+            yield Trouble("other-file", node, text, f"remove {name} from {path} of {node}")
+
+
+def _ethernets(survey: Survey) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Path, interface and settings of what the readable netplan files set; they apply in the order of their names."""
+    for path, state in sorted(survey.files.items()):
+        if _FILE.fullmatch(path) and state.text:
+            document: Any = None
+            with contextlib.suppress(SpecError):
+                document = parse(state.text, path).data
+            for key in ("network", "ethernets"):
+                document = document.get(key) if isinstance(document, dict) else None
+            for name, settings in document.items() if isinstance(document, dict) else ():
+                if isinstance(settings, dict):
+                    yield path, name, settings
+
+
+def _addresses(settings: Mapping[str, Any]) -> list[str]:
+    """The addresses of an interface; one with options is a mapping of one key."""
+    found = settings.get("addresses")
+    listed = found if isinstance(found, list) else []
+    return [str(next(iter(each), "")) if isinstance(each, dict) else str(each) for each in listed]
+
+
+# --------------------------------------------------------------------------------------------------- troubles
+
+
+def _no_subnet(segment: Segment) -> Trouble:
+    text = f"no subnet of 192.168.177.0 to 192.168.254.0 is free for the cable between {' and '.join(segment.nodes)}"
+    return Trouble("no-subnet", segment.nodes[0], text, f"give its twins addresses in {NETPLAN} yourself")
+
+
+def _no_number(node: str, slot: _Slot) -> Trouble:
+    text = f"{slot.subnet} has no free address for {slot.ends[node].name} of {node}"
+    return Trouble("no-subnet", node, text, f"give this rail a wider subnet in {NETPLAN} of every node")
+
+
+def _odd_name(node: str, name: str) -> Trouble:
+    text = f"the interface {name!r} of {node} has a name that cannot be written to a netplan file"
+    return Trouble("odd-name", node, text, f"rename the interface of {node}, or set its address yourself")

@@ -1,0 +1,304 @@
+"""``setup``: look at every node, and run on each the script of what was accepted.
+
+::
+
+    look ── one round trip ──▶ surveys ──▶ cabling ──▶ addresses ──▶ changes
+    run  ── the script of each node, as its login and as root ──▶ outcomes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import socket
+from collections.abc import Callable, Collection, Mapping
+
+from sparkcluster.errors import SetupError, SparkclusterError, SudoRefused
+from sparkcluster.facts.survey import Sudo, Survey
+from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.root import stream_as_root
+from sparkcluster.report import Report
+from sparkcluster.setup.cabling import Cabling, cabling
+from sparkcluster.setup.changes import Change, Wanted, changes, requests
+from sparkcluster.setup.ports import Trouble
+from sparkcluster.setup.rails import Proposal, proposal
+from sparkcluster.setup.script import EXIT_BUSY, Confirm, Run, confirm_script, parse_line, script
+from sparkcluster.setup.steps import STEPS
+from sparkcluster.setup.survey import Collected, survey
+from sparkcluster.setup.undo import undo
+from sparkcluster.spec.inventory import Inventory
+
+SILENCE_S = 300.0
+"""A step says nothing while apt-get downloads, or Docker restarts."""
+RUN_S = 1800.0
+CONFIRM_S = 30.0
+TRIES = 3
+"""As many passwords as sudo takes (sudoers(5), passwd_tries)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """What every node is like, and what would be changed there."""
+
+    surveys: dict[str, Survey]
+    errors: dict[str, SparkclusterError]
+    cabling: Cabling
+    proposal: Proposal
+    changes: tuple[Change, ...]
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        """What is wrong with the cabling, and why a node gets no addresses."""
+        return (*self.cabling.troubles, *self.proposal.troubles)
+
+    def of(self, node: str, steps: Collection[str]) -> list[Change]:
+        """Changes of these steps on ``node`` that can be made."""
+        return [each for each in self.changes if each.node == node and each.step in steps and not each.blocked]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scripts:
+    """What a node runs: as its login, and as root; empty for nothing."""
+
+    login: str
+    root: str
+
+    def __bool__(self) -> bool:
+        return bool(self.login or self.root)
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome:
+    """What became of a node.
+
+    Attributes:
+        done: steps that were done.
+        failed: by step, why it was not.
+        left: what an undo left, and why.
+        by_hand: why root's script was not run, which somebody else may run by hand.
+        error: why a script did not run, or did not end.
+    """
+
+    done: list[str] = dataclasses.field(default_factory=list)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    left: list[str] = dataclasses.field(default_factory=list)
+    by_hand: str | None = None
+    error: SparkclusterError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it was done."""
+        return not (self.failed or self.left or self.by_hand or self.error)
+
+
+def look(
+    fleet: Fleet,
+    inventory: Inventory,
+    *,
+    only: Collection[str] = (),
+    options: Collection[str] = (),
+    keys: Callable[[str], str | None] = lambda _: None,
+    changing: Collection[str] = (),
+) -> Look:
+    """What would be changed, after one round trip to every node.
+
+    Args:
+        fleet: all nodes of the inventory.
+        inventory: the nodes, and the directory of their Hugging Face cache.
+        only: names of steps; empty for all that are no options.
+        options: names of options that are switched on.
+        keys: the public key that a node is to accept, None to leave its authorized_keys.
+        changing: names of the nodes that may be changed; empty for all.
+
+    Raises:
+        UsageError: a step is unknown.
+        SetupError: what a node answered, or a name in the inventory, cannot go into a script that root runs.
+    """
+    found = survey(fleet, inventory.hf_home, requests=requests(only or None, options))
+    joined = cabling(found.surveys)
+    addresses = proposal(joined, found.surveys, [node.label for node in inventory.nodes])
+    lines = _hosts(addresses)
+    differences: list[Change] = []
+    for name, surveyed in found.surveys.items():
+        if changing and name not in changing:
+            continue
+        wanted = Wanted(
+            user=surveyed.user,
+            key=keys(name),
+            netplan=None if addresses.satisfied(name) else addresses.texts[name],
+            addresses=addresses.addresses.get(name, {}),
+            hosts=lines.get(name, ()),
+            options=frozenset(options),
+        )
+        differences += changes(name, surveyed, wanted, only or None)
+    return Look(found.surveys, found.errors, joined, addresses, tuple(differences))
+
+
+def journals(fleet: Fleet, inventory: Inventory, nodes: Collection[str] = ()) -> Collected:
+    """What every node (or ``nodes``) says of itself and of what ``setup`` changed there."""
+    return survey(fleet, inventory.hf_home, nodes or None, requests())
+
+
+def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
+    """By node, lines of /etc/hosts for every node on its rails: ``192.168.177.12 spark-b-rail1``."""
+    found: dict[str, list[str]] = {}
+    for number, rail in enumerate(addresses.rails, 1):
+        ends = {
+            node: addresses.addresses[node][twin]
+            for node, twin in rail.twins.items()
+            if twin in addresses.addresses.get(node, {})
+        }
+        for node in ends:
+            found.setdefault(node, []).extend(f"{each.ip} {name}-rail{number}" for name, each in ends.items())
+    return {node: tuple(lines) for node, lines in found.items()}
+
+
+def operator() -> str:
+    """Who orders changes, for the journals: ``user@machine``."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def scripts(look: Look, node: str, steps: Collection[str], *, confirm: Confirm = "controller") -> Scripts:
+    """The scripts of ``node`` for these steps, that of the login and that of root; a script may be empty.
+
+    ``confirm``: whether root's waits for the controller where it changes the network, or is run by hand.
+    """
+    accepted = look.of(node, steps)
+    return Scripts(*(script(_how(look.surveys[node], node, root, confirm), accepted) for root in (False, True)))
+
+
+def undo_scripts(survey: Survey, node: str, only: Collection[str], *, confirm: Confirm = "controller") -> Scripts:
+    """The scripts that undo what the journals of ``node`` have, of these steps or, without, of all."""
+    runs = (_how(survey, node, root, confirm) for root in (False, True))
+    return Scripts(*(undo(each, survey.journal, only or None) for each in runs))
+
+
+def refuse_to_undo(surveys: Mapping[str, Survey], steps: Mapping[str, Collection[str]]) -> None:
+    """Raise SetupError where ranks run that need one of the steps that would be undone, by node."""
+    needed = {"docker-group", *(step.name for step in STEPS if step.disruptive)}
+    for node, found in surveys.items():
+        if found.ranks and needed & set(steps.get(node, ())):
+            raise SetupError(
+                f"ranks run on {node}, and need what would be undone: {', '.join(found.ranks)}",
+                node=node,
+                step="undo",
+                hint="sparkcluster down INVENTORY",
+            )
+
+
+def _how(survey: Survey, node: str, root: bool, confirm: Confirm) -> Run:
+    return Run(node, operator(), survey.user, root=root, machine=survey.machine, confirm=confirm)
+
+
+def run(
+    fleet: Fleet,
+    surveys: Mapping[str, Survey],
+    texts: Mapping[str, Scripts],
+    report: Report,
+    *,
+    password: Callable[[Host, bool], str | None],
+    root_first: bool = False,
+) -> dict[str, Outcome]:
+    """Run the scripts of all nodes at once.
+
+    Args:
+        fleet: the nodes.
+        surveys: by node.
+        texts: the scripts by node.
+        report: receives what they say.
+        password: asks for the password that sudo on a node wants, None for none; again, if true, after it was refused.
+        root_first: whether root's script comes before that of the login, which removes its key.
+    """
+
+    def one(host: Host) -> Outcome:
+        outcome, text, sudo = Outcome(), texts[host.name], surveys[host.name].sudo
+        try:
+            for root in (True, False) if root_first else (False, True):
+                if root and text.root:
+                    _as_root(host, text.root, outcome, sudo=sudo, report=report, password=password)
+                elif not root and text.login:
+                    # Without sudo: as the login.
+                    with stream_as_root(host, text.login.encode(), sudo="root", task="setup") as stream:
+                        _follow(stream, outcome, report)
+        except SparkclusterError as error:
+            outcome.error = error
+        return outcome
+
+    outcomes = fleet.each(one, [name for name, text in texts.items() if text], limit_s=RUN_S)
+    return {
+        name: Outcome(error=found) if isinstance(found, SparkclusterError) else found
+        for name, found in outcomes.items()
+    }
+
+
+def _as_root(
+    host: Host,
+    text: str,
+    outcome: Outcome,
+    *,
+    sudo: Sudo,
+    report: Report,
+    password: Callable[[Host, bool], str | None],
+) -> None:
+    """Run a script as root; where the login may not become root, note that it has to be run by hand."""
+    if sudo == "absent":
+        outcome.by_hand = f"there is no sudo on {host.name}"
+        return
+    typed, refused = None, 0
+    while True:
+        if sudo == "password":
+            typed = password(host, refused > 0)
+            if typed is None:
+                outcome.by_hand = f"sudo on {host.name} wants a password, and none was given"
+                return
+        try:
+            stream = stream_as_root(host, text.encode(), sudo=sudo, password=typed, task="setup")
+            break
+        except SudoRefused as error:
+            refused += 1
+            if error.reason == "wrong password" and refused < TRIES:
+                continue
+            outcome.by_hand = error.message
+            return
+
+    def confirm(token: str) -> None:
+        line = confirm_script(token).encode()
+        with host.anew() as fresh, stream_as_root(fresh, line, sudo=sudo, password=typed, task="confirm") as answer:
+            for _ in answer.lines(CONFIRM_S):
+                pass
+
+    with stream:
+        _follow(stream, outcome, report, confirm)
+
+
+def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[str], None] | None = None) -> None:
+    """Read what a script says until it ends."""
+    name, under_way = stream.name, ""
+    for line in stream.lines(SILENCE_S, within_s=RUN_S):
+        event = parse_line(line.decode(errors="replace"))
+        if event.step is None:
+            continue
+        under_way = event.step
+        if event.kind == "done":
+            outcome.done.append(event.step)
+        elif event.kind == "failed":
+            outcome.failed[event.step] = event.text
+        elif event.kind == "left":
+            outcome.left.append(event.text)
+        elif event.kind == "confirm" and confirm is not None:
+            report.progress(name, f"{event.step}: connecting anew")
+            try:
+                confirm(event.text)
+            except SparkclusterError as error:
+                # The node takes its network back by itself, and says so.
+                report.note(f"{name}: {event.step}: not confirmed: {error.message}")
+            continue
+        report.progress(name, f"{event.step}: {event.text or event.kind}")
+    ended = stream.finish()
+    if ended.exit_code == EXIT_BUSY:
+        raise SetupError(
+            f"another setup runs on {name}", node=name, step="setup", hint="run this again when it has ended"
+        )
+    if not ended.ok and not outcome.failed:
+        raise SetupError(f"the script ended on {name}: {ended.reason}", node=name, step=under_way or "setup")

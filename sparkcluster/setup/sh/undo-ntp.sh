@@ -1,0 +1,3 @@
+undo_ntp() {
+  [ "$(ntp)" != yes ] || run timedatectl set-ntp false
+}

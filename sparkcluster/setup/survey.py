@@ -1,0 +1,65 @@
+"""Surveys of many machines at once, in one round trip; in a second one where the end of a cable is still unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sparkcluster.errors import SparkclusterError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.parse import readings
+from sparkcluster.facts.survey import Survey
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.program import call
+from sparkcluster.setup import rails
+from sparkcluster.setup.cabling import cabling
+from sparkcluster.setup.ports import DRIVER
+
+SURVEY_S = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collected:
+    """Surveys by node, and the errors of nodes that did not answer."""
+
+    surveys: dict[str, Survey]
+    errors: dict[str, SparkclusterError]
+
+
+def survey(
+    fleet: Fleet, hf_home: str, names: Iterable[str] | None = None, requests: Mapping[str, Sequence[str]] | None = None
+) -> Collected:
+    """Survey every node (or ``names``) in parallel. The netplan files are read in any case.
+
+    Args:
+        fleet: the nodes.
+        hf_home: directory of the Hugging Face cache on them, as the inventory has it.
+        names: the nodes to survey.
+        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted; ``held``, not empty, asks for packages
+            that are held.
+    """
+    request: dict[str, Any] = {"hf_home": hf_home, **(requests or {})}
+    request["files"] = [*request.get("files", ()), rails.FILES]
+    outcomes = fleet.each(lambda host: _one(host, request), names)
+    surveys, errors = values(outcomes), failures(outcomes)
+    again = {each.port.node for each in cabling(surveys).loose}
+    asked = addresses(surveys)
+    if again and asked:
+        request = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}
+        for name, found in values(fleet.each(lambda host: _one(host, request), again)).items():
+            surveys[name] = surveys[name].model_copy(update={"neighbours": found.neighbours})
+    return Collected(surveys, errors)
+
+
+def addresses(surveys: Mapping[str, Survey]) -> list[str]:
+    """IPv4 addresses of QSFP ports: one that has such an address may have no IPv6 address, and then says nothing."""
+    interfaces = [each for found in surveys.values() for each in read(found.interfaces) or ()]
+    found = (address for each in interfaces if each.driver == DRIVER for address in each.ipv4())
+    return list(dict.fromkeys(str(address.ip) for address in found))
+
+
+def _one(host: Host, request: dict[str, Any]) -> Survey:
+    document = call(host, "survey", request, answer=dict[str, Any], timeout_s=SURVEY_S)
+    return readings(Survey, host.name, "survey", document)

@@ -1,0 +1,121 @@
+"""Which machines ``discover`` tries: those of an inventory, those named, this one, and those that announce SSH."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkcluster.errors import UsageError
+from sparkcluster.hosts.connect import Address, is_here
+from sparkcluster.hosts.resolve import SshSettings, resolve
+from sparkcluster.setup.discover import Target
+from sparkcluster.spec.inventory import Inventory
+
+if TYPE_CHECKING:
+    from sparkcluster.setup.mdns import Candidate
+
+RELEASE = Path("/etc/dgx-release")
+
+_GIVEN = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>[0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})")
+_USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
+
+
+def login_name(text: str) -> str:
+    """``text`` if an inventory can have it as a login name.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if _USER.fullmatch(text) is None:
+        raise UsageError(f"not a login name: {text[:60]!r}", hint="it is the name that you type as ssh NAME@SPARK")
+    return text
+
+
+def of_inventory(inventory: Inventory) -> list[Target]:
+    """Its nodes, reached as it says."""
+    return [
+        Target(
+            node.label,
+            Address(node.host, node.connection, SshSettings(**inventory.node_ssh(node).model_dump())),
+            "inventory",
+        )
+        for node in inventory.nodes
+    ]
+
+
+def given(texts: Iterable[str], ssh: SshSettings) -> list[Target]:
+    """The machines of ``--host``, each as name, address or user@host.
+
+    Raises:
+        UsageError: one is neither.
+    """
+    found: dict[str, Target] = {}
+    for text in texts:
+        match = _GIVEN.fullmatch(text)
+        host = match["host"].rstrip(".") if match else ""
+        if match is None or (":" in host and not _is_ipv6(host)):
+            hint = "--host 192.168.1.11, --host spark-1a2b.local, or --host nvidia@192.168.1.11; ports: ~/.ssh/config"
+            raise UsageError(f"not a host: {text[:60]!r}", hint=hint)
+        settings = dataclasses.replace(ssh, user=login_name(match["user"])) if match["user"] else ssh
+        found.setdefault(host.lower(), Target(host, Address(host, ssh=settings), "given"))
+    return list(found.values())
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def this_machine() -> list[Target]:
+    """This machine, if it is a Spark."""
+    if not RELEASE.exists():
+        return []
+    return [Target(socket.gethostname(), Address("localhost", "local"), "this machine")]
+
+
+def announced(candidates: Iterable[Candidate], ssh: SshSettings) -> list[Target]:
+    """Machines that were found by mDNS, at their first address."""
+    return [
+        Target(each.name.removesuffix(".local"), Address(each.addresses[0], ssh=ssh), "mDNS") for each in candidates
+    ]
+
+
+def joined(*parts: Sequence[Target]) -> list[Target]:
+    """All ``parts`` with labels that differ; a host that is in one before is left out."""
+    found: dict[str, Target] = {}
+    for target in (each for part in parts for each in part):
+        if any(target.address.host.lower() == each.address.host.lower() for each in found.values()):
+            continue
+        label = target.label if target.label not in found else f"{target.label} ({target.address.host})"
+        found.setdefault(label, dataclasses.replace(target, label=label))
+    return list(found.values())
+
+
+def without_login(targets: Iterable[Target]) -> list[str]:
+    """Labels of ``targets`` for which no login name is known: ssh_config leaves it at that of this user.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
+    found = []
+    for target in targets:
+        if target.address.ssh.user is None and target.address.connection != "local":
+            resolved = resolve(target.address.host, target.address.ssh)
+            if resolved.user == getpass.getuser() and not is_here(resolved):
+                found.append(target.label)
+    return found
+
+
+def with_login(target: Target, user: str) -> Target:
+    """``target`` with a login name."""
+    ssh = dataclasses.replace(target.address.ssh, user=user)
+    return dataclasses.replace(target, address=dataclasses.replace(target.address, ssh=ssh))

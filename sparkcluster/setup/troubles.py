@@ -1,0 +1,122 @@
+"""What is wrong with how Sparks are cabled, in words, with what to do. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+
+from sparkcluster.setup.ports import Fabric, Loose, Port, Segment, Trouble
+from sparkcluster.topology.candidates import is_up
+
+
+def same_machine(name: str, first: str) -> Trouble:
+    """The machine ``name`` is ``first``, too."""
+    text = f"{name} is the same machine as {first}, under another name or address"
+    return Trouble("same-machine", name, text, f"remove one of {first} and {name}")
+
+
+def unread(node: str) -> Trouble:
+    """The interfaces of ``node`` are unknown."""
+    text = f"the interfaces of {node} could not be read"
+    return Trouble("unread", node, text, f"check that `ls /sys/class/net` works on {node}")
+
+
+def same_mac(mac: str, nodes: Sequence[str]) -> Trouble:
+    """Ports of several ``nodes`` have the hardware address ``mac``, so that it says nothing of the cables."""
+    text = f"{' and '.join(nodes)} have a QSFP port with the same hardware address {mac}"
+    hint = f"ip link   on {' and '.join(nodes)}: find out where the address was set, and remove that"
+    return Trouble("same-mac", nodes[-1], text, hint)
+
+
+def no_cable(node: str, ports: Sequence[Port]) -> Trouble:
+    """No port of ``node`` has a link."""
+    if ports:
+        return Trouble(
+            "no-cable", node, f"no QSFP port of {node} has a link", f"connect the cable at {node} and at its other end"
+        )
+    return Trouble(
+        "no-cable",
+        node,
+        f"{node} has no QSFP cable: its ConnectX-7 is absent from PCI until one is in",
+        f"connect the cable at {node}, then `sudo reboot` there, or take the cable out and in again",
+    )
+
+
+def unknown_end(loose: Loose) -> Trouble:
+    """What is at the other end of a cable is none of the nodes."""
+    port = loose.port
+    if not loose.seen:
+        return Trouble(
+            "unknown-end",
+            port.node,
+            f"{port} has a link, but none of the other machines answers there",
+            f"follow the cable at {port} and switch on the machine at its other end",
+        )
+    names = [f"{each.name} ({each.mac})" if each.name else each.mac for each in loose.seen]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return Trouble(
+        "unknown-end",
+        port.node,
+        f"{port} is cabled to none of the other machines, but to {', '.join(names[:3])}{more}",
+        f"add the machine at the other end, or follow the cable at {port}",
+    )
+
+
+def unconnected(fabric: Fabric, ports: Mapping[str, Sequence[Port]]) -> Iterator[Trouble]:
+    """Pairs of nodes without a segment of their own: a group of them cannot be started."""
+    pairs = {pair for segment in fabric.segments for pair in itertools.permutations(segment.nodes, 2)}
+    missing = [pair for pair in itertools.combinations(fabric.nodes, 2) if pair not in pairs]
+    if not missing:
+        return
+    one, other = missing[0]
+    text = f"no cable connects {one} with {other}, though both are connected with others"
+    free = [next((port for port in ports[name] if not port.cabled), None) for name in (one, other)]
+    if len(fabric.nodes) == 3 and free[0] and free[1]:
+        hint = f"connect {free[0]} with {free[1]}: three Sparks make a ring"
+    else:
+        hint = "connect them all to one switch: cables alone connect at most three Sparks each to each"
+    yield Trouble("not-connected", one, text, hint)
+
+
+def swapped(fabric: Fabric, ports: Mapping[str, Sequence[Port]]) -> Iterator[Trouble]:
+    """Nodes whose ports are on two segments in another order than those of most others.
+
+    NCCL pairs the HCAs of two nodes in their order on the PCI bus (NVIDIA/nccl src/graph/topo.cc), as check NET-026
+    says of what was set up.
+    """
+    named: set[str] = set()
+    for one, other in itertools.combinations(fabric.segments, 2):
+        both = [node for node in fabric.nodes if node in one.nodes and node in other.nodes]
+        orders = {node: _index(one, node, ports) < _index(other, node, ports) for node in both}
+        counts = Counter(orders.values())
+        if len(counts) < 2:
+            continue
+        right = counts.most_common(1)[0][0]  # of two that are equally frequent that of the first node
+        for node in both:
+            if orders[node] != right and node not in named:
+                named.add(node)
+                reference = next(each for each in both if orders[each] == right)
+                mine, there = one.ports_of(reference)[0], one.ports_of(node)[0]
+                text = f"{mine} is cabled to {there}: NCCL uses the ports of all nodes in the same order"
+                first, second = sorted((there.name, other.ports_of(node)[0].name))
+                yield Trouble("swapped-cables", node, text, f"swap the two cables at {node}, {first} with {second}")
+
+
+def _index(segment: Segment, node: str, ports: Mapping[str, Sequence[Port]]) -> int:
+    return ports[node].index(segment.ports_of(node)[0])
+
+
+def twins_down(cabled: Sequence[Port]) -> Iterator[Trouble]:
+    """Twins that are down or absent, of ports with a link: half of the bandwidth is lost."""
+    most = max((len(port.twins) for port in cabled), default=0)
+    for port in cabled:
+        for twin in port.twins:
+            if not is_up(twin):
+                text = f"{twin.name} of {port.node} is {twin.operstate}, while the other twin of {port.name} has a link"
+                yield Trouble("twin-down", port.node, text, f"sudo ip link set {quote(twin.name)} up   on {port.node}")
+        if len(port.twins) < most:
+            text = f"{port} has one of its {most} twins, {port.twins[0].name}"
+            hint = f"sudo reboot   on {port.node}, with the cable connected"
+            yield Trouble("twin-absent", port.node, text, hint)

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Made by sparkcluster VERSION for node spark-a, where it can be run by hand: sh FILE   (as nvidia)
+# What it changes; what was there before is kept in ~/.local/state/sparkcluster/setup:
+#   ssh-key: nvidia accepts your key
+# It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.
+set -u
+RUN_AS=nvidia
+MACHINE=0000000000000000000000000000000000000000000000000000000000000000
+OPERATOR=me@laptop
+TOP=$HOME dir=$HOME/.local/state/sparkcluster/setup
+
+(common.sh)
+
+(file.sh)
+
+(key.sh)
+
+# sparkcluster logs in by key
+step_ssh_key() {
+  step=ssh-key
+  say 'your public key in ~/.ssh/authorized_keys'
+  act add_key /home/nvidia/.ssh/authorized_keys 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop' &&
+    say done
+}
+
+main() {
+  begin
+  attempt step_ssh_key
+  end
+}
+
+main </dev/null

@@ -1,0 +1,362 @@
+"""From the box to an inventory: discover, setup, preflight, up and back, on bare Sparks of every cabling."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+
+import pytest
+import yaml
+
+from sparkcluster.lab.network import ip
+from tests.unit.on_terminal import OnTerminal
+
+CABLINGS = {
+    "one cable": "topology: direct",
+    "two cables": "topology: direct\ndefaults: {ports: both}",
+    "ring": "topology: ring\nsparks: [{}, {}, {}]",
+    "switch": "topology: switch\nsparks: [{}, {}, {}, {}]",
+    "alone": "sparks: [{ports: none}]",
+}
+DONE = {"docker-group", "sysctl", "limits", "hf-cache", "perftest"}
+"""Steps that every bare Spark needs; its clock is synchronized, and Docker has NVIDIA's runtime."""
+
+
+class Desk:
+    """Bare Sparks, and a laptop in their management network alone, on which the operator has their keys."""
+
+    def __init__(self, lab, cli):
+        self.lab, self.command_line = lab, cli
+        self.inventory = cli.home / "mine.yaml"
+        self.known_hosts = cli.home / "known_hosts"
+        hosts = [spark.host for spark in lab.sparks]
+        scanned = subprocess.run(["ssh-keyscan", "-t", "ed25519", *hosts], capture_output=True, text=True, check=True)
+        self.known_hosts.write_text(scanned.stdout)
+        self.laptop = f"{lab.state.host_device}-laptop"
+        self.address = lab.state.gateway.rpartition(".")[0] + ".3"
+        ip(None, [f"netns add {self.laptop}"])
+        wire = f"link add laptop type veth peer name eth0 netns {self.laptop}"
+        ip(lab.state.switch, [wire, "link set laptop master mgmt up"])
+        ip(self.laptop, ["link set lo up", f"addr add {self.address}/24 brd + dev eth0", "link set eth0 up"])
+
+    def start(self, *argv, **options):
+        """Start a command on the laptop."""
+        prefix = ("nsenter", f"--net=/run/netns/{self.laptop}")
+        return self.command_line.start(*argv, prefix=prefix, **options)
+
+    def cli(self, *argv, timeout=120, **options):
+        """Run a command on the laptop to its end."""
+        return self.start(*argv, **options).wait(timeout)
+
+    def discover(self, *flags):
+        """``discover`` with the operator's key, into ``inventory``."""
+        login = ["--user", "spark", "-i", self.lab.identity, "--known-hosts", self.known_hosts]
+        return self.cli("discover", *login, "-o", self.inventory, "--yes", *flags)
+
+    def setup(self, *flags):
+        """``setup`` without questions."""
+        return self.cli("setup", self.inventory, "--yes", *flags)
+
+    def snapshots(self):
+        """What every Spark is like."""
+        return {spark.name: spark.snapshot() for spark in self.lab.sparks}
+
+
+@pytest.fixture
+def desk(make_lab, make_cli):
+    """``desk(spec, engine="none")``: bare Sparks of a spec, up for one test."""
+    made = []
+
+    def make(spec, engine="none"):
+        lab = make_lab(f"bare: true\n{spec}\n", engine=engine)
+        made.append(lab)
+        return Desk(lab, make_cli())
+
+    yield make
+    for lab in made:
+        lab.down()
+
+
+def differences(before, after, ignored=()):
+    """What two snapshots differ in, without paths that have one of ``ignored`` in them."""
+    found = {}
+    for name, old in before.items():
+        for part, entries in old.items():
+            new = after[name][part]
+            for key in entries.keys() | new.keys():
+                if entries.get(key) != new.get(key) and not any(each in key for each in ignored):
+                    found[name, part, key] = (entries.get(key), new.get(key))
+    return found
+
+
+def told(document):
+    """Steps that were done, by node."""
+    return {name: set(node["done"]) for name, node in document["nodes"].items()}
+
+
+@pytest.mark.parametrize(
+    "cabling",
+    [
+        "one cable",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("two cables", "ring", "switch")),
+        "alone",
+    ],
+)
+def test_from_the_box_to_tokens_and_back(desk, cabling):
+    desk = desk(CABLINGS[cabling], engine="stub")
+    before = desk.snapshots()
+    names = {spark.name for spark in desk.lab.sparks}
+
+    found = desk.discover("--json").ok().json
+    assert {each["name"] for each in found["sparks"]} == names
+    assert yaml.safe_load(desk.inventory.read_text()) == yaml.safe_load(found["inventory"])
+    desk.cli("lint", desk.inventory).ok()
+
+    plan = desk.cli("setup", desk.inventory, "--dry-run", "--json").ok().json
+    assert not plan["changed"]
+    assert differences(before, desk.snapshots()) == {}
+
+    expected = DONE if cabling == "alone" else DONE | {"netplan", "hosts"}
+    assert told(desk.setup("--json").ok().json) == dict.fromkeys(names, expected)
+    again = desk.setup("--json").ok().json
+    assert not again["changed"]
+    assert [change for node in again["nodes"].values() for change in node["changes"]] == []
+
+    playbook = ("--playbook", desk.lab.playbook)
+    ready = desk.cli("preflight", desk.inventory, *playbook, "--json").ok().json
+    assert [each["summary"] for each in ready["findings"] if each["severity"] != "info"] == []
+    env = {"SPARK_API_KEY": "of-the-test"}
+    desk.cli("up", desk.inventory, *playbook, env=env).ok()
+    assert desk.cli("ask", desk.inventory, "Hello", "--json", env=env).ok().json["content"]
+    refused = desk.setup("--undo", "--json")
+    assert refused.code == 1
+    assert "ranks run on" in refused.error["message"]
+    assert refused.error["hint"] == f"sparkcluster down {desk.inventory}"
+    desk.cli("down", desk.inventory, env=env).ok()
+
+    desk.setup("--undo").ok()
+    shown = desk.cli("setup", desk.inventory, "--show", "--json").ok().json
+    assert shown["nodes"] == {name: {"journal": []} for name in names}
+    # `up` leaves its own directory, which `down` keeps.
+    assert differences(before, desk.snapshots(), ["/home/spark/.local"]) == {}
+
+
+def test_a_second_setup_is_one_round_trip(desk):
+    desk = desk(CABLINGS["one cable"])
+    desk.discover().ok()
+    desk.setup().ok()
+    with desk.lab.capture() as packets:
+        done = desk.cli("setup", desk.inventory)
+    assert done.ok().out == "nothing to change: 2 nodes set up\n"
+    opened = {(each.source, each.destination) for each in packets if each.port == 22}
+    assert len(opened) == 2
+
+
+def test_nothing_is_contacted_that_is_not_given_or_attached(desk):
+    desk = desk(CABLINGS["one cable"])
+    with desk.lab.capture() as packets:
+        desk.discover().ok()
+        desk.setup().ok()
+    management = desk.lab.sparks[0].host.rpartition(".")[0]
+    rails = ("192.168.177.", "192.168.178.")
+    foreign = {
+        each.destination
+        for each in packets
+        if not each.destination.startswith((f"{management}.", *rails, "224.0.0.", "ff02::", "fe80::", "169.254."))
+    }
+    assert foreign == set()
+    contacted = {each.destination for each in packets if each.interface == "laptop" and each.port == 22}
+    assert contacted == {spark.host for spark in desk.lab.sparks}
+
+
+@pytest.mark.parametrize("cut", [1, 4, 7, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 5, 6, 8))])
+def test_a_setup_that_is_killed_goes_on_and_can_be_undone(desk, cut):
+    desk = desk(CABLINGS["one cable"])
+    before = desk.snapshots()
+    desk.discover().ok()
+    running = desk.start("setup", desk.inventory, "--yes")
+    steps = ["docker-group", "sysctl", "limits", "hf-cache", "hosts", "perftest", "netplan", "connecting anew"]
+    running.wait_for(steps[cut - 1])
+    running.kill()
+    for _ in range(30):
+        done = desk.setup()
+        if done.code == 0:
+            break
+        assert "another setup runs" in done.out + done.err, done
+    done.ok()
+    assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
+    desk.setup("--undo").ok()
+    assert differences(before, desk.snapshots()) == {}
+
+
+def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
+    desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{sudo: refused}}")
+    before = desk.snapshots()
+    desk.discover().ok()
+    refused = desk.setup()
+    assert refused.code == 1
+    for spark in desk.lab.sparks:
+        script = desk.inventory.parent / f"setup-{spark.name}.sh"
+        assert f"sudo sh setup-{spark.name}.sh" in refused.out
+        spark.run(["sh", "-s"], text_in=script.read_text())
+    assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
+    assert desk.setup("--undo").code == 1
+    for spark in desk.lab.sparks:
+        spark.run(["sh", "-s"], text_in=(desk.inventory.parent / f"setup-{spark.name}.sh").read_text())
+    assert differences(before, desk.snapshots()) == {}
+
+
+def test_a_file_that_was_changed_since_is_left_and_named(desk):
+    desk = desk(CABLINGS["alone"])
+    desk.discover().ok()
+    desk.setup().ok()
+    spark = desk.lab.sparks[0]
+    path = "/etc/sysctl.d/90-sparkcluster.conf"
+    spark.run(["sh", "-c", f"echo vm.swappiness = 10 >> {path}"])
+    done = desk.setup("--undo")
+    assert done.code == 1
+    assert f"left {path}: changed since setup wrote it" in " ".join(done.out.split())
+    assert "vm.swappiness = 10" in spark.run(["cat", path]).stdout
+    assert "docker-group" not in desk.cli("setup", desk.inventory, "--show").ok().out
+
+
+def test_an_address_that_cuts_a_spark_off_is_taken_back_by_the_spark(desk):
+    """The new file takes the management address away; nobody can confirm that."""
+    desk = desk(CABLINGS["one cable"])
+    desk.discover().ok()
+    spark = desk.lab.sparks[0]
+    before = spark.snapshot()
+    # Whoever applies netplan on this Spark loses the management network, as by a wrong file of somebody else.
+    other = "/etc/netplan/60-wrong.yaml"
+    spark.run(["sh", "-c", f"umask 077; cat > {other}"], text_in=WRONG)
+    begun = desk.start("setup", desk.inventory, "--yes", "--only", "netplan")
+    done = begun.wait(150)
+    assert done.code == 1
+    assert spark.name in done.out + done.err
+    spark.run(["rm", other])
+    spark.run(["netplan", "apply"])
+    assert differences({"": before}, {"": spark.snapshot()}, ["/var/lib/sparkcluster"]) == {}
+    desk.setup().ok()
+
+
+WRONG = """
+network:
+  version: 2
+  ethernets:
+    enP7s7: {addresses: [198.51.100.9/24], dhcp4: false}
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("topology: crossed\ndefaults: {ports: both}", "swap the two cables at"),
+        ("topology: switch\nsparks: [{}, {}, {ports: none}]", "spark-0003 has no QSFP cable"),
+    ],
+)
+def test_wrong_cables_are_named(desk, spec, says):
+    desk = desk(spec)
+    desk.discover()
+    done = desk.setup()
+    assert done.code == 1
+    assert says in " ".join((done.out + done.err).split())
+
+
+def test_a_spark_that_reboots_in_the_middle_is_named_and_setup_goes_on(desk):
+    desk = desk(CABLINGS["one cable"])
+    desk.discover().ok()
+    running = desk.start("setup", desk.inventory, "--yes")
+    running.wait_for("perftest")
+    desk.lab.sparks[1].reboot()
+    done = running.wait(120)
+    assert done.code == 1
+    assert desk.lab.sparks[1].name in done.out + done.err
+    desk.setup().ok()
+    assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
+
+
+def test_another_release_of_dgx_os_is_set_up_all_the_same(desk):
+    desk = desk("topology: direct\nsparks: [{}, {ota: 7.6.0}]")
+    found = desk.discover().ok()
+    assert "7.6.0" in found.out
+    desk.setup().ok()
+
+
+def test_a_spark_that_joins_later_gets_addresses_and_the_others_stay(desk):
+    desk = desk("topology: switch\nsparks: [{}, {}, {}]")
+    first, second, third = desk.lab.sparks
+    desk.discover("--host", first.host, "--host", second.host)
+    text = desk.inventory.read_text()
+    with contextlib.suppress(AssertionError):
+        desk.setup().ok()
+    links = {spark.name: spark.snapshot()["links"] for spark in (first, second)}
+    login = ["-i", desk.lab.identity, "--known-hosts", desk.known_hosts]
+    desk.cli("discover", "--host", third.host, *login, "--into", desk.inventory, "--yes").ok()
+    assert desk.inventory.read_text().replace("\n", "").startswith(text.partition("nodes:")[0].replace("\n", ""))
+    done = desk.setup("--json").ok().json
+    assert told(done)[third.name] >= {"netplan", "hosts"}
+    assert told(done)[first.name] == {"hosts"}
+    assert {spark.name: spark.snapshot()["links"] for spark in (first, second)} == links
+    desk.cli("preflight", desk.inventory, "--playbook", desk.lab.playbook, "--ignore", "IMG-013").ok()
+
+
+ON_THE_LAPTOP = """
+import ctypes, os, sys
+assert ctypes.CDLL(None).setns(os.open(sys.argv[1], os.O_RDONLY), 0x40000000) == 0
+sys.argv = ["sparkcluster", *sys.argv[2:]]
+from sparkcluster.cli import main
+main.console()
+"""
+
+
+def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
+    """Nothing is known of the Sparks, which take passwords alone, for logins and for sudo."""
+    desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
+    before = desk.snapshots()
+    desk.known_hosts.write_text("")
+    first, second = desk.lab.sparks
+    login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
+
+    def on_terminal(*words):
+        return OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words)
+
+    with on_terminal("discover", *login, "-o", str(desk.inventory)) as terminal:
+        for _ in desk.lab.sparks:
+            terminal.until("SHA256:")
+            terminal.until("trust and store it? [y/N]")
+            terminal.type("y\n")
+        terminal.until("password of spark@")
+        terminal.type(f"{desk.lab.password}\n")
+        terminal.until("(Enter: the same as before): ")
+        terminal.type("wrong\n")
+        terminal.until("(the last one was refused): ")
+        terminal.type(f"{desk.lab.password}\n")
+        assert terminal.end() == 0, terminal.shown
+        assert "wrote" in terminal.shown
+        assert desk.lab.password not in terminal.shown
+    keys = {line.split()[0] for line in desk.known_hosts.read_text().splitlines()}
+    assert keys == {first.host, second.host}
+
+    with on_terminal("setup", str(desk.inventory), "--yes") as terminal:
+        terminal.until("password of spark@")
+        terminal.type(f"{desk.lab.password}\n")
+        terminal.until("(Enter: the same as before): ")
+        terminal.type("\n")
+        for _ in desk.lab.sparks:
+            terminal.until("sudo password of spark on ")
+            terminal.until("(Enter: the login password): ")
+            terminal.type("\n")
+        assert terminal.end() == 0, terminal.shown
+        assert desk.lab.password not in terminal.shown
+    for spark in desk.lab.sparks:
+        found = spark.run(["sh", "-c", f"grep -rlF {desk.lab.password} /etc /var /home /run /tmp || true"]).stdout
+        assert found == ""
+    # The key is there now, and nobody is asked.
+    assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
+
+    with on_terminal("setup", str(desk.inventory), "--undo", "--yes") as terminal:
+        for _ in desk.lab.sparks:
+            terminal.until("sudo password of spark on ")
+            terminal.type(f"{desk.lab.password}\n")
+        assert terminal.end() == 0, terminal.shown
+    assert differences(before, desk.snapshots()) == {}

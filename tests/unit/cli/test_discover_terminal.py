@@ -1,0 +1,111 @@
+"""What ``discover`` asks on a terminal, and that Ctrl-C ends it at every question."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.on_terminal import OnTerminal
+
+PROGRAM = """
+import ipaddress, sys
+from pathlib import Path
+from sparkcluster.cli.main import guarded
+from sparkcluster.setup import discover, mdns, networks, targets
+from sparkcluster.setup.mdns import Browsed, Candidate
+from tests.unit.discovery import Network, machine
+network = Network()
+discover.connect, discover.behind = network.connect, network.behind
+networks.attached = lambda: (networks.Attached("eth0", ipaddress.ip_interface("192.168.1.5/24")),)
+targets.RELEASE = Path("/no/dgx-release")
+network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24"))
+network.put("192.168.1.9", answer=machine(9, "192.168.1.9/24"))
+names = {"spark-0001": "192.168.1.11", "nas": "192.168.1.9", "pi": "192.168.1.8"}
+found = tuple(Candidate(name + ".local", (address,), "eth0") for name, address in names.items())
+mdns.browse = lambda attached: Browsed(found)
+sys.exit(guarded(["discover", *sys.argv[1:]]))
+"""
+
+WHICH, LOGIN, EXISTS, CHANGE = (
+    "which of them are Sparks?",
+    "login name on the Sparks",
+    "exists; overwrite it?",
+    "change mine.yaml?",
+)
+MINE = "cluster: home\nnodes:\n  - {name: first, host: 192.168.1.11, ssh: {user: nvidia}}\nplaybook: gpt-oss-120b\n"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "mine.yaml"
+
+
+def test_it_asks_which_others_are_sparks_and_for_the_login_once(file):
+    with OnTerminal(PROGRAM, "-o", "mine.yaml") as terminal:
+        terminal.until("1  nas.local  192.168.1.9")
+        terminal.until(WHICH)
+        terminal.type("1\r")
+        terminal.until(LOGIN)
+        terminal.type("bob\r")
+        assert terminal.end() == 0
+    assert terminal.shown.count(LOGIN) == 1
+    assert "192.168.1.9" in file.read_text()
+    assert "192.168.1.8" not in file.read_text()
+    assert "user: bob" in file.read_text()
+
+
+def test_enter_picks_none_and_keeps_ones_own_login(file):
+    with OnTerminal(PROGRAM, "-o", "mine.yaml") as terminal:
+        for question in (WHICH, LOGIN):
+            terminal.until(question)
+            terminal.type("\r")
+        assert terminal.end() == 0
+    assert "192.168.1.9" not in file.read_text()
+
+
+def test_a_bad_login_is_refused(file):
+    with OnTerminal(PROGRAM, "--host", "192.168.1.11") as terminal:
+        terminal.until(LOGIN)
+        terminal.type("Bob Smith\r")
+        assert terminal.end() == 2
+    assert "not a login name" in terminal.shown
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2), ("", 2)])
+def test_it_asks_before_it_overwrites(file, answer, code):
+    file.write_text("precious")
+    with OnTerminal(PROGRAM, "--host", "192.168.1.11", "--user", "bob", "-o", "mine.yaml") as terminal:
+        terminal.until(EXISTS)
+        terminal.type(f"{answer}\r")
+        assert terminal.end() == code
+    assert (file.read_text() == "precious") == (code == 2)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2)])
+def test_it_shows_the_difference_and_asks_before_it_changes_an_inventory(file, answer, code):
+    file.write_text(MINE)
+    with OnTerminal(PROGRAM, "--host", "192.168.1.9", "--user", "bob", "--into", "mine.yaml") as terminal:
+        terminal.until("+  - host: 192.168.1.9")
+        terminal.until(CHANGE)
+        assert file.read_text() == MINE
+        terminal.type(f"{answer}\r")
+        assert terminal.end() == code
+    assert (file.read_text() == MINE) == (code == 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "questions"),
+    [(["-o", "mine.yaml"], [EXISTS]), (["--yes", "-o", "mine.yaml"], [LOGIN]), ([], [WHICH]), ([], [WHICH, LOGIN]),
+     (["--into", "mine.yaml", "--user", "bob"], [WHICH]), (["--into", "mine.yaml", "--host", "192.168.1.9", "--user", "bob"], [CHANGE])],
+)  # fmt: skip
+def test_ctrl_c_ends_it_at_every_question(file, words, questions):
+    file.write_text(MINE)
+    with OnTerminal(PROGRAM, *words) as terminal:
+        for question in questions[:-1]:
+            terminal.until(question)
+            terminal.type("\r")
+        terminal.until(questions[-1])
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    assert file.read_text() == MINE
+    assert "Traceback" not in terminal.shown

@@ -1,0 +1,333 @@
+"""Connecting with an operator who is asked: real sshds, PAM, and one that asks for more than a password."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+
+import paramiko
+import pytest
+
+from sparkcluster.errors import AuthFailed, HostKeyChanged, HostKeyUnknown
+from sparkcluster.hosts.connect import Address, connect
+from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.hosts.ssh import SshHost
+from tests.unit.on_terminal import COMMAND, OnTerminal
+
+from .conftest import PASSWORD, keygen
+
+
+class Operator:
+    """Trusts host keys or not, and gives ``passwords`` one after the other; records what was asked."""
+
+    def __init__(self, *passwords, trusts=True):
+        self.passwords = list(passwords)
+        self.trusts = trusts
+        self.asked = []
+
+    def host_key(self, name, target, kind, fingerprint):
+        self.asked.append((name, target.key_name, kind, fingerprint))
+        return self.trusts
+
+    def password(self, name, target, *, again):
+        self.asked.append((name, target.user, again))
+        return self.passwords.pop(0) if self.passwords else None
+
+
+def fingerprint(server):
+    return paramiko.PKey.from_path(server.host_key).fingerprint
+
+
+def asking(server, operator, **changes):
+    return SshHost("spark-1", server.target(**changes), prompts=operator)
+
+
+def test_a_host_key_that_is_accepted_is_stored_and_not_asked_about_again(start_sshd):
+    server, operator = start_sshd(), Operator()
+    for _ in range(2):
+        with asking(server, operator) as host:
+            assert host.run(["true"]).ok
+    assert operator.asked == [("spark-1", f"[127.0.0.1]:{server.port}", "ssh-ed25519", fingerprint(server))]
+    assert server.known_hosts.stat().st_mode & 0o777 == 0o600
+    with server.host() as host:
+        assert host.run(["true"]).ok
+
+
+def test_a_host_key_that_is_not_accepted_is_an_error_and_asked_about_once(start_sshd):
+    server, operator = start_sshd(), Operator(trusts=False)
+    with asking(server, operator) as host:
+        for _ in range(2):
+            with pytest.raises(HostKeyUnknown, match="is unknown") as caught:
+                host.run(["true"])
+            assert "to compare and store it" in caught.value.hint
+    assert len(operator.asked) == 1
+    assert not server.known_hosts.exists()
+
+
+@pytest.mark.parametrize("marker", ["", "@revoked "])
+def test_a_host_key_that_changed_or_is_revoked_is_not_asked_about(start_sshd, marker):
+    server, other, operator = start_sshd("one"), start_sshd("two"), Operator()
+    key = (server if marker else other).host_key.with_suffix(".pub").read_text().split()[:2]
+    server.known_hosts.write_text(f"{marker}[127.0.0.1]:{server.port} {' '.join(key)}\n")
+    with asking(server, operator) as host, pytest.raises(HostKeyChanged):
+        host.run(["true"])
+    assert operator.asked == []
+
+
+def test_a_host_key_that_changes_during_the_question_is_refused(start_sshd):
+    """The key is checked again on the connection that is used."""
+    server, other = start_sshd("one"), start_sshd("two")
+
+    class Slow(Operator):
+        def host_key(self, *question):
+            server.config.write_text(server.config.read_text().replace(str(server.host_key), str(other.host_key)))
+            server.stop()
+            server.start()
+            return super().host_key(*question)
+
+    with asking(server, Slow()) as host, pytest.raises(HostKeyChanged):
+        host.run(["true"])
+
+
+def test_a_jump_host_is_asked_about_once_by_all_behind_it(start_sshd):
+    jump, node, operator = start_sshd("jump"), start_sshd("node"), Operator()
+    known = jump.folder / "known_hosts"
+    settings = SshSettings(
+        port=node.port, identity=str(node.identity), known_hosts=str(known), jump=f"127.0.0.1:{jump.port}"
+    )
+    nodes = {name: Address("127.0.0.1", "ssh", settings) for name in ("spark-1", "spark-2")}
+    with connect(nodes, operator) as fleet:
+        assert all(result.ok for result in fleet.each(lambda host: host.run(["true"])).values())
+    asked = [key for _, key, *_ in operator.asked]
+    assert asked.count(f"[127.0.0.1]:{jump.port}") == 1
+    assert asked[1:] in ([f"[127.0.0.1]:{node.port}"], [f"[127.0.0.1]:{node.port}"] * 2)
+
+
+def test_questions_of_several_nodes_come_one_after_another(start_sshd):
+    servers = [start_sshd(f"sshd-{number}") for number in range(4)]
+    now, most = [], []
+
+    class Slow(Operator):
+        def host_key(self, *question):
+            now.append(question)
+            time.sleep(0.05)
+            most.append(len(now))
+            now.pop()
+            return super().host_key(*question)
+
+    nodes = {
+        f"spark-{number}": Address(
+            "127.0.0.1",
+            "ssh",
+            SshSettings(port=server.port, identity=str(server.identity), known_hosts=str(server.known_hosts)),
+        )
+        for number, server in enumerate(servers)
+    }
+    operator = Slow()
+    with connect(nodes, operator) as fleet:
+        assert all(result.ok for result in fleet.each(lambda host: host.run(["true"])).values())
+    assert sorted(name for name, *_ in operator.asked) == list(nodes)
+    assert most == [1] * 4
+
+
+def test_ctrl_c_at_a_question_reaches_who_waits(start_sshd):
+    class Interrupted(Operator):
+        def host_key(self, *_):
+            raise KeyboardInterrupt
+
+    server = start_sshd()
+    settings = SshSettings(port=server.port, known_hosts=str(server.known_hosts))
+    fleet = connect({"spark-1": Address("127.0.0.1", "ssh", settings)}, Interrupted())
+    with fleet, pytest.raises(KeyboardInterrupt):
+        fleet.each(lambda host: host.run(["true"]))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """A key that nobody accepts."""
+    return keygen(tmp_path_factory.mktemp("stranger") / "id")
+
+
+@pytest.fixture(scope="module", params=["password", "keyboard-interactive", "after one key"])
+def sshd(request, accounts):
+    options = {
+        "password": ("PasswordAuthentication yes", "KbdInteractiveAuthentication no"),
+        "keyboard-interactive": ("PasswordAuthentication no", "KbdInteractiveAuthentication yes"),
+        "after one key": ("PasswordAuthentication yes", "MaxAuthTries 1"),
+    }
+    started = accounts.start(request.param.replace(" ", "-"), *options[request.param])
+    yield started
+    started.stop()
+
+
+def test_a_password_logs_in_and_again_after_the_connection_breaks(sshd, stranger, caplog):
+    caplog.set_level("DEBUG")
+    operator = Operator(PASSWORD)
+    with asking(sshd, operator, user="spark", identity=stranger) as host:
+        assert host.run(["id", "-un"]).stdout == b"spark\n"
+        host.renew(before=math.inf)
+        assert host.run(["id", "-un"]).stdout == b"spark\n"
+        assert PASSWORD not in repr(host) + repr(vars(host))
+    assert operator.asked == [("spark-1", "spark", False)]
+    assert "Authentication" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def test_a_password_serves_one_host_alone(sshd, stranger):
+    operator = Operator(PASSWORD)
+    with asking(sshd, operator, user="spark", identity=stranger) as host:
+        assert host.run(["true"]).ok
+        other = SshHost("spark-2", host.target, prompts=operator)
+        with other, pytest.raises(AuthFailed):
+            other.run(["true"])
+    assert operator.asked == [("spark-1", "spark", False), ("spark-2", "spark", False)]
+
+
+def test_a_password_is_asked_for_three_times(sshd, stranger):
+    operator = Operator("wrong", "", PASSWORD)
+    with asking(sshd, operator, user="spark", identity=stranger) as host:
+        assert host.run(["true"]).ok
+    asked = [("spark-1", "spark", again) for again in (False, True, True)]
+    assert operator.asked == asked
+    operator = Operator("wrong", "wrong again", "guess", PASSWORD)
+    with asking(sshd, operator, user="spark", identity=stranger) as host, pytest.raises(AuthFailed) as caught:
+        host.run(["true"])
+    assert operator.asked == asked
+    assert caught.value.message == "spark-1: login as spark on 127.0.0.1 failed: the password was refused"
+    assert caught.value.hint.startswith(f"ssh-copy-id -i {stranger} -p {sshd.port} spark@")
+    assert "guess" not in str(caught.value.as_json())
+
+
+def test_without_an_answer_the_error_is_that_of_the_keys(sshd, stranger):
+    operator = Operator()
+    errors = []
+    for host in (asking(sshd, operator, user="spark", identity=stranger), sshd.host(user="spark", identity=stranger)):
+        with host, pytest.raises(AuthFailed) as caught:
+            host.run(["true"])
+        errors.append(caught.value.as_json())
+    assert errors[0] == errors[1]
+    assert operator.asked == [("spark-1", "spark", False)]
+
+
+def test_no_password_is_asked_for_where_a_key_is_accepted(sshd):
+    operator = Operator(PASSWORD)
+    with asking(sshd, operator, user="spark") as host:
+        assert host.run(["true"]).ok
+    assert operator.asked == []
+
+
+def test_no_connection_is_open_during_a_question(sshd, stranger):
+    """So no answer counts against connect_timeout_s, or against sshd's LoginGraceTime."""
+
+    class Slow(Operator):
+        def password(self, *question, **more):
+            until = time.monotonic() + 10
+            while sshd.children():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            return super().password(*question, **more)
+
+    operator = Slow("wrong", PASSWORD)
+    with asking(sshd, operator, user="spark", identity=stranger) as host:
+        assert host.run(["true"]).ok
+    assert len(operator.asked) == 2
+
+
+def test_no_password_is_asked_for_where_sshd_takes_none(start_sshd, stranger):
+    server, operator = start_sshd("sshd", "KbdInteractiveAuthentication no"), Operator(PASSWORD)
+    server.trust()
+    with asking(server, operator, identity=stranger) as host, pytest.raises(AuthFailed, match="no key was accepted"):
+        host.run(["true"])
+    assert operator.asked == []
+
+
+WHOLE = """
+import sys
+from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.prompts import Terminal
+from sparkcluster.hosts.connect import Address, connect
+from sparkcluster.hosts.resolve import SshSettings
+port, identity, known_hosts = sys.argv[1:]
+settings = SshSettings("spark", int(port), identity, known_hosts=known_hosts)
+nodes = {name: Address("127.0.0.1", "ssh", settings) for name in ("spark-1", "spark-2")}
+def run():
+    with (
+        reporter(as_json=False, json_lines=False) as report,
+        Terminal(report) as prompts,
+        connect(nodes, prompts) as fleet,
+    ):
+        report.step("look")
+        found = fleet.each(lambda host: host.run(["id", "-un"]).stdout.decode().strip())
+    print("->", *found.values())
+as_command(run)
+"""
+
+
+def test_two_nodes_are_logged_in_to_on_a_terminal_or_ctrl_c_ends_it(sshd, stranger):
+    argv = str(sshd.port), str(stranger), str(sshd.known_hosts)
+    question = f"password of spark@127.0.0.1 port {sshd.port}"
+    with OnTerminal(COMMAND + WHOLE, *argv) as terminal:
+        terminal.until(f"{question}: ")
+        terminal.type(f"{PASSWORD}\n")
+        terminal.until(f"{question} (Enter: the same as before): ")
+        assert not terminal.echo
+        terminal.type("\n")
+        terminal.until("-> spark spark")
+        assert terminal.end() == 0
+        assert terminal.echo
+        assert PASSWORD not in terminal.shown
+    with OnTerminal(COMMAND + WHOLE, *argv) as terminal:
+        terminal.until(f"{question}: ")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+        assert terminal.echo
+        assert terminal.shown.count(question) == 1
+
+
+class CodeAsWell(paramiko.ServerInterface):
+    """An sshd whose PAM asks for a code after the password."""
+
+    def __init__(self):
+        self.answers = []
+
+    def get_allowed_auths(self, username):
+        return "publickey,keyboard-interactive"
+
+    def check_auth_publickey(self, username, key):
+        return paramiko.AUTH_FAILED
+
+    def check_auth_interactive(self, username, submethods):
+        return paramiko.server.InteractiveQuery("", "", ("Password: ", False))
+
+    def check_auth_interactive_response(self, responses):
+        self.answers += responses
+        if len(self.answers) == 1:
+            return paramiko.server.InteractiveQuery("", "", ("Verification code: ", False))
+        return paramiko.AUTH_FAILED
+
+
+def test_a_password_is_not_sent_as_the_answer_to_another_question(tmp_path, stranger):
+    key, server = paramiko.ECDSAKey.generate(), CodeAsWell()
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as open_:
+
+        def serve():
+            for _ in range(2):
+                transport = paramiko.Transport(listener.accept()[0])
+                open_.callback(transport.close)
+                transport.add_server_key(key)
+                transport.start_server(server=server)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+        target = SshTarget("127.0.0.1", "spark", port, identity=stranger, identities_only=True, known_hosts=(known,))
+        operator = Operator(PASSWORD)
+        with SshHost("spark-1", target, prompts=operator) as host, pytest.raises(AuthFailed, match="was refused"):
+            host.run(["true"])
+        thread.join(10)
+    assert server.answers == [PASSWORD, ""]

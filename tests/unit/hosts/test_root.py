@@ -1,0 +1,219 @@
+"""Running as root: by a real sshd, PAM and sudo, and users that exist for these tests alone."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import CommandTimeout, HostLost, SudoRefused
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.root import as_root, start_as_root, stream_as_root
+
+from .conftest import PASSWORD
+from .test_local import gone
+
+
+@pytest.fixture(scope="module")
+def sshd(accounts):
+    started = accounts.start("sudo")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def login(sshd):
+    """``login(user)``: a host on which ``user`` logs in with a key."""
+    with contextlib.ExitStack() as stack:
+        yield lambda user: stack.enter_context(sshd.host(user=user))
+
+
+def ran(host, script, sudo="password", password=PASSWORD):
+    """Lines, exit code and standard error of ``script``."""
+    with stream_as_root(host, script.encode(), sudo=sudo, password=password, task="setup") as stream:
+        lines = [line.decode() for line in stream.lines(20)]
+        result = stream.finish()
+    return lines, result.exit_code, result.stderr.decode()
+
+
+def refused(host, sudo="password", password=PASSWORD):
+    """The error of sudo, where a script that would leave a mark did not run."""
+    mark = f"/home/mark-{time.monotonic_ns()}"
+    begin = time.monotonic()
+    with pytest.raises(SudoRefused) as caught:
+        stream_as_root(host, f"echo ran >{mark}\n".encode() * 3, sudo=sudo, password=password, task="setup")
+    assert time.monotonic() - begin < 10
+    assert not host.run(["test", "-e", mark]).ok
+    error = caught.value
+    assert error.node == "spark-1"
+    assert PASSWORD not in str(error.as_json())
+    assert "\n" not in error.message
+    return error
+
+
+def test_what_becomes_root_is_a_command_line_that_has_no_password():
+    assert as_root(["id", "-u"], "root") == ["id", "-u"]
+    assert as_root(["id", "-u"], "free") == ["sudo", "-n", "--", "id", "-u"]
+    assert as_root(["id"], "password") == ["sudo", "-k", "-S", "-p", "sparkcluster: password\n", "--", "id"]
+
+
+@pytest.mark.parametrize(
+    ("user", "sudo"), [("root", "root"), ("free", "free"), ("spark", "password"), ("lectured", "password")]
+)
+def test_a_script_runs_as_root_and_its_output_error_and_exit_code_return(login, user, sudo):
+    script = 'id -u\nread -r line; echo "[$line]"\ncat\necho "a  b"\necho why >&2\nexit 7\necho not this\n'
+    assert ran(login(user), script, sudo) == (["0", "[]", "a  b"], 7, "why\n")
+
+
+def test_a_user_who_needs_no_password_may_give_one(login):
+    """Otherwise root's shell would run the password as a command, and print it."""
+    assert ran(login("free"), "id -u") == (["0"], 0, "")
+
+
+def test_no_password_is_remembered(login):
+    host = login("spark")
+    assert ran(host, "id -u")[0] == ["0"]
+    assert refused(host, password="wrong").reason == "wrong password"
+    assert refused(host, "free").reason == "no password"
+
+
+def test_a_program_gets_its_input_to_the_byte_and_then_its_end(login):
+    text = b"first\n" + b"x" * 300_000 + b"\n\n"
+    with start_as_root(login("spark"), ["sha256sum"], sudo="password", password=PASSWORD, stdin=text) as stream:
+        assert list(stream.lines(20)) == [f"{hashlib.sha256(text).hexdigest()}  -".encode()]
+
+
+def test_lines_arrive_when_they_are_printed(login):
+    with stream_as_root(
+        login("spark"), b"echo begun; sleep 600", sudo="password", password=PASSWORD, task="setup"
+    ) as stream:
+        assert next(stream.lines(20)) == b"begun"
+        with pytest.raises(CommandTimeout, match=r"setup on spark-1 printed nothing for 0\.1 s"):
+            next(stream.lines(0.1))
+
+
+@pytest.mark.parametrize(
+    ("user", "sudo", "password", "reason"),
+    [
+        ("spark", "password", "wrong", "wrong password"),
+        ("spark", "password", "", "wrong password"),
+        ("insulted", "password", "wrong", "wrong password"),
+        ("lectured", "password", "wrong", "wrong password"),
+        ("plain", "password", "wrong", "wrong password"),
+        ("plain", "password", PASSWORD, "not in sudoers"),
+        ("docker", "password", PASSWORD, "not in sudoers"),
+        ("tty", "password", PASSWORD, "no terminal"),
+        ("spark", "free", None, "no password"),
+        ("plain", "free", None, "no password"),
+        ("spark", "password", None, "no password"),
+    ],
+)
+def test_sudo_refuses_before_anything_is_run(login, user, sudo, password, reason):
+    error = refused(login(user), sudo, password)
+    assert error.reason == reason
+    assert error.hint
+
+
+def test_errors_say_who_and_what_to_do(login):
+    error = refused(login("plain"))
+    assert error.message == "spark-1: plain may not run this by sudo"
+    assert error.hint == "as an administrator of the node: sudo usermod -aG sudo plain"
+    assert error.as_json()["error"]["reason"] == "not in sudoers"
+    assert refused(login("tty")).hint == "on the node: sudo visudo, and add: Defaults:tty !requiretty"
+
+
+def test_a_machine_without_sudo(tmp_path, monkeypatch):
+    (tmp_path / "sh").symlink_to(shutil.which("sh"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SudoRefused, match="spark-1: sudo is not installed") as caught:
+        stream_as_root(LocalHost("spark-1"), b"true", sudo="free", task="setup")
+    assert caught.value.reason == "no sudo"
+
+
+def test_a_sudo_that_fails_otherwise_is_quoted(tmp_path, monkeypatch):
+    (tmp_path / "sudo").write_text("#!/bin/sh\necho 'sudo: PAM account management error' >&2\nexit 1\n")
+    (tmp_path / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SudoRefused, match="spark-1: sudo failed: PAM account management error"):
+        stream_as_root(LocalHost("spark-1"), b"true", sudo="free", task="setup")
+
+
+def test_a_sudo_that_asks_for_more_than_a_password_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "sudo").write_text("#!/bin/sh\nprintf 'Verification code: ' >&2\nexec sleep 600\n")
+    (tmp_path / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("sparkcluster.hosts.root._ANSWER_S", 0.3)
+    with pytest.raises(SudoRefused, match="asks for more than a password"):
+        stream_as_root(LocalHost("spark-1"), b"true", sudo="password", password="x", task="setup")
+
+
+@pytest.mark.parametrize("script", ["sleep 600 & echo $!; wait", "trap '' TERM; sleep 600 & echo $!; wait"])
+def test_closing_ends_what_runs_as_root(login, script):
+    """The user may send it no signal."""
+    host = login("spark")
+    with stream_as_root(host, script.encode(), sudo="password", password=PASSWORD, task="setup") as stream:
+        pid = int(next(stream.lines(20)))
+        assert not host.run(["kill", str(pid)]).ok
+        assert Path(f"/proc/{pid}").exists()
+    assert gone(pid)
+
+
+def test_closing_ends_it_on_this_machine_too():
+    with stream_as_root(LocalHost("spark-1"), b"sleep 600 & echo $!; wait", sudo="root", task="setup") as stream:
+        pid = int(next(stream.lines(20)))
+    assert gone(pid)
+
+
+def test_a_connection_that_breaks_ends_nothing(sshd):
+    """Half a change of the network, or of packages, is worse than one that nobody hears of."""
+    with sshd.host(user="spark") as host:
+        script = b"echo begun; sleep 2; echo whole >/home/whole"
+        stream = stream_as_root(host, script, sudo="password", password=PASSWORD, task="setup")
+        assert next(stream.lines(20)) == b"begun"
+        host.transport().sock.shutdown(2)
+        with pytest.raises(HostLost):
+            list(stream.lines(20))
+    whole = Path(f"/proc/{sshd.process.pid}/root/home/whole")
+    until = time.monotonic() + 10
+    while not whole.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def command_lines():
+    """Command lines and environments of all processes, but not of this one."""
+    for place in Path("/proc").glob("[0-9]*"):
+        if int(place.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                yield (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+
+
+def test_the_password_and_the_script_are_in_no_command_line_and_no_log(sshd, caplog):
+    caplog.set_level("DEBUG")
+    seen, over = set(), threading.Event()
+
+    def watch():
+        while not over.is_set():
+            seen.update(command_lines())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with sshd.host(user="spark") as host:
+            said = ran(host, "# a secret in the script\necho done; sleep 0.3; env; exit 1")
+            refusals = [repr(refused(host, password=f"{PASSWORD}!")), repr(refused(host, "free", PASSWORD))]
+    finally:
+        over.set()
+        watching.join()
+    log = Path(f"/proc/{sshd.process.pid}/root/home/sudo.log").read_text()
+    assert "COMMAND=" in log
+    assert any(b"sudo\0-k\0-S" in line for line in seen)
+    for text in (*(each.decode(errors="replace") for each in seen), log, caplog.text, str(said), *refusals):
+        assert PASSWORD not in text
+        assert "a secret in the script" not in text

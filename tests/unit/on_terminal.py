@@ -1,0 +1,89 @@
+"""A Python program on a terminal of its own, and somebody who types there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Runs a function ``run`` as the command ``status`` would run, with what that does about Ctrl-C.
+COMMAND = """
+import sys, types
+from sparkcluster.cli import main
+def as_command(run):
+    module = types.ModuleType("sparkcluster.cli.status")
+    module.add_arguments = lambda parser: None
+    module.run = lambda args: run() or 0
+    sys.modules[module.__name__] = module
+    sys.exit(main.guarded(["status"]))
+"""
+
+
+class OnTerminal:
+    """Runs ``program`` on a terminal; ``shown`` is all that appeared there."""
+
+    def __init__(self, program: str, *argv: str) -> None:
+        self.shown = ""
+        self._seen = 0
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:  # pragma: no cover - the child becomes the program
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+            os.execve(sys.executable, [sys.executable, "-c", program, *argv], environment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+
+    def _read(self, limit_s: float) -> bool:
+        if not select.select([self.terminal], [], [], max(0.0, limit_s))[0]:
+            return False
+        with contextlib.suppress(OSError):  # the program has ended
+            chunk = os.read(self.terminal, 65536).decode(errors="replace")
+            self.shown += chunk
+            return bool(chunk)
+        return False
+
+    def until(self, text: str) -> None:
+        """Wait until ``text`` appears, after what was waited for before."""
+        end = time.monotonic() + 30
+        while text not in self.shown[self._seen :]:
+            assert self._read(end - time.monotonic()), self.shown
+        self._seen = self.shown.index(text, self._seen) + len(text)
+
+    def during(self, seconds: float) -> str:
+        """What appears within ``seconds``."""
+        before, end = len(self.shown), time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._read(left)
+        return self.shown[before:]
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.terminal, text.encode())
+
+    @property
+    def echo(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        end = time.monotonic() + 30
+        while self._read(end - time.monotonic()):
+            pass
+        assert time.monotonic() < end, self.shown
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

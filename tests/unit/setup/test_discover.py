@@ -1,0 +1,185 @@
+"""Which machines are tried, and which of them end up as Sparks, at which address."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+
+import pytest
+
+from sparkcluster.errors import AuthFailed
+from sparkcluster.hosts.connect import Address
+from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.setup.discover import Discovered, Skipped, Target, discover
+from sparkcluster.setup.networks import Attached
+from tests.unit.discovery import NO_SPARK, mac, machine, replace_ssh
+
+LAN = [Attached("eth0", ipaddress.ip_interface("192.168.1.5/24"))]
+FE80 = "fe80::4ebb:47ff:fe2d:261"
+
+
+@pytest.fixture
+def network(monkeypatch):
+    return replace_ssh(monkeypatch)
+
+
+def at(host: str, how: str = "given", **ssh) -> Target:
+    return Target(host.removesuffix(".local"), Address(host, ssh=SshSettings(**ssh)), how)
+
+
+def hosts(found: Discovered) -> list[tuple[str, str, str]]:
+    return [(each.label, each.host, each.how) for each in found.sparks]
+
+
+def test_sparks_are_found_and_others_are_skipped(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24"))
+    network.put("192.168.1.12", answer=machine(2, "192.168.1.12/24", dgx=NO_SPARK))
+    network.put("192.168.1.13", answer=AuthFailed("no key was accepted", node="192.168.1.13"))
+    found = discover([at(f"192.168.1.{last}", "mDNS") for last in (11, 12, 13)], LAN)
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "mDNS")]
+    assert found.skipped == [Skipped("192.168.1.12", "192.168.1.12", "no Spark: it has no /etc/dgx-release")]
+    assert list(found.failed) == ["192.168.1.13"]
+
+
+def test_a_machine_that_is_named_is_included_though_it_is_no_spark(network):
+    network.put("box", answer=machine(1, "192.168.1.11/24", dgx=NO_SPARK))
+    found = discover([at("box")], LAN)
+    assert hosts(found) == [("box", "box", "given")]
+    assert [trouble.name for trouble in found.troubles] == ["no-dgx-release"]
+
+
+def test_a_machine_of_the_inventory_is_included_without_a_word(network):
+    network.put("box", answer=machine(1, "192.168.1.11/24", dgx=NO_SPARK))
+    found = discover([at("box", "inventory")], LAN)
+    assert hosts(found) == [("box", "box", "inventory")]
+    assert found.troubles == []
+
+
+def test_one_machine_at_several_addresses_counts_once(network):
+    network.put("192.168.1.11", "192.168.1.77", answer=machine(1, "192.168.1.11/24"))
+    found = discover([at("192.168.1.11"), at("192.168.1.77")], LAN)
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given")]
+    assert found.skipped == [Skipped("192.168.1.77", "192.168.1.77", "the same machine as 192.168.1.11")]
+
+
+def test_machines_of_one_image_have_one_machine_id_and_are_two(network):
+    network.put("a", answer=machine(1, "192.168.1.11/24", machine="0" * 64))
+    network.put("b", answer=machine(2, "192.168.1.12/24", machine="0" * 64))
+    assert len(discover([at("a"), at("b")], LAN).sparks) == 2
+
+
+def test_this_machine_is_written_with_its_address(network):
+    network.put("localhost", answer=machine(1, "192.168.1.5/24"))
+    found = discover([Target("this machine", Address("localhost", "local"), "this machine")], LAN)
+    assert hosts(found) == [("this machine", "192.168.1.5", "this machine")]
+
+
+HEARD = (("enp1s0f1np1", mac(2, 1), FE80), ("enP2p1s0f1np1", mac(2, 3), "fe80::2"))
+
+
+def test_the_other_end_of_a_cable_is_reached_through_the_spark_and_written_with_its_own_address(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "10.1.1.1/24", "192.168.1.12/24"))
+    found = discover([at("192.168.1.11", user="bob", identity="/k")], LAN)
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given"), ("spark-0002", "192.168.1.12", "cable")]
+    assert network.jumps == {f"{FE80}%enp1s0f1np1": "192.168.1.11"}
+    assert network.tried == ["192.168.1.11", f"{FE80}%enp1s0f1np1", "192.168.1.12"]
+    over_cable, direct = network.addresses[1:]
+    assert over_cable.ssh.known_hosts.endswith("/known_hosts")
+    assert direct.ssh == SshSettings(user="bob", identity="/k")
+    assert found.troubles == []
+
+
+def test_the_host_key_of_that_address_is_accepted_if_the_machine_reported_it(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "192.168.1.12/24"))
+    discover([at("192.168.1.11")], LAN)
+    prompts = network.prompts[-1]
+    blob = base64.b64decode("A" * 40 + "0002")
+    fingerprint = "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+    target = SshTarget("192.168.1.12", "nvidia")
+    assert prompts.host_key("spark-0002", target, "ssh-ed25519", fingerprint)
+    assert not prompts.host_key("spark-0002", target, "ssh-ed25519", "SHA256:other")
+    assert prompts.password("spark-0002", target, again=False) is None
+
+
+def test_one_without_an_address_in_the_network_is_named(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", answer=machine(2))
+    found = discover([at("192.168.1.11")], LAN)
+    assert len(found.sparks) == 1
+    (trouble,) = found.troubles
+    assert trouble.text == (
+        f"the machine at the other end of p1 of 192.168.1.11 ({mac(2, 1)}, spark-0002) has no address on your network"
+    )
+    assert "RJ45" in trouble.hint
+
+
+def test_an_address_elsewhere_is_used_only_if_the_operator_confirms(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", "10.9.9.9", answer=machine(2, "10.9.9.9/24"))
+    questions = []
+
+    def confirm(answer: bool):
+        return lambda question: questions.append(question) or answer
+
+    assert len(discover([at("192.168.1.11")], LAN, confirm=confirm(False)).sparks) == 1
+    assert "10.9.9.9" not in network.tried
+    assert hosts(discover([at("192.168.1.11")], LAN, confirm=confirm(True)))[1][1] == "10.9.9.9"
+    assert "10.9.9.9, which is in no network of this machine" in questions[0]
+
+
+def test_another_machine_at_that_address_is_not_taken_for_it(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", answer=machine(2, "192.168.1.12/24"))
+    network.put("192.168.1.12", answer=machine(7, "192.168.1.12/24"))
+    found = discover([at("192.168.1.11")], LAN)
+    assert len(found.sparks) == 1
+    assert "another machine answers" in found.troubles[0].text
+
+
+def test_one_that_takes_no_login_is_tried_once_over_both_twins(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    found = discover([at("192.168.1.11")], LAN)
+    assert network.tried == ["192.168.1.11", f"{FE80}%enp1s0f1np1"]
+    (trouble,) = found.troubles
+    assert trouble.text == (
+        f"the machine at the other end of p1 of 192.168.1.11 ({mac(2, 1)}): "
+        f"{FE80}%enp1s0f1np1 port 22: connection refused"
+    )
+
+
+def test_neighbours_of_neighbours_are_left_alone(network):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    beyond = machine(2, "192.168.1.12/24", heard=(("enp1s0f0np0", mac(3, 0), "fe80::3"),))
+    network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=beyond)
+    assert len(discover([at("192.168.1.11")], LAN).sparks) == 2
+    assert not any("fe80::3" in tried for tried in network.tried)
+
+
+def test_surveyed_machines_and_interfaces_that_are_no_qsfp_ports_are_not_followed(network):
+    heard = (
+        ("enP7s7", mac(9, 0), "192.168.1.99"),
+        ("enp1s0f1np1", mac(9, 1), None),
+        ("enp1s0f1np1", mac(2, 1), "fe80::2"),
+    )
+    network.put("a", answer=machine(1, "192.168.1.11/24", heard=heard))
+    network.put("b", answer=machine(2, "192.168.1.12/24"))
+    discover([at("a"), at("b")], LAN)
+    assert network.tried == ["a", "b"]
+
+
+def test_a_spark_that_announced_itself_over_a_cable_is_looked_for_in_the_network(network):
+    answer = machine(2, "192.168.1.12/24")
+    answer["interfaces"][3]["addresses"] = ["169.254.3.3/16"]
+    network.put("169.254.3.3", "192.168.1.12", answer=answer)
+    assert hosts(discover([at("169.254.3.3", "mDNS")], LAN)) == [("169.254.3.3", "192.168.1.12", "mDNS")]
+
+
+def test_hostile_names_and_addresses_do_no_harm(network):
+    heard = (("enp1s0f1np1", mac(2, 1), "no address"), ("enp1s0f1np1", mac(3, 1), "fe80::3"))
+    network.put("a", answer=machine(1, "192.168.1.11/24", heard=heard))
+    network.put("fe80::3%enp1s0f1np1", answer=machine(3, hostname="\x1b[31m" + "x" * 1000))
+    found = discover([at("a")], LAN)
+    assert all(trouble.text.isprintable() and len(trouble.text) < 400 for trouble in found.troubles)

@@ -1,0 +1,578 @@
+"""The scripts of ``setup`` on a machine: what they change, that all of it is undone, and that a kill changes no end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from ipaddress import IPv4Interface
+from typing import Any
+
+import pytest
+
+from sparkcluster.setup.changes import Change, Wanted, changes
+from sparkcluster.setup.journal import describe
+from sparkcluster.setup.script import EXIT_BUSY, Run, confirm_script, parse_line, script
+from sparkcluster.setup.undo import undo
+from sparkcluster.topology import netplan
+from tests.unit.setup import machine as machines
+from tests.unit.setup.machine import KILL_ALL, STATE, TWINS, USER, Machine, until
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop"
+ADDRESSES = {twin: IPv4Interface(f"192.168.{177 + at}.11/24") for at, twin in enumerate(TWINS)}
+HOSTS = tuple(f"{address.ip} spark-a-rail{at}" for at, address in enumerate(ADDRESSES.values(), 1))
+WANTED = Wanted(USER, KEY, netplan.text(ADDRESSES), ADDRESSES, HOSTS, frozenset({"headless"}))
+LOGIN = Run("spark-a", "me@laptop", USER, root=False)
+ROOT = Run("spark-a", "me@laptop", USER)
+BOTH = (LOGIN, ROOT)
+JOURNALS = ("/var/lib/sparkcluster", f"/home/{USER}/.local")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("machine")
+
+
+@pytest.fixture
+def spark(folder) -> Iterator[Machine]:
+    with machines.machine(folder) as made:
+        yield made
+
+
+def found(spark: Machine, wanted: Wanted = WANTED, only: Collection[str] | None = None) -> list[Change]:
+    return changes("spark-a", spark.survey(), wanted, only)
+
+
+def set_up(spark: Machine, *only: str, wanted: Wanted = WANTED, run: Run = ROOT) -> subprocess.CompletedProcess[str]:
+    """The part of root's."""
+    return spark.run(script(run, found(spark, wanted, only)))
+
+
+def undone(spark: Machine, *only: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return spark.run(undo(ROOT, spark.survey().journal, only), **how)
+
+
+def whole(spark: Machine, sh: str = "sh") -> None:
+    made = found(spark)
+    for run in BOTH:
+        spark.run(script(run, made), user="root" if run.root else USER, sh=sh, check=True)
+
+
+def wholly_undone(spark: Machine, sh: str = "sh") -> None:
+    journal = spark.survey().journal
+    for run in BOTH:
+        spark.run(undo(run, journal), user="root" if run.root else USER, sh=sh, check=True)
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What a snapshot has that another has not, without the journals."""
+    names = [name for name in before | after if before.get(name) != after.get(name) and not name.startswith(JOURNALS)]
+    return {name: after.get(name) for name in sorted(names)}
+
+
+# ------------------------------------------------------------------------------------------------- there and back
+
+
+@pytest.mark.parametrize("sh", ["dash", "bash"])
+def test_a_machine_is_set_up_and_then_as_it_was(spark, sh):
+    before = spark.snapshot()
+    whole(spark, sh)
+    after = spark.snapshot()
+    made = difference(before, after)
+    cache = f"/home/{USER}/.cache/huggingface/hub/models--x"
+    assert set(made) == {
+        *("/etc/group", "/etc/gshadow", "/etc/hosts", "/etc/docker/daemon.json", "/etc/netplan/40-cx7.yaml"),
+        *("/etc/security/limits.d/90-sparkcluster.conf", "/etc/sysctl.d/90-sparkcluster.conf"),
+        *("/etc/systemd/system/default.target", f"/home/{USER}/.ssh/authorized_keys"),
+        *(cache, f"{cache}/file", f"{cache}/link", f"{cache}/a 'name\nof lines"),
+        *("swappiness", "dirty_bytes", "dirty_ratio", "packages", "ntp", *TWINS),
+    }
+    assert {name: made[name] for name in TWINS} == {
+        twin: [9000, "1", [str(address)]] for twin, address in ADDRESSES.items()
+    }
+    assert (made["swappiness"], made["dirty_bytes"], made["dirty_ratio"]) == (["1"], ["268435456"], ["0"])
+    assert made["/etc/netplan/40-cx7.yaml"][1:] == ["0o100600", 0, 0]
+    assert made[f"{cache}/link"] == ["-> /etc/passwd", "0o120777", 4242, 4242]
+    assert after["/etc/hosts"][1:] == before["/etc/hosts"][1:]
+    assert spark.shell("id -nG spark").split() == ["spark", "docker"]
+    assert spark.shell("tail -n 4 /etc/hosts").splitlines() == [
+        "# BEGIN sparkcluster: written by sparkcluster setup",
+        *HOSTS,
+        "# END sparkcluster",
+    ]
+    assert spark.shell(f"cat /home/{USER}/.ssh/authorized_keys").splitlines()[1:] == [KEY]
+
+    assert found(spark) == []
+
+    wholly_undone(spark, sh)
+    assert spark.snapshot() == before
+
+
+def test_a_second_run_changes_nothing(spark):
+    first = [script(run, found(spark)) for run in BOTH]
+    whole(spark)
+    after = spark.snapshot()
+    for run, text in zip(BOTH, first, strict=True):
+        done = spark.run(text, user="root" if run.root else USER)
+        assert done.returncode == 0
+    assert spark.snapshot() == after
+
+
+def test_each_step_alone_is_undone_alone(spark):
+    before = spark.snapshot()
+    whole(spark)
+    steps = {entry.step for entry in spark.survey().journal if entry.root}
+    for step in sorted(steps):
+        assert undone(spark, step).returncode == 0
+        assert {entry.step for entry in spark.survey().journal if entry.root}.isdisjoint({step})
+    spark.run(undo(LOGIN, spark.survey().journal), user=USER, check=True)
+    assert spark.snapshot() == before
+
+
+def test_packages_are_held_and_let_go(spark):
+    spark.shell(f"printf '%s\\n' linux-image-6.14 nvidia-driver-580 >>{STATE}/packages")
+    spark.shell(f"echo nvidia-driver-580 >>{STATE}/holds")
+    before = spark.snapshot()
+    wanted = Wanted(USER, options=frozenset({"hold"}))
+    set_up(spark, "hold", wanted=wanted)
+    assert spark.snapshot()["holds"] == ["linux-image-6.14", "nvidia-driver-580"]
+    assert found(spark, wanted, ["hold"]) == []
+    assert undone(spark).returncode == 0
+    assert spark.snapshot() == before
+
+
+def test_what_was_there_before_comes_back(spark):
+    """A file of another text, an address given by hand, a target that was chosen, other limits of dirty pages."""
+    spark.shell(
+        "printf 'network:\\n  version: 2\\n' >/etc/netplan/40-cx7.yaml; chmod 644 /etc/netplan/40-cx7.yaml;"
+        f"ip addr add 10.9.9.9/24 dev {TWINS[0]}; ip link set {TWINS[1]} mtu 9000;"
+        "ln -s /lib/systemd/system/rescue.target /etc/systemd/system/default.target;"
+        f"echo 5 >{STATE}/dirty_bytes; echo 0 >{STATE}/dirty_ratio; rm -r /etc/docker"
+    )
+    before = spark.snapshot()
+    whole(spark)
+    assert spark.snapshot()[TWINS[0]][2] == [str(ADDRESSES[TWINS[0]])]
+    wholly_undone(spark)
+    assert spark.snapshot() == before
+
+
+def test_undo_goes_back_through_all_runs(spark):
+    before = spark.snapshot()
+    set_up(spark, "hosts", "netplan")
+    others = {twin: IPv4Interface(f"192.168.{201 + at}.15/24") for at, twin in enumerate(TWINS)}
+    second = replace(WANTED, netplan=netplan.text(others), addresses=others, hosts=("192.168.201.15 spark-a-rail1",))
+    assert set_up(spark, "hosts", "netplan", wanted=second).returncode == 0
+    assert spark.snapshot()[TWINS[0]][2] == ["192.168.201.15/24"]
+    assert spark.shell("grep -c rail /etc/hosts") == "1\n"
+    assert undone(spark).returncode == 0
+    assert spark.snapshot() == before
+
+
+# ----------------------------------------------------------------------------------------------------------- kills
+
+
+def every(limit: int, count: int) -> list[int]:
+    """At most ``count`` numbers from 1 to ``limit``."""
+    return sorted({1 + at * (limit - 1) // (count - 1) for at in range(count)})
+
+
+# A whole script has about 180 of them, and its undo 150; a kill after the last one kills nothing.
+CALLS = range(1, 181, 4)
+
+
+def guards(spark: Machine) -> str:
+    """Guards of the network that run."""
+    return spark.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x '[g]uard' || true")
+
+
+def _killed(spark: Machine, text: str, moment: str, number: int, *, late: bool) -> bool:
+    """Whether the script was killed; ``late``: the guard acts before anything else."""
+    done = spark.run(text, kill={moment: number})
+    if late:
+        spark.shell(f"touch {STATE}/late")
+        until(lambda: not guards(spark))
+        spark.shell(f"rm {STATE}/late")
+    return done.returncode == -signal.SIGKILL
+
+
+def _check_kill(spark: Machine, moment: str, number: int, *, of_undo: bool) -> bool:
+    made = found(spark)
+    before = spark.snapshot()
+    late = number % 2 == 0
+    if of_undo:
+        set_up(spark)
+        killed = _killed(spark, undo(ROOT, spark.survey().journal), moment, number, late=late)
+    else:
+        killed = _killed(spark, script(ROOT, made), moment, number, late=late)
+        rest = script(ROOT, found(spark))
+        assert not rest or spark.run(rest).returncode == 0
+        assert [each.step for each in found(spark)] == ["ssh-key"]
+        assert spark.snapshot()[TWINS[0]] == [9000, "1", [str(ADDRESSES[TWINS[0]])]]
+    rest = undo(ROOT, spark.survey().journal)
+    assert not rest or spark.run(rest).returncode == 0
+    assert difference(before, spark.snapshot()) == {}
+    assert not spark.survey().journal
+    return killed
+
+
+@pytest.mark.parametrize("of_undo", [False, True], ids=["setup", "undo"])
+@pytest.mark.parametrize("number", every(140, 5))
+def test_killed_and_run_again(spark, number, of_undo):
+    _check_kill(spark, "after" if number % 2 else "before", number, of_undo=of_undo)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("of_undo", [False, True], ids=["setup", "undo"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", CALLS)
+def test_killed_anywhere_and_run_again(spark, number, moment, of_undo):
+    if not _check_kill(spark, moment, number, of_undo=of_undo):
+        pytest.skip("the script has fewer calls")
+
+
+def test_a_key_that_was_interrupted_is_added_once(spark):
+    before = spark.snapshot()
+    made = found(spark, only=["ssh-key"])
+    for number in range(1, 12):
+        spark.run(script(LOGIN, made), user=USER, kill={"after": number})
+    spark.run(script(LOGIN, made), user=USER, check=True)
+    assert spark.shell(f"grep -c . /home/{USER}/.ssh/authorized_keys") == "2\n"
+    text = undo(LOGIN, spark.survey().journal)
+    for number in range(1, 8):
+        spark.run(text, user=USER, kill={"before": number})
+    spark.run(text, user=USER, check=True)
+    assert spark.snapshot() == before
+
+
+# --------------------------------------------------------------------------------------------------------- network
+
+
+def events(done: subprocess.CompletedProcess[str]) -> list[tuple[str | None, str, str]]:
+    return [(each.step, each.kind, each.text) for each in map(parse_line, done.stdout.splitlines())]
+
+
+def failure(done: subprocess.CompletedProcess[str], step: str) -> str:
+    """The reason of a step that failed."""
+    assert done.returncode == 1
+    last = [each for each in events(done) if each[0] == step][-1]
+    assert last[1] == "failed"
+    return last[2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (f"touch {STATE}/cuts", "enP7s7 has lost its address 192.168.86.11/24"),
+        (f"touch {STATE}/ignores", f"{TWINS[0]} has no address 192.168.177.11/24"),
+    ],
+    ids=["cuts the node off", "has no effect"],
+)
+def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reason):
+    before = spark.snapshot()
+    spark.shell(fault)
+    done = set_up(spark, "netplan", "limits")
+    assert failure(done, "netplan") == f"{reason}; the network is as before"
+    assert ("limits", "done", "") in events(done)
+    spark.shell(f"rm -f {STATE}/cuts {STATE}/ignores")
+    assert set(difference(before, spark.snapshot())) == {"/etc/security/limits.d/90-sparkcluster.conf"}
+    assert undone(spark).returncode == 0
+    assert spark.snapshot() == before
+
+
+def test_a_text_that_netplan_refuses_changes_nothing(spark):
+    before = spark.snapshot()
+    done = set_up(spark, "netplan", wanted=replace(WANTED, netplan="netwerk:\n"))
+    assert failure(done, "netplan") == "netplan apply: Error in network definition; the network is as before"
+    assert difference(before, spark.snapshot()) == {}
+
+
+def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str | None, str, str]]:
+    """What a script says that asks the controller, who confirms or does not."""
+    said = []
+    with subprocess.Popen(
+        spark.argv(["sh", "-s"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        running.stdin.write(text)
+        running.stdin.close()
+        for line in running.stdout:
+            event = parse_line(line)
+            said.append((event.step, event.kind, event.text))
+            if event.kind == "confirm" and confirms:
+                assert not spark.shell("ls -A /etc/netplan")
+                spark.run(confirm_script(event.text), check=True)
+    return said
+
+
+def test_the_controller_confirms_or_all_is_as_before(spark):
+    before = spark.snapshot()
+    run = replace(ROOT, confirm="controller")
+    said = with_answer(spark, script(run, found(spark, only=["netplan"])), confirms=False)
+    assert said[-1] == ("netplan", "failed", "no confirmation within 60 s; the network is as before")
+    assert difference(before, spark.snapshot()) == {}
+    said = with_answer(spark, script(run, found(spark, only=["netplan"])), confirms=True)
+    assert said[-1] == ("netplan", "done", "")
+    assert found(spark, only=["netplan"]) == []
+    assert spark.shell("ls -A /run/netplan /run/sparkcluster 2>/dev/null || true") == ""
+
+
+def test_nothing_waits_for_a_confirmation_that_comes_too_late(spark):
+    done = spark.run(confirm_script("1763690000-77"))
+    assert (done.returncode, events(done)) == (1, [("netplan", "failed", "nothing waits for a confirmation")])
+
+
+def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
+    before = spark.snapshot()
+    spark.shell(
+        f"cd {STATE}/bin; mv netplan real; cat >netplan; chmod 755 netplan",
+        f'#!/bin/sh\n{KILL_ALL}\n{STATE}/bin/real "$@"\nkill_all\n',
+    )
+    done = set_up(spark, "netplan")
+    assert done.returncode == -signal.SIGKILL
+    assert spark.snapshot()[TWINS[1]] == [9000, "1", [str(ADDRESSES[TWINS[1]])]]
+    assert not spark.shell("ls -A /etc/netplan")
+    spark.shell(f"mv {STATE}/bin/real {STATE}/bin/netplan")
+    spark.shell(f"touch {STATE}/late")
+    until(lambda: not guards(spark))
+    assert difference(before, spark.snapshot()) == {}
+
+
+def test_an_undo_that_cuts_the_node_off_is_taken_back(spark):
+    set_up(spark, "netplan")
+    after = spark.snapshot()
+    spark.shell(f"touch {STATE}/cuts")
+    assert failure(undone(spark), "netplan") == (
+        "enP7s7 has lost its address 192.168.86.11/24; the network is as before"
+    )
+    spark.shell(f"rm {STATE}/cuts")
+    assert difference(after, spark.snapshot()) == {}
+    assert undone(spark).returncode == 0
+
+
+@pytest.mark.parametrize("step", ["netplan", "nvidia-runtime"])
+def test_ranks_that_started_meanwhile_are_not_disturbed(spark, step):
+    before = spark.snapshot()
+    text = script(ROOT, found(spark, only=[step]))
+    spark.shell(f"echo two-sparks-rank0 >{STATE}/ranks")
+    assert failure(spark.run(text), step) == "ranks of a cluster run here: two-sparks-rank0 "
+    assert difference(before, spark.snapshot()) == {}
+    spark.shell(f": >{STATE}/ranks")
+    spark.run(text, check=True)
+    text = undo(ROOT, spark.survey().journal)
+    spark.shell(f"echo two-sparks-rank0 >{STATE}/ranks")
+    assert failure(spark.run(text), step) == "ranks of a cluster run here: two-sparks-rank0 "
+
+
+# ------------------------------------------------------------------------------------------- what others changed
+
+
+def test_a_file_that_was_changed_since_is_left_and_named(spark):
+    whole(spark)
+    spark.shell("echo '# mine' >>/etc/sysctl.d/90-sparkcluster.conf; echo '# mine' >>/etc/netplan/40-cx7.yaml")
+    before = spark.snapshot()
+    done = undone(spark)
+    assert done.returncode == 0
+    left = [each for each in events(done) if each[1] == "left"]
+    assert left == [
+        ("sysctl", "left", "/etc/sysctl.d/90-sparkcluster.conf: changed since setup wrote it"),
+        ("netplan", "left", "/etc/netplan/40-cx7.yaml: changed since setup wrote it"),
+    ]
+    after = spark.snapshot()
+    assert {name: after[name] for name in TWINS} == {name: before[name] for name in TWINS}
+    kept = [(row.step, row.state) for row in describe(spark.survey()) if row.step == "sysctl"]
+    assert kept == [("sysctl", "changed since")]
+    # Once they are gone there is nothing left to undo.
+    spark.shell("rm /etc/sysctl.d/90-sparkcluster.conf /etc/netplan/40-cx7.yaml")
+    assert undone(spark).returncode == 0
+    assert [each for each in spark.survey().journal if each.root] == []
+
+
+def test_lines_that_others_added_stay(spark):
+    whole(spark)
+    keys = f"/home/{USER}/.ssh/authorized_keys"
+    spark.shell(f"echo 'ssh-rsa AAAALater other' >>{keys}; echo '10.0.0.9 printer' >>/etc/hosts")
+    wholly_undone(spark)
+    assert spark.shell(f"cut -d ' ' -f 2 {keys}").split() == ["AAAAC3NzaC1lZDI1NTE5AAAAIOther", "AAAALater"]
+    assert spark.shell("cat /etc/hosts").splitlines() == [
+        "127.0.0.1 localhost",
+        "192.168.86.11 spark-a",
+        "10.0.0.9 printer",
+    ]
+    assert not spark.survey().journal
+
+
+def test_files_with_another_owner_since_keep_it(spark):
+    set_up(spark, "hf-cache")
+    folder = f"/home/{USER}/.cache/huggingface/hub/models--x"
+    spark.shell(f"chown games {folder}/file; rm {folder}/link")
+    undone(spark)
+    after = spark.snapshot()
+    assert after[f"{folder}/file"][2] == 5
+    assert after[f"{folder}/a 'name\nof lines"][2:] == [0, 0]
+
+
+def test_settings_that_were_changed_since_are_left(spark):
+    set_up(spark, "sysctl", "headless", "netplan")
+    spark.shell(
+        f"echo 10 >{STATE}/swappiness; ln -sf x.target /etc/systemd/system/default.target;"
+        f"ip link set {TWINS[0]} mtu 4000"
+    )
+    assert [each[2] for each in events(undone(spark)) if each[1] == "left"] == [
+        "vm.swappiness: changed since setup wrote it",
+        "default.target: changed since setup wrote it",
+        f"the MTU of {TWINS[0]}: changed since setup set it",
+    ]
+    after = spark.snapshot()
+    assert (after["swappiness"], after["dirty_ratio"], after[TWINS[0]][0]) == (["10"], ["20"], 4000)
+    assert after[TWINS[0]][2] == []
+
+
+def test_a_package_that_another_needs_is_left(spark):
+    set_up(spark, "perftest")
+    spark.shell(f"echo mine >>{STATE}/packages; echo mine >{STATE}/needs")
+    done = undone(spark)
+    assert events(done)[-1] == ("perftest", "left", "libibumad3: mine needs it")
+    # perftest itself goes on its own
+    spark.shell(f"rm {STATE}/needs")
+    assert undone(spark).returncode == 0
+    assert spark.snapshot()["packages"] == ["mine"]
+
+
+# -------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_a_step_that_fails_leaves_the_others_alone(spark):
+    spark.shell(f"touch {STATE}/offline")
+    done = set_up(spark, "perftest", "clock", "sysctl")
+    assert failure(done, "perftest") == "apt-get install perftest: E: Failed to fetch perftest"
+    assert [each[0] for each in events(done) if each[1] == "done"] == ["sysctl", "clock"]
+    assert "package" not in {entry.kind for entry in spark.survey().journal}
+
+
+def test_docker_that_does_not_start_gets_its_file_back(spark):
+    before = spark.snapshot()
+    spark.shell(f"touch {STATE}/breaks")
+    done = set_up(spark, "nvidia-runtime")
+    assert failure(done, "nvidia-runtime") == "Docker does not start with it: Job for docker.service failed."
+    assert spark.snapshot() == before
+    assert spark.shell(f"grep -c . {STATE}/restarts") == "2\n"
+
+
+def test_docker_is_restarted_by_the_next_run_if_it_was_not(spark):
+    text = script(ROOT, found(spark, only=["nvidia-runtime"]))
+    number = 1
+    while "nvidia" not in spark.shell("cat /etc/docker/daemon.json"):
+        assert spark.run(text, kill={"after": number}).returncode == -signal.SIGKILL
+        number += 1
+    spark.shell(f": >{STATE}/restarts")
+    assert [each.found for each in found(spark, only=["nvidia-runtime"])] == ["Docker was not restarted since"]
+    set_up(spark, "nvidia-runtime")
+    assert spark.shell(f"cat {STATE}/restarts") == "restart\n"
+    assert found(spark, only=["nvidia-runtime"]) == []
+
+
+@pytest.mark.parametrize(
+    ("prepare", "step", "reason"),
+    [
+        (f"rm {STATE}/bin/nvidia-ctk", "nvidia-runtime", "nvidia-ctk is missing: "),
+        ("sed -i /^docker:/d /etc/group", "docker-group", "there is no group docker"),
+        (f"ip link del {TWINS[1]}", "netplan", f"there is no interface {TWINS[1]}"),
+        ("ln -sf /etc/passwd /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
+        ("mkdir /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
+        ("sed -i '1i# BEGIN sparkcluster: written by sparkcluster setup' /etc/hosts", "hosts", "/etc/hosts has "),
+        (f"rm -r /home/{USER}/.cache/huggingface; ln -s /etc /home/{USER}/.cache/huggingface", "hf-cache", "/home/"),
+    ],
+)
+def test_what_cannot_be_done_says_why_and_changes_nothing(spark, prepare, step, reason):
+    spark.shell(prepare)
+    before = spark.snapshot()
+    assert failure(set_up(spark, step), step).startswith(reason)
+    assert difference(before, spark.snapshot()) == {}
+
+
+def test_a_full_disk_changes_nothing(spark):
+    spark.shell("mount -o remount,size=64k /var/lib; head -c 60k /dev/zero >/var/lib/filler || true")
+    before = spark.snapshot()
+    done = set_up(spark, "limits", "sysctl", "netplan")
+    assert done.returncode == 1
+    assert {each[1] for each in events(done) if each[0]} <= {"text", "failed"}
+    assert difference(before, spark.snapshot()) == {}
+
+
+def test_two_at_once_do_not_mix(spark):
+    text = script(ROOT, found(spark, only=["limits"]))
+    spark.shell("mkdir -p /var/lib/sparkcluster/setup")
+    holder = subprocess.Popen(spark.argv(["flock", "/var/lib/sparkcluster/setup", "cat"]), stdin=subprocess.PIPE)
+    until(lambda: spark.shell("flock -n /var/lib/sparkcluster/setup true && echo free || echo held") == "held\n")
+    done = spark.run(text)
+    holder.communicate()
+    assert (done.returncode, done.stderr) == (EXIT_BUSY, "setup: another setup runs on spark-a\n")
+    assert spark.run(text).returncode == 0
+
+
+def test_it_runs_only_on_its_machine_and_as_its_user(spark):
+    before = spark.snapshot()
+    survey = spark.survey()
+    made = changes("spark-a", survey, WANTED)
+    other = spark.run(script(replace(ROOT, machine="0" * 64), made))
+    assert (other.returncode, other.stderr) == (
+        2,
+        "setup: this is spark-a, not the machine that this script is for\n",
+    )
+    assert spark.run(script(ROOT, made), user=USER).returncode == 2
+    assert spark.run(script(LOGIN, made)).stderr == "setup: run this as spark, not as root\n"
+    assert spark.snapshot() == before
+    right = script(replace(ROOT, machine=survey.machine), changes("spark-a", survey, WANTED, ["limits"]))
+    assert spark.run(right).returncode == 0
+
+
+def test_a_script_that_arrives_in_part_does_nothing(spark):
+    before = spark.snapshot()
+    text = script(ROOT, found(spark))
+    for end in range(0, len(text) - len("main </dev/null\n"), 997):
+        spark.run(text[:end])
+    spark.run(text.removesuffix("main </dev/null\n"))
+    assert spark.snapshot() == before
+
+
+def test_it_stops_between_actions_once_nobody_reads_its_output(spark):
+    text = script(ROOT, found(spark))
+    done = subprocess.run(
+        spark.argv(["sh", "-c", "sh -s 2>/run/error | head -n 1"]),
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "docker-group: the login in the group docker\n"
+    until(lambda: spark.shell("cat /run/error") == "setup: interrupted; run it again to continue\n")
+    assert {entry.step for entry in spark.survey().journal} < {each.step for each in found(spark)} | {"docker-group"}
+    wholly_undone(spark)
+
+
+def test_a_hangup_is_waited_for(spark):
+    """SIGHUP to all processes of the script, as when a terminal closes: the action under way is finished."""
+    spark.shell(f"printf '#!/bin/sh\\nkill -HUP 0\\nexec /usr/sbin/usermod \"$@\"\\n' >{STATE}/bin/usermod;"
+                f"chmod 755 {STATE}/bin/usermod")  # fmt: skip
+    done = set_up(spark, "docker-group", "limits")
+    assert done.stderr == "setup: interrupted; run it again to continue\n"
+    assert "docker" in spark.shell("id -nG spark")
+    assert found(spark, only=["docker-group"]) == []
+    assert [each.step for each in found(spark, only=["limits"])] == ["limits"]
+
+
+def test_a_path_is_a_path_whatever_is_in_it(spark):
+    evil = f"/home/{USER}/it's $(touch /run/evil) `touch /run/evil` \"; touch /run/evil #"
+    move = f'path=$(cat); mkdir -p "${{path%/*}}"; mv /home/{USER}/.cache/huggingface "$path"'
+    spark.shell(move, evil)
+    before = spark.snapshot()
+    survey = spark.survey().model_copy(update={"hf_home": evil, "foreign": 4})
+    done = spark.run(script(ROOT, changes("spark-a", survey, WANTED, ["hf-cache"])), check=True)
+    assert ("hf-cache", "done", "") in events(done)
+    after = spark.snapshot()
+    assert after[f"{evil}/hub/models--x/file"][2] == 4242
+    assert "/run/evil" not in after
+    assert undone(spark).returncode == 0
+    assert spark.snapshot() == before

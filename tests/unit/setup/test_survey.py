@@ -1,0 +1,79 @@
+"""Surveys of all nodes: one round trip, and a second one to nodes that hear nobody though they have a cable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkcluster.errors import CommandFailed
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.setup import cabling, survey
+from tests.unit.setup.wired import ONE, TWINS, documents, mac
+
+RAILS = {"a": {TWINS["p1"][0]: "192.168.177.11/24", TWINS["p1"][1]: "192.168.178.11/24"}}
+
+
+def fleet(found: dict[str, Any]) -> Fleet:
+    return Fleet({name: FakeHost(name).program("survey", document) for name, document in found.items()})
+
+
+def requests(hosts: Fleet, name: str) -> list[dict[str, Any]]:
+    return [request for _, request in hosts[name].requests]
+
+
+def test_one_round_trip_where_all_hear_each_other() -> None:
+    hosts = fleet(documents(ONE))
+    collected = survey.survey(hosts, "~/hf", requests={"files": ["/etc/hosts"]})
+    assert list(collected.surveys) == ["a", "b"]
+    assert not collected.errors
+    for name in ("a", "b"):
+        (request,) = requests(hosts, name)
+        assert request["hf_home"] == "~/hf"
+        assert request["files"] == ["/etc/hosts", "/etc/netplan/*.yaml"]
+        assert "look_for" not in request
+
+
+def test_who_hears_nobody_looks_for_the_addresses_of_the_others() -> None:
+    """``a`` was set up; ``b`` is new, and hears a switch alone until it asks for an address of ``a``."""
+    found = documents(ONE, addresses=RAILS)
+    hosts = fleet({"a": found["a"]})
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        heard = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][1]), "address": "192.168.178.11"}]
+        switch = [{"interface": TWINS["p1"][0], "mac": "aa:bb:cc:00:00:01", "address": "fe80::1"}]
+        return {**found["b"], "neighbours": heard if request.get("look_for") else switch, "files": {"/x": {"mode": 1}}}
+
+    hosts.hosts["b"] = FakeHost("b").program("survey", answer)
+    collected = survey.survey(hosts, "~/hf", requests={"files": ["/x"]})
+    assert [request.get("look_for") for request in requests(hosts, "b")] == [
+        None,
+        ["192.168.177.11", "192.168.178.11"],
+    ]
+    assert [fabric.kind for fabric in cabling.cabling(collected.surveys).fabrics] == ["one cable"]
+    assert collected.surveys["b"].files["/x"].mode == 1
+
+
+def test_nobody_is_asked_again_where_there_is_no_address_to_look_for() -> None:
+    found = documents(ONE)
+    for document in found.values():
+        document["neighbours"] = []
+    hosts = fleet(found)
+    survey.survey(hosts, "~/hf")
+    assert [len(requests(hosts, name)) for name in ("a", "b")] == [1, 1]
+
+
+def test_a_node_that_fails_or_sends_rubbish_is_an_error_of_its_own() -> None:
+    found = documents(ONE, names=["a", "b", "c"])
+    found["b"]["hostname"] = ["x"]
+    hosts = fleet(found)
+    hosts.hosts["c"] = FakeHost("c")
+    collected = survey.survey(hosts, "~/hf")
+    assert list(collected.surveys) == ["a"]
+    assert {name: type(error) for name, error in collected.errors.items()} == {"b": CommandFailed, "c": CommandFailed}
+    assert "hostname" in collected.errors["b"].message
+
+
+def test_only_the_named_nodes_are_asked() -> None:
+    hosts = fleet(documents(ONE))
+    assert list(survey.survey(hosts, "~/hf", ["b"]).surveys) == ["b"]
+    assert requests(hosts, "a") == []
