@@ -134,6 +134,7 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         f"{'the folder above' if missing else 'it'} belongs to {owner}",
         (*by_up, _sudo(facts, model, weights.foreign)),
         severity=severity,
+        step=None if uid == 0 else "",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+import stat
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -196,12 +198,18 @@ def _run(
 def _keep_scripts(outcomes: Mapping[str, Outcome], texts: Mapping[str, str]) -> dict[str, Path]:
     """Write the scripts that somebody has to run by hand to this directory; their files by node."""
     from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
 
     files = {}
     for node, outcome in outcomes.items():
         if outcome.by_hand:
             files[node] = Path(f"setup-{node}.sh")
-            output_file.write(files[node], partial(_fill, texts[node]))
+            found = files[node].lstat() if os.path.lexists(files[node]) else None
+            if found is not None and not (stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()):
+                raise UsageError(
+                    f"{files[node]} exists, and is not a file of yours", hint="run this in another directory"
+                )
+            output_file.write(files[node], partial(_fill, texts[node]), private=True)
     return files
 
 
@@ -222,7 +230,7 @@ def _unreached(errors: Mapping[str, Any]) -> Exception:
 def _journals(args: argparse.Namespace, inventory: Inventory, fleet: Fleet, report: Shown, terminal: Terminal) -> int:
     """``--show`` and ``--undo``."""
     from sparkcluster.cli import setup_view
-    from sparkcluster.errors import UsageError
+    from sparkcluster.errors import SetupError, UsageError
     from sparkcluster.setup import journal
     from sparkcluster.setup import run as setup
 
@@ -239,7 +247,12 @@ def _journals(args: argparse.Namespace, inventory: Inventory, fleet: Fleet, repo
         return 1 if found.errors else 0
     setup.refuse_to_undo(found.surveys, {node: {row.step for row in of_node} for node, of_node in rows.items()})
     name = shlex.quote(str(args.inventory))
-    texts = {node: setup.undo_scripts(survey, node, args.only) for node, survey in found.surveys.items()}
+    texts: dict[str, Scripts] = {}
+    for node, survey in found.surveys.items():
+        try:
+            texts[node] = setup.undo_scripts(survey, node, args.only)
+        except SetupError as error:  # what one node's journal says stops no other
+            found.errors[node] = error
     if not args.yes:
         if args.json or not _is_asked():
             raise UsageError(

@@ -88,7 +88,7 @@ class Survey(Fact):
         neighbours: who answers on its QSFP ports.
         host_keys: public host keys, each as ``type base64``.
         ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
-        foreign: files below ``hf_home`` that another user owns; counted up to 10000. 0 where there is no directory.
+        foreign: files at and below ``hf_home`` that root owns, where the login is not root; counted up to 10000.
         docker: version of the Docker engine; where the login may not use it, of the program; None without Docker.
         docker_usable: whether the login may use it.
         runtimes: names of the engine's runtimes; where the login may not use it, of those in daemon.json.

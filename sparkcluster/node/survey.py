@@ -216,15 +216,17 @@ def _owner(uid: int) -> str:
 
 
 def foreign(machine: Machine, path: str, uid: int) -> int:
-    """Files and directories at and below ``path`` that belong to another user, counted to 10000 and for one second."""
+    """Files and directories at and below ``path`` that root owns, counted to 10000 for one second; 0 for root."""
+    if uid == 0:
+        return 0
     count, folders, until = 0, [machine.at(path)], time.monotonic() + _FOREIGN_S
     with contextlib.suppress(OSError):
-        count += os.stat(folders[0]).st_uid != uid
+        count += os.stat(folders[0]).st_uid == 0
     while folders and count < _MOST_FOREIGN and time.monotonic() < until:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    count += entry.stat(follow_symlinks=False).st_uid != uid
+                    count += entry.stat(follow_symlinks=False).st_uid == 0
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
     return min(count, _MOST_FOREIGN)

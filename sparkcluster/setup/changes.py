@@ -16,6 +16,8 @@ from sparkcluster.setup import actions as do
 from sparkcluster.setup.steps import BLOCK, HEADLESS, LIMITS, PERFTEST, SYSCTL, SYSCTLS, selected
 from sparkcluster.topology.netplan import MTU, NETPLAN, is_plain
 
+# First part of the paths that belong to the system, below which no cache of a user is.
+_SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var"}
 AUTHORIZED_KEYS = ".ssh/authorized_keys"
 HOSTS, GROUP, DAEMON = "/etc/hosts", "/etc/group", "/etc/docker/daemon.json"
 # Packages that unattended upgrades would replace: kernel and driver of Ubuntu and of DGX OS.
@@ -209,8 +211,11 @@ def _hf_cache(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
         return None
     path = PurePosixPath(survey.hf_home)
     count = f"{survey.foreign} file{'s' * (survey.foreign > 1)}"
-    change = replace(change, found=f"{count} of other users in {path}", wanted=f"all of it belongs to {wanted.user}")
-    if path in (PurePosixPath(survey.home), *PurePosixPath(survey.home).parents):
+    change = replace(change, found=f"{count} of root in {path}", wanted=f"all of it belongs to {wanted.user}")
+    home = PurePosixPath(survey.home)
+    top = path.parts[1:2]
+    elsewhere = bool(_SYSTEM & set(top)) or (top == ("home",) and home not in path.parents)
+    if path in (home, *home.parents) or elsewhere:
         return replace(change, blocked=f"{path} is more than a cache", hint="set hf_home in the inventory")
     return replace(change, actions=(do.Own(str(path), wanted.user),))
 

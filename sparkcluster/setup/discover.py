@@ -24,6 +24,7 @@ from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
 from sparkcluster.setup.ports import DRIVER, Trouble, same_machine
 from sparkcluster.setup.survey import survey
+from sparkcluster.topology.netplan import is_plain
 
 How = Literal["inventory", "given", "this machine", "mDNS", "cable"]
 """Why a machine was tried: it is in the inventory, ``--host`` named it, it is this one, it announced itself, or a
@@ -187,6 +188,8 @@ class _Search:
                 known = {mac for each in self.found.sparks for mac in _macs(each.survey)}
                 if neighbour.interface not in ports or neighbour.address is None or neighbour.mac in known:
                     continue
+                if not is_plain(neighbour.interface):
+                    continue  # it would be an argument of ssh
                 if card not in tried and len(tried) < MAX_NEIGHBOURS:
                     tried.add(card)
                     self._neighbour(spark, neighbour, ports[neighbour.interface])
@@ -200,7 +203,7 @@ class _Search:
         except ValueError:
             return
         scope = f"%{neighbour.interface}" if address.version == 6 else ""
-        ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None)
+        ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None, host_keys="reject")
         # The host key of an address that is valid on this cable only is not kept.
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             once = dataclasses.replace(ssh, known_hosts=f"{directory}/known_hosts")

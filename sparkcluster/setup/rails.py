@@ -28,7 +28,7 @@ FILES = "/etc/netplan/*.yaml"
 """Files that ``proposal`` looks for in surveys."""
 FIRST = 11
 """Host number of the first node, as in NVIDIA's guides."""
-_PREFIXES = range(8, 31)
+_PREFIXES = range(16, 31)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"/etc/netplan/[^/\s]+\.yaml")
 
@@ -168,13 +168,19 @@ def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mappin
         counts.update(list(dict.fromkeys(network for network, _ in rail_addresses(twin, foreign))))
     for subnet, _ in counts.most_common():  # of several that are equally frequent that of the first node
         room = subnet.num_addresses - 2 >= len(slot.ends)
-        if subnet.prefixlen in _PREFIXES and room and not any(subnet.overlaps(other) for other in avoided):
+        if _may_be_rail(subnet) and room and not any(subnet.overlaps(other) for other in avoided):
             slot.subnet, slot.kept = subnet, True
             for node, twin in slot.ends.items():
                 own = next((each for each in twin.ipv4() if each.network == subnet), None)
                 if own is not None and own not in slot.addresses.values():
                     slot.addresses[node] = own
             return
+
+
+def _may_be_rail(subnet: IPv4Network) -> bool:
+    """Whether a subnet that a node has may stay: what a node says must not send others' traffic elsewhere."""
+    special = subnet.is_loopback or subnet.is_link_local or subnet.is_multicast or subnet.is_reserved
+    return subnet.prefixlen in _PREFIXES and subnet.is_private and not special and not subnet.is_unspecified
 
 
 def _loose(cabling: Cabling, nodes: Container[str]) -> list[IPv4Network]:

@@ -83,7 +83,8 @@ def this_machine() -> list[Target]:
 
 
 def announced(candidates: Iterable[Candidate], ssh: SshSettings) -> list[Target]:
-    """Machines that were found by mDNS, at their first address."""
+    """Machines that were found by mDNS, at their first address; anybody can announce one: no key is stored unasked."""
+    ssh = dataclasses.replace(ssh, host_keys="reject")
     return [
         Target(each.name.removesuffix(".local"), Address(each.addresses[0], ssh=ssh), "mDNS") for each in candidates
     ]

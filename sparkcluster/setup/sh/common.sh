@@ -64,7 +64,8 @@ attempt() {
 
 end() {
   rm -f "$dir/part" "$saved/new" "$saved/added" "$saved/output" "$saved/entries" "$saved/others"
-  if [ ! -s "$dir/journal" ]; then
+  # A journal that is missing beside what was saved was not removed by this script.
+  if [ ! -s "$dir/journal" ] && { [ -e "$dir/journal" ] || [ -z "$(ls -A "$saved")" ]; }; then
     rm -rf "$dir"
     parent=${dir%/*}
     while [ "$parent" != "$TOP" ] && rmdir "$parent" 2>/dev/null; do parent=${parent%/*}; done
@@ -100,8 +101,8 @@ record() {
   save "${5-}" "$number"
   save "${6-}" "$number.added"
   {
-    [ ! -e "$dir/journal" ] || cat "$dir/journal"
-    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$number" "$(date +%s)" "$OPERATOR" "$step" "$1" "$2" "$3" "$4"
+    { [ ! -e "$dir/journal" ] || cat "$dir/journal"; } &&
+      printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$number" "$(date +%s)" "$OPERATOR" "$step" "$1" "$2" "$3" "$4"
   } >"$dir/part" && sync "$dir/part" && mv "$dir/part" "$dir/journal" && sync "$saved" "$dir" ||
     bad "cannot write $dir/journal"
 }

@@ -8,7 +8,9 @@ undo_line() {
     case " $6 " in
       *" $now "*) return ;;
     esac
+    [ -s "$saved/$1.added" ] || leave "$3"
     grep -vxFf "$saved/$1.added" -- "$3" >"$saved/new"
+    [ $? -le 1 ] || bad "cannot copy $3"
     if [ "$4" = absent ] && [ ! -s "$saved/new" ]; then
       rm -f -- "$3"
     else

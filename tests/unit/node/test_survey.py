@@ -379,19 +379,21 @@ def test_running_ranks_are_named_and_others_are_not(spark: Any, monkeypatch: pyt
 
 
 @root_only
-def test_files_of_others_in_the_cache_are_counted(spark: Any) -> None:
+def test_files_of_root_in_the_cache_are_counted(spark: Any) -> None:
     machine = spark()
     cache = Path(machine.root) / "home/nvidia/hf"
     (cache / "hub/blobs").mkdir(parents=True)
     for number in range(5):
         (cache / f"hub/blobs/{number}").write_text("x")
-        os.chown(cache / f"hub/blobs/{number}", 12345, 0)
+        os.chown(cache / f"hub/blobs/{number}", 0 if number else 12345, 0)
     (cache / "link").symlink_to("/etc")
-    found = surveyed(machine)
-    assert (found.foreign, found.hf_home_owner) == (5, pwd.getpwuid(os.getuid()).pw_name)
-    os.chown(cache, 12345, 0)
-    found = surveyed(machine)
-    assert (found.foreign, found.hf_home_owner) == (6, "12345")
+    for path in (cache, cache / "hub", cache / "hub/blobs", cache / "link"):
+        os.chown(path, 1000, 0, follow_symlinks=False)
+    assert survey.foreign(machine, "/home/nvidia/hf", 1000) == 4
+    os.chown(cache, 0, 0)
+    assert survey.foreign(machine, "/home/nvidia/hf", 1000) == 5
+    assert survey.foreign(machine, "/home/nvidia/hf", 0) == 0
+    assert surveyed(machine).hf_home_owner == "root"
 
 
 # ------------------------------------------------------------------------------------------------- neighbours

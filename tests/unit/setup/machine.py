@@ -70,7 +70,7 @@ printf x >"/home/{USER}/.cache/huggingface/hub/models--x/a 'name
 of lines"
 ln -s /etc/passwd /home/{USER}/.cache/huggingface/hub/models--x/link
 chown -h root:root /home/{USER}/.cache/huggingface/hub/models--x /home/{USER}/.cache/huggingface/hub/models--x/*
-chown daemon:{USER} /home/{USER}/.cache/huggingface/hub/models--x/file
+chown root:{USER} /home/{USER}/.cache/huggingface/hub/models--x/file
 ip link set lo up
 for name in enP7s7 {" ".join(TWINS)}; do
   ip link add "$name" type veth peer name "to-${{name#en}}"

@@ -128,7 +128,7 @@ def test_a_bare_spark_gets_all_but_the_options():
             (do.WriteFile(LIMITS, LIMITS_TEXT),), later=f"when {USER} logs in again",
         ),
         Change(
-            "spark-a", "hf-cache", f"3 files of other users in {HOME}/.cache/huggingface",
+            "spark-a", "hf-cache", f"3 files of root in {HOME}/.cache/huggingface",
             f"all of it belongs to {USER}", (do.Own(f"{HOME}/.cache/huggingface", USER),),
         ),
         Change(

@@ -413,6 +413,33 @@ def test_files_with_another_owner_since_keep_it(spark):
     assert after[f"{folder}/a 'name\nof lines"][2:] == [0, 0]
 
 
+def test_files_of_other_users_stay_theirs(spark):
+    file = f"/home/{USER}/.cache/huggingface/hub/models--x/file"
+    spark.shell(f"chown games {file}")
+    set_up(spark, "hf-cache")
+    assert spark.snapshot()[file][2] == 5
+
+
+def test_a_cache_behind_a_link_is_not_given_away(spark):
+    """Its user could lead it to files of root's."""
+    cache = f"/home/{USER}/.cache/huggingface"
+    survey = spark.survey()
+    spark.shell(f"rm -r {cache}; mkdir -p /opt/secret; touch /opt/secret/key; ln -s /opt/secret {cache}")
+    before = spark.snapshot()
+    done = spark.run(script(ROOT, changes("spark-a", survey, WANTED, ["hf-cache"])), check=False)
+    assert f"{cache} leads to /opt/secret" in done.stdout
+    assert difference(before, spark.snapshot()) == {}
+
+
+def test_undo_follows_no_link_that_came_since(spark):
+    folder = f"/home/{USER}/.cache/huggingface/hub/models--x"
+    set_up(spark, "hf-cache")
+    other = f"/home/{USER}/other"
+    spark.shell(f"mkdir {other}; touch {other}/file; chown -R {USER}: {other}; rm -r {folder}; ln -s {other} {folder}")
+    undone(spark)
+    assert spark.snapshot()[f"{other}/file"][2] == 4242
+
+
 def test_settings_that_were_changed_since_are_left(spark):
     set_up(spark, "sysctl", "headless", "netplan")
     spark.shell(

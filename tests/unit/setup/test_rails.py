@@ -394,3 +394,9 @@ def test_every_rail_has_a_subnet_of_its_own_and_a_second_run_changes_nothing(seg
     assert {node: again.addresses[node] for node in some & set(found.addresses)} == {
         node: found.addresses[node] for node in some & set(found.addresses)
     }
+
+
+@pytest.mark.parametrize("claimed", ["8.8.8.1/8", "10.0.0.1/8", "127.0.0.1/16", "224.0.0.1/24", "198.51.100.1/15"])
+def test_no_public_or_wide_subnet_of_a_node_is_given_to_others(claimed):
+    found = sparks(ONE, addresses={"a": {"enp1s0f1np1": claimed}})
+    assert addresses(proposed(found))["b"] == port("p1", 12, 177, 178)
