@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="U", help="login name on the Sparks (default: that of ~/.ssh/config)")
     parser.add_argument("-i", "--identity", metavar="KEY", type=Path, help="private key file to log in with")
     parser.add_argument("--known-hosts", metavar="K", type=Path, help="known_hosts file instead of ~/.ssh/known_hosts")
-    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster (default: that of its first Spark)")
+    parser.add_argument("--cluster", metavar="NAME", help="name of the cluster (default: sparks; of one, its own)")
     file = parser.add_mutually_exclusive_group()
     file.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the inventory to FILE, not to stdout")
     file.add_argument("--into", metavar="FILE", type=Path, help="add Sparks that are not in it to the inventory FILE")
@@ -199,7 +199,7 @@ def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark],
         return inventory_file.with_nodes(existing.read(args.into), str(args.into), entries, user=user)
     surveys = {name: spark.survey for name, spark in sparks.items()}
     return inventory_file.new_text(
-        args.cluster or entries[0].name,
+        args.cluster or ("sparks" if len(entries) > 1 else entries[0].name),
         entries,
         cabled={frozenset(pair) for segment in cables.segments for pair in itertools.combinations(segment.nodes, 2)},
         ssh=inventory_file.Ssh(_absolute(args.identity), _absolute(args.known_hosts)),

@@ -94,7 +94,7 @@ def test_the_document_of_json(network, capsys):
     assert document["troubles"] == [
         {"name": "not-reached", "node": "192.168.1.13", "text": "no key was accepted", "hint": "ssh-copy-id x"}
     ]
-    assert "cluster: spark-0001" in document["inventory"]
+    assert "cluster: sparks" in document["inventory"]
     assert document["file"] is None
 
 
@@ -167,7 +167,7 @@ def test_a_file_is_not_overwritten_unasked(network, capsys, tmp_path):
     assert network.tried == []
     assert "mine.yaml already exists" in capsys.readouterr().err
     assert guarded(["discover", *TWO, "-o", "mine.yaml", "--yes"]) == 0
-    assert "cluster: spark-0001" in file.read_text()
+    assert "cluster: sparks" in file.read_text()
 
 
 # Adding to an inventory
@@ -271,6 +271,6 @@ def test_the_other_end_that_takes_no_login_is_named_once(network, capsys):
     network.put("fe80::2%enp1s0f1np1", answer=AuthFailed("no key was accepted"))
     assert guarded(["discover", "--host", "192.168.1.11", "--user", "nvidia"]) == 1
     out, err = capsys.readouterr()
-    assert "cluster: spark-0001" in out
+    assert "cluster: sparks" in out
     assert err.count("warning:") == 1
     assert f"the machine at the other end of p1 of 192.168.1.11 ({mac(2, 1)}): no key was accepted" in err
