@@ -53,7 +53,7 @@ def test_the_inventory_goes_to_stdout_and_all_else_to_stderr(network, capsys, tm
         ("spark-0001", "192.168.1.11"),
         ("spark-0002", "192.168.1.12"),
     ]
-    assert inventory.cluster == "spark-0001"
+    assert inventory.cluster == "sparks"
     assert inventory.ssh.user == "nvidia"
     assert lint([tmp_path / "mine.yaml"]).errors == ()
     assert "# 2 machines, one cable\n" in out
@@ -271,6 +271,6 @@ def test_the_other_end_that_takes_no_login_is_named_once(network, capsys):
     network.put("fe80::2%enp1s0f1np1", answer=AuthFailed("no key was accepted"))
     assert guarded(["discover", "--host", "192.168.1.11", "--user", "nvidia"]) == 1
     out, err = capsys.readouterr()
-    assert "cluster: sparks" in out
+    assert "cluster: spark-0001" in out
     assert err.count("warning:") == 1
     assert f"the machine at the other end of p1 of 192.168.1.11 ({mac(2, 1)}): no key was accepted" in err
