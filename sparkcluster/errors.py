@@ -184,7 +184,11 @@ class HostTimeout(HostError):
 
 
 class HostKeyUnknown(HostError):
-    """The node's host key is not in known_hosts: ``key`` is its type, the key in base64 and its fingerprint."""
+    """The node's host key is not in known_hosts.
+
+    Attributes:
+        key: its type, the key in base64 and its fingerprint.
+    """
 
     code = "SSH-004"
     key: tuple[str, str, str] | None = None
@@ -197,7 +201,11 @@ class HostKeyChanged(HostError):
 
 
 class AuthFailed(HostError):
-    """The node accepts none of our SSH keys, or not the password; ``takes_password`` says whether to ask for one."""
+    """The node accepts none of our SSH keys.
+
+    Attributes:
+        takes_password: whether to ask for a password.
+    """
 
     code = "SSH-006"
     takes_password = False

@@ -62,9 +62,9 @@ def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Non
 def show_nothing_new(found: Discovered, into: Path | None) -> None:
     """Say why there is no inventory to write."""
     if into is None:
-        tried = "; those that were found are named above" if found.failed or found.skipped else ""
+        what = "no Spark can be used; the reasons are above" if found.failed or found.skipped else "no Spark was found"
         hint = "switch them on, connect them to your network, or name them: sparkcluster discover --host ADDRESS"
-        render_error(SparkclusterError(f"no Spark was found{tried}", hint=hint))
+        render_error(SparkclusterError(what, hint=hint))
         return
     note(f"{into} has every Spark that was found")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -102,13 +103,20 @@ def _set_up(
     from sparkcluster.cli import setup_view
     from sparkcluster.setup import run as setup
 
+    keys: dict[str, str | None] = {}
+
+    def key(node: str) -> str | None:
+        if node not in keys:
+            keys[node] = _key(fleet[node], terminal, report, yes=args.yes)
+        return keys[node]
+
     def look() -> Look:
         return setup.look(
             fleet,
             inventory,
             only=only,
             options=getattr(args, "options", ()),
-            keys=lambda name: _key(fleet[name], terminal, report, yes=args.yes),
+            keys=key,
             changing=getattr(args, "node", ()),
         )
 
@@ -125,18 +133,25 @@ def _set_up(
             if args.verbose:
                 setup_view.show_scripts(planned)
             setup_view.show_end(found, name, dry_run=dry_run)
-        return 0 if dry_run or not setup_view.problems(found) else 1
-    steps = _accepted(args, found, report, name)
+        return 1 if setup_view.problems(found) else 0
+    with _interrupted("nothing was changed"):
+        steps = _accepted(args, found, report, name)
     texts = {node: setup.scripts(found, node, steps) for node in found.surveys}
-    outcomes = _run(fleet, found.surveys, texts, report, terminal) if steps else {}
+    whole = not only and not getattr(args, "node", ())
+    with _interrupted(f"what was done stays: run sparkcluster setup {name} again"):
+        outcomes = _run(fleet, found.surveys, texts, report, terminal) if steps else {}
     by_hand = _keep_scripts(outcomes, {n: setup.scripts(found, n, steps, confirm="self").root for n in outcomes})
     # What was done is looked at again.
     after = look() if any(each.done for each in outcomes.values()) else found
     unchanged = [each for each in after.changes if each.step in steps and each.step in outcomes[each.node].done]
     document = setup_view.document(inventory.cluster, after, texts, outcomes)
     if not emitted(args, document):
-        setup_view.show_outcomes(outcomes, by_hand, found, unchanged=unchanged, accepted=steps, inventory=name)
-    good = all(each.ok for each in outcomes.values()) and not unchanged
+        setup_view.show_outcomes(
+            outcomes, by_hand, found, unchanged=unchanged, accepted=steps, whole=whole, inventory=name
+        )
+    good = (
+        all(each.ok for each in outcomes.values()) and not unchanged and steps == {each.step for each in found.changes}
+    )
     return 0 if good and not setup_view.problems(after) else 1
 
 
@@ -162,6 +177,17 @@ def _accepted(args: argparse.Namespace, found: Look, report: Shown, inventory: s
         if report.confirm("\n".join([*lines, f"change it on {nodes}?"])):
             accepted.add(each.step.name)
     return accepted
+
+
+@contextlib.contextmanager
+def _interrupted(state: str) -> Iterator[None]:
+    """Say on Ctrl-C in the block what ``state`` it leaves."""
+    from sparkcluster.errors import Interrupted
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {state}") from None
 
 
 def _is_asked() -> bool:
@@ -260,7 +286,8 @@ def _journals(args: argparse.Namespace, inventory: Inventory, fleet: Fleet, repo
             )
         if not report.confirm("\n".join([*setup_view.journal_lines(rows), "undo it?"])):
             raise UsageError("nothing was undone", hint="answer y, or add --yes")
-    outcomes = _run(fleet, found.surveys, texts, report, terminal, root_first=True)
+    with _interrupted(f"what is undone stays so: run sparkcluster setup {name} --undo again"):
+        outcomes = _run(fleet, found.surveys, texts, report, terminal, root_first=True)
     by_hand = _keep_scripts(
         outcomes, {n: setup.undo_scripts(found.surveys[n], n, args.only, confirm="self").root for n in outcomes}
     )

@@ -109,9 +109,10 @@ def show_outcomes(
     *,
     unchanged: Sequence[Change],
     accepted: set[str],
+    whole: bool,
     inventory: str,
 ) -> None:
-    """What became of every node."""
+    """What became of every node; ``whole``: of all steps on all nodes."""
     for node, outcome in outcomes.items():
         if outcome.done:
             say(f"{node}: done: {', '.join(dict.fromkeys(outcome.done))}")
@@ -122,18 +123,25 @@ def show_outcomes(
         _say_by_hand(node, outcome, by_hand)
     for change in unchanged:
         say_wrapped("", "error", f"{change.node}: {change.step} was done, and still: {change.found}")
-    later = dict.fromkeys(f"{each.step} on {each.node}: {each.later}" for each in found.changes if each.later)
+    done = {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
+    later = dict.fromkeys(
+        f"{each.step} on {each.node}: {each.later}"
+        for each in found.changes
+        if each.later and (each.node, each.step) in done
+    )
     for text in later:
         note(f"takes effect later: {text}")
     skipped = [each.step.name for each in steps(found) if each.step.name not in accepted]
-    if skipped:
-        note(f"left as it was: {', '.join(skipped)}")
     show_troubles(found)
     good = all(each.ok for each in outcomes.values()) and not unchanged and not problems(found)
     if not good:
         say_verdict("not set up: see above; what was done stays, and setup goes on from there", ok=False)
         return
-    say_verdict(f"set up: {count(len(found.surveys), 'node')}", ok=True)
+    if skipped:
+        say_verdict(f"not set up: {', '.join(skipped)} left as it was", ok=False)
+    else:
+        what = f"set up: {count(len(found.surveys), 'node')}" if whole else f"done: {', '.join(sorted(accepted))}"
+        say_verdict(what, ok=True)
     note(f"next: sparkcluster preflight {inventory}; setup --undo takes it back")
 
 
@@ -178,7 +186,8 @@ def journal_lines(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 def show_journals(rows: Mapping[str, Sequence[Row]]) -> None:
     """What is set up on each node, when and by whom."""
     if not any(rows.values()):
-        say("setup has changed nothing that is not undone")
+        if rows:
+            say(f"on {', '.join(rows)} setup has changed nothing that is not undone")
         return
     table(
         ("NODE", "STEP", "CHANGED", "STATE", "WHEN", "BY"),

@@ -111,7 +111,8 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
             late = time.monotonic() >= deadline - 0.1
             kind, verb = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
             jump = target.jump.host if target.jump else "the jump host"
-            raise _error(kind, name, f"{jump} {verb} {target.host} port {target.port}: {error}") from error
+            reason = getattr(error, "text", "") or str(error)  # of a channel that was refused
+            raise _error(kind, name, f"{jump} {verb} {target.host} port {target.port}: {reason.lower()}") from error
     if target.proxy_command:
         return Proxy(target.proxy_command)
     return _tcp(name, target, deadline)

@@ -215,6 +215,8 @@ def run(
         outcome, text, sudo = Outcome(), texts[host.name], surveys[host.name].sudo
         try:
             for root in (True, False) if root_first else (False, True):
+                if root_first and not root and not outcome.ok:
+                    break  # without the key nobody could go on
                 if root and text.root:
                     _as_root(host, text.root, outcome, sudo=sudo, report=report, password=password)
                 elif not root and text.login:
@@ -243,14 +245,14 @@ def _as_root(
 ) -> None:
     """Run a script as root; where the login may not become root, note that it has to be run by hand."""
     if sudo == "absent":
-        outcome.by_hand = f"there is no sudo on {host.name}"
+        outcome.by_hand = "there is no sudo"
         return
     typed, refused = None, 0
     while True:
         if sudo == "password":
             typed = password(host, refused > 0)
             if typed is None:
-                outcome.by_hand = f"sudo on {host.name} wants a password, and none was given"
+                outcome.by_hand = "sudo wants a password, and none was given"
                 return
         try:
             stream = stream_as_root(host, text.encode(), sudo=sudo, password=typed, task="setup")
@@ -259,7 +261,7 @@ def _as_root(
             refused += 1
             if error.reason == "wrong password" and refused < TRIES:
                 continue
-            outcome.by_hand = error.message
+            outcome.by_hand = error.message.removeprefix(f"{host.name}: ")
             return
 
     def confirm(token: str) -> None:
