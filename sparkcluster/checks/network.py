@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.netplan import remedy
+from sparkcluster.checks.netplan import cabled_twins, remedy
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.topology import candidates
@@ -66,6 +66,7 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
                 "or list the management network under interconnect.rails to run over TCP",
             ),
             node=name,
+            step=None if any(cabled_twins(facts) for facts in context.facts.values()) else "",
         )
 
 

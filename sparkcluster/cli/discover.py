@@ -165,7 +165,7 @@ def _targets(
 def _candidates(
     args: argparse.Namespace, attached: Sequence[Attached], terminal: Terminal, waiting: Waiting
 ) -> list[Candidate]:
-    """Machines that announce SSH and look like a Spark, and those among the others that the operator picks."""
+    """Machines that announce SSH: those that the operator picks, or else those that are named like a Spark."""
     from sparkcluster.setup.mdns import browse
 
     browsed = browse(attached)
@@ -175,13 +175,18 @@ def _candidates(
         for line in browsed.dropped:
             note(f"not tried: {line}")
     likely = [each for each in browsed.candidates if each.looks_like_spark]
-    others = [each for each in browsed.candidates if not each.looks_like_spark]
-    if others and not args.yes:
-        lines = [f"  {number}  {each.name}  {each.addresses[0]}" for number, each in enumerate(others, 1)]
-        question = "\n".join(["these announce SSH, too:", *lines, "which of them are Sparks? (numbers, Enter: none) "])
-        picked = set(re.findall(r"[0-9]+", terminal.ask(question) or ""))
-        likely += [each for number, each in enumerate(others, 1) if str(number) in picked]
-    return likely
+    if not browsed.candidates or args.yes:
+        return likely
+    lines = [
+        f"  {number} {'*' if each in likely else ' '} {each.name}  {each.addresses[0]}"
+        for number, each in enumerate(browsed.candidates, 1)
+    ]
+    question = "\n".join(
+        ["these announce SSH (*: named like a Spark):", *lines, "which are yours? (numbers, Enter: those with *) "]
+    )
+    picked = set(re.findall(r"[0-9]+", terminal.ask(question) or ""))
+    chosen = [each for number, each in enumerate(browsed.candidates, 1) if str(number) in picked]
+    return chosen if picked else likely
 
 
 def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark], cables: Cabling) -> str | None:

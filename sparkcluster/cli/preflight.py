@@ -103,7 +103,7 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
 
     steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
     if not steps:
-        note("setup fixes none of this" if found.findings else "there is nothing to fix")
+        note("there is nothing to fix" if found.ok else "setup fixes none of this")
         return 0 if found.ok else 1
     note(f"fixing by setup: {', '.join(steps)}")
     return setup.on_nodes(args, found.spec.inventory, only=steps)

@@ -45,16 +45,18 @@ def lines(planned: Planned) -> list[str]:
     """A step as text: what it does, what it finds and wants on each node, and why."""
     import textwrap
 
-    room = max(20, width() - 4)
+    def wrapped(text: str) -> list[str]:
+        first, *more = textwrap.wrap(text, max(20, width() - 4), break_long_words=False, break_on_hyphens=False)
+        return [f"  {first}", *(f"    {line}" for line in more)]
+
     found = [f"{planned.step.name}: {planned.step.title}"]
     for change in planned.changes:
         if change.blocked:
-            found.append(f"  {change.node}: cannot be done: {change.blocked}")
+            found += wrapped(f"{change.node}: cannot be done: {change.blocked}")
             continue
         text = f"{change.node}: {change.found} -> {change.wanted}" + (f" ({change.later})" if change.later else "")
-        first, *more = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-        found += [f"  {first}", *(f"    {line}" for line in more)]
-    return [*found, f"  why: {planned.step.why}"]
+        found += wrapped(text)
+    return [*found, *wrapped(f"why: {planned.step.why}")]
 
 
 def show_plan(found: Look, inventory: str) -> None:

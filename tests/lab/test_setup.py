@@ -282,6 +282,26 @@ def test_another_release_of_dgx_os_is_set_up_all_the_same(desk):
     desk.setup().ok()
 
 
+def test_preflight_runs_the_steps_that_fix_what_it_found(desk):
+    desk = desk(CABLINGS["one cable"])
+    desk.discover().ok()
+    desk.setup().ok()
+    spark = desk.lab.sparks[1]
+    spark.run(["ip", "link", "set", "enp1s0f1np1", "mtu", "1500"])
+    spark.run(["sh", "-c", "gpasswd -d spark docker"])
+    flags = ("--playbook", desk.lab.playbook, "--ignore", "IMG-013")
+    found = desk.cli("preflight", desk.inventory, *flags, "--json")
+    assert found.code == 1
+    assert {each["step"] for each in found.json["findings"] if each["step"]} == {"netplan", "docker-group"}
+    shown = desk.cli("preflight", desk.inventory, *flags)
+    assert f"hint: sparkcluster setup {desk.inventory} --only netplan" in shown.out
+    fixed = desk.cli("preflight", desk.inventory, *flags, "--fix", "--yes").ok()
+    assert f"{spark.name}: done: docker-group, netplan" in fixed.out
+    assert spark.snapshot()["links"]["enp1s0f1np1"]["mtu"] == 9000
+    asked = desk.cli("preflight", desk.inventory, *flags, "--fix")
+    assert "there is nothing to fix" in asked.ok().err
+
+
 def test_a_spark_that_joins_later_gets_addresses_and_the_others_stay(desk):
     desk = desk("topology: switch\nsparks: [{}, {}, {}]")
     first, second, third = desk.lab.sparks
@@ -321,6 +341,9 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
         return OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words)
 
     with on_terminal("discover", *login, "-o", str(desk.inventory)) as terminal:
+        terminal.until(f"* {first.name}.local  {first.host}")
+        terminal.until("which are yours?")
+        terminal.type("\n")
         for _ in desk.lab.sparks:
             terminal.until("SHA256:")
             terminal.until("trust and store it? [y/N]")

@@ -26,7 +26,7 @@ sys.exit(guarded(["discover", *sys.argv[1:]]))
 """
 
 WHICH, LOGIN, EXISTS, CHANGE = (
-    "which of them are Sparks?",
+    "which are yours?",
     "login name on the Sparks",
     "exists; overwrite it?",
     "change mine.yaml?",
@@ -42,9 +42,10 @@ def file(tmp_path, monkeypatch):
 
 def test_it_asks_which_others_are_sparks_and_for_the_login_once(file):
     with OnTerminal(PROGRAM, "-o", "mine.yaml") as terminal:
-        terminal.until("1  nas.local  192.168.1.9")
+        terminal.until("1 * spark-0001.local  192.168.1.11")
+        terminal.until("2   nas.local  192.168.1.9")
         terminal.until(WHICH)
-        terminal.type("1\r")
+        terminal.type("1 2\r")
         terminal.until(LOGIN)
         terminal.type("bob\r")
         assert terminal.end() == 0
@@ -61,6 +62,15 @@ def test_enter_picks_none_and_keeps_ones_own_login(file):
             terminal.type("\r")
         assert terminal.end() == 0
     assert "192.168.1.9" not in file.read_text()
+
+
+def test_what_is_not_picked_is_not_logged_in_to(file):
+    """A neighbour's Spark is named like one's own."""
+    with OnTerminal(PROGRAM, "-o", "mine.yaml", "--user", "bob") as terminal:
+        terminal.until(WHICH)
+        terminal.type("2\r")
+        assert terminal.end() == 0
+    assert "192.168.1.11" not in terminal.shown.partition(WHICH)[2] + file.read_text()
 
 
 def test_a_bad_login_is_refused(file):
