@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Set up every node of the inventory, undo that, or show it."""
     inventory = _checked(args)
-    return on_nodes(args, inventory, only=args.only)
+    return on_nodes(args, inventory, only=[*args.only, *args.options] if args.only else [])
 
 
 def on_nodes(args: argparse.Namespace, inventory: Inventory, *, only: Collection[str]) -> int:

@@ -6,11 +6,12 @@ take the next lines for further passwords, of which it reads three.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Literal
 
-from sparkcluster.errors import CommandTimeout, SudoRefused
+from sparkcluster.errors import CommandTimeout, HostLost, SudoRefused
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.quote import shown
 
@@ -88,9 +89,11 @@ def start_as_root(
         raise _refused(host, "no password", "")
     root = ["setsid", "-w", "sh", "-c", _AFTER, "sh", _READY, str(len(stdin)), *argv]
     typed = f"{password}\n".encode() if sudo == "password" else b""
-    stream = host.stream(["sh", "-c", _BEFORE, "sh", *as_root(root, sudo)], stdin=typed)
+    stream = host.stream(["sh", "-c", _BEFORE, "sh", *as_root(root, sudo)])
     stream.task = shown(argv)
     try:
+        with contextlib.suppress(HostLost):  # sudo may refuse before it reads: what it says is read below
+            stream.send(typed)
         _await_root(host, stream)
         stream.send(f"{_READY}\n".encode() + stdin)
     except BaseException:

@@ -126,4 +126,4 @@ def selected(only: Collection[str] | None, options: Collection[str] = ()) -> tup
     for name in options:
         if not BY_NAME[name].option:
             raise UsageError(f"{name} is no option: it is done without --with", hint="options are headless and hold")
-    return tuple(step for step in STEPS if step.name in options or (step.name in only if only else not step.option))
+    return tuple(step for step in STEPS if (step.name in only if only else not step.option or step.name in options))
