@@ -289,7 +289,7 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
         elif event.kind == "left":
             outcome.left.append(event.text)
         elif event.kind == "confirm" and confirm is not None:
-            report.progress(name, f"{event.step}: connecting anew")
+            report.progress(name, f"connecting anew to confirm {event.step}")
             try:
                 confirm(event.text)
             except SparkclusterError as error:
@@ -300,7 +300,10 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
     ended = stream.finish()
     if ended.exit_code == EXIT_BUSY:
         raise SetupError(
-            f"another setup runs on {name}", node=name, step="setup", hint="run this again when it has ended"
+            f"another setup runs on {name}",
+            node=name,
+            step="setup",
+            hint="run this again in a minute, when it has ended",
         )
     if not ended.ok and not outcome.failed:
         raise SetupError(f"the script ended on {name}: {ended.reason}", node=name, step=under_way or "setup")
