@@ -254,8 +254,13 @@ def _remove(directory: Path, found: State | None) -> None:
         if not wait_until(groups_gone, limit_s=10.0):
             raise LabError(f"control groups of lab {found.name} are still in use", step="lab down")
         state.release(found)
-    shutil.rmtree(directory, ignore_errors=True)
-    if directory.exists():
+
+    def gone() -> bool:
+        # What a `lab up` that was killed had started, such as mkfs, may write there for a moment.
+        shutil.rmtree(directory, ignore_errors=True)
+        return not directory.exists()
+
+    if not wait_until(gone, limit_s=10.0):
         raise LabError(f"cannot remove {directory}", step="lab down", hint=f"findmnt -R {directory}")
 
 
