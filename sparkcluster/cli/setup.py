@@ -142,8 +142,9 @@ def _set_up(
         outcomes = _run(fleet, found.surveys, texts, report, terminal) if steps else {}
     by_hand = _keep_scripts(outcomes, {n: setup.scripts(found, n, steps, confirm="self").root for n in outcomes})
     # What was done is looked at again.
-    after = look() if any(each.done for each in outcomes.values()) else found
-    unchanged = [each for each in after.changes if each.step in steps and each.step in outcomes[each.node].done]
+    done = setup_view.done_steps(outcomes)
+    after = look() if done else found
+    unchanged = [each for each in after.changes if (each.node, each.step) in done]
     document = setup_view.document(inventory.cluster, after, texts, outcomes)
     if not emitted(args, document):
         setup_view.show_outcomes(

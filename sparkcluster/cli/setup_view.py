@@ -115,17 +115,10 @@ def show_outcomes(
     inventory: str,
 ) -> None:
     """What became of every node; ``whole``: of all steps on all nodes."""
-    for node, outcome in outcomes.items():
-        if outcome.done:
-            say(f"{node}: done: {', '.join(dict.fromkeys(outcome.done))}")
-        for step, reason in outcome.failed.items():
-            say_wrapped("", "error", f"{node}: {step}: {reason}")
-        if outcome.error is not None:
-            render_error(outcome.error)
-        _say_by_hand(node, outcome, by_hand)
+    _say_outcomes(outcomes, by_hand, "done")
     for change in unchanged:
         say_wrapped("", "error", f"{change.node}: {change.step} was done, and still: {change.found}")
-    done = {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
+    done = done_steps(outcomes)
     later = dict.fromkeys(
         f"{each.step} on {each.node}: {each.later}"
         for each in found.changes
@@ -147,25 +140,31 @@ def show_outcomes(
     note(f"next: sparkcluster preflight {inventory}; setup --undo takes it back")
 
 
-def _say_by_hand(node: str, outcome: Outcome, by_hand: Mapping[str, Path]) -> None:
-    if outcome.by_hand:
-        say_wrapped("", "error", f"{node}: {outcome.by_hand}")
-        text = f"read {by_hand[node]}, and have an administrator run it on {node}: sudo sh {by_hand[node]}"
-        say("  ", label("hint"), f" {text}")
+def done_steps(outcomes: Mapping[str, Outcome]) -> set[tuple[str, str]]:
+    """Node and step of all that was done."""
+    return {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
 
 
-def show_undone(outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path]) -> None:
-    """What became of every node that was undone."""
+def _say_outcomes(outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path], verb: str) -> None:
+    """What was done on every node, in the word ``verb``, and what was not."""
     for node, outcome in outcomes.items():
         if outcome.done:
-            say(f"{node}: undone: {', '.join(dict.fromkeys(outcome.done))}")
+            say(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
         for text in outcome.left:
             say_wrapped("", "error", f"{node}: left {text}")
         for step, reason in outcome.failed.items():
             say_wrapped("", "error", f"{node}: {step}: {reason}")
         if outcome.error is not None:
             render_error(outcome.error)
-        _say_by_hand(node, outcome, by_hand)
+        if outcome.by_hand:
+            say_wrapped("", "error", f"{node}: {outcome.by_hand}")
+            text = f"read {by_hand[node]}, and have an administrator run it on {node}: sudo sh {by_hand[node]}"
+            say("  ", label("hint"), f" {text}")
+
+
+def show_undone(outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path]) -> None:
+    """What became of every node that was undone."""
+    _say_outcomes(outcomes, by_hand, "undone")
     good = all(each.ok for each in outcomes.values())
     say_verdict("as before setup" if good else "not all of it is undone: see above", ok=good)
 
@@ -231,21 +230,21 @@ def document(
         if outcomes is not None:
             nodes[node] |= _outcome(outcomes.get(node))
     troubles = [dataclasses.asdict(each) for each in found.troubles]
-    changed = outcomes is not None
-    return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": troubles, "errors": {}}
+    return {**_document(cluster, nodes, {}, changed=outcomes is not None), "troubles": troubles}
+
+
+def _document(
+    cluster: str, nodes: Mapping[str, Any], errors: Mapping[str, SparkclusterError], *, changed: bool
+) -> dict[str, Any]:
+    told = {node: str(error) for node, error in errors.items()}
+    return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": [], "errors": told}
 
 
 def _outcome(outcome: Outcome | None) -> dict[str, Any]:
-    if outcome is None:
-        return {"done": [], "failed": {}, "left": [], "by_hand": None, "error": None}
-    error = outcome.error.message if outcome.error else None
-    return {
-        "done": outcome.done,
-        "failed": outcome.failed,
-        "left": outcome.left,
-        "by_hand": outcome.by_hand,
-        "error": error,
-    }
+    from sparkcluster.setup.run import Outcome
+
+    found = outcome or Outcome()
+    return {**dataclasses.asdict(dataclasses.replace(found, error=None)), "error": found.error and found.error.message}
 
 
 def journal_document(
@@ -253,8 +252,7 @@ def journal_document(
 ) -> dict[str, Any]:
     """The result of ``--show``."""
     nodes = {node: {"journal": [dataclasses.asdict(row) for row in of_node]} for node, of_node in rows.items()}
-    told = {node: str(error) for node, error in errors.items()}
-    return {"cluster": cluster, "changed": False, "nodes": nodes, "troubles": [], "errors": told}
+    return _document(cluster, nodes, errors, changed=False)
 
 
 def undo_document(
@@ -262,5 +260,4 @@ def undo_document(
 ) -> dict[str, Any]:
     """The result of ``--undo``."""
     nodes = {node: _outcome(outcome) for node, outcome in outcomes.items()}
-    told = {node: str(error) for node, error in errors.items()}
-    return {"cluster": cluster, "changed": True, "nodes": nodes, "troubles": [], "errors": told}
+    return _document(cluster, nodes, errors, changed=True)
