@@ -32,6 +32,7 @@ class Start:
         line: of the text.
         container: it runs in; None without.
         assumed: conditions under which it runs.
+        guards: conditions before it under which the script ends, as they are where it does not.
         shown: for messages.
         rivals: lines of other engines that the same command may start.
     """
@@ -41,6 +42,7 @@ class Start:
     command: Command
     importer: Importer
     assumed: tuple[Assumed, ...]
+    guards: tuple[Assumed, ...]
     shown: str
     rivals: tuple[int, ...] = ()
 
@@ -161,10 +163,11 @@ def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer
             script = dataclasses.replace(script, files=_visible(container, out.script))
             command = importer.by_variables(container) or Command.of(container, script, importer)
         if command is not None:
-            assumed = (*call.assumed, *command.assumed)
+            assumed, guards = (*call.assumed, *command.assumed), (*call.guards, *command.guards)
             if words[1:2] == ["exec"] and out.used:
                 assumed = (*out.containers[out.used[-1]][1].assumed, *assumed)
-            return Start(call.line, container, command, importer, assumed, _abridged(call.words), command.rivals)
+            text = _abridged(call.words)
+            return Start(call.line, container, command, importer, assumed, guards, text, command.rivals)
         if container is not None and container.image and words[1:2] != ["exec"]:
             _remember(out, container, call)
     return None
@@ -181,7 +184,11 @@ def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[C
             host = _host(call) or call.host
             inside = [
                 dataclasses.replace(
-                    each, assumed=(*call.assumed, *each.assumed), host=host, silent=call.silent or each.silent
+                    each,
+                    assumed=(*call.assumed, *each.assumed),
+                    guards=(*call.guards, *each.guards),
+                    host=host,
+                    silent=call.silent or each.silent,
                 )
                 for each in nested.calls
             ]

@@ -192,10 +192,8 @@ def _settled(chosen: Start, others: list[Start], source: str) -> list[str]:
         UsageError: they decide which of several engines starts.
     """
     assumed = chosen.assumed
-    if not assumed:
-        return []
     rivals = [other.line for other in others if chosen.differs(other)] + [*chosen.rivals]
-    if rivals:
+    if assumed and rivals:
         why = assumed[-1]
         lines = ", ".join(str(line) for line in dict.fromkeys((chosen.line, *rivals)))
         raise UsageError(
@@ -204,7 +202,7 @@ def _settled(chosen: Start, others: list[Start], source: str) -> list[str]:
         )
     return [
         f"line {why.line}: imported as if `{why.text}` is {'true' if why.holds else 'false'}"
-        for why in dict.fromkeys(assumed)
+        for why in sorted(dict.fromkeys((*chosen.guards, *assumed)), key=lambda why: why.line)
     ]
 
 

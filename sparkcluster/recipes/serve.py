@@ -116,6 +116,7 @@ class Command:
         setup: lines run before it.
         notes: what was not carried over.
         assumed: conditions within the text of ``bash -c`` under which it runs.
+        guards: conditions before it there under which that text ends, as they are where it does not.
         rivals: lines of other commands there that start the engine otherwise.
     """
 
@@ -124,6 +125,7 @@ class Command:
     setup: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     assumed: tuple[Assumed, ...] = ()
+    guards: tuple[Assumed, ...] = ()
     rivals: tuple[int, ...] = ()
 
     @classmethod
@@ -194,6 +196,8 @@ class Command:
         command.setup = [*before, *command.setup]
         command.notes += notes
         command.assumed = (*call.assumed, *command.assumed)
+        kept = "\n".join(before)
+        command.guards = (*(each for each in call.guards if each.text not in kept), *command.guards)
         command.notes += script.notes
         return command
 

@@ -40,6 +40,7 @@ class Evaluator:
         self.where = where
         self.first_line = first_line
         self.assumed: tuple[Assumed, ...] = ()
+        self.guards: tuple[Assumed, ...] = ()  # conditions under which the text would have ended by now
         # Of each function that runs: what it made local, as it was.
         self.outside: list[dict[str, Outside]] = []
         self.silent = False  # whether what runs is in $(…)
@@ -87,10 +88,10 @@ class Evaluator:
     def process(self, state: State) -> Iterator[None]:
         """A shell of its own: what it sets, and that it ends, is over with it."""
         before, self.state = self.state, state
-        asked, self._asked = self._asked, 0
+        guards, asked, self._asked = self.guards, self._asked, 0
         yield
         before.files = self.state.files
-        self.state, self._asked = before, asked
+        self.state, self.guards, self._asked = before, guards, asked
 
     # values
 
@@ -238,10 +239,11 @@ class Evaluator:
 
     def subshell(self, node: Node) -> Status:
         """``( … )``, or a part of a pipeline."""
-        before, self.state, left = self.state, self.state.copy(), len(self.left)
+        before, guards, left = self.state, self.guards, len(self.left)
+        self.state = before.copy()
         status = self.sequence(statements(node)) if node.type == "subshell" else self.run(node)
         before.files = self.state.files  # what it wrote stays
-        self.state = before
+        self.state, self.guards = before, guards
         if self.left[left:]:  # it may have ended before
             del self.left[left:]
             return Status.MAYBE
@@ -338,6 +340,7 @@ class Evaluator:
                 background=self._background(),
                 silent=self.silent and unwrapped(words, {}).words[1:2] != ["run"],
                 assumed=self.assumed,
+                guards=self.guards,
                 within=tuple(self._within),
             )
         )

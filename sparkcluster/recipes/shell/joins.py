@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def either(run: Evaluator, why: Node, yes: Callable[[], Status], no: Callable[[], Status]) -> Status:
     """Both ways of a condition that the text does not decide."""
-    before, outside, states, ends = run.state, run.assumed, [], []
+    before, outside, guards = run.state, run.assumed, run.guards
+    states, ends = [], []
     reason = _reason(run, why)
     for holds, way in ((True, yes), (False, no)):
         run.spend(before.size)
@@ -34,8 +35,11 @@ def either(run: Evaluator, why: Node, yes: Callable[[], Status], no: Callable[[]
         # What ended the loop or the function comes in again behind it; what ended the text does not.
         run.state, left = (second, first) if first.flow is not None else (first, second)
         run.left.append((left, reason))
-        if left.flow != "exit":
-            run.assumed = (*outside, Assumed(reason.line, reason.text, reason.names, run.state is first))
+        goes_on = Assumed(reason.line, reason.text, reason.names, run.state is first)
+        if left.flow == "exit":
+            run.guards = (*guards, goes_on)
+        else:
+            run.assumed = (*outside, goes_on)
     return ends[0] if ends[0] is ends[1] else Status.MAYBE
 
 

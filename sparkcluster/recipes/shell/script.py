@@ -86,6 +86,7 @@ class Call:
         background: whether the shell goes on without waiting for it.
         silent: whether it is in ``$(…)``, where it prints something.
         assumed: conditions under which it runs.
+        guards: conditions before it under which the script ends, as they are where it does not.
         within: the statements that it is a part of, from the outermost on.
     """
 
@@ -99,6 +100,7 @@ class Call:
     background: bool = False
     silent: bool = False
     assumed: tuple[Assumed, ...] = ()
+    guards: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
 
     def whole(self, engine: Call) -> Node | None:

@@ -248,12 +248,32 @@ def test_a_definition_that_nothing_asks_for_is_refused():
         ("docker run i:1 uv run --with x vllm serve org/m", "uv run --with x: left out"),
         ("echo 'vllm serve org/m' > a.sh\ndocker run -v /srv/a.sh:/a.sh i:1 bash /a.sh", "/srv/a.sh: taken to be the file a.sh"),
         ("docker run a/b:1 bash -c 'test -e /x && vllm serve org/m'", "line 1: imported as if `test -e /x` is true"),
+        (f'[ -d "$D" ] || exit 1\n{IMAGE}m', 'line 1: imported as if `[ -d "$D" ]` is true'),
+        (f"if curl -s u; then\n echo up; exit 0\nfi\n{IMAGE}m", "line 1: imported as if `curl -s u` is false"),
+        (f"die() {{\n exit 1\n}}\nhave x || die\nfor i in 1 2; do\n {IMAGE}m\ndone", "line 4: imported as if `have x` is true"),
+        (f"f() {{\n have x || exit 1\n}}\nf\n{IMAGE}m", "line 2: imported as if `have x` is true"),
+        ("ssh spark <<EOF\nhave x || exit 1\ndocker run i:1 vllm serve org/m\nEOF", "imported as if `have x` is true"),
     ],
 )  # fmt: skip
 def test_what_was_assumed_is_said(text, note):
     made = convert(text, "x.sh")
     assert made.document["model"] == {"id": "org/m"}
     assert any(note in line for line in made.notes), made.notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{IMAGE}m\nhave x || exit 1",  # behind the engine
+        f"(have x || exit 1)\n{IMAGE}m",  # ends a shell of its own
+        f"A=$(have x || exit 1)\n{IMAGE}m",
+        "docker run i:1 bash -c 'have x || exit 1; vllm serve org/m'",  # is in setup
+    ],
+)
+def test_an_exit_that_does_not_keep_the_engine_from_starting_is_no_assumption(text):
+    made = convert(text, "x.sh")
+    assert made.document["model"] == {"id": "org/m"}
+    assert not any("imported as if" in line for line in made.notes), made.notes
 
 
 @pytest.mark.parametrize(
