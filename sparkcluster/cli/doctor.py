@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
-from sparkcluster.cli.output import note, say, say_verdict
+from sparkcluster.cli.output import note, note_next, say, say_verdict
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.doctor import Diagnosis
@@ -38,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
         if args.bundle:
             gathered = first_hour.gather(fleet, spec, found.facts, None, report, changes=False)
             bundle.write(args.bundle, found, gathered)
-    if not emitted(args, found.as_json()):
+    following = found.next.replace("INVENTORY", shlex.quote(str(args.inventory)))
+    if not emitted(args, found.as_json() | {"next": following}):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
+        note_next(following)
     if args.bundle:
         note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1

@@ -113,6 +113,11 @@ def painted(text: str, colour: str) -> Painted:
     return paint
 
 
+def note_next(command: str) -> None:
+    """Write what to type next to stderr."""
+    note(painted("next:", _COLOURS["hint"]), f" {typed(command)}")
+
+
 def say_verdict(text: str, *, ok: bool) -> None:
     """Write the last line of a report to stdout, in green or red."""
     say(painted(text, "1;32" if ok else "1;31"))

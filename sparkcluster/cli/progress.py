@@ -38,7 +38,7 @@ class Waiting:
     """
 
     def __init__(self, text: str, stream: TextIO | None = None) -> None:
-        self._text = text
+        self.text = text
         self._stream = stream or sys.stderr
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Waiting:
             pause = 1.0 if self._moving else float(STILL_S)
             begin, end = ("\r", "\x1b[K") if self._moving else ("", "\n")
             with self._lock:
-                write(self._stream, f"{self._text}, {time.monotonic() - began:.0f} s", begin=begin, end=end)
+                write(self._stream, f"{self.text}, {time.monotonic() - began:.0f} s", begin=begin, end=end)
                 self._stream.flush()
                 self._shown = self._moving
         self._clear()

@@ -8,34 +8,52 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import say, table
+from sparkcluster.cli.output import note_next, say, table
+
+_GB = 1e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``status``."""
     inventory_argument(parser, playbook=False)
+    parser.add_argument("--watch", action="store_true", help="show it live on a terminal until Ctrl-C")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show what runs where; exit 0 only if every group answers."""
+    if args.watch:
+        from sparkcluster.cli import status_watch
+
+        return status_watch.run(args)
     from sparkcluster.inspect.status import status
 
-    with querying(args) as (fleet, spec, _):
-        document = status(fleet, spec)
+    early: list[dict[str, Any]] = []
+    with querying(args) as (fleet, spec, waiting):
+
+        def quick(document: dict[str, Any]) -> None:
+            early.append(document)
+            with waiting.paused():
+                show(document)
+            waiting.text = f"waiting for a token of {', '.join(document['waiting'])}"
+
+        document = status(fleet, spec, None if args.json else quick)
+    document["next"] = document["next"].replace("INVENTORY", shlex.quote(str(args.inventory)))
     if not emitted(args, document):
-        show(document, args.inventory)
+        if early:
+            say(headline(document))
+            _show_groups(document)
+        else:
+            show(document)
+        note_next(document["next"])
     return 0 if document["state"] == "serving" else 1
 
 
-def show(document: dict[str, Any], inventory: object) -> None:
-    """The status as text."""
+def show(document: dict[str, Any]) -> None:
+    """The status as text, on stdout."""
     from sparkcluster.facts.model import LeaseFact
 
     nodes: list[dict[str, Any]] = document["nodes"]
-    release = f", release {document['release']}" if document["release"] else ""
-    unasked = all(node["why"] for node in nodes)
-    state = "unknown, no node could be reached" if unasked else document["state"]
-    say(f"{document['cluster']}: {state}{release}")
+    say(headline(document))
     shown = set()
     for kind in ("lease", "staging"):
         who = document[kind] and (document[kind]["operator"], document[kind]["operation"])
@@ -47,22 +65,70 @@ def show(document: dict[str, Any], inventory: object) -> None:
     switch = document["switch"]
     if switch and not document["lease"]:
         say(f"  {switch['operator']} left a switch from release {switch['source']} unfinished")
-        say(f"  to end it: sparkcluster upgrade {shlex.quote(str(inventory))} --resume")
-    for group in document["groups"]:
-        why = f" ({group['why']})" if group["why"] else ""
-        say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")
+    _show_groups(document)
+    if document["model"]:
+        say(f"  model: {document['model']}")
     if document["image"]:
         digest = f"  {document['digest']}" if document["digest"] else ""
         say(f"  image: {document['image']}{digest}")
     _show_guards(document)
     rows = []
     for node in nodes:
-        cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], node["container"])
-        rows.append((node["name"], *(str(cell) if cell else "-" for cell in cells)))
-    table(("NODE", "ROLE", "STATE", "RAY", "CONTAINER"), rows)
+        cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], memory(node))
+        rows.append((node["name"], *(str(cell) if cell else "-" for cell in (*cells, node["container"]))))
+    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows)
     for node in nodes:
         if node["why"]:
             say(f"  {node['name']}: {node['why']}")
+
+
+def headline(document: dict[str, Any]) -> str:
+    """The state of the cluster in one line."""
+    release = f", release {document['release']}" if document["release"] else ""
+    word = document["state"]
+    if word == "unknown":
+        word = "unknown, no node could be reached"
+    elif document.get("waiting"):
+        word = f"no token of {', '.join(document['waiting'])} yet"
+    return f"{document['cluster']}: {word}{release}"
+
+
+def _show_groups(document: dict[str, Any]) -> None:
+    for group in document["groups"]:
+        endpoint = f"  {group['endpoint']}" if group["endpoint"] else ""
+        why = f" ({group['why']})" if group["why"] else ""
+        state = "waiting for a token" if group["name"] in document.get("waiting", ()) else group["state"]
+        say(f"  {group['name']}: {state}{endpoint}{why}")
+        facts = [f"up {duration(group['uptime_s'])}"] if group["uptime_s"] is not None else []
+        facts += load(group["load"]) if group["load"] else []
+        if facts:
+            say(f"    {', '.join(facts)}")
+
+
+def load(load: dict[str, Any]) -> list[str]:
+    """What an engine does now, in parts of a line; what it does not count is left out."""
+    parts = [f"{load[key]:.0f} {key}" for key in ("running", "waiting") if load[key] is not None]
+    parts += [f"{load['tokens_per_s']:.1f} tokens/s"] if load["tokens_per_s"] is not None else []
+    parts += [f"KV cache {load['kv_cache'] * 100:.0f} %"] if load["kv_cache"] is not None else []
+    return parts
+
+
+def memory(node: dict[str, Any]) -> str | None:
+    """Memory of a node in use, of all of it, in GB."""
+    found = node["memory"]
+    if found is None:
+        return None
+    return f"{(found['total_bytes'] - found['available_bytes']) / _GB:.0f}/{found['total_bytes'] / _GB:.0f} GB"
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    if hours < 1:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 def _show_guards(document: dict[str, Any]) -> None:

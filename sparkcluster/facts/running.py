@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from sparkcluster.facts.base import Fact, Few, Many, Unread
 from sparkcluster.facts.docker import Rank
-from sparkcluster.facts.model import LeaseFact, ReleaseFact
+from sparkcluster.facts.model import LeaseFact, Memory, ReleaseFact
 from sparkcluster.facts.record import Launcher, Number
 from sparkcluster.node.shared import LABEL_GROUP
 
@@ -90,6 +90,7 @@ class Observation(Fact):
 
     ranks: Few[RankSeen] | Unread
     gpus: Few[GpuSample] | Unread | None = None
+    memory: Memory | Unread | None = None
     counters: Few[Counters] | Unread | None = None
     health: int | Unread | None = None
     ray: dict[str, bool] | Unread | None = None

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
 from sparkcluster.endpoint.find import recorded_endpoints
-from sparkcluster.errors import NotServing, UsageError
+from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
-from sparkcluster.probing.collect import collect_facts
+from sparkcluster.inspect import state
+from sparkcluster.plan.records import (
+    ClusterRanks,
+    cluster_ranks,
+    current_lease,
+    recorded_groups,
+    recorded_release,
+    unreadable,
+)
+from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 
 
@@ -45,11 +54,11 @@ def ask(
     """
     collected = collect_facts(fleet, spec)
     latest = recorded_release(spec.inventory, collected.facts)
-    if latest is None or not cluster_ranks(spec.inventory.cluster, collected.facts).running:
-        for error in collected.errors.values():
-            raise error
-        raise NotServing(f"{spec.inventory.cluster} is down", step="ask", hint=f"sparkcluster up {spec.inventory_path}")
-    found = recorded_endpoints(latest.record)
+    present = cluster_ranks(spec.inventory.cluster, collected.facts)
+    recorded = state.running_record(present, latest)
+    if not recorded:
+        raise _nothing_serves(spec, collected, present)
+    found = recorded_endpoints(recorded)
     name = group or next(iter(found))
     if name not in found:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
@@ -60,7 +69,7 @@ def ask(
         raise NotServing(
             f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
         )
-    verify = recorded_groups(latest.record)[name].verify.model_copy(update={"prompt": prompt, "max_tokens": max_tokens})
+    verify = recorded_groups(recorded)[name].verify.model_copy(update={"prompt": prompt, "max_tokens": max_tokens})
     reply = ask_endpoint(fleet.hosts[endpoint.head], endpoint, verify, show=show)
     if reply.problem:
         raise NotServing(
@@ -70,3 +79,19 @@ def ask(
             hint=f"sparkcluster status {spec.inventory_path}",
         )
     return reply
+
+
+def _nothing_serves(spec: Spec, collected: Collected, present: ClusterRanks) -> SparkclusterError:
+    """Why there is no group to ask: no rank runs that the newest release recorded."""
+    for error in collected.errors.values():
+        return error
+    lease = current_lease(collected.facts)
+    starting = state.is_starting(lease)
+    groups = state.group_states({}, present, (), starting=starting)
+    blind = bool(unreadable(collected.facts))
+    word = state.cluster_state(groups, present, blind=blind, starting=starting, reached=True)
+    why = {state.ORPHANED: state.left_by(collected.facts)}.get(word)
+    if word == state.STARTING and lease is not None:
+        why = lease.describe(spec.inventory.cluster, time.time())
+    text = f"{spec.inventory.cluster} is {word}"
+    return NotServing(f"{text}: {why}" if why else text, step="ask", hint=state.next_command(word))

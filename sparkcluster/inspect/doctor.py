@@ -16,14 +16,25 @@ from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.parse import readings
 from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding, has_errors, ordered
-from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
-from sparkcluster.hosts.program import call
+from sparkcluster.inspect.observing import ROUND_TRIP_S, observe_nodes
 from sparkcluster.inspect.preflight import examine
+from sparkcluster.inspect.state import (
+    DEGRADED,
+    DOWN,
+    ORPHANED,
+    SERVING,
+    cluster_state,
+    group_states,
+    is_starting,
+    left_by,
+    next_command,
+    responds,
+    running_record,
+)
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.records import (
     ClusterRanks,
@@ -32,6 +43,7 @@ from sparkcluster.plan.records import (
     labelled_heads,
     recorded_groups,
     recorded_release,
+    unreadable,
 )
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
@@ -39,13 +51,8 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import EMPTY
 
-INTERVAL_S = 3.0
 # Enough to tell language from garbage.
 TOKENS = 48
-# An engine logs its configuration within its first thousand lines (130 with tensor parallel 2 over Ray).
-HEAD_LINES, TAIL_LINES = 1500, 600
-# SSH round trip and Python's start on the node.
-ROUND_TRIP_S = 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,15 +74,32 @@ class Diagnosis:
     seconds: float
 
     @property
-    def ok(self) -> bool:
-        """Whether every group answered and no finding is an error."""
-        return self.serving and not has_errors(self.findings)
+    def state(self) -> str:
+        """What the cluster is in, as ``status`` calls it."""
+        present, starting = self.present, is_starting(self.running.lease)
+        recorded = recorded_groups(running_record(present, self.running.recorded))
+        groups = group_states(recorded, present, self._responding, starting=starting)
+        blind = bool(self.errors or unreadable(self.facts))
+        return cluster_state(groups, present, blind=blind, starting=starting, reached=bool(self.facts))
 
     @property
-    def serving(self) -> bool:
-        """Whether every group that was queried returned a first token."""
-        replies = self.running.replies.values()
-        return bool(replies) and all(reply.ttft_s is not None for reply in replies)
+    def next(self) -> str:
+        """What to type: what ``up`` finds dead, it starts again."""
+        return next_command(DOWN if self.state == DEGRADED else self.state)
+
+    @property
+    def present(self) -> ClusterRanks:
+        """The ranks that the nodes have."""
+        return cluster_ranks(self.spec.inventory.cluster, self.facts)
+
+    @property
+    def _responding(self) -> list[str]:
+        return [name for name, reply in self.running.replies.items() if reply.ttft_s is not None or responds(reply)]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cluster serves and no finding is an error."""
+        return self.state == SERVING and not has_errors(self.findings)
 
     @property
     def model(self) -> str:
@@ -87,8 +111,10 @@ class Diagnosis:
         """One line for people."""
         cluster = self.spec.inventory.cluster
         replies = [reply for reply in self.running.replies.values() if reply.ttft_s is not None]
-        parts = [f"{cluster} serves {self.model}" if self.serving else f"{cluster} does not serve"]
-        if self.serving:
+        state = self.state
+        parts = [f"{cluster} serves {self.model}" if state == SERVING else f"{cluster} is {state}"]
+        parts += [left_by(self.facts)] if state == ORPHANED else []
+        if replies:
             slowest = max(replies, key=lambda reply: reply.ttft_s or 0)
             parts.append(f"first token after {slowest.ttft_s:.2f} s")
             speeds = [reply.tokens_per_s for reply in replies if reply.tokens_per_s]
@@ -102,6 +128,8 @@ class Diagnosis:
         return {
             "ok": self.ok,
             "cluster": self.spec.inventory.cluster,
+            "state": self.state,
+            "next": self.next,
             "findings": [finding.as_json() for finding in self.findings],
             "nodes": node_documents(self.spec, self.facts, self.errors),
             "running": self.running.as_json(),
@@ -125,11 +153,11 @@ def doctor(
     present, latest = cluster_ranks(spec.inventory.cluster, facts), recorded_release(spec.inventory, facts)
     report.step("inspect", "ranks, logs and counters, and one real completion")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
-    recorded = latest.record if latest is not None and present.of_release(latest) else None
-    questions = {} if recorded is None else _recorded(facts, recorded)
+    recorded = running_record(present, latest)
+    questions = _recorded(facts, recorded) if recorded else {}
     calls = ask_groups(fleet, spec, questions, limit_s, report)
     observations = observe_nodes(fleet, spec, facts, limit_s)
-    if recorded is None:
+    if not recorded:
         limit_s = max(2.0, until - time.monotonic() - ROUND_TRIP_S)
         questions = launched(spec, facts, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
@@ -151,36 +179,6 @@ def of_what_runs(findings: list[Finding], present: ClusterRanks) -> list[Finding
     written = {code for code, check in CATALOGUE.items() if check.stage == "written"}
     left_out = written | (SUPERSEDED | {UNPLANNED} if present.running else set())
     return [finding for finding in findings if finding.code not in left_out]
-
-
-def observe_nodes(
-    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float
-) -> dict[str, Observation | Unread]:
-    """What runs on every node that answered the probe, or why that is unknown."""
-    interval_s = min(INTERVAL_S, limit_s / 4)
-    serving = engines.engine(spec.playbook.engine)
-
-    def observe(host: Host) -> Observation:
-        request = {
-            "cluster": spec.inventory.cluster,
-            "state_dir": facts[host.name].state_dir,
-            "runtime": spec.inventory.runtime.kind,
-            "interval_s": interval_s,
-            "limit_s": limit_s,
-            "head_lines": HEAD_LINES,
-            "tail_lines": TAIL_LINES,
-            "secrets_file": SECRETS_FILE,
-            "api_flags": dict(serving.api_flags),
-            "counters": dict(serving.counters),
-        }
-        document = call(host, "observe", request, answer=dict[str, Any], timeout_s=limit_s + ROUND_TRIP_S)
-        return readings(Observation, host.name, "observe", document)
-
-    outcomes = fleet.each(observe, list(facts), limit_s=limit_s + ROUND_TRIP_S) if facts else {}
-    return {
-        name: Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
-        for name, outcome in outcomes.items()
-    }
 
 
 Question = tuple[Endpoint, Verify]

@@ -1,28 +1,35 @@
-"""Asking what serves: the recorded release's own endpoints, and the status of everything."""
+"""What runs where, and whether it serves: ``status``, and once in a while what ``status --watch`` shows."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import recorded_endpoints
+from sparkcluster.endpoint.find import Endpoint, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.base import read
-from sparkcluster.facts.model import LeaseFact
+from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.facts.record import Record
-from sparkcluster.facts.running import Reply
+from sparkcluster.facts.running import Counters, Observation, Reply
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.inspect import state
+from sparkcluster.inspect.observing import begin_observing, observed
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.records import (
     ClusterRanks,
+    RecordedGroup,
     cluster_ranks,
     current_lease,
     current_staging,
     recorded_groups,
     recorded_release,
+    release_of,
     runs_recorded,
     unreadable,
 )
@@ -32,85 +39,186 @@ from sparkcluster.spec import Spec
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 30.0
-# Operations that stop groups to start others.
-STARTS = ("up", "upgrade", "rollback", "restart")
+# An idle engine gives one in less, and with the round trips before it the user waits less than 2 s.
+QUICK_S = 1.0
+# Between two readings of what moves.
+INTERVAL_S = 0.5
+
+Document = dict[str, Any]
 
 
-def status(fleet: Fleet, spec: Spec) -> dict[str, Any]:
-    """Query every node, and request a token from every group that should serve; returns the document of ``--json``."""
-    collected = collect_facts(fleet, spec)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """A cluster as its nodes describe it, before any group was asked.
+
+    Attributes:
+        latest: the newest record; its ranks may be gone.
+        recorded: the newest record if a rank of it runs, else an empty one.
+        groups: of that record.
+        endpoints: likewise.
+    """
+
+    spec: Spec
+    collected: Collected
+    present: ClusterRanks
+    latest: ReleaseFact | None
+    recorded: Record
+    groups: Mapping[str, RecordedGroup]
+    endpoints: Mapping[str, Endpoint]
+    lease: LeaseFact | None
+
+    @property
+    def facts(self) -> Mapping[str, Facts]:
+        """Of the nodes that answered."""
+        return self.collected.facts
+
+
+def find(spec: Spec, collected: Collected) -> Found:
+    """Sort what the nodes said."""
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
     latest = recorded_release(spec.inventory, collected.facts)
-    recorded: Record = latest.record if latest and present.of_release(latest) else {}
-    lease = current_lease(collected.facts)
-    staging = current_staging(collected.facts)
-    starting = lease is not None and lease.operation in STARTS
-    guards = {name: guard for name, facts in collected.facts.items() if (guard := read(facts.enabled)) is not None}
-    switch = pending(collected.facts, latest)
-    groups = group_documents(fleet, recorded, present, starting=starting)
-    blind = bool(collected.errors or unreadable(collected.facts))
-    state = overall(groups, present, blind=blind, starting=starting)
-    first = groups[0] if groups else None
+    recorded = state.running_record(present, latest)
+    groups = recorded_groups(recorded)
+    found = recorded_endpoints(recorded) if groups else {}
+    return Found(spec, collected, present, latest, recorded, groups, found, current_lease(collected.facts))
+
+
+def status(fleet: Fleet, spec: Spec, quick: Callable[[Document], None] | None = None) -> Document:
+    """Query every node, and request a token from every group that should serve; returns the document of ``--json``.
+
+    ``quick`` gets the document as far as it is known where a group gave no token within ``QUICK_S``, with the names of
+    those groups as ``waiting``.
+    """
+    found = find(spec, collect_facts(fleet, spec))
+    calls = begin_asking(fleet, found)
+    runs = found.facts if found.present.running else {}
+    seen = begin_observing(fleet, spec, runs, QUICK_S, interval_s=INTERVAL_S, brief=True)
+    if quick is not None and not calls.ended(QUICK_S):
+        waiting = calls.pending()
+        early = document(found, calls.wait(0), observed(seen, INTERVAL_S), waiting=waiting)
+        quick({**early, "waiting": waiting})
+    return document(found, calls.wait(STATUS_LIMIT_S * 2), observed(seen, QUICK_S * 2))
+
+
+def begin_asking(fleet: Fleet, found: Found) -> Calls[Reply]:
+    """Begin to request one token of every group whose ranks all run, by name."""
+    ranks = found.present.groups()
+
+    def first_token(name: str) -> Reply:
+        endpoint, group = found.endpoints[name], found.groups[name]
+        limit_s = min(STATUS_LIMIT_S, group.verify.timeout_s)
+        counters = engines.engine(group.engine).counters
+        host: Host = fleet.hosts[endpoint.head]
+        return ask(host, endpoint, group.verify, limit_s=limit_s, max_tokens=1, counters=counters)
+
+    running = (name for name, group in found.groups.items() if runs_recorded(group, ranks.get(name, {}), group.ranks))
+    return Calls(first_token, {name: name for name in running if found.endpoints[name].head in fleet.hosts})
+
+
+def document(
+    found: Found,
+    replies: Mapping[str, Reply | SparkclusterError],
+    seen: Mapping[str, Observation | Unread],
+    waiting: Collection[str] = (),
+) -> Document:
+    """What ``status`` says of what was ``found``, of ``replies`` by group, and of what nodes were ``seen`` to do.
+
+    Groups in ``waiting`` were asked and have not answered yet.
+    """
+    spec, facts, recorded = found.spec, found.facts, found.recorded
+    answers = {name: reply for name, reply in replies.items() if name not in waiting}
+    starting = state.is_starting(found.lease)
+    responding = [name for name, reply in answers.items() if isinstance(reply, Reply) and state.responds(reply)]
+    states = state.group_states(found.groups, found.present, responding, starting=starting)
+    blind = bool(found.collected.errors or unreadable(facts))
+    word = state.cluster_state(states, found.present, blind=blind, starting=starting, reached=bool(facts))
+    groups = [_group(found, name, states[name], answers.get(name), seen) for name in states]
+    guards = {name: guard for name, node in facts.items() if (guard := read(node.enabled)) is not None}
+    staging, switch = current_staging(facts), pending(facts, found.latest)
     return {
         "cluster": spec.inventory.cluster,
-        "state": state,
-        "endpoint": first["endpoint"] if first and state == "serving" else None,
+        "state": word,
+        "next": state.next_command(word, switch=switch is not None),
+        "endpoint": groups[0]["endpoint"] if groups and word == state.SERVING else None,
         "model": recorded.get("plan", {}).get("model"),
         "image": recorded.get("plan", {}).get("image"),
         "digest": recorded.get("image_digest"),
         "release": recorded.get("number"),
-        "lease": _lease_document(lease) if lease else None,
+        "lease": _lease(found.lease) if found.lease else None,
         "switch": None if switch is None else switch.as_json(),
-        "staging": None if staging is None else {**_lease_document(staging), "attached": staging.held},
-        "enabled": bool(guards) and guards.keys() == collected.facts.keys(),
+        "staging": None if staging is None else {**_lease(staging), "attached": staging.held},
+        "enabled": bool(guards) and guards.keys() == facts.keys(),
         "guards": {name: guard.trouble for name, guard in guards.items() if guard.trouble},
         "groups": groups,
-        "nodes": node_documents(spec, collected, present, recorded, groups),
+        "nodes": _nodes(found, groups, seen),
     }
 
 
-def _lease_document(lease: LeaseFact) -> dict[str, Any]:
+def _lease(lease: LeaseFact) -> Document:
     return lease.model_dump(include={"operator", "operation", "since", "epoch"})
 
 
-def group_documents(fleet: Fleet, recorded: Record, present: ClusterRanks, *, starting: bool) -> list[dict[str, Any]]:
-    """The groups of a recorded release as they are now; one token is requested of each, all at once."""
-    groups = recorded_groups(recorded)
-    found = recorded_endpoints(recorded) if groups else {}
-    ranks = present.groups()
-    running = {name: runs_recorded(group, ranks.get(name, {}), group.ranks) for name, group in groups.items()}
-    heads = {found[name].head: name for name in groups if running[name] and found[name].head in fleet.hosts}
-
-    def first_token(host: Host) -> Reply:
-        name = heads[host.name]
-        verify = groups[name].verify
-        limit_s = min(STATUS_LIMIT_S, verify.timeout_s)
-        counters = engines.engine(groups[name].engine).counters
-        return ask(host, found[name], verify, limit_s=limit_s, max_tokens=1, counters=counters)
-
-    replies = {heads[head]: reply for head, reply in fleet.each(first_token, heads).items()}
-    documents = []
-    for name, group in groups.items():
-        reply = replies.get(name)
+def _group(
+    found: Found,
+    name: str,
+    word: str,
+    reply: Reply | SparkclusterError | None,
+    seen: Mapping[str, Observation | Unread],
+) -> Document:
+    """One group as it is now."""
+    group, ranks = found.groups.get(name), found.present.groups().get(name, {})
+    if word == state.ORPHANED:
+        why: str | None = state.left_by(found.facts)
+    else:
         why = reply.message if isinstance(reply, SparkclusterError) else problem(reply)
-        ready = reply is not None and why is None
-        some = any(rank.state == "running" for node in ranks.get(name, {}).values() for rank in node)
-        if ready or (isinstance(reply, Reply) and busy(reply)):
-            state = "serving"
-        else:
-            state = "down" if not some else "starting" if starting else "degraded"
-        documents.append(
-            {
-                "name": name,
-                "nodes": list(group.ranks),
-                "endpoint": group.plan["endpoints"][name],
-                "state": state,
-                "release": group.release,
-                "ready": ready,
-                "why": why,
-            }
-        )
-    return documents
+    numbers = [release for of_node in ranks.values() for rank in of_node if (release := release_of(rank)) is not None]
+    return {
+        "name": name,
+        "nodes": list(group.ranks if group else ranks),
+        "endpoint": group.plan["endpoints"][name] if group else None,
+        "state": word,
+        "release": group.release if group else max(numbers, default=None),
+        "ready": isinstance(reply, Reply) and why is None,
+        "why": why,
+        "uptime_s": _uptime_s(found, name),
+        "load": _load(found, name, seen),
+    }
+
+
+def _uptime_s(found: Found, name: str) -> float | None:
+    """For how long all ranks of a group run, by the clocks of their nodes; None where that is unknown."""
+    ages = []
+    for node, ranks in found.present.groups().get(name, {}).items():
+        for rank in ranks:
+            try:
+                started = dt.datetime.fromisoformat(rank.started_at or "").timestamp()
+            except ValueError:
+                return None
+            ages.append(found.facts[node].clock_s - started)
+    return round(max(0.0, min(ages)), 1) if ages else None
+
+
+def _load(found: Found, name: str, seen: Mapping[str, Observation | Unread]) -> Document | None:
+    """What the engine of a group does now, by its own counters; None where they could not be read."""
+    for node in found.present.groups().get(name, {}):
+        observation = seen.get(node)
+        counters = observation.counters if isinstance(observation, Observation) else None
+        if isinstance(counters, tuple) and counters:
+            return load(counters)
+    return None
+
+
+def load(counters: Sequence[Counters]) -> Document:
+    """Requests and KV cache of an engine as last read, and tokens/s between the first reading and the last."""
+    first, last = counters[0], counters[-1]
+    apart_s = last.at_s - first.at_s
+    known = first.generated is not None and last.generated is not None and apart_s > 0
+    return {
+        "running": last.running,
+        "waiting": last.waiting,
+        "kv_cache": last.kv_cache,
+        "tokens_per_s": max(0.0, ((last.generated or 0) - (first.generated or 0)) / apart_s) if known else None,
+    }
 
 
 def problem(reply: Reply | None) -> str | None:
@@ -124,33 +232,21 @@ def problem(reply: Reply | None) -> str | None:
     return f"the model does not answer: {reply.message}"
 
 
-def overall(groups: list[dict[str, Any]], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
-    """The state of the cluster in one word.
-
-    ``blind``: the ranks of some node could not be read; ``starting``: an operation of STARTS is under way. Any other
-    does not change the state.
-    """
-    if groups and all(group["state"] == "serving" for group in groups) and not blind:
-        return "serving"
-    if starting and not any(group["state"] == "serving" for group in groups):
-        return "starting"
-    return "degraded" if present.anything or blind else "down"
-
-
-def node_documents(
-    spec: Spec, collected: Collected, present: ClusterRanks, recorded: Record, groups: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _nodes(found: Found, groups: list[Document], seen: Mapping[str, Observation | Unread]) -> list[Document]:
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
-    planned = recorded["plan"]["nodes"] if "plan" in recorded else {}
-    blind = unreadable(collected.facts)
-    documents: list[dict[str, Any]] = []
-    for node in spec.inventory.nodes:
+    planned = found.recorded["plan"]["nodes"] if "plan" in found.recorded else {}
+    blind = unreadable(found.facts)
+    documents: list[Document] = []
+    for node in found.spec.inventory.nodes:
         name = node.label
-        rank = next(iter(present.ours.get(name, ())), None)
-        error = collected.errors.get(name)
+        rank = next(iter(found.present.ours.get(name, ())), None)
+        error = found.collected.errors.get(name)
         number = rank.labels.get(LABEL_RANK) if rank else None
         uses_ray = name in planned and planned[name]["containers"][0]["launcher"].get("executor") == "ray"
+        observation = seen.get(name)
+        memory = read(observation.memory) if isinstance(observation, Observation) else None
+        memory = memory or (read(found.facts[name].memory) if name in found.facts else None)
         documents.append(
             {
                 "name": name,
@@ -162,6 +258,7 @@ def node_documents(
                 "image": rank.image_id if rank else None,
                 # A group that answers has every Ray node in it; nothing else is proof.
                 "ray": None if not (uses_ray and rank) else "alive" if name in ready else "unknown",
+                "memory": None if memory is None else memory.model_dump(include={"total_bytes", "available_bytes"}),
             }
         )
     return documents

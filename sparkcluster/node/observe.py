@@ -13,7 +13,7 @@ import time
 from itertools import islice
 from typing import Any, Callable
 
-from sparkcluster.node import common, gpu, ranks, vitals
+from sparkcluster.node import common, gpu, ranks, system, vitals
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.readings import Readings
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_STATE_DIR, LAUNCHER_FILE
@@ -33,12 +33,12 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
             everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank,
-            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, and api_flags
-            and counters of the engine.
+            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, api_flags
+            and counters of the engine, and brief: without logs, health, Ray, and what is asked within containers.
         machine: the node.
         sleep: what waits between the readings.
     """
-    began = time.monotonic()
+    began, whole = time.monotonic(), not request.get("brief")
     limit_s, interval_s = float(request["limit_s"]), float(request["interval_s"])
     readings = Readings(limit_s)
 
@@ -53,28 +53,30 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
 
     readings.start("gpus", lambda: twice(lambda: gpu.query(machine, vitals.SAMPLED)[0]))
     readings.start("traffic", lambda: twice(lambda: vitals.traffic(machine)))
+    readings.start("memory", lambda: system.meminfo(machine.text("/proc/meminfo")))
     readings.start("ranks", lambda: ranks_of(request, machine))
     listed = readings.value("ranks")
     ranks_here = listed if isinstance(listed, list) else []
     head = next(
         (rank for rank in ranks_here if rank["launcher"].get("role") == "head" and rank["state"] == "running"), None
     )
-    for number, rank in enumerate(ranks_here):
+    for number, rank in enumerate(ranks_here if whole else ()):
         readings.start("log %d" % number, lambda rank=rank: log(machine, rank, request))  # type: ignore[misc]
         if rank["state"] == "running" and rank["runtime"] == "docker":
             readings.start("gpu %d" % number, lambda rank=rank: vitals.gpu_inside(rank["name"]))  # type: ignore[misc]
     if head is not None:
         where = vitals.api(head["launcher"].get("engine") or [], request["api_flags"])
         readings.start("counters", lambda: twice(lambda: vitals.counters(where, request["counters"])))
+    if head is not None and whole:
         readings.start("health", lambda: vitals.get(where, "/health")[0])
         if head["launcher"].get("executor") == "ray":
             readings.start("ray", lambda: vitals.ray_nodes(head, limit_s))
     answer: dict[str, Any] = {"ranks": listed}
-    secrets = texts_to_redact(machine, ranks_here, str(request.get("secrets_file") or ""))
-    for number, rank in enumerate(ranks_here):
+    secrets = texts_to_redact(machine, ranks_here, str(request.get("secrets_file") or "")) if whole else []
+    for number, rank in enumerate(ranks_here if whole else ()):
         rank["log"] = redacted(readings.value("log %d" % number), secrets)
         rank["gpu"] = readings.value("gpu %d" % number)
-    for key in ("gpus", "traffic", "counters", "health", "ray"):
+    for key in ("gpus", "memory", "traffic", "counters", "health", "ray"):
         answer[key] = readings.value(key)
     answer["observe_s"] = round(time.monotonic() - began, 3)
     return answer

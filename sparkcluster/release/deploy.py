@@ -16,7 +16,8 @@ from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.again import is_transient
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, view_cluster
-from sparkcluster.inspect.doctor import observe_nodes, running_heads
+from sparkcluster.inspect.doctor import running_heads
+from sparkcluster.inspect.observing import observe_nodes
 from sparkcluster.inspect.preflight import between
 from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch

@@ -18,7 +18,8 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.doctor import launched, observe_nodes
+from sparkcluster.inspect.doctor import launched
+from sparkcluster.inspect.observing import observe_nodes
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.records import ClusterRanks, RecordedGroup, recorded_groups
 from sparkcluster.release.down import down_there, former_nodes

@@ -11,12 +11,13 @@ from sparkcluster.errors import FoundErrors, LeaseHeld, PlanError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.inspect.state import left_by
 from sparkcluster.plan.records import current_lease
 from sparkcluster.plan.switch import anything, pending
 from sparkcluster.probing.start import Answer
 from sparkcluster.release.deploy import Options, stop_before_staging, whole
 from sparkcluster.release.serving import note_differences, refuse, replies, stop_on_wrong_answers, survey
-from sparkcluster.release.states import Action, GroupState
+from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.release.walk import Target, Walk
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
@@ -86,6 +87,9 @@ def up(
     if not changing:
         refuse(view, groups)
     note_differences(view, groups, report)
+    left = [name for name, group in groups.items() if group.state is State.STARTED]
+    if left and current_lease(view.facts) is None:
+        report.note(f"{', '.join(left)}: {left_by(view.facts)}; continuing with the ranks that it started")
     source = view.newest.number if view.newest else 0
     unfinished = anything(view.facts) or any(group.lacking for group in groups.values())
     if not changing and not unfinished and not {Action.START, Action.WATCH, Action.CLEAN} & actions:

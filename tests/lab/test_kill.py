@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.lab.switching import left_behind, one_set
+from tests.lab.test_serving import until
 
 MODEL = "/root/models/tiny"
 
@@ -43,6 +44,23 @@ def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step(stage))
     up.kill()
+    serves_once_and_for_all(lab, cli, ranks)
+
+
+def test_ranks_of_an_up_whose_terminal_was_closed_are_orphaned_and_everything_says_so(lab, cli, ranks):
+    up = cli.start("up", lab.inventory, "--json-lines")
+    up.wait_for(step("verify"))
+    up.kill()
+    until(lambda: cli("status", lab.inventory, "--json").json["lease"] is None)
+    status = cli("status", lab.inventory)
+    assert (status.code, "orphaned" in status.out.splitlines()[0]) == (1, True), status.out
+    assert "ended before the model had answered" in status.out
+    assert f"next: sparkcluster up {lab.inventory}" in status.err
+    ask = cli("ask", lab.inventory, "Hello")
+    assert (ask.code, "is orphaned: `up` by " in ask.err) == (1, True), ask
+    doctor = cli("doctor", lab.inventory, "--json")
+    assert (doctor.code, doctor.json["state"]) == (1, "orphaned")
+    assert "continuing with the ranks that it started" in cli("up", lab.inventory).ok().err
     serves_once_and_for_all(lab, cli, ranks)
 
 

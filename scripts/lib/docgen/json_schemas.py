@@ -17,6 +17,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Path
 from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.findings import Finding
+from sparkcluster.inspect import state
 from sparkcluster.inspect.preflight import Unasked
 from sparkcluster.spec.playbook import Figure
 from sparkcluster.staging.transfers import Copied
@@ -100,7 +101,8 @@ STRINGS = many(text())
 FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download", "build"])]}}
 CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "secrets", "addresses", "text"])}
 WHY = by_name(text(), "why a node is left out, by node")
-STATES = ["serving", "starting", "degraded", "down"]
+STATES = list(state.STATES)
+NEXT = {"next": text("what to type next")}
 MEASURED = record(
     "what the links carry (--deep)",
     _null=True,
@@ -360,6 +362,7 @@ DOCUMENTS: dict[str, Schema] = {
     "status": record(
         cluster=text(),
         state=text(enum=STATES),
+        **NEXT,
         endpoint=text("of the first group, ends in /v1; null unless every group serves", null=True),
         model=text(null=True),
         image=text("as the playbook names it", null=True),
@@ -398,11 +401,20 @@ DOCUMENTS: dict[str, Schema] = {
             record(
                 name=text(),
                 nodes=STRINGS,
-                endpoint=text("ends in /v1"),
+                endpoint=text("ends in /v1; null of ranks that no release recorded", null=True),
                 state=text(enum=STATES),
-                release=integer(),
+                release=integer(null=True),
                 ready=boolean("whether it answered a completion just now"),
                 why=text("why it is not ready", null=True),
+                uptime_s=number("since its last rank started", null=True),
+                load=record(
+                    "by the engine's own counters; null where they could not be read",
+                    _null=True,
+                    running=number("requests", null=True),
+                    waiting=number("requests", null=True),
+                    kv_cache=number("share in use, 0 to 1", null=True),
+                    tokens_per_s=number("generated, of all requests together", null=True),
+                ),
             )
         ),
         nodes=many(
@@ -415,6 +427,7 @@ DOCUMENTS: dict[str, Schema] = {
                 container=text(null=True),
                 image=text("local image ID, or null", null=True),
                 ray=text("alive or unknown; null without Ray", null=True),
+                memory=record("", _null=True, total_bytes=integer(), available_bytes=integer()),
             )
         ),
     ),
@@ -469,6 +482,8 @@ DOCUMENTS: dict[str, Schema] = {
     "doctor": record(
         ok=boolean(),
         cluster=text(),
+        state=text(enum=STATES),
+        **NEXT,
         findings=FINDINGS,
         nodes=NODE_FACTS,
         running=record(

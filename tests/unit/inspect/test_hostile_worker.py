@@ -204,8 +204,8 @@ def test_a_worker_that_missed_the_record_changes_nothing(serving, world, beta):
 
 def test_a_head_that_missed_the_record_is_recorded_by_the_next_up(serving):
     serving.change("alpha", release=None)
-    assert status(fleet_of(serving), serving.spec)["state"] == "degraded"
-    with pytest.raises(NotServing):
+    assert status(fleet_of(serving), serving.spec)["state"] == "orphaned"
+    with pytest.raises(NotServing, match="is orphaned"):
         asking.ask(fleet_of(serving), serving.spec, "Hello", lambda *_: None, group=None, max_tokens=8)
     view = assess(serving.spec, Collected(serving.facts, {}), serving.facts)
     groups = survey(fleet_of(serving), view, Report(), replace=False)

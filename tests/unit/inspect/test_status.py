@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from sparkcluster.cli import status as cli_status
@@ -71,7 +73,7 @@ def test_the_image_is_shown_as_it_can_be_pulled(told, world, capsys):
     image = one.facts["beta"].image.model_dump() | {"digest": f"vllm/vllm-openai@{DIGEST}"}
     document = told(served(one.change("beta", image=image)))
     assert (document["image"], document["digest"]) == ("vllm/vllm-openai:v0.18.0", f"vllm/vllm-openai@{DIGEST}")
-    cli_status.show(document, "mine.yaml")
+    cli_status.show(document)
     assert f"vllm/vllm-openai@{DIGEST}" in capsys.readouterr().out
     assert told(served(world()))["digest"] is None
 
@@ -81,6 +83,86 @@ def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
     assert (document["state"], document["endpoint"]) == ("degraded", None)
     assert "nothing listens" in document["groups"][0]["why"]
     assert document["nodes"][0]["ray"] == "unknown"
+
+
+def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world):
+    """A terminal that was closed ends `up`: its ranks go on, whether an older release is recorded or none."""
+    left = {**lease("up"), "held": False}
+    one = world()
+    one.run(one.plan(3)).change("alpha", lease=left)
+    document = told(one)
+    (group,) = document["groups"]
+    assert (document["state"], document["next"]) == ("orphaned", "sparkcluster up INVENTORY")
+    assert (group["state"], group["release"], group["endpoint"]) == ("orphaned", 3, None)
+    assert group["why"] == "`up` by ann@desk ended before the model had answered"
+    older = world()
+    older.run(older.plan(4)).record(older.plan(3), 3).change("alpha", lease=left)
+    document = told(older)
+    assert (document["state"], document["groups"][0]["release"], document["release"]) == ("orphaned", 4, None)
+
+
+def test_a_cluster_of_which_no_node_answers_is_unknown(told, world):
+    document = told(served(world()), away=("alpha", "beta"))
+    assert (document["state"], document["next"]) == ("unknown", "sparkcluster preflight INVENTORY")
+    assert cli_status.headline(document) == "atlas: unknown, no node could be reached"
+
+
+def test_what_an_engine_does_is_read_twice(world, capsys):
+    one = served(world())
+    samples = [
+        {"at_s": 0.1, "generated": 100.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1},
+        {"at_s": 0.6, "generated": 120.0, "running": 2.0, "waiting": 1.0, "kv_cache": 0.12},
+    ]
+    memory = {"total_bytes": 128 * 10**9, "available_bytes": 28 * 10**9}
+    hosts = {}
+    for name, facts in one.facts.items():
+        document = facts.model_dump(mode="json")
+        document["ranks"] = [{**rank, "started_at": "2025-11-21T00:00:00.123456789Z"} for rank in document["ranks"]]
+        seen = {
+            "ranks": [],
+            "counters": samples if name == "alpha" else None,
+            "memory": {**document["memory"], **memory},
+        }
+        done = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
+        hosts[name] = FakeHost(name).program("ask", done).program("probe", document).program("observe", seen)
+    document = status(Fleet(hosts), one.spec)
+    (group,) = document["groups"]
+    assert group["load"] == {"running": 2.0, "waiting": 1.0, "kv_cache": 0.12, "tokens_per_s": pytest.approx(40.0)}
+    assert group["uptime_s"] == pytest.approx(1763690000.0 - 1763683200.1, abs=0.1)
+    assert hosts["alpha"].requests[-1][1].get("brief", True)
+    cli_status.show(document)
+    out = capsys.readouterr().out
+    assert "    up 1 h 53 min, 2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
+    assert "100/128 GB" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_group_without_a_token_is_shown_before_its_limit(world, monkeypatch, capsys):
+    """A hung engine must not keep all else that is known from the user for half a minute."""
+    monkeypatch.setattr("sparkcluster.inspect.status.QUICK_S", 0.05)
+    one, release = served(world()), threading.Event()
+
+    def hangs(_):
+        release.wait(20)
+        return {"error": {"status": None, "kind": "timeout", "message": "no answer"}}
+
+    hosts = {
+        name: FakeHost(name).program("ask", hangs).program("probe", facts.model_dump(mode="json"))
+        for name, facts in one.facts.items()
+    }
+    early = []
+
+    def quick(document):
+        early.append(document)
+        release.set()
+
+    document = status(Fleet(hosts), one.spec, quick)
+    assert early[0]["waiting"] == ["default"]
+    assert (early[0]["groups"][0]["why"], document["state"]) == (None, "degraded")
+    cli_status.show(early[0])
+    assert capsys.readouterr().out.startswith(
+        "atlas: no token of default yet, release 3\n  default: waiting for a token"
+    )
 
 
 def test_a_dead_rank(told, world):
@@ -125,10 +207,10 @@ def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_record
         "number": number + 1,
         "back": None,
     }
-    cli_status.show(document, "mine.yaml")
+    cli_status.show(document)
     out = capsys.readouterr().out
     assert f"left a switch from release {number} unfinished" in out
-    assert "to end it: sparkcluster upgrade mine.yaml --resume" in out
+    assert document["next"] == "sparkcluster upgrade INVENTORY --resume"
     one.change("beta", switch={**switch, "number": number})
     assert told(one)["switch"] is None
 
@@ -155,18 +237,18 @@ def test_a_staging_beside_what_serves_is_shown_and_changes_no_state(told, world,
     assert document["staging"] == {
         "operator": "ann@desk", "operation": "stage", "since": 1763690000.0, "epoch": 4, "attached": True,
     }  # fmt: skip
-    cli_status.show(document, "mine.yaml")
+    cli_status.show(document)
     assert "ann@desk is running stage on atlas, started 12 s ago" in capsys.readouterr().out.splitlines()
     both = told(world().change("alpha", lease=lease("up"), staging={**lease("up"), "since": 1763690007.0}))
     assert (both["state"], both["staging"]["operation"]) == ("starting", "up")
-    cli_status.show(both, "mine.yaml")
+    cli_status.show(both)
     assert capsys.readouterr().out.count("ann@desk is running up on atlas") == 1, "one command with two leases"
 
 
 def test_a_staging_that_goes_on_without_its_operator_is_shown(told, world, capsys):
     document = told(world().change("beta", staging={**lease("stage"), "held": False, "at_work": True}))
     assert (document["lease"], document["staging"]["attached"]) == (None, False)
-    cli_status.show(document, "mine.yaml")
+    cli_status.show(document)
     assert "what ann@desk stages for atlas goes on without them" in capsys.readouterr().out.splitlines()
     over = told(world().change("beta", staging={**lease("stage"), "held": False}))
     assert over["staging"] is None
@@ -174,7 +256,7 @@ def test_a_staging_that_goes_on_without_its_operator_is_shown(told, world, capsy
 
 def test_people_read_who_does_what_since_when(told, world, capsys, monkeypatch):
     monkeypatch.setattr(cli_status.time, "time", lambda: 1763690012.3)
-    cli_status.show(told(world().change("alpha", lease=lease("stage"))), "mine.yaml")
+    cli_status.show(told(world().change("alpha", lease=lease("stage"))))
     assert capsys.readouterr().out.splitlines()[:2] == [
         "atlas: down",
         "ann@desk is running stage on atlas, started 12 s ago",
