@@ -73,8 +73,9 @@ class Found:
         return self.collected.facts
 
 
-def find(spec: Spec, collected: Collected) -> Found:
-    """Sort what the nodes said."""
+def look(fleet: Fleet, spec: Spec) -> Found:
+    """Query every node."""
+    collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
     latest = recorded_release(spec.inventory, collected.facts)
     recorded = state.running_record(present, latest)
@@ -89,10 +90,14 @@ def status(fleet: Fleet, spec: Spec, quick: Callable[[Document], None] | None = 
     ``quick`` gets the document as far as it is known where a group gave no token within ``QUICK_S``, with the names of
     those groups as ``waiting``.
     """
-    found = find(spec, collect_facts(fleet, spec))
+    return asked(fleet, look(fleet, spec), quick)
+
+
+def asked(fleet: Fleet, found: Found, quick: Callable[[Document], None] | None = None) -> Document:
+    """What ``status`` returns, of a cluster that was ``found`` just now."""
     calls = begin_asking(fleet, found)
     runs = found.facts if found.present.running else {}
-    seen = begin_observing(fleet, spec, runs, QUICK_S, interval_s=INTERVAL_S, brief=True)
+    seen = begin_observing(fleet, found.spec, runs, QUICK_S, interval_s=INTERVAL_S, brief=True)
     if quick is not None and not calls.ended(QUICK_S):
         waiting = calls.pending()
         early = document(found, calls.wait(0), observed(seen, INTERVAL_S), waiting=waiting)
