@@ -135,6 +135,19 @@ def test_a_hung_collective_is_named_within_the_limit_and_health_says_200(serving
     assert hung["took_s"] < 12
 
 
+def test_status_of_a_hung_engine_shows_what_is_known_before_it_waits(serving, make_cli, inventory):
+    ail(serving.sparks[1], "hang-serve")
+    status = make_cli()("status", inventory)
+    first, last = (
+        status.out.splitlines()[0],
+        [line for line in status.out.splitlines() if line.startswith(serving.name)][-1],
+    )
+    assert (status.code, "no token of default yet" in first, "degraded" in last) == (1, True, True), status.out
+    assert "GB" in status.out
+    assert "next: " in status.err
+    assert "doctor" in status.err
+
+
 @pytest.mark.full
 def test_tokens_that_stop_in_the_middle_of_an_answer_are_a_hang(serving, doctor):
     ail(serving.sparks[0], "hang-after=3")
