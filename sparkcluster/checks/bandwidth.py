@@ -112,7 +112,7 @@ def fallback(context: Context) -> Iterator[Seen]:
                 seen([rate]),
                 (
                     "ls /dev/infiniband   on every node; if it is missing, sudo modprobe -a ib_uverbs rdma_ucm",
-                    "sparkcluster plan INVENTORY   shows NCCL_IB_HCA and what env of the playbook overrides",
+                    "sparkcluster plan INVENTORY -v   shows NCCL_IB_HCA and what env of the playbook overrides",
                 ),
             )
 
@@ -167,7 +167,7 @@ def half(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"the all-gather of {group.name} reaches {bus:.1f} GB/s, the bandwidth of one twin, with two in use",
                 seen([rate]),
-                ("sparkcluster plan INVENTORY   shows NCCL_IB_HCA of every node", "ibdev2netdev   on every node"),
+                ("sparkcluster plan INVENTORY -v   shows NCCL_IB_HCA of every node", "ibdev2netdev   on every node"),
             )
 
 

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
     )
     switch_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait", min_speed=0.0)
+    parser.set_defaults(verbose=False)  # of plan, for --dry-run
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
 
 

@@ -65,8 +65,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str]
         )
         text = f"set by this version of sparkcluster, not by inventory or playbook: {values}"
         found.append(Change("arguments", text))
+    on: dict[tuple[Class, str], list[str]] = {}
     for name in kept:
-        found += [Change(kind, f"{name}: {line}") for kind, line in _node(before[name], after[name], added)]
+        for kind, line in _node(before[name], after[name], added):
+            on.setdefault((kind, line), []).append(name)
+    for (kind, line), names in on.items():
+        where = "every node" if len(names) == len(kept) > 1 else ", ".join(names)
+        found.append(Change(kind, f"{where}: {line}"))
     return found
 
 
@@ -117,11 +122,12 @@ def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]
         yield "arguments", f"rank {old.get('rank')} → {new.get('rank')}"
     env = {name: value for name, value in new.get("env", {}).items() if name not in added}
     yield from (("arguments", line) for line in _values("env", old.get("env", {}), env))
-    if old.get("secrets", []) != new.get("secrets", []):
-        yield "secrets", f"secrets: {_names(old.get('secrets', []))} → {_names(new.get('secrets', []))}"
+    before, after = old.get("secrets", []), new.get("secrets", [])
+    yield from (("secrets", f"{_secret(name)}: removed") for name in before if name not in after)
+    yield from (("secrets", f"{_secret(name)}: added") for name in after if name not in before)
     nothing: Mapping[str, Any] = {}  # of a record that is damaged, or of another version
-    for before, after in zip_longest(old.get("containers", ()), new["containers"], fillvalue=nothing):
-        yield from _container(before, after, added)
+    for was, is_ in zip_longest(old.get("containers", ()), new["containers"], fillvalue=nothing):
+        yield from _container(was, is_, added)
 
 
 def _container(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[tuple[Class, str]]:
@@ -202,8 +208,9 @@ def _joined(words: Sequence[Any]) -> str:
     return shlex.join(str(word) for word in words) or "none"
 
 
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
+def _secret(name: str) -> str:
+    """What people call a variable with a secret."""
+    return f"API key ({name})" if name.endswith("_API_KEY") else name
 
 
 def _short(image: Any) -> str:

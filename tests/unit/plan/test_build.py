@@ -630,13 +630,11 @@ def test_what_changed_is_said_in_lines(two, cluster):
 
     assert difference(json.loads(json.dumps(old)), new) == [
         "model: Qwen/Qwen3-8B → q",
-        "alpha: env NCCL_DEBUG: unset → INFO",
-        "alpha: env NCCL_IB_GID_INDEX: 3 → 5",
+        "every node: env NCCL_DEBUG: unset → INFO",
+        "every node: env NCCL_IB_GID_INDEX: 3 → 5",
         "alpha: engine - --served-model-name Qwen/Qwen3-8B",
         "alpha: engine + --served-model-name q",
         "alpha: engine + --max-model-len 4096",
-        "beta: env NCCL_DEBUG: unset → INFO",
-        "beta: env NCCL_IB_GID_INDEX: 3 → 5",
     ]
 
 
@@ -657,10 +655,8 @@ def test_what_an_older_version_did_not_set_is_one_line_for_all_nodes(two, cluste
     values = "VLLM_ENGINE_READY_TIMEOUT_S=900, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=900, VLLM_HOST_IP"
     assert difference(old, new, own) == [
         f"set by this version of sparkcluster, not by inventory or playbook: {values}",
-        "alpha: env NCCL_IB_TIMEOUT: 20 → 22",
-        "alpha: env RAY_CGRAPH_get_timeout: unset → 77",
-        "beta: env NCCL_IB_TIMEOUT: 20 → 22",
-        "beta: env RAY_CGRAPH_get_timeout: unset → 77",
+        "every node: env NCCL_IB_TIMEOUT: 20 → 22",
+        "every node: env RAY_CGRAPH_get_timeout: unset → 77",
     ]
 
 
@@ -680,7 +676,14 @@ def test_a_record_without_containers_differs_in_all_of_them(two, cluster):
     new = build(cluster(TWO), two()).as_json()
     old = {**new, "nodes": {name: {"rank": node["rank"]} for name, node in new["nodes"].items()}}
 
-    assert "alpha: image none → 5a5a5a5a5a5a" in difference(old, new)
+    assert "every node: image none → 5a5a5a5a5a5a" in difference(old, new)
+
+
+def test_an_api_key_that_is_taken_away_is_one_line(two, cluster):
+    new = build(cluster(TWO), two()).as_json()
+    old = json.loads(json.dumps(new))
+    old["nodes"]["alpha"]["secrets"] = [*new["nodes"]["alpha"]["secrets"], "VLLM_API_KEY"]
+    assert difference(old, new) == ["alpha: API key (VLLM_API_KEY): removed"]
 
 
 def test_another_image_and_fewer_nodes_are_said(two, cluster, spark):

@@ -67,7 +67,7 @@ def test_another_image_costs_a_switch_where_all_nodes_have_it(serving, written):
     assert costs == {"image": "switch"}
     assert lines["image"][:2] == (
         "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.19.0",
-        "alpha: image 5a5a5a5a5a5a → ffffffffffff",
+        "every node: image 5a5a5a5a5a5a → ffffffffffff",
     )
 
 
@@ -112,9 +112,9 @@ def test_another_model_is_one_of_weights_with_its_name_and_mounts(serving, writt
     ("playbook", "line"),
     [
         ({"args": {"max-num-seqs": 4}}, "alpha: engine + --max-num-seqs 4"),
-        ({"env": {"A": "1"}}, "alpha: env A: unset → 1"),
+        ({"env": {"A": "1"}}, "every node: env A: unset → 1"),
         ({"served_name": "q"}, "model: Qwen/Qwen3-8B → q"),
-        ({"container": {"cap_add": ["SYS_NICE"]}}, "alpha: run + --cap-add SYS_NICE"),
+        ({"container": {"cap_add": ["SYS_NICE"]}}, "every node: run + --cap-add SYS_NICE"),
     ],
 )
 def test_arguments_cost_a_switch(serving, written, playbook, line):
@@ -168,7 +168,7 @@ def test_a_secret_that_was_rotated_costs_a_switch(serving):
 def test_a_secret_that_is_added_is_of_secrets_alone(serving, written):
     costs, lines = found(written(serving(), playbook={"secrets": ["KEY"]}))
     assert costs == {"secrets": "switch"}
-    assert lines["secrets"][0] == "alpha: secrets: RAY_AUTH_TOKEN → KEY, RAY_AUTH_TOKEN"
+    assert lines["secrets"] == ("every node: KEY: added",)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_another_recorded_plan_runs_whole(world):
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
     other = states(world(playbook={"env": {"A": "2"}}), cluster.facts)["default"]
-    assert (other.state, other.changes) == (State.OTHER, ("alpha: env A: 1 → 2", "beta: env A: 1 → 2"))
+    assert (other.state, other.changes) == (State.OTHER, ("every node: env A: 1 → 2",))
     lacking = {name: facts.model_copy(update={"image": None}) for name, facts in cluster.facts.items()}
     newer = states(world(playbook={"image": "vllm/vllm-openai:v0.32.0"}), lacking)["default"]
     assert newer.state is State.OTHER
