@@ -1,4 +1,5 @@
-PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
+# Root's programs are those of the system, whatever PATH sudo left: these directories are secure_path of Ubuntu's sudoers.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin LC_ALL=C
 export PATH LC_ALL
 umask 022
 step=setup stop='' failed=0

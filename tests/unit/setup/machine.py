@@ -27,6 +27,8 @@ from sparkcluster.setup.changes import requests
 ROOT = Path(__file__).parents[3]
 STATE = "/run/stand-ins"
 TWINS = ("enp1s0f1np1", "enP2p1s0f1np1")
+SYSTEM_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin"
+"""Where a script takes its programs from."""
 USER = "spark"
 NEEDED = ("unshare", "nsenter", "ip", "usermod", "gpasswd", "flock", "setsid", "runuser")
 
@@ -285,6 +287,11 @@ print(json.dumps(found))
 """
 
 
+def with_stand_ins(script: str) -> str:
+    """A script that takes its programs from where this machine has them, the stand-ins first."""
+    return script.replace(f"\n{SYSTEM_PATH} ", "\nPATH=$PATH ")
+
+
 def missing() -> str | None:
     """Why there can be no such machine here, None if there can."""
     if sys.platform != "linux" or os.geteuid() != 0:
@@ -356,7 +363,13 @@ class Machine:
             argv[at] = argv[at].replace("PATH=", f"PATH={STATE}/kill:")
             argv[at:at] = [f"KILL_{key.upper()}={kill.get(key, '')}" for key in ("before", "after")]
         done = subprocess.run(
-            argv, input=script, capture_output=True, text=True, timeout=120, check=False, start_new_session=True
+            argv,
+            input=with_stand_ins(script),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            start_new_session=True,
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done

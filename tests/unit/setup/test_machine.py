@@ -17,7 +17,7 @@ from sparkcluster.setup.script import EXIT_BUSY, Run, confirm_script, parse_line
 from sparkcluster.setup.undo import undo
 from sparkcluster.topology import netplan
 from tests.unit.setup import machine as machines
-from tests.unit.setup.machine import KILL_ALL, STATE, TWINS, USER, Machine, until
+from tests.unit.setup.machine import KILL_ALL, STATE, SYSTEM_PATH, TWINS, USER, Machine, until, with_stand_ins
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop"
 ADDRESSES = {twin: IPv4Interface(f"192.168.{177 + at}.11/24") for at, twin in enumerate(TWINS)}
@@ -295,7 +295,7 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
     ) as running:
         assert running.stdin
         assert running.stdout
-        running.stdin.write(text)
+        running.stdin.write(with_stand_ins(text))
         running.stdin.close()
         for line in running.stdout:
             event = parse_line(line)
@@ -555,6 +555,19 @@ def test_it_runs_only_on_its_machine_and_as_its_user(spark):
     assert spark.run(right).returncode == 0
 
 
+def test_programs_come_from_the_system_whatever_path_sudo_leaves(spark):
+    text = script(ROOT, found(spark, only=["limits"]))
+    assert f"\n{SYSTEM_PATH} " in text
+    spark.shell(
+        "mkdir /run/mine; printf '#!/bin/sh\\ntouch /run/was-run\\n' >/run/mine/id; chmod 755 /run/mine/id;"
+        "for name in awk cat chmod cp cut date flock mkdir mv rm sha256sum stat sync; do ln -s id /run/mine/$name; done"
+    )
+    argv = spark.argv(["env", "PATH=/run/mine:/usr/bin:/bin", "sh", "-s"])
+    subprocess.run(argv, input=text, text=True, check=True)
+    assert spark.shell("ls -d /run/was-run || true") == ""
+    assert found(spark, only=["limits"]) == []
+
+
 def test_a_script_that_arrives_in_part_does_nothing(spark):
     before = spark.snapshot()
     text = script(ROOT, found(spark))
@@ -568,7 +581,7 @@ def test_it_stops_between_actions_once_nobody_reads_its_output(spark):
     text = script(ROOT, found(spark))
     done = subprocess.run(
         spark.argv(["sh", "-c", "sh -s 2>/run/error | head -n 1"]),
-        input=text,
+        input=with_stand_ins(text),
         capture_output=True,
         text=True,
         check=False,
