@@ -64,7 +64,7 @@ attempt() {
 }
 
 end() {
-  rm -f "$dir/part" "$saved/new" "$saved/added" "$saved/output" "$saved/entries" "$saved/others"
+  rm -f "$dir/part" "$saved/new" "$saved/added" "$saved/output" "$saved/entries" "$saved/others" "$saved/guard"
   # A journal that is missing beside what was saved was not removed by this script.
   if [ ! -s "$dir/journal" ] && { [ -e "$dir/journal" ] || [ -z "$(ls -A "$saved")" ]; }; then
     rm -rf "$dir"

@@ -35,10 +35,13 @@ mtu() { cat "/sys/class/net/$1/mtu"; }
 # How IPv6 link-local addresses come to be (Linux, networking/ip-sysctl.rst); 1 is not at all.
 addr_gen_mode() { cat "/proc/sys/net/ipv6/conf/$1/addr_gen_mode" 2>/dev/null || echo 1; }
 
-# Addresses of interfaces that are not in $names, without those of containers
+# Addresses of interfaces that are not in $names, IPv4 and IPv6, without those of containers; of IPv6 without those that
+# change by themselves or are not in use yet, and link-local ones of Ethernet and WiFi alone: bridges and tunnels come and go.
 others() {
-  addresses | awk -v names=" $names " '
-    $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") { print $2 "=" $4 }' | sort
+  ip -o addr show | awk -v names=" $names " '
+    $3 !~ /^inet6?$/ || $2 ~ /^(lo|docker|br-|veth)/ || index(names, " " $2 " ") { next }
+    / (temporary|tentative|dadfailed) / || ($4 ~ /^fe80:/ && $2 !~ /^(en|eth|wl)/) { next }
+    { print $2 "=" $4 }' | sort
 }
 
 complaint() {
@@ -83,17 +86,30 @@ take_back_all() {
   rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
 }
 
+# start_guard MARK: takes back what has MARK in $CONFIRM_S seconds. It is in no session, since logind may end all processes
+# of one with the login (logind.conf(5), KillUserProcesses). systemd would expand a $ in its arguments (systemd.service(5)).
+start_guard() {
+  rm -f "$saved/guard"
+  printf '%s\n' "PATH='$PATH' LC_ALL=C" 'export PATH LC_ALL' "$GUARD" 'sleep "$3"' 'take_back "$1" "$2"' >"$saved/guard" ||
+    bad "cannot write $saved/guard"
+  set -- /bin/sh "$saved/guard" "$1" "$SHADOW" "$CONFIRM_S"
+  if [ -d /run/systemd/system ]; then # sd_booted(3)
+    run systemd-run --quiet --collect --service-type=exec "--unit=sparkcluster-setup-${3##*/}" -- "$@"
+  else
+    setsid "$@" </dev/null >/dev/null 2>&1 9<&- &
+  fi
+}
+
 # try_netplan: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes. If $expected or an
 # address of another interface is missing, or nobody confirms, all is as before: the guard, which outlives this script,
 # takes care of it. Before netplan runs $remove and $links are applied, after it $add; if it is taken back $given is
 # removed, $lost added, and links are as they $were.
 try_netplan() {
   others >"$saved/others"
-  mkdir -p "$PENDING" "${SHADOW%/*}"
   mark=$PENDING/$(date +%s)-$$
+  start_guard "$mark"
+  mkdir -p "$PENDING" "${SHADOW%/*}"
   printf '%s\n' "$given" "$lost" "$were" >"$mark.part" && mv "$mark.part" "$mark" || bad "cannot write $mark"
-  setsid sh -c "$GUARD"'sleep "$3"; take_back "$1" "$2"' guard "$mark" "$SHADOW" "$CONFIRM_S" \
-    </dev/null >/dev/null 2>&1 9<&- &
   replace "$SHADOW" "$saved/new" 600 0:0
   remove "$remove"
   set_links "$links"

@@ -109,8 +109,8 @@ file=/etc/netplan/40-cx7.yaml
 [ ! -e /run/netplan/40-cx7.yaml ] || file=/run/netplan/40-cx7.yaml
 echo apply "$file" >>{STATE}/applied
 [ ! -e {STATE}/cuts ] || case $file in
-  /run/*) ip -4 addr flush dev enP7s7 ;;
-  *) ip addr add 192.168.86.11/24 dev enP7s7 2>/dev/null ;;
+  /run/*) ip addr del "$(cat {STATE}/cuts)" dev enP7s7 ;;
+  *) ip addr add "$(cat {STATE}/cuts)" dev enP7s7 nodad 2>/dev/null ;;
 esac
 [ -e "$file" ] || exit 0
 if ! grep -q '^network:' "$file"; then
@@ -146,6 +146,13 @@ case "$1 $2" in
     ;;
   *) exit 1 ;;
 esac
+""",
+    "systemd-run": f"""
+# A service: neither in a session nor with the environment of who starts it.
+printf '%s\\n' "$@" >{STATE}/systemd-run
+while [ "$1" != -- ]; do shift; done
+shift
+setsid env -i "$@" </dev/null >/dev/null 2>&1 9<&- &
 """,
     "timedatectl": f"""
 case "$1 $2" in

@@ -183,7 +183,7 @@ CALLS = range(1, 181, 4)
 
 def guards(spark: Machine) -> str:
     """Guards of the network that run."""
-    return spark.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x '[g]uard' || true")
+    return spark.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x '/.*/[g]uard' || true")
 
 
 def _killed(spark: Machine, text: str, moment: str, number: int, *, late: bool) -> bool:
@@ -260,15 +260,20 @@ def failure(done: subprocess.CompletedProcess[str], step: str) -> str:
     return last[2]
 
 
+MANAGEMENT = ("192.168.86.11/24", "2001:db8::11/64", "fe80::11/64")
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (f"touch {STATE}/cuts", "enP7s7 has lost its address 192.168.86.11/24"),
+        *((f"echo {each} >{STATE}/cuts", f"enP7s7 has lost its address {each}") for each in MANAGEMENT),
         (f"touch {STATE}/ignores", f"{TWINS[0]} has no address 192.168.177.11/24"),
     ],
-    ids=["cuts the node off", "has no effect"],
+    ids=["cuts off IPv4", "cuts off IPv6", "cuts off link-local IPv6", "has no effect"],
 )
 def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reason):
+    for address in MANAGEMENT[1:]:
+        spark.shell(f"ip addr add {address} dev enP7s7 nodad")
     before = spark.snapshot()
     spark.shell(fault)
     done = set_up(spark, "netplan", "limits")
@@ -323,7 +328,10 @@ def test_nothing_waits_for_a_confirmation_that_comes_too_late(spark):
     assert (done.returncode, events(done)) == (1, [("netplan", "failed", "nothing waits for a confirmation")])
 
 
-def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
+@pytest.mark.parametrize("init", ["systemd", "another"])
+def test_the_guard_takes_back_the_network_of_a_script_that_died(spark, init):
+    if init == "systemd":
+        spark.shell("mkdir -p /run/systemd/system")
     before = spark.snapshot()
     spark.shell(
         f"cd {STATE}/bin; mv netplan real; cat >netplan; chmod 755 netplan",
@@ -334,6 +342,12 @@ def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
     assert spark.snapshot()[TWINS[1]] == [9000, "1", [str(ADDRESSES[TWINS[1]])]]
     assert not spark.shell("ls -A /etc/netplan")
     spark.shell(f"mv {STATE}/bin/real {STATE}/bin/netplan")
+    (mark,) = spark.shell("ls /run/sparkcluster").split()
+    assert spark.shell(f"cat {STATE}/systemd-run 2>/dev/null || true").splitlines() == [
+        *("--quiet", "--collect", "--service-type=exec", f"--unit=sparkcluster-setup-{mark}", "--"),
+        *("/bin/sh", "/var/lib/sparkcluster/setup/saved/guard"),
+        *(f"/run/sparkcluster/{mark}", "/run/netplan/40-cx7.yaml", "60"),
+    ] * (init == "systemd")
     spark.shell(f"touch {STATE}/late")
     until(lambda: not guards(spark))
     assert difference(before, spark.snapshot()) == {}
@@ -342,7 +356,7 @@ def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
 def test_an_undo_that_cuts_the_node_off_is_taken_back(spark):
     set_up(spark, "netplan")
     after = spark.snapshot()
-    spark.shell(f"touch {STATE}/cuts")
+    spark.shell(f"echo 192.168.86.11/24 >{STATE}/cuts")
     assert failure(undone(spark), "netplan") == (
         "enP7s7 has lost its address 192.168.86.11/24; the network is as before"
     )
@@ -506,6 +520,11 @@ def test_docker_is_restarted_by_the_next_run_if_it_was_not(spark):
         (f"rm {STATE}/bin/nvidia-ctk", "nvidia-runtime", "nvidia-ctk is missing: "),
         ("sed -i /^docker:/d /etc/group", "docker-group", "there is no group docker"),
         (f"ip link del {TWINS[1]}", "netplan", f"there is no interface {TWINS[1]}"),
+        (
+            f"mkdir -p /run/systemd/system; printf '#!/bin/sh\\necho no bus >&2; exit 1\\n' >{STATE}/bin/systemd-run",
+            "netplan",
+            "systemd-run: no bus",
+        ),
         ("ln -sf /etc/passwd /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
         ("mkdir /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
         ("sed -i '1i# BEGIN sparkcluster: written by sparkcluster setup' /etc/hosts", "hosts", "/etc/hosts has "),
