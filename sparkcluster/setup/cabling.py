@@ -44,7 +44,7 @@ class Cabling:
         nodes: every node once: the same machine under a second name is left out.
         fabrics: groups of connected nodes, in the order of their first nodes.
         loose: ports whose other end is unknown.
-        one_sided: ports that report others which do not confirm it, by any way that connects them.
+        one_sided: ports that report others which do not confirm it, and are not connected with them otherwise.
         empty: nodes without a cable.
         swapped: nodes at which two cables have to be swapped.
         troubles: what is wrong.

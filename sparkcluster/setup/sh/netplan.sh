@@ -35,13 +35,26 @@ mtu() { cat "/sys/class/net/$1/mtu"; }
 # How IPv6 link-local addresses come to be (Linux, networking/ip-sysctl.rst); 1 is not at all.
 addr_gen_mode() { cat "/proc/sys/net/ipv6/conf/$1/addr_gen_mode" 2>/dev/null || echo 1; }
 
-# Addresses of interfaces that are not in $names, IPv4 and IPv6, without those of containers; of IPv6 without those that
-# change by themselves or are not in use yet, and link-local ones of Ethernet and WiFi alone: bridges and tunnels come and go.
+# Addresses, IPv4 and IPv6, of interfaces that are not in $names, without those of containers, those that are replaced by
+# themselves (RFC 8981), and those that cannot be used yet
 others() {
   ip -o addr show | awk -v names=" $names " '
-    $3 !~ /^inet6?$/ || $2 ~ /^(lo|docker|br-|veth)/ || index(names, " " $2 " ") { next }
-    / (temporary|tentative|dadfailed) / || ($4 ~ /^fe80:/ && $2 !~ /^(en|eth|wl)/) { next }
-    { print $2 "=" $4 }' | sort
+    $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") &&
+      !/ (temporary|tentative|dadfailed) / { print $2 "=" $4 }' | sort
+}
+
+# Those of $others that have to stay: link-local ones where a connection uses them, since they come and go on ports where
+# no DHCP server answers
+management() {
+  connections=$(ss -Htn state established 2>/dev/null)
+  others | while read -r each; do
+    address=${each#*=}
+    case $address/$connections in
+      fe80:*"[${address%/*}]%${each%%=*}:"*) echo "$each" ;;
+      fe80:*) ;;
+      *) echo "$each" ;;
+    esac
+  done
 }
 
 complaint() {
@@ -105,7 +118,7 @@ start_guard() {
 # takes care of it. Before netplan runs $remove and $links are applied, after it $add; if it is taken back $given is
 # removed, $lost added, and links are as they $were.
 try_netplan() {
-  others >"$saved/others"
+  management >"$saved/others"
   mark=$PENDING/$(date +%s)-$$
   start_guard "$mark"
   mkdir -p "$PENDING" "${SHADOW%/*}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 from collections.abc import Collection, Iterator
@@ -260,6 +261,26 @@ def failure(done: subprocess.CompletedProcess[str], step: str) -> str:
     return last[2]
 
 
+@contextlib.contextmanager
+def connected(spark: Machine, address: str) -> Iterator[None]:
+    """A TCP connection to a link-local address of the management interface."""
+    program = (
+        "import socket, sys\n"
+        "scope = socket.if_nametoindex('enP7s7')\n"
+        "here = socket.create_server((sys.argv[1], 0, 0, scope), family=socket.AF_INET6)\n"
+        "other = socket.socket(socket.AF_INET6)\n"
+        "other.connect(here.getsockname())\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    argv = spark.argv(["python3", "-c", program, address])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert running.stdout.readline() == "ready\n"
+        yield
+        running.communicate()
+
+
 MANAGEMENT = ("192.168.86.11/24", "2001:db8::11/64", "fe80::11/64")
 
 
@@ -276,13 +297,19 @@ def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reaso
         spark.shell(f"ip addr add {address} dev enP7s7 nodad")
     before = spark.snapshot()
     spark.shell(fault)
-    done = set_up(spark, "netplan", "limits")
+    with connected(spark, "fe80::11"):
+        done = set_up(spark, "netplan", "limits")
     assert failure(done, "netplan") == f"{reason}; the network is as before"
     assert ("limits", "done", "") in events(done)
     spark.shell(f"rm -f {STATE}/cuts {STATE}/ignores")
     assert set(difference(before, spark.snapshot())) == {"/etc/security/limits.d/90-sparkcluster.conf"}
     assert undone(spark).returncode == 0
     assert spark.snapshot() == before
+
+
+def test_a_link_local_address_that_nobody_uses_may_go(spark):
+    spark.shell(f"ip addr add fe80::11/64 dev enP7s7 nodad; echo fe80::11/64 >{STATE}/cuts")
+    assert set_up(spark, "netplan").returncode == 0
 
 
 def test_a_text_that_netplan_refuses_changes_nothing(spark):
