@@ -9,7 +9,7 @@ from sparkcluster.cli.drawing import Box, Row, speed, stack
 
 if TYPE_CHECKING:
     from sparkcluster.facts.network import Interface
-    from sparkcluster.facts.survey import Neighbour, Survey
+    from sparkcluster.facts.survey import Survey
     from sparkcluster.setup.cabling import Cabling
     from sparkcluster.setup.ports import Port
     from sparkcluster.setup.rails import Proposal
@@ -61,17 +61,28 @@ def _box(node: str, survey: Survey, cabling: Cabling, labels: Mapping[int, str],
     management = survey.management()
     title = " ─ ".join([node, *([str(management.ip)] if management and str(management.ip) != node else [])])
     rails = {port.key: labels[at] for at, segment in enumerate(cabling.segments) for port in segment.ports}
-    seen = {loose.port.key: loose.seen for loose in cabling.loose}
+    ends = {each.port.key: f"reports {_few(list(map(str, each.others)))}, not confirmed" for each in cabling.one_sided}
+    ends |= {
+        each.port.key: f"cabled to {_few([seen.name or seen.mac for seen in each.seen])}"
+        for each in cabling.loose
+        if each.seen
+    }
     given = proposal.addresses.get(node, {}) if proposal else {}
     rows: list[Row] = []
     for port in ports_of(node, survey):
         rows += _rows(
-            port, rails.get(port.key), seen.get(port.key, ()), {name: str(each.ip) for name, each in given.items()}
+            port, rails.get(port.key), ends.get(port.key), {name: str(each.ip) for name, each in given.items()}
         )
     return Box(title, tuple(rows) or (Row(("no cable",)),))
 
 
-def _rows(port: Port, rail: str | None, seen: tuple[Neighbour, ...], given: Mapping[str, str]) -> Iterator[Row]:
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}"
+
+
+def _rows(port: Port, rail: str | None, end: str | None, given: Mapping[str, str]) -> Iterator[Row]:
+    """``end`` is what is at the other end of a port that is on no rail."""
     if not port.cabled:
         yield Row((f"{port.name} no cable",))
         return
@@ -88,9 +99,7 @@ def _rows(port: Port, rail: str | None, seen: tuple[Neighbour, ...], given: Mapp
         )
         yield Row(fields, rail=rail)
     if rail is None:
-        ends = [each.name or each.mac for each in seen]
-        more = f" and {len(ends) - 2} more" if len(ends) > 2 else ""
-        yield Row((f"{port.name} cabled to {', '.join(ends[:2])}{more}" if ends else f"{port.name}: nothing answers",))
+        yield Row((f"{port.name} {end}" if end else f"{port.name}: nothing answers",))
 
 
 def _state(twin: Interface, now: str, given: str | None) -> str:

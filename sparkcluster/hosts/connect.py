@@ -7,6 +7,7 @@ import getpass
 import ipaddress
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sparkcluster.errors import UsageError
@@ -70,6 +71,21 @@ def behind(jump: Host, name: str, node: Address, prompts: Prompts | None = None)
     if not isinstance(jump, SshHost):
         return SshHost(name, target, prompts=prompts)
     return SshHost(name, dataclasses.replace(target, jump=jump.target, proxy_command=None), jump, prompts=prompts)
+
+
+def keep_keys(name: str, node: Address, file: Path) -> None:
+    """Store the host keys of ``node`` in ``file``, its ``new_keys``, where all others are; ``name`` is for messages.
+
+    Raises:
+        UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
+    """
+    if file.exists():
+        from sparkcluster.hosts import handshake
+
+        target = resolve(node.host, dataclasses.replace(node.ssh, new_keys=None))
+        for line in file.read_text().splitlines():
+            _, kind, blob = line.split(" ")
+            handshake.store(name, target, kind, blob)
 
 
 def _far(node: Address) -> bool:

@@ -58,7 +58,7 @@ class FakeHost:
 
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> FakeStream:
         """A stream of the lines of the scripted result."""
-        return FakeStream(self.run(argv, stdin=stdin))
+        return FakeStream(self.run(argv, stdin=stdin), self.name)
 
     def renew(self, *, before: float = 0) -> None:
         """Count it in ``renewed``."""
@@ -73,7 +73,8 @@ class FakeHost:
 class FakeStream(Closing):
     """Lines of a Result; ``sent`` is what was written to it."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, name: str) -> None:
+        self.name = name
         self._result = result
         self.sent = b""
         self.closed = False

@@ -23,7 +23,10 @@ HostKeys = Literal["reject", "accept-new"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SshSettings:
-    """What the user sets for a node; None leaves it to ssh_config. The inventory's ``ssh`` documents the keys."""
+    """What the user sets for a node; None leaves it to ssh_config. The inventory's ``ssh`` documents the keys.
+
+    ``new_keys``, which no inventory has, is a file that counts beside ``known_hosts`` and gets new keys in its place.
+    """
 
     user: str | None = None
     port: int | None = None
@@ -32,6 +35,7 @@ class SshSettings:
     known_hosts: str | None = None
     host_keys: HostKeys = "reject"
     connect_timeout_s: float = 10
+    new_keys: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ def _resolve(host: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
     port = ssh.port or int(config.get("port", ["22"])[0])
     tokens = {"h": name, "n": host, "p": str(port), "r": user, "u": getpass.getuser(), "d": str(Path.home())}
     user_files = [ssh.known_hosts] if ssh.known_hosts else _words(config, "userknownhostsfile")
-    files = [file for file in (*user_files, *_words(config, "globalknownhostsfile")) if file != "none"]
+    global_files = _words(config, "globalknownhostsfile")
+    files = [file for file in (ssh.new_keys, *user_files, *global_files) if file and file != "none"]
     jump = ssh.jump or next(iter(_words(config, "proxyjump")), None)
     command = " ".join(config.get("proxycommand", []))
     return SshTarget(
@@ -123,7 +128,11 @@ def _jump(text: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
     if match is None:
         raise UsageError(f"invalid jump host {last!r}", hint="ssh.jump in the inventory is user@host:port")
     settings = dataclasses.replace(
-        ssh, user=match["user"], port=int(match["port"]) if match["port"] else None, jump=",".join(before) or None
+        ssh,
+        user=match["user"],
+        port=int(match["port"]) if match["port"] else None,
+        jump=",".join(before) or None,
+        new_keys=None,
     )
     return _resolve(match["host"].strip("[]"), settings, hops)
 

@@ -1,9 +1,10 @@
 """Which QSFP port is cabled to which, from what each machine hears on its ports. Pure.
 
 Both twins of a port are on its one cable: what one of them sends arrives at both twins of the other end. So two ports
-are connected where any twin of one hears any twin of the other. One direction is enough: a port that was set up has no
-IPv6 address, and is found by its IPv4 address alone. A machine that claims to hear what it does not makes one network
-of two, in which the subnets of the others stay right.
+are connected where any twin of one hears any twin of the other, and any of that one any of the first: what one machine
+says of another counts only where that one confirms it. Ports that were set up have no IPv6 address, and hear nobody
+until somebody asks for their IPv4 addresses; such ports are connected where all of their subnets are the same, so that
+a machine that claims subnets of several cables connects none of these.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sparkcluster.setup.ports import (
     Key,
     Kind,
     Loose,
+    OneSided,
     Port,
     Segment,
     Trouble,
@@ -42,6 +44,7 @@ class Cabling:
         nodes: every node once: the same machine under a second name is left out.
         fabrics: groups of connected nodes, in the order of their first nodes.
         loose: ports whose other end is unknown.
+        one_sided: ports that report others which do not confirm it, and are not connected with them otherwise.
         empty: nodes without a cable.
         swapped: nodes at which two cables have to be swapped.
         troubles: what is wrong.
@@ -50,6 +53,7 @@ class Cabling:
     nodes: tuple[str, ...]
     fabrics: tuple[Fabric, ...]
     loose: tuple[Loose, ...]
+    one_sided: tuple[OneSided, ...]
     empty: tuple[str, ...]
     swapped: tuple[str, ...]
     troubles: tuple[Trouble, ...]
@@ -68,8 +72,12 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     cabled = [port for name in single for port in ports[name] if port.cabled]
     owners, shared = _owners(itertools.chain.from_iterable(ports.values()))
     heard, others = _heard(single, cabled, owners)
+    both = [pair for pair in heard if pair[::-1] in heard]
+    connected = _by_subnet(single, cabled, _components([port.key for port in cabled], both))
+    one_sided = _one_sided(cabled, heard, connected)
+    unconfirmed = {each.port.key for each in one_sided}
     segments, loose = [], []
-    for keys in _by_subnet(single, cabled, _components([port.key for port in cabled], heard)):
+    for keys in connected:
         members = tuple(port for port in cabled if port.key in keys)
         if len({port.node for port in members}) > 1:
             seen = {each.mac: each for port in members for each in others.get(port.key, ())}
@@ -85,13 +93,14 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
         *map(troubles.unread, unread),
         *(troubles.same_mac(mac, names) for mac, names in shared.items()),
         *(troubles.no_cable(name, ports[name]) for name in empty if len(single) > 1),
-        *map(troubles.unknown_end, loose),
+        *map(troubles.one_sided, one_sided),
+        *(troubles.unknown_end(each) for each in loose if each.seen or each.port.key not in unconfirmed),
         *(each for fabric in fabrics for each in troubles.unconnected(fabric, ports)),
         *swapped,
         *troubles.twins_down(cabled),
     ]
     at = tuple(each.node for each in swapped if each.node)
-    return Cabling(tuple(single), fabrics, tuple(loose), tuple(empty), at, tuple(found))
+    return Cabling(tuple(single), fabrics, tuple(loose), one_sided, tuple(empty), at, tuple(found))
 
 
 def _doubles(surveys: Mapping[str, Survey]) -> Iterator[tuple[str, str]]:
@@ -119,12 +128,15 @@ def _owners(ports: Iterable[Port]) -> tuple[dict[str, Key], dict[str, list[str]]
 
 def _heard(
     surveys: Mapping[str, Survey], cabled: Sequence[Port], owners: Mapping[str, Key]
-) -> tuple[list[tuple[Key, Key]], dict[Key, list[Neighbour]]]:
-    """Pairs of ports of which one hears the other, and by port the machines that are none of the nodes."""
+) -> tuple[dict[tuple[Key, Key], list[str]], dict[Key, list[Neighbour]]]:
+    """Pairs of ports of which the first hears the second, with its interfaces that do, and the others by port.
+
+    Others are machines that are none of the nodes.
+    """
     by_interface = {(port.node, twin.name): port.key for port in cabled for twin in port.twins}
     keys = {port.key for port in cabled}
     nodes = {each.mac.lower() for survey in surveys.values() for each in read(survey.interfaces) or ()}
-    pairs: list[tuple[Key, Key]] = []
+    pairs: dict[tuple[Key, Key], list[str]] = defaultdict(list)
     others: dict[Key, dict[str, Neighbour]] = defaultdict(dict)
     for name, survey in surveys.items():
         for neighbour in survey.neighbours:
@@ -133,7 +145,7 @@ def _heard(
                 continue
             owner = owners.get(neighbour.mac)
             if owner is not None and owner[0] != name and owner in keys:
-                pairs.append((port, owner))
+                pairs[port, owner].append(neighbour.interface)
             elif neighbour.mac not in nodes and is_own(neighbour.mac):
                 others[port].setdefault(neighbour.mac, neighbour)
     return pairs, {key: list(seen.values()) for key, seen in others.items()}
@@ -151,30 +163,49 @@ def _components(keys: Sequence[Key], pairs: Iterable[tuple[Key, Key]]) -> list[s
 
 
 def _by_subnet(surveys: Mapping[str, Survey], cabled: Sequence[Port], heard: list[set[Key]]) -> list[set[Key]]:
-    """``heard``, with each port that neither hears nor is heard put where its subnets are.
+    """``heard``, with each port that neither hears nor is heard put with those whose twins have the same subnets.
 
-    Of ports in one subnet that have the same address, some are not connected: those stay alone. So do those whose
-    subnet is in several places, or on another port of their node.
+    Of ports in the same subnets that have the same address, some are not connected: those stay alone. So do those whose
+    subnets are in several places, or on another port of their node.
     """
     foreign = foreign_subnets(surveys)
-    addresses = {port.key: [each for twin in port.twins for each in rail_addresses(twin, foreign)] for port in cabled}
+    addresses = {port.key: [rail_addresses(twin, foreign) for twin in port.twins] for port in cabled}
     alone = {key for keys in heard if len(keys) == 1 for key in keys}
-    members: dict[IPv4Network, dict[Key, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for key, own in addresses.items():
-        for network, address in own:
-            members[network][key].append(address)
+    members: dict[tuple[frozenset[IPv4Network], ...], list[Key]] = defaultdict(list)
+    for key, twins in addresses.items():
+        if any(twins):
+            members[tuple(frozenset(network for network, _ in own) for own in twins)].append(key)
     places = {key: number for number, keys in enumerate(heard) for key in keys}
     pairs: list[tuple[Key, Key]] = []
     for everyone in members.values():
         nodes = Counter(node for node, _ in everyone)
-        ports = {key: own for key, own in everyone.items() if nodes[key[0]] == 1 or key not in alone}
-        counts = Counter(itertools.chain.from_iterable(ports.values()))
-        elsewhere = {places[key] for key in ports if key not in alone}
-        if not ports or max(counts.values()) > 1 or len(elsewhere) > 1:
-            continue
-        pairs += [(one, other) for one, other in itertools.combinations(ports, 2) if one[0] != other[0]]
+        keys = [key for key in everyone if nodes[key[0]] == 1 or key not in alone]
+        counts = Counter(address for key in keys for own in addresses[key] for _, address in own)
+        elsewhere = {places[key] for key in keys if key not in alone}
+        if keys and max(counts.values()) == 1 and len(elsewhere) <= 1:
+            pairs += [(one, other) for one, other in itertools.combinations(keys, 2) if one[0] != other[0]]
     pairs += [(first, key) for keys in heard for first in [min(keys)] for key in keys]
     return _components([port.key for port in cabled], pairs)
+
+
+def _one_sided(
+    cabled: Sequence[Port], heard: Mapping[tuple[Key, Key], Sequence[str]], connected: Sequence[set[Key]]
+) -> tuple[OneSided, ...]:
+    """Ports that hear others with which they are not connected; of two that hear each other both are connected."""
+    ports = {port.key: port for port in cabled}
+    places = {key: number for number, keys in enumerate(connected) for key in keys}
+    found: dict[Key, dict[Key, Sequence[str]]] = defaultdict(dict)
+    for (one, other), interfaces in heard.items():
+        if places[one] != places[other]:
+            found[one][other] = interfaces
+    return tuple(
+        OneSided(
+            ports[key],
+            tuple(ports[each] for each in others),
+            tuple(dict.fromkeys(itertools.chain.from_iterable(others.values()))),
+        )
+        for key, others in found.items()
+    )
 
 
 # --------------------------------------------------------------------------------------------------- fabrics

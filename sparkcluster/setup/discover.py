@@ -9,13 +9,14 @@ import hashlib
 import ipaddress
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Literal
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import Interface
 from sparkcluster.facts.survey import Neighbour, Survey
-from sparkcluster.hosts.connect import Address, behind, connect
+from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.prompts import Prompts
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
@@ -117,7 +118,7 @@ def discover(
         confirm: asks a question that is answered with yes or no.
 
     Raises:
-        UsageError: ssh_config cannot be used.
+        UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
     """
     with connect({target.label: target.address for target in targets}, prompts) as fleet:
         search = _Search(fleet, networks, prompts, hf_home, confirm)
@@ -240,16 +241,21 @@ class _Search:
             self._unreached(spark.label, f"{name} has no address on your network{seen}")
             return None
         moved = _moved(spark, near[0], ssh)
-        with connect({spark.label: moved.address}, _Expecting(self._prompts, spark.survey.host_keys)) as fleet:
-            collected = survey(fleet, self._hf_home)
-        if spark.label in collected.errors:
-            error = collected.errors[spark.label]
-            self._unreached(spark.label, f"{name} is not reached at {near[0]}: {error.message}")
-            return None
-        answer = collected.surveys[spark.label]
-        if not same_machine(answer, spark.survey):
-            self._unreached(spark.label, f"at {near[0]}, which {name} says is its address, another machine answers")
-            return None
+        # The address is what the machine says of itself: its host key is stored once the same machine answered there.
+        with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
+            keys = Path(directory, "known_hosts")
+            first = _moved(spark, near[0], dataclasses.replace(ssh, new_keys=str(keys))).address
+            with connect({spark.label: first}, _Expecting(self._prompts, spark.survey.host_keys)) as fleet:
+                collected = survey(fleet, self._hf_home)
+            if spark.label in collected.errors:
+                error = collected.errors[spark.label]
+                self._unreached(spark.label, f"{name} is not reached at {near[0]}: {error.message}")
+                return None
+            answer = collected.surveys[spark.label]
+            if not same_machine(answer, spark.survey):
+                self._unreached(spark.label, f"at {near[0]}, which {name} says is its address, another machine answers")
+                return None
+            keep_keys(spark.label, moved.address, keys)
         return dataclasses.replace(moved, survey=answer)
 
     def _unreached(self, label: str, text: str) -> None:

@@ -76,6 +76,15 @@ class Loose:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OneSided:
+    """A port that reports ``others`` at its other end, which do not report it; ``interfaces`` are those that do so."""
+
+    port: Port
+    others: tuple[Port, ...]
+    interfaces: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Fabric:
     """Nodes that are connected with each other, directly or through one another."""
 

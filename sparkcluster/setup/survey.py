@@ -1,4 +1,7 @@
-"""Surveys of many machines at once, in one round trip; in a second one where the end of a cable is still unknown."""
+"""Surveys of many machines at once, in one round trip.
+
+Where the end of a cable is still unknown there is a second one, and where the ends of a cable do not agree a third.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,18 @@ def survey(
     request["files"] = [*request.get("files", ()), rails.FILES]
     outcomes = fleet.each(lambda host: _one(host, request), names)
     surveys, errors = values(outcomes), failures(outcomes)
-    again = {each.port.node for each in cabling(surveys).loose}
     asked = addresses(surveys)
-    if again and asked:
-        request = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}
-        for name, found in values(fleet.each(lambda host: _one(host, request), again)).items():
+    look = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}
+
+    def look_again(nodes: set[str]) -> None:
+        for name, found in values(fleet.each(lambda host: _one(host, look), nodes)).items():
             surveys[name] = surveys[name].model_copy(update={"neighbours": found.neighbours})
+
+    if asked:
+        look_again({each.port.node for each in cabling(surveys).loose})
+    # Linux notes who asks for an address of its own before it answers (arp_process in net/ipv4/arp.c), so who answered
+    # in the second round trip has heard since.
+    look_again({port.node for each in cabling(surveys).one_sided for port in each.others})
     return Collected(surveys, errors)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 
-from sparkcluster.setup.ports import Fabric, Loose, Port, Segment, Trouble
+from sparkcluster.setup.ports import Fabric, Loose, OneSided, Port, Segment, Trouble
 from sparkcluster.topology.candidates import is_up
 
 
@@ -62,6 +62,19 @@ def unknown_end(loose: Loose) -> Trouble:
         f"{port} is cabled to none of the other machines, but to {', '.join(names[:3])}{more}",
         f"add the machine at the other end, or follow the cable at {port}",
     )
+
+
+def one_sided(found: OneSided) -> Trouble:
+    """A port reports others at its other end that do not report it: an old entry of its table, or not true."""
+    port, ends = found.port, [str(each) for each in found.others]
+    more = f" and {len(ends) - 3} more" if len(ends) > 3 else ""
+    text = (
+        f"{port} reports {', '.join(ends[:3])}{more} at its other end, which is not confirmed there: "
+        "it does not count as a cable"
+    )
+    flush = "; ".join(f"sudo ip neigh flush dev {quote(name)}" for name in found.interfaces)
+    hint = f"{flush}   on {port.node}, then run this again; if it comes back, follow the cable at {port}"
+    return Trouble("one-sided", port.node, text, hint)
 
 
 def unconnected(fabric: Fabric, ports: Mapping[str, Sequence[Port]]) -> Iterator[Trouble]:

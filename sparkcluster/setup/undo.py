@@ -19,8 +19,8 @@ from sparkcluster.setup.steps import STEPS, selected
 # By kind: the function, and the files with it and with what it calls.
 _FUNCTIONS = {
     "file": ("undo_file", ("file", "undo-file")),
-    "line": ("undo_line", ("file", "undo-key")),
-    "block": ("undo_block", ("file", "hosts", "undo-hosts")),
+    "line": ("undo_line", ("file", "undo-file", "undo-key")),
+    "block": ("undo_block", ("file", "hosts", "undo-file", "undo-hosts")),
     "directory": ("undo_directory", ("file", "undo-file")),
     "group": ("undo_group", ("group", "undo-group")),
     "sysctl": ("undo_sysctl", ("sysctl", "undo-sysctl")),

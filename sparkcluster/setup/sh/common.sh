@@ -1,4 +1,5 @@
-PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
+# Root's programs are those of the system, whatever PATH sudo left: these directories are secure_path of Ubuntu's sudoers.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin LC_ALL=C
 export PATH LC_ALL
 umask 022
 step=setup stop='' failed=0
@@ -63,7 +64,7 @@ attempt() {
 }
 
 end() {
-  rm -f "$dir/part" "$saved/new" "$saved/added" "$saved/output" "$saved/entries" "$saved/others"
+  rm -f "$dir/part" "$saved/new" "$saved/added" "$saved/output" "$saved/entries" "$saved/others" "$saved/guard"
   # A journal that is missing beside what was saved was not removed by this script.
   if [ ! -s "$dir/journal" ] && { [ -e "$dir/journal" ] || [ -z "$(ls -A "$saved")" ]; }; then
     rm -rf "$dir"

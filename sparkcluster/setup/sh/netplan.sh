@@ -35,10 +35,26 @@ mtu() { cat "/sys/class/net/$1/mtu"; }
 # How IPv6 link-local addresses come to be (Linux, networking/ip-sysctl.rst); 1 is not at all.
 addr_gen_mode() { cat "/proc/sys/net/ipv6/conf/$1/addr_gen_mode" 2>/dev/null || echo 1; }
 
-# Addresses of interfaces that are not in $names, without those of containers
+# Addresses, IPv4 and IPv6, of interfaces that are not in $names, without those of containers, those that are replaced by
+# themselves (RFC 8981), and those that cannot be used yet
 others() {
-  addresses | awk -v names=" $names " '
-    $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") { print $2 "=" $4 }' | sort
+  ip -o addr show | awk -v names=" $names " '
+    $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") &&
+      !/ (temporary|tentative|dadfailed) / { print $2 "=" $4 }' | sort
+}
+
+# Those of $others that have to stay: link-local ones where a connection uses them, since they come and go on ports where
+# no DHCP server answers
+management() {
+  connections=$(ss -Htn state established 2>/dev/null)
+  others | while read -r each; do
+    address=${each#*=}
+    case $address/$connections in
+      fe80:*"[${address%/*}]%${each%%=*}:"*) echo "$each" ;;
+      fe80:*) ;;
+      *) echo "$each" ;;
+    esac
+  done
 }
 
 complaint() {
@@ -83,17 +99,30 @@ take_back_all() {
   rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
 }
 
+# start_guard MARK: takes back what has MARK in $CONFIRM_S seconds. It is in no session, since logind may end all processes
+# of one with the login (logind.conf(5), KillUserProcesses). systemd would expand a $ in its arguments (systemd.service(5)).
+start_guard() {
+  rm -f "$saved/guard"
+  printf '%s\n' "PATH='$PATH' LC_ALL=C" 'export PATH LC_ALL' "$GUARD" 'sleep "$3"' 'take_back "$1" "$2"' >"$saved/guard" ||
+    bad "cannot write $saved/guard"
+  set -- /bin/sh "$saved/guard" "$1" "$SHADOW" "$CONFIRM_S"
+  if [ -d /run/systemd/system ]; then # sd_booted(3)
+    run systemd-run --quiet --collect --service-type=exec "--unit=sparkcluster-setup-${3##*/}" -- "$@"
+  else
+    setsid "$@" </dev/null >/dev/null 2>&1 9<&- &
+  fi
+}
+
 # try_netplan: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes. If $expected or an
 # address of another interface is missing, or nobody confirms, all is as before: the guard, which outlives this script,
 # takes care of it. Before netplan runs $remove and $links are applied, after it $add; if it is taken back $given is
 # removed, $lost added, and links are as they $were.
 try_netplan() {
-  others >"$saved/others"
-  mkdir -p "$PENDING" "${SHADOW%/*}"
+  management >"$saved/others"
   mark=$PENDING/$(date +%s)-$$
+  start_guard "$mark"
+  mkdir -p "$PENDING" "${SHADOW%/*}"
   printf '%s\n' "$given" "$lost" "$were" >"$mark.part" && mv "$mark.part" "$mark" || bad "cannot write $mark"
-  setsid sh -c "$GUARD"'sleep "$3"; take_back "$1" "$2"' guard "$mark" "$SHADOW" "$CONFIRM_S" \
-    </dev/null >/dev/null 2>&1 9<&- &
   replace "$SHADOW" "$saved/new" 600 0:0
   remove "$remove"
   set_links "$links"

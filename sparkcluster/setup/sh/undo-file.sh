@@ -1,16 +1,17 @@
-# undo_file NUMBER KIND PATH BEFORE AFTER SEEN: SEEN is every state that the journal has of it
-undo_file() {
+# undo_whole NUMBER KIND PATH BEFORE AFTER SEEN: whether PATH, in state $now, is as setup left it, and is now as before, or
+# as it was at another time that the journal has: SEEN are all states there
+undo_whole() {
   rm -f "${3%/*}/.${3##*/}.sparkcluster"
   now=$(content "$3")
-  if [ "$now" = "$5" ]; then
-    restore "$3" "$1" "$4"
-    return
-  fi
   case " $6 " in
     *" $now "*) ;;
-    *) leave "$3" ;;
+    *) return 1 ;;
   esac
+  [ "$now" != "$5" ] || restore "$3" "$1" "$4"
 }
+
+# undo_file NUMBER KIND PATH BEFORE AFTER SEEN
+undo_file() { undo_whole "$@" || leave "$3"; }
 
 # undo_directory NUMBER KIND PATH: unless something is in it
 undo_directory() {

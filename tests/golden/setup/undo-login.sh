@@ -15,9 +15,9 @@ TOP=$HOME dir=$HOME/.local/state/sparkcluster/setup
 
 (file.sh)
 
-(undo-key.sh)
-
 (undo-file.sh)
+
+(undo-key.sh)
 
 # sparkcluster logs in by key
 step_ssh_key() {

@@ -17,6 +17,7 @@ SHAPES = {
     "switch": (wired.SWITCH, "abcd", True),
     "pairs-and-one": (wired.PAIRS, "abcde", False),
     "loose": ([[("a", "p0")], *wired.ONE], "ab", False),
+    "one-sided": ([[("a", "p0")], [("b", "p1")]], "ab", False),
 }
 
 
@@ -25,6 +26,9 @@ def drawn(shape, width):
     documents = wired.documents(segments, names=names, addresses={"b": {"enp1s0f1np1": "192.168.177.12/24"}})
     if shape == "one":
         documents["a"]["neighbours"] = [{"interface": "enP2p1s0f1np1", "mac": wired.mac(1, "enp1s0f1np1")}]
+        documents["b"]["neighbours"] = [{"interface": "enp1s0f1np1", "mac": wired.mac(0, "enP2p1s0f1np1")}]
+    if shape == "one-sided":
+        documents["a"]["neighbours"].append({"interface": "enp1s0f0np0", "mac": wired.mac(1, "enp1s0f1np1")})
     if shape == "loose":
         documents["a"]["neighbours"].append({"interface": "enp1s0f0np0", "mac": "aa:bb:cc:00:00:01", "name": "leaf-1"})
     surveys = wired.parsed(documents)

@@ -12,7 +12,7 @@ import paramiko
 import pytest
 
 from sparkcluster.errors import AuthFailed, HostKeyChanged, HostKeyUnknown
-from sparkcluster.hosts.connect import Address, connect
+from sparkcluster.hosts.connect import Address, connect, keep_keys
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.hosts.ssh import SshHost
 from tests.unit.on_terminal import COMMAND, OnTerminal
@@ -54,6 +54,31 @@ def test_a_host_key_that_is_accepted_is_stored_and_not_asked_about_again(start_s
     assert server.known_hosts.stat().st_mode & 0o777 == 0o600
     with server.host() as host:
         assert host.run(["true"]).ok
+
+
+def test_a_new_key_goes_to_a_file_of_its_own_until_it_is_kept_and_known_ones_count(start_sshd, tmp_path):
+    server, other, operator = start_sshd("one"), start_sshd("two"), Operator()
+    name, new = f"[127.0.0.1]:{server.port}", tmp_path / "new"
+    settings = {"port": server.port, "identity": str(server.identity), "known_hosts": str(server.known_hosts)}
+    address = Address("127.0.0.1", "ssh", SshSettings(**settings, new_keys=str(new)))
+
+    def run():
+        with connect({"spark-1": address}, operator) as fleet:
+            return fleet["spark-1"].run(["true"])
+
+    assert run().ok
+    assert not server.known_hosts.exists()
+    keep_keys("spark-1", address, new)
+    assert server.known_hosts.read_text() == new.read_text()
+    new.unlink()
+    assert run().ok
+    assert not new.exists()
+    assert len(operator.asked) == 1
+    key = other.host_key.with_suffix(".pub").read_text().split()[:2]
+    server.known_hosts.write_text(f"{name} {' '.join(key)}\n")
+    with pytest.raises(HostKeyChanged) as caught:
+        run()
+    assert str(server.known_hosts) in caught.value.hint
 
 
 def test_a_host_key_that_is_not_accepted_is_an_error_and_asked_about_once(start_sshd):

@@ -350,7 +350,7 @@ class Scripted(FakeHost):
         self.program("lease", list(lines))
 
     def stream(self, argv, *, stdin=b""):
-        self.made.append(FakeStream(self.run(argv, stdin=stdin)))
+        self.made.append(FakeStream(self.run(argv, stdin=stdin), self.name))
         return self.made[-1]
 
 

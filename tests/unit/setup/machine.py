@@ -27,6 +27,8 @@ from sparkcluster.setup.changes import requests
 ROOT = Path(__file__).parents[3]
 STATE = "/run/stand-ins"
 TWINS = ("enp1s0f1np1", "enP2p1s0f1np1")
+SYSTEM_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin"
+"""Where a script takes its programs from."""
 USER = "spark"
 NEEDED = ("unshare", "nsenter", "ip", "usermod", "gpasswd", "flock", "setsid", "runuser")
 
@@ -107,8 +109,8 @@ file=/etc/netplan/40-cx7.yaml
 [ ! -e /run/netplan/40-cx7.yaml ] || file=/run/netplan/40-cx7.yaml
 echo apply "$file" >>{STATE}/applied
 [ ! -e {STATE}/cuts ] || case $file in
-  /run/*) ip -4 addr flush dev enP7s7 ;;
-  *) ip addr add 192.168.86.11/24 dev enP7s7 2>/dev/null ;;
+  /run/*) ip addr del "$(cat {STATE}/cuts)" dev enP7s7 ;;
+  *) ip addr add "$(cat {STATE}/cuts)" dev enP7s7 nodad 2>/dev/null ;;
 esac
 [ -e "$file" ] || exit 0
 if ! grep -q '^network:' "$file"; then
@@ -144,6 +146,13 @@ case "$1 $2" in
     ;;
   *) exit 1 ;;
 esac
+""",
+    "systemd-run": f"""
+# A service: neither in a session nor with the environment of who starts it.
+printf '%s\\n' "$@" >{STATE}/systemd-run
+while [ "$1" != -- ]; do shift; done
+shift
+setsid env -i "$@" </dev/null >/dev/null 2>&1 9<&- &
 """,
     "timedatectl": f"""
 case "$1 $2" in
@@ -285,6 +294,11 @@ print(json.dumps(found))
 """
 
 
+def with_stand_ins(script: str) -> str:
+    """A script that takes its programs from where this machine has them, the stand-ins first."""
+    return script.replace(f"\n{SYSTEM_PATH} ", "\nPATH=$PATH ")
+
+
 def missing() -> str | None:
     """Why there can be no such machine here, None if there can."""
     if sys.platform != "linux" or os.geteuid() != 0:
@@ -356,7 +370,13 @@ class Machine:
             argv[at] = argv[at].replace("PATH=", f"PATH={STATE}/kill:")
             argv[at:at] = [f"KILL_{key.upper()}={kill.get(key, '')}" for key in ("before", "after")]
         done = subprocess.run(
-            argv, input=script, capture_output=True, text=True, timeout=120, check=False, start_new_session=True
+            argv,
+            input=with_stand_ins(script),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            start_new_session=True,
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done

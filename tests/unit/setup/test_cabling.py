@@ -20,6 +20,8 @@ from tests.unit.setup.wired import (
     TWINS,
     TWO,
     documents,
+    hear_each_other,
+    hears,
     mac,
     parsed,
     sparks,
@@ -154,11 +156,42 @@ def test_a_machine_that_was_not_surveyed_makes_a_switch_of_a_cable():
     assert [other.mac for other in segment.others] == ["aa:bb:cc:00:00:02"]
 
 
-def test_one_direction_is_enough():
+def test_one_pair_of_twins_that_hear_each_other_is_enough():
+    found = documents(SWITCH)
+    for document in found.values():
+        document["neighbours"] = []
+    for end in SWITCH[0][:3]:
+        hear_each_other(found, end, ("d", "p0"))
+    assert {frozenset(each) for each in ends(cabling(parsed(found)))} == {frozenset(SWITCH[0])}
+    assert not cabling(parsed(found)).one_sided
+
+
+def test_what_one_end_alone_reports_is_no_cable():
     found = documents(SWITCH)
     for name in "abc":
         found[name]["neighbours"] = []
-    assert len(cabling(parsed(found)).segments) == 1
+    result = cabling(parsed(found))
+    assert not result.segments
+    assert [str(each.port) for each in result.one_sided] == ["p0 of d"]
+    assert names(result) == [("one-sided", "d"), *(("unknown-end", node) for node in "abc")]
+    assert result.troubles[0].text == (
+        "p0 of d reports p0 of a, p1 of b, p1 of c at its other end, which is not confirmed there: "
+        "it does not count as a cable"
+    )
+    assert result.troubles[0].hint == (
+        "sudo ip neigh flush dev enp1s0f0np0; sudo ip neigh flush dev enP2p1s0f0np0   on d, then run this again; "
+        "if it comes back, follow the cable at p0 of d"
+    )
+
+
+def test_on_a_switch_not_every_pair_has_to_be_confirmed():
+    found = documents(SWITCH)
+    found["a"]["neighbours"] = [
+        each for each in found["a"]["neighbours"] if each["mac"].startswith(mac(1, TWINS["p1"][0])[:-2])
+    ]
+    result = cabling(parsed(found))
+    assert {frozenset(each) for each in ends(result)} == {frozenset(SWITCH[0])}
+    assert not result.troubles
 
 
 RAILS = {
@@ -190,8 +223,8 @@ def test_pairs_with_the_same_addresses_are_not_taken_for_one_network():
     segments = [[("a", "p1"), ("b", "p1")], [("c", "p1"), ("d", "p1")]]
     found = documents(segments, addresses=addresses)
     assert len(cabling(parsed(found)).loose) == 4
-    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][1])}]
-    found["d"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(2, TWINS["p1"][0])}]
+    for one, other in ("ab", "cd"):
+        hear_each_other(found, (one, "p1"), (other, "p1"))
     assert [fabric.nodes for fabric in cabling(parsed(found)).fabrics] == [("a", "b"), ("c", "d")]
 
 
@@ -202,11 +235,11 @@ def test_a_port_whose_subnet_is_in_two_places_stays_alone():
     assert [str(each.port) for each in cabling(parsed(found)).loose] == ["p1 of e"]
 
 
-def test_a_new_one_on_a_switch_joins_those_that_it_hears():
+def test_a_new_one_on_a_switch_joins_those_that_it_hears_and_that_hear_it():
     found = documents([[(node, "p1") for node in "abcde"]], addresses=RAILS)
-    found["e"]["neighbours"] = [
-        {"interface": TWINS["p1"][0], "mac": mac(2, TWINS["p1"][1]), "address": "192.168.178.13"}
-    ]
+    hears(found, ("e", "p1"), ("c", "p1"))
+    assert cabling(parsed(found)).segments[0].nodes == ("a", "b", "c", "d")
+    hears(found, ("c", "p1"), ("e", "p1"))
     (segment,) = cabling(parsed(found)).segments
     assert segment.nodes == ("a", "b", "c", "d", "e")
 
@@ -247,16 +280,31 @@ def test_hardware_addresses_that_two_nodes_claim_say_nothing():
     for interface, other in zip(found["c"]["interfaces"], found["b"]["interfaces"], strict=True):
         interface["mac"] = other["mac"]
     result = cabling(parsed(found))
-    assert {trouble.name for trouble in result.troubles} == {"same-mac", "unknown-end"}
+    assert {trouble.name for trouble in result.troubles} == {"same-mac", "one-sided", "unknown-end"}
     assert not any("c" in segment.nodes for segment in result.segments)
 
 
-def test_a_false_claim_moves_nobody_away_from_their_neighbours():
-    found = documents([*ONE, [("c", "p1")]])
-    found["c"]["neighbours"] = [
-        {"interface": TWINS["p1"][0], "mac": mac(place, twin)} for place in (0, 1) for twin in TWINS["p1"]
-    ]
-    assert {("a", "p1"), ("b", "p1")} <= set(ends(cabling(parsed(found)))[0])
+def test_a_false_claim_to_hear_others_connects_nobody():
+    found = documents([*PAIRS, [("e", "p1")]])
+    hears(found, ("e", "p1"), *(key for segment in PAIRS for key in segment))
+    result = cabling(parsed(found))
+    assert [fabric.nodes for fabric in result.fabrics] == [("a", "b"), ("c", "d")]
+    assert names(result) == [("one-sided", "e")]
+    assert "p1 of a, p1 of b, p0 of c and 1 more" in result.troubles[0].text
+
+
+@pytest.mark.parametrize("claimed", [("177.15", "179.15"), ("179.15", "178.15"), ("178.15", "177.15")])
+def test_a_false_claim_to_subnets_of_others_connects_nobody(claimed):
+    """Two pairs that were set up, and hear nobody; one more node claims a subnet of each, or those of a pair crosswise."""
+    rails = {node: zip(TWINS["p1"], (177, 178) if node in "ab" else (179, 180), strict=True) for node in "abcd"}
+    addresses = {
+        node: {twin: f"192.168.{third}.{11 + place}/24" for twin, third in rails[node]}
+        for place, node in enumerate("abcd")
+    }
+    addresses["e"] = {twin: f"192.168.{each}/24" for twin, each in zip(TWINS["p1"], claimed, strict=True)}
+    segments = [[("a", "p1"), ("b", "p1")], [("c", "p1"), ("d", "p1")], [("e", "p1")]]
+    found = sparks(segments, addresses=addresses)
+    assert [fabric.nodes for fabric in cabling(found).fabrics] == [("a", "b"), ("c", "d")]
 
 
 @pytest.mark.parametrize("address", ["00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
+from pathlib import Path
 
 import pytest
 
 from sparkcluster.errors import AuthFailed
 from sparkcluster.hosts.connect import Address
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.setup import discover as discovery
 from sparkcluster.setup.discover import Discovered, Skipped, Target, discover
 from sparkcluster.setup.networks import Attached
 from tests.unit.discovery import NO_SPARK, mac, machine, replace_ssh
@@ -87,7 +89,8 @@ def test_the_other_end_of_a_cable_is_reached_through_the_spark_and_written_with_
     assert network.tried == ["192.168.1.11", f"{FE80}%enp1s0f1np1", "192.168.1.12"]
     over_cable, direct = network.addresses[1:]
     assert over_cable.ssh.known_hosts.endswith("/known_hosts")
-    assert direct.ssh == SshSettings(user="bob", identity="/k")
+    assert direct.ssh == SshSettings(user="bob", identity="/k", new_keys=direct.ssh.new_keys)
+    assert found.sparks[1].address.ssh == SshSettings(user="bob", identity="/k")
     assert found.troubles == []
 
 
@@ -137,6 +140,30 @@ def test_another_machine_at_that_address_is_not_taken_for_it(network):
     found = discover([at("192.168.1.11")], LAN)
     assert len(found.sparks) == 1
     assert "another machine answers" in found.troubles[0].text
+
+
+@pytest.mark.parametrize(("answering", "stored"), [(2, True), (7, False)])
+def test_the_host_key_of_that_address_is_stored_once_the_same_machine_answered(
+    network, monkeypatch, tmp_path, answering, stored
+):
+    """What a machine says over the cable is not yet known to be so: neither its address nor its keys."""
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", answer=machine(2, "192.168.1.12/24"))
+    network.put("192.168.1.12", answer=machine(answering, "192.168.1.12/24"))
+    known_hosts = tmp_path / "known_hosts"
+    line = f"192.168.1.12 ssh-ed25519 {'A' * 40}0002"
+
+    def accept(nodes, prompts=None):
+        """A host whose key is accepted, which is then stored as for a real one."""
+        for address in nodes.values():
+            if address.host == "192.168.1.12":
+                Path(address.ssh.new_keys).write_text(f"{line}\n")
+        return network.connect(nodes, prompts)
+
+    monkeypatch.setattr(discovery, "connect", accept)
+    found = discover([at("192.168.1.11", known_hosts=str(known_hosts))], LAN)
+    assert (len(found.sparks) == 2) is stored
+    assert (known_hosts.read_text().splitlines() if known_hosts.exists() else []) == [line] * stored
 
 
 def test_one_that_takes_no_login_is_tried_once_over_both_twins(network):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 from collections.abc import Collection, Iterator
@@ -17,7 +18,7 @@ from sparkcluster.setup.script import EXIT_BUSY, Run, confirm_script, parse_line
 from sparkcluster.setup.undo import undo
 from sparkcluster.topology import netplan
 from tests.unit.setup import machine as machines
-from tests.unit.setup.machine import KILL_ALL, STATE, TWINS, USER, Machine, until
+from tests.unit.setup.machine import KILL_ALL, STATE, SYSTEM_PATH, TWINS, USER, Machine, until, with_stand_ins
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop"
 ADDRESSES = {twin: IPv4Interface(f"192.168.{177 + at}.11/24") for at, twin in enumerate(TWINS)}
@@ -183,7 +184,7 @@ CALLS = range(1, 181, 4)
 
 def guards(spark: Machine) -> str:
     """Guards of the network that run."""
-    return spark.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x '[g]uard' || true")
+    return spark.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x '/.*/[g]uard' || true")
 
 
 def _killed(spark: Machine, text: str, moment: str, number: int, *, late: bool) -> bool:
@@ -260,24 +261,55 @@ def failure(done: subprocess.CompletedProcess[str], step: str) -> str:
     return last[2]
 
 
+@contextlib.contextmanager
+def connected(spark: Machine, address: str) -> Iterator[None]:
+    """A TCP connection to a link-local address of the management interface."""
+    program = (
+        "import socket, sys\n"
+        "scope = socket.if_nametoindex('enP7s7')\n"
+        "here = socket.create_server((sys.argv[1], 0, 0, scope), family=socket.AF_INET6)\n"
+        "other = socket.socket(socket.AF_INET6)\n"
+        "other.connect(here.getsockname())\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    argv = spark.argv(["python3", "-c", program, address])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert running.stdout.readline() == "ready\n"
+        yield
+        running.communicate()
+
+
+MANAGEMENT = ("192.168.86.11/24", "2001:db8::11/64", "fe80::11/64")
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (f"touch {STATE}/cuts", "enP7s7 has lost its address 192.168.86.11/24"),
+        *((f"echo {each} >{STATE}/cuts", f"enP7s7 has lost its address {each}") for each in MANAGEMENT),
         (f"touch {STATE}/ignores", f"{TWINS[0]} has no address 192.168.177.11/24"),
     ],
-    ids=["cuts the node off", "has no effect"],
+    ids=["cuts off IPv4", "cuts off IPv6", "cuts off link-local IPv6", "has no effect"],
 )
 def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reason):
+    for address in MANAGEMENT[1:]:
+        spark.shell(f"ip addr add {address} dev enP7s7 nodad")
     before = spark.snapshot()
     spark.shell(fault)
-    done = set_up(spark, "netplan", "limits")
+    with connected(spark, "fe80::11"):
+        done = set_up(spark, "netplan", "limits")
     assert failure(done, "netplan") == f"{reason}; the network is as before"
     assert ("limits", "done", "") in events(done)
     spark.shell(f"rm -f {STATE}/cuts {STATE}/ignores")
     assert set(difference(before, spark.snapshot())) == {"/etc/security/limits.d/90-sparkcluster.conf"}
     assert undone(spark).returncode == 0
     assert spark.snapshot() == before
+
+
+def test_a_link_local_address_that_nobody_uses_may_go(spark):
+    spark.shell(f"ip addr add fe80::11/64 dev enP7s7 nodad; echo fe80::11/64 >{STATE}/cuts")
+    assert set_up(spark, "netplan").returncode == 0
 
 
 def test_a_text_that_netplan_refuses_changes_nothing(spark):
@@ -295,7 +327,7 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
     ) as running:
         assert running.stdin
         assert running.stdout
-        running.stdin.write(text)
+        running.stdin.write(with_stand_ins(text))
         running.stdin.close()
         for line in running.stdout:
             event = parse_line(line)
@@ -323,7 +355,10 @@ def test_nothing_waits_for_a_confirmation_that_comes_too_late(spark):
     assert (done.returncode, events(done)) == (1, [("netplan", "failed", "nothing waits for a confirmation")])
 
 
-def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
+@pytest.mark.parametrize("init", ["systemd", "another"])
+def test_the_guard_takes_back_the_network_of_a_script_that_died(spark, init):
+    if init == "systemd":
+        spark.shell("mkdir -p /run/systemd/system")
     before = spark.snapshot()
     spark.shell(
         f"cd {STATE}/bin; mv netplan real; cat >netplan; chmod 755 netplan",
@@ -334,6 +369,12 @@ def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
     assert spark.snapshot()[TWINS[1]] == [9000, "1", [str(ADDRESSES[TWINS[1]])]]
     assert not spark.shell("ls -A /etc/netplan")
     spark.shell(f"mv {STATE}/bin/real {STATE}/bin/netplan")
+    (mark,) = spark.shell("ls /run/sparkcluster").split()
+    assert spark.shell(f"cat {STATE}/systemd-run 2>/dev/null || true").splitlines() == [
+        *("--quiet", "--collect", "--service-type=exec", f"--unit=sparkcluster-setup-{mark}", "--"),
+        *("/bin/sh", "/var/lib/sparkcluster/setup/saved/guard"),
+        *(f"/run/sparkcluster/{mark}", "/run/netplan/40-cx7.yaml", "60"),
+    ] * (init == "systemd")
     spark.shell(f"touch {STATE}/late")
     until(lambda: not guards(spark))
     assert difference(before, spark.snapshot()) == {}
@@ -342,7 +383,7 @@ def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
 def test_an_undo_that_cuts_the_node_off_is_taken_back(spark):
     set_up(spark, "netplan")
     after = spark.snapshot()
-    spark.shell(f"touch {STATE}/cuts")
+    spark.shell(f"echo 192.168.86.11/24 >{STATE}/cuts")
     assert failure(undone(spark), "netplan") == (
         "enP7s7 has lost its address 192.168.86.11/24; the network is as before"
     )
@@ -506,6 +547,11 @@ def test_docker_is_restarted_by_the_next_run_if_it_was_not(spark):
         (f"rm {STATE}/bin/nvidia-ctk", "nvidia-runtime", "nvidia-ctk is missing: "),
         ("sed -i /^docker:/d /etc/group", "docker-group", "there is no group docker"),
         (f"ip link del {TWINS[1]}", "netplan", f"there is no interface {TWINS[1]}"),
+        (
+            f"mkdir -p /run/systemd/system; printf '#!/bin/sh\\necho no bus >&2; exit 1\\n' >{STATE}/bin/systemd-run",
+            "netplan",
+            "systemd-run: no bus",
+        ),
         ("ln -sf /etc/passwd /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
         ("mkdir /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
         ("sed -i '1i# BEGIN sparkcluster: written by sparkcluster setup' /etc/hosts", "hosts", "/etc/hosts has "),
@@ -555,6 +601,19 @@ def test_it_runs_only_on_its_machine_and_as_its_user(spark):
     assert spark.run(right).returncode == 0
 
 
+def test_programs_come_from_the_system_whatever_path_sudo_leaves(spark):
+    text = script(ROOT, found(spark, only=["limits"]))
+    assert f"\n{SYSTEM_PATH} " in text
+    spark.shell(
+        "mkdir /run/mine; printf '#!/bin/sh\\ntouch /run/was-run\\n' >/run/mine/id; chmod 755 /run/mine/id;"
+        "for name in awk cat chmod cp cut date flock mkdir mv rm sha256sum stat sync; do ln -s id /run/mine/$name; done"
+    )
+    argv = spark.argv(["env", "PATH=/run/mine:/usr/bin:/bin", "sh", "-s"])
+    subprocess.run(argv, input=text, text=True, check=True)
+    assert spark.shell("ls -d /run/was-run || true") == ""
+    assert found(spark, only=["limits"]) == []
+
+
 def test_a_script_that_arrives_in_part_does_nothing(spark):
     before = spark.snapshot()
     text = script(ROOT, found(spark))
@@ -568,7 +627,7 @@ def test_it_stops_between_actions_once_nobody_reads_its_output(spark):
     text = script(ROOT, found(spark))
     done = subprocess.run(
         spark.argv(["sh", "-c", "sh -s 2>/run/error | head -n 1"]),
-        input=text,
+        input=with_stand_ins(text),
         capture_output=True,
         text=True,
         check=False,

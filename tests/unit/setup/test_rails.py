@@ -24,6 +24,8 @@ from tests.unit.setup.wired import (
     TWINS,
     TWO,
     documents,
+    hear_each_other,
+    hears,
     mac,
     parsed,
     sparks,
@@ -228,9 +230,7 @@ def test_a_file_that_adds_another_address_is_named():
 
 def test_adding_a_fifth_to_a_switch_changes_the_fifth_alone():
     found = documents([[(node, "p1") for node in "eabcd"]], addresses=SET_UP, mtu=9000)
-    found["e"]["neighbours"] = [
-        {"interface": TWINS["p1"][0], "mac": mac(3, TWINS["p1"][0]), "address": "192.168.177.13"}
-    ]
+    hear_each_other(found, ("e", "p1"), ("c", "p1"))
     result = proposed(parsed(found))
     assert addresses(result) == {**SET_UP, "e": port("p1", 15, 177, 178)}
 
@@ -238,7 +238,7 @@ def test_adding_a_fifth_to_a_switch_changes_the_fifth_alone():
 def test_the_number_of_a_new_one_is_free_on_all_of_its_rails():
     addresses_ = {"a": {TWINS["p1"][0]: "10.1.0.5/24", TWINS["p1"][1]: "10.2.0.11/24"}}
     found = documents(ONE, addresses=addresses_)
-    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0]), "address": "10.1.0.5"}]
+    hear_each_other(found, *ONE[0])
     assert addresses(proposed(parsed(found)))["b"] == {"enp1s0f1np1": "10.1.0.12/24", "enP2p1s0f1np1": "10.2.0.12/24"}
 
 
@@ -252,7 +252,7 @@ def test_a_subnet_without_room_for_all_is_replaced():
 def test_the_subnet_of_a_port_whose_other_end_is_unknown_is_left_to_it():
     given_ = {"a": {**SET_UP["a"], TWINS["p0"][0]: "192.168.177.5/24"}, "b": SET_UP["b"]}
     found = documents([*ONE, [("a", "p0")]], addresses=given_)
-    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    hear_each_other(found, *ONE[0])
     result = addresses(proposed(parsed(found)))
     assert {node: own["enp1s0f1np1"] for node, own in result.items()} == {
         "a": "192.168.179.11/24",
@@ -262,7 +262,7 @@ def test_the_subnet_of_a_port_whose_other_end_is_unknown_is_left_to_it():
 
 def test_a_narrow_subnet_is_used_as_far_as_it_goes():
     found = documents(ONE, addresses={"a": {TWINS["p1"][0]: "172.31.5.1/29", TWINS["p1"][1]: "172.31.6.1/30"}})
-    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0])}]
+    hear_each_other(found, *ONE[0])
     result = addresses(proposed(parsed(found)))
     assert result["b"] == {"enp1s0f1np1": "172.31.5.2/29", "enP2p1s0f1np1": "172.31.6.2/30"}
     assert result["a"] == {"enp1s0f1np1": "172.31.5.1/29", "enP2p1s0f1np1": "172.31.6.1/30"}
@@ -280,8 +280,7 @@ def test_a_narrow_subnet_is_used_as_far_as_it_goes():
 )
 def test_what_is_not_right_is_replaced(own, expected):
     found = documents(ONE, addresses={"a": dict(zip(TWINS["p1"], own, strict=True))})
-    heard = {"mac": mac(0, TWINS["p1"][0]), "address": own[0].partition("/")[0]}
-    found["b"]["neighbours"] = [{"interface": TWINS["p1"][0], **heard}]
+    hear_each_other(found, *ONE[0])
     result = proposed(parsed(found))
     assert tuple(map(str, result.addresses["a"].values())) == expected
     assert [str(rail.subnet) for rail in result.rails] == [
@@ -292,7 +291,7 @@ def test_what_is_not_right_is_replaced(own, expected):
 def test_of_ends_that_disagree_most_stay():
     wrong = {**SET_UP, "a": port("p1", 11, 200, 201)}
     found = documents([[(node, "p1") for node in "abcd"]], addresses=wrong)
-    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    hear_each_other(found, *ONE[0])
     result = proposed(parsed(found))
     assert {node: addresses(result)[node] for node in "bcd"} == {node: SET_UP[node] for node in "bcd"}
     assert addresses(result)["a"] == port("p1", 11, 177, 178)
@@ -300,14 +299,14 @@ def test_of_ends_that_disagree_most_stay():
 
 def test_of_two_with_the_same_address_the_first_keeps_it():
     found = documents(ONE, addresses={"a": SET_UP["a"], "b": SET_UP["a"]})
-    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    hear_each_other(found, *ONE[0])
     assert addresses(proposed(parsed(found))) == {"a": SET_UP["a"], "b": SET_UP["b"]}
 
 
 def test_a_cable_that_was_moved_keeps_the_subnet_of_the_other_end():
     """Of the port that it was in before the address is in no one's way: nothing is connected there."""
     found = documents([[("a", "p0"), ("b", "p1")]], addresses={"a": SET_UP["a"], "b": SET_UP["b"]})
-    found["a"]["neighbours"] = [{"interface": TWINS["p0"][0], "mac": mac(1, TWINS["p1"][0])}]
+    hear_each_other(found, ("a", "p0"), ("b", "p1"))
     assert addresses(proposed(parsed(found)))["a"] == port("p0", 11, 177, 178)
 
 
@@ -331,13 +330,13 @@ def test_odd_names_get_no_file():
 
 
 def test_a_false_claim_leaves_the_others_what_they_would_have():
-    """Who claims to hear both ends of two cables makes one network of them, with the same subnets for the others."""
-    found = documents([*TWO, [("c", "p0")], [("c", "p1")]])
-    honest = addresses(proposed(sparks(TWO)))
-    found["c"]["neighbours"] = [{"interface": TWINS[name][0], "mac": mac(0, TWINS[name][0])} for name in ("p0", "p1")]
-    found["c"]["neighbours"].append({"interface": TWINS["p0"][0], "mac": mac(1, TWINS["p1"][0])})
-    result = addresses(proposed(parsed(found)))
-    assert {node: result[node] for node in "ab"} == honest
+    """Two pairs, of which one was set up: who claims to hear all of them has none renumbered, and gets no address."""
+    set_up = {node: SET_UP[node] for node in "ab"}
+    found = documents([*PAIRS, [("e", "p0")], [("e", "p1")]], addresses=set_up)
+    honest = addresses(proposed(parsed({node: found[node] for node in "abcd"})))
+    for port_ in ("p0", "p1"):
+        hears(found, ("e", port_), *(end for segment in PAIRS for end in segment))
+    assert addresses(proposed(parsed(found))) == honest
 
 
 @pytest.mark.parametrize("claimed", ["0.0.0.0/0", "192.168.0.0/16"])
@@ -347,7 +346,7 @@ def test_subnets_that_a_node_claims_are_taken_from_nobody_else(claimed):
     assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
     set_up = documents([*ONE, [("c", "p1")]], addresses=SET_UP)
     set_up["c"]["interfaces"][1]["addresses"] = [claimed]
-    set_up["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0])}]
+    hear_each_other(set_up, *ONE[0])
     assert {node: addresses(proposed(parsed(set_up)))[node] for node in "ab"} == {node: SET_UP[node] for node in "ab"}
 
 

@@ -33,10 +33,19 @@ def test_one_round_trip_where_all_hear_each_other() -> None:
         assert "look_for" not in request
 
 
-def test_who_hears_nobody_looks_for_the_addresses_of_the_others() -> None:
-    """``a`` was set up; ``b`` is new, and hears a switch alone until it asks for an address of ``a``."""
+def test_who_hears_nobody_looks_for_the_addresses_of_the_others_which_confirm_it() -> None:
+    """``a`` was set up; ``b`` is new, and hears a switch alone until it asks for an address of ``a``.
+
+    Only then has the kernel of ``a`` heard of ``b``; so ``a`` is asked once more.
+    """
     found = documents(ONE, addresses=RAILS)
-    hosts = fleet({"a": found["a"]})
+    hosts = Fleet({})
+
+    def confirm(_: dict[str, Any]) -> dict[str, Any]:
+        heard = [{"interface": TWINS["p1"][0], "mac": mac(1, TWINS["p1"][0]), "address": "10.77.0.12"}]
+        return {**found["a"], "neighbours": heard if len(requests(hosts, "a")) == 3 else []}
+
+    hosts.hosts["a"] = FakeHost("a").program("survey", confirm)
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         heard = [{"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][1]), "address": "192.168.178.11"}]
@@ -49,6 +58,7 @@ def test_who_hears_nobody_looks_for_the_addresses_of_the_others() -> None:
         None,
         ["192.168.177.11", "192.168.178.11"],
     ]
+    assert len(requests(hosts, "a")) == 3
     assert [fabric.kind for fabric in cabling.cabling(collected.surveys).fabrics] == ["one cable"]
     assert collected.surveys["b"].files["/x"].mode == 1
 

@@ -93,6 +93,20 @@ def documents(
     return found
 
 
+def hears(found: Mapping[str, dict[str, Any]], one: End, *others: End) -> None:
+    """Let the first twin of a port hear the second one of ``others``."""
+    order = list(found)
+    found[one[0]]["neighbours"] += [
+        {"interface": TWINS[one[1]][0], "mac": mac(order.index(node), TWINS[port][1])} for node, port in others
+    ]
+
+
+def hear_each_other(found: Mapping[str, dict[str, Any]], one: End, other: End) -> None:
+    """Let a twin of each of two ports hear one of the other."""
+    hears(found, one, other)
+    hears(found, other, one)
+
+
 def parsed(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Survey]:
     """The documents as surveys."""
     return {name: Survey.model_validate(document) for name, document in found.items()}
