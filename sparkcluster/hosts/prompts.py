@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Protocol
 
 from sparkcluster.errors import AuthFailed, HostKeyUnknown
@@ -25,6 +26,22 @@ class Prompts(Protocol):
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
         """The password of ``target.user`` there, None for none; ``again`` after it refused the last one."""
+
+
+class About:
+    """``prompts`` about the nodes ``names`` alone: about others nobody is asked."""
+
+    def __init__(self, prompts: Prompts, names: Collection[str]) -> None:
+        self._prompts = prompts
+        self._names = names
+
+    def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
+        """Ask about one of the nodes."""
+        return name in self._names and self._prompts.host_key(name, target, kind, fingerprint)
+
+    def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
+        """Ask about one of the nodes."""
+        return self._prompts.password(name, target, again=again) if name in self._names else None
 
 
 class OneAtATime:
