@@ -47,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="then change the nodes by the steps of setup that fix what was found, after asking about each "
-        "(without --fix nothing is fixed)",
+        help="then change the nodes by the steps of setup that fix what was found, after asking about each",
     )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
 

@@ -285,7 +285,8 @@ class Screen(Report):
         from rich.text import Text
 
         if self._step:
-            self._console.print(Text.assemble(("✓", "green") if well else ("✗", "red"), f" {self._step}"))
+            mark, colour = ("✓", "green") if well else ("✗", "red")
+            self._console.print(Text.assemble((mark, colour), f" {self._step}"))
 
     def confirm(self, question: str) -> bool:
         """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
