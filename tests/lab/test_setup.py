@@ -393,3 +393,21 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
             terminal.type(f"{desk.lab.password}\n")
         assert terminal.end() == 0, terminal.shown
     assert differences(before, desk.snapshots()) == {}
+
+
+def test_a_spark_at_the_end_of_a_cable_is_asked_about_once(desk):
+    """Over the cable; its own address has the same host key, and the same password."""
+    desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
+    desk.known_hosts.write_text("")
+    first, second = desk.lab.sparks
+    login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
+    words = ("discover", "--host", first.host, *login, "-o", str(desk.inventory))
+    with OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words) as terminal:
+        for typed in (desk.lab.password, ""):
+            terminal.until("trust and store it? [y/N]")
+            terminal.type("y\n")
+            terminal.until("password of spark@")
+            terminal.type(f"{typed}\n")
+        assert terminal.end() == 0, terminal.shown
+    assert terminal.shown.count("SHA256:") == terminal.shown.count("password of spark@") == 2
+    assert second.host in desk.inventory.read_text()
