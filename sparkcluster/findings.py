@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
+REMEDY_LABELS = ("hint", "then", "or")
+"""What is typed first, what is typed next, and what is typed instead of all of that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Finding:
         node: name of the node it is about, or None for the whole cluster.
         seen: what was read, verbatim if possible.
         why: what happens otherwise.
-        remedy: commands or sentences that fix it, in order.
+        remedy: commands or sentences that fix it, in order; one that begins with ``or`` is in place of those before it.
         file: the user's file it is about, if any.
         line: one-based line in ``file``.
         step: step of ``sparkcluster setup`` that fixes it, if there is one.
@@ -45,10 +48,20 @@ class Finding:
         return f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """What there is beside the summary, with its label: ``seen``, ``why``, and a ``hint`` for each remedy."""
-        setup = (f"sparkcluster setup INVENTORY --only {self.step}",) if self.step else ()
-        labelled = [("seen", self.seen), ("why", self.why), *(("hint", remedy) for remedy in (*setup, *self.remedy))]
+        """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS."""
+        labelled = [("seen", self.seen), ("why", self.why), *self._remedies()]
         return ((label, text) for label, text in labelled if text)
+
+    def _remedies(self) -> Iterator[tuple[str, str]]:
+        """Each remedy with its label: that of ``setup`` first, and what is done by hand in place of it."""
+        label = "hint"
+        if self.step:
+            yield label, f"sparkcluster setup INVENTORY --only {self.step}"
+            label = "or"
+        for remedy in filter(None, self.remedy):
+            other = re.match("or,? ", remedy)
+            yield ("or", remedy[other.end() :]) if other else (label, remedy)
+            label = "then"
 
     def as_json(self) -> dict[str, Any]:
         """The finding in the stable JSON format."""

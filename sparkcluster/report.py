@@ -47,6 +47,9 @@ class Report:
     def transfer(self, transfer: Transfer) -> None:
         """How far a node is with an artifact, about once a second; replaces what was reported of both before."""
 
+    def failed(self) -> None:
+        """The step that is under way failed, though no exception ends the command."""
+
     def note(self, text: str) -> None:
         """A message."""
 

@@ -147,7 +147,7 @@ def reconfigured(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"the round trip {between(node, rates)} on {rails(rates)} takes {most:.2g} ms, healthy is 0.28",
             "; ".join(f"{way(rate)}: {rate.latency_ms:.2g} ms" for rate in rates),
-            ("reboot both nodes: the fabric was changed without a reboot", "sudo reboot"),
+            ("sudo reboot   on both nodes: the fabric was changed without a reboot",),
             severity="warning",
             node=node,
         )

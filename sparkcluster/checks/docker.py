@@ -34,7 +34,10 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
             remedy = [f"sudo usermod -aG docker {quote(facts.user)}", "log out and back in, or reboot the node"]
         elif "no such file" in reason or "not found" in reason:
             summary = f"the Docker engine is not running on {name}"
-            remedy = ["sudo systemctl enable --now docker", "sudo apt-get install -y docker.io   if not installed"]
+            remedy = [
+                "sudo systemctl enable --now docker",
+                "or, if it is not installed: sudo apt-get install -y docker.io",
+            ]
         else:
             summary = f"the Docker engine of {name} does not answer"
             remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]

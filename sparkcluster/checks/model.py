@@ -127,12 +127,13 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         return
     path, uid, missing = weights.foreign.path, weights.foreign.uid, weights.foreign.missing
     owner = "root" if uid == 0 else f"user ID {uid}"
-    by_up = ("sparkcluster up INVENTORY   changes the owner",) if uid == 0 else ()
+    by_hand = _sudo(facts, model, weights.foreign)
+    remedy = ("sparkcluster up INVENTORY   changes the owner", f"or {by_hand}") if uid == 0 else (by_hand,)
     severity: Severity = "error" if uid else "info" if context.docker else "warning"
     yield Seen(
         f"{facts.user} cannot {'create' if missing else 'write'} {path} on {name}",
         f"{'the folder above' if missing else 'it'} belongs to {owner}",
-        (*by_up, _sudo(facts, model, weights.foreign)),
+        remedy,
         severity=severity,
         step=None if uid == 0 else "",
     )

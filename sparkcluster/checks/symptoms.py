@@ -127,7 +127,7 @@ def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         reported.add(name)
         over = not cluster.sick and bool(read(facts.gpus))
-        remedy = (f"on {name}: sudo reboot", f"then {UP}")
+        remedy = (f"on {name}: sudo reboot", UP)
         summary = f"the GPU of {name} failed" + (" and answers again" if over else "")
         yield Seen(summary, clipped(lines[-1]), remedy, severity="warning" if over else "error", node=name)
     yield from (seen for seen in cluster.causes_of("RUN-013") if seen.node not in reported)

@@ -59,15 +59,11 @@ def run(args: argparse.Namespace) -> int:
 
     spec = _checked(args)
     with Waiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
-
-        def confirm(question: str) -> bool:
-            return (terminal.ask(f"{question} [y/N] ") or "").strip().lower() in {"y", "yes"}
-
-        _may_write(args, confirm)
+        _may_write(args, terminal.confirm)
         attached = networks.attached()
         targets = _targets(args, spec, attached, terminal, waiting)
         hf_home = {"hf_home": spec.inventory.hf_home} if spec else {}
-        found = discover(targets, attached, terminal, confirm=confirm, **hf_home)
+        found = discover(targets, attached, terminal, confirm=terminal.confirm, **hf_home)
         waiting.end()
         sparks = by_name(found.sparks)
         cables = cabling({name: spark.survey for name, spark in sparks.items()})
@@ -82,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
                     note(f"not reached, and left in {args.into}: {', '.join(missing)}")
         text = _text(args, spec, sparks, cables)
         if text is not None and file is not None:
-            _write(args, text, confirm)
+            _write(args, text, terminal.confirm)
     if args.json:
         emit_json(discover_view.document(found, sparks, cables, text, file if text is not None else None))
     elif text is None:

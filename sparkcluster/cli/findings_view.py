@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.output import label, painted, say, typed
+from sparkcluster.findings import REMEDY_LABELS
 from sparkcluster.printable import clean
 from sparkcluster.report import count
 
@@ -55,7 +56,7 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
 def _show(finding: Finding, inventory: str, *, verbose: bool) -> None:
     say_wrapped("  ", finding.severity, f"{finding.code} {finding.place}{finding.summary}")
     for word, text in finding.details():
-        if word == "hint":
+        if word in REMEDY_LABELS:
             # Never wrapped, so that it can be pasted.
             say("    ", label(word), f" {typed(text.replace('INVENTORY', inventory))}")
         elif word != "why" or verbose:

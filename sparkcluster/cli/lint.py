@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import assigned, common_flags, set_flag
 from sparkcluster.cli.output import emit_json, label, render_error, say, typed
+from sparkcluster.findings import REMEDY_LABELS
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
@@ -71,5 +72,5 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
 def _show(finding: Finding, *, verbose: bool) -> None:
     say(label(finding.severity), f" {finding.place}{finding.code} {finding.summary}")
     for word, text in finding.details():
-        if word == "hint" or verbose:
+        if word in REMEDY_LABELS or verbose:
             say("  ", label(word), f" {typed(text)}")

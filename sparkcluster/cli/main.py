@@ -27,7 +27,7 @@ COMMANDS = {
     "disable": "undo enable; what serves goes on",
     "status": "show what runs on which node, and whether it serves",
     "plan": "show what up would do: environment and commands of every node",
-    "preflight": "check every node for what would make up fail; changes nothing",
+    "preflight": "check every node for what would make up fail; --fix repairs it",
     "checks": "list the checks by code, or explain one of them",
     "doctor": "diagnose a cluster that runs or should run; changes nothing",
     "logs": "print the logs of one node or of all",

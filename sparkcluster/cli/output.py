@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.findings import Finding
 
-_COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36"}
+_COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36", "then": "36", "or": "36"}
 _LOG_LINES = 20
 _SHORT = 18
 

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
-    inventory_argument(parser, "--verbose", "--json-lines", "--yes")
+    inventory_argument(parser, "--verbose", "--json-lines")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="accept what the playbook can do beyond serving, and with --fix every change, without being asked",
+    )
     parser.add_argument(
         "--ignore",
         metavar="CODE",
@@ -40,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)",
     )
     parser.add_argument(
-        "--fix", action="store_true", help="then run the steps of setup that fix what was found, after showing them"
+        "--fix",
+        action="store_true",
+        help="then change the nodes by the steps of setup that fix what was found, after asking about each",
     )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
 
@@ -100,13 +107,15 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _fix(args: argparse.Namespace, found: Preflight) -> int:
     """Run the steps of ``setup`` that fix what was found; its exit code."""
     from sparkcluster.cli import setup
+    from sparkcluster.cli.setup_work import Options
 
     steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
     if not steps:
         note("there is nothing to fix" if found.ok else "setup fixes none of this")
         return 0 if found.ok else 1
     note(f"fixing by setup: {', '.join(steps)}")
-    return setup.on_nodes(args, found.spec.inventory, only=steps)
+    options = Options(args.inventory, only=tuple(steps), yes=args.yes, verbose=args.verbose)
+    return setup.on_nodes(found.spec.inventory, options)
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:

@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from sparkcluster.cli import transfers
 from sparkcluster.cli.output import moves, write
 from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report, Transfer
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 QUIET_S = 5
 STILL_S = 15
@@ -197,7 +200,6 @@ class Screen(Report):
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
-        from rich.live import Live
         from rich.spinner import Spinner
 
         self._console = Console(file=stream, highlight=False)
@@ -205,9 +207,25 @@ class Screen(Report):
         self._rates = transfers.Rates()
         self._transfers: dict[tuple[str, str], Transfer] = {}
         self._step = ""
+        self._well = True
         self._began = time.monotonic()
         self._spinner = Spinner("dots")
-        self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=4, transient=True)
+        self._live = self._display()
+
+    def _display(self) -> Live:
+        """What draws: a new one for each start, since one that was stopped erases first what it drew before.
+
+        Data goes past it where stdout is no terminal.
+        """
+        from rich.live import Live
+
+        return Live(
+            get_renderable=self._draw,
+            console=self._console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+        )
 
     def _draw(self) -> Any:
         from rich.console import Group
@@ -235,8 +253,8 @@ class Screen(Report):
 
     def step(self, name: str, text: str = "") -> None:
         """A step begins; the previous one is done."""
-        if self._step:
-            self._keep("✓", "green")
+        self._keep(well=self._well)
+        self._well = True
         self._step = clean(f"{name}  {text}" if text else name)
         self._began = time.monotonic()
         self._nodes.clear()
@@ -258,11 +276,17 @@ class Screen(Report):
 
         self._console.print(Text(clean(text), "yellow" if text.startswith("warning") else ""))
 
-    def _keep(self, mark: str, colour: str) -> None:
-        """Print a line for the step that ended."""
+    def failed(self) -> None:
+        """The step that is under way failed."""
+        self._well = False
+
+    def _keep(self, *, well: bool) -> None:
+        """Print a line for the step that ended, if there was one."""
         from rich.text import Text
 
-        self._console.print(Text.assemble((mark, colour), f" {self._step}"))
+        if self._step:
+            mark, colour = ("✓", "green") if well else ("✗", "red")
+            self._console.print(Text.assemble((mark, colour), f" {self._step}"))
 
     def confirm(self, question: str) -> bool:
         """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
@@ -280,6 +304,7 @@ class Screen(Report):
         try:
             yield
         finally:
+            self._live = self._display()
             self._live.start()
 
     def __enter__(self) -> Self:
@@ -288,8 +313,7 @@ class Screen(Report):
 
     def __exit__(self, kind: object, *exception: object) -> None:
         self._live.stop()
-        if self._step:
-            self._keep(*("✓", "green") if kind is None else ("✗", "red"))
+        self._keep(well=self._well and kind is None)
 
 
 Shown = Lines | Screen

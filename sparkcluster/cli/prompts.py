@@ -55,6 +55,10 @@ class Terminal(Closing):
         with self._lock:
             return self._line(clean(question, "\n"))
 
+    def confirm(self, question: str) -> bool:
+        """Whether ``question`` is answered with yes; no where nobody can be asked."""
+        return (self.ask(f"{question} [y/N] ") or "").strip().lower() in {"y", "yes"}
+
     def logged_in(self, target: SshTarget) -> bool:
         """Whether a password was typed to log in to ``target``."""
         return ("login", target) in self._typed
@@ -62,8 +66,7 @@ class Terminal(Closing):
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
         """Whether the operator trusts a host key; anything but yes is no."""
         shown = clean(f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}")
-        with self._lock:
-            return (self._line(f"{shown}\ntrust and store it? [y/N] ") or "").strip().lower() in {"y", "yes"}
+        return self.confirm(f"{shown}\ntrust and store it?")
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
         """The password of a login; None for none. Enter takes that of the host before."""

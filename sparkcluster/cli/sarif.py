@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from sparkcluster.findings import REMEDY_LABELS
 from sparkcluster.printable import as_json
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: int, linted: Linted) -> dict[str, Any]:
-    lines = [finding.summary, finding.seen, *(f"hint: {remedy}" for remedy in finding.remedy)]
+    lines = [
+        finding.summary,
+        finding.seen,
+        *(f"{word}: {text}" for word, text in finding.details() if word in REMEDY_LABELS),
+    ]
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index,

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.findings_view import say_wrapped, width
-from sparkcluster.cli.output import label, note, painted, render_error, say, say_verdict, table, typed
+from sparkcluster.cli.output import label, note, painted, render_error, say, say_verdict, typed
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
+    from sparkcluster.facts.survey import Survey
     from sparkcluster.setup.changes import Change
     from sparkcluster.setup.journal import Row
     from sparkcluster.setup.run import Look, Outcome, Scripts
     from sparkcluster.setup.steps import Step
+
+_RUN_S = 3600
+"""Changes of one operator that are not further apart than this are shown as of one time."""
+_JOURNAL = ("step", "what", "at", "operator", "state")
+_STATES = {"as before": "as before setup", "changed since": "changed since", "unknown": "state unknown"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,20 +50,24 @@ def problems(found: Look) -> bool:
 
 def lines(planned: Planned) -> list[str]:
     """A step as text: what it does, what it finds and wants on each node, and why."""
-    import textwrap
-
-    def wrapped(text: str) -> list[str]:
-        first, *more = textwrap.wrap(text, max(20, width() - 4), break_long_words=False, break_on_hyphens=False)
-        return [f"  {first}", *(f"    {line}" for line in more)]
-
     found = [f"{planned.step.name}: {planned.step.title}"]
     for change in planned.changes:
         if change.blocked:
-            found += wrapped(f"{change.node}: cannot be done: {change.blocked}")
+            found += _wrapped("  ", f"{change.node}: cannot be done: {change.blocked}")
             continue
         text = f"{change.node}: {change.found} -> {change.wanted}" + (f" ({change.later})" if change.later else "")
-        found += wrapped(text)
-    return [*found, *wrapped(f"why: {planned.step.why}")]
+        found += _wrapped("  ", text)
+    return [*found, *_wrapped("  ", f"why: {planned.step.why}")]
+
+
+def _wrapped(indent: str, text: str) -> list[str]:
+    """``text`` on lines that fit, the first one indented, the others more; a path in it is not broken."""
+    import textwrap
+
+    first, *more = textwrap.wrap(
+        text, max(20, width() - len(indent) - 2), break_long_words=False, break_on_hyphens=False
+    )
+    return [f"{indent}{first}", *(f"{indent}  {line}" for line in more)]
 
 
 def show_plan(found: Look, inventory: str) -> None:
@@ -68,6 +79,15 @@ def show_plan(found: Look, inventory: str) -> None:
             say(line)
         for hint in dict.fromkeys(each.hint for each in planned.changes if each.hint):
             say("  ", label("hint"), f" {typed(hint.replace('INVENTORY', inventory))}")
+
+
+def show_blocked(found: Look, inventory: str) -> None:
+    """What could not be changed."""
+    for change in found.changes:
+        if change.blocked:
+            say_wrapped("", "error", f"{change.node}: {change.step}: {change.blocked}")
+            if change.hint:
+                say("  ", label("hint"), f" {typed(change.hint.replace('INVENTORY', inventory))}")
 
 
 def show_scripts(planned: Mapping[str, Scripts]) -> None:
@@ -118,6 +138,7 @@ def show_outcomes(
     _say_outcomes(outcomes, by_hand, "done")
     for change in unchanged:
         say_wrapped("", "error", f"{change.node}: {change.step} was done, and still: {change.found}")
+    show_blocked(found, inventory)
     done = done_steps(outcomes)
     later = dict.fromkeys(
         f"{each.step} on {each.node}: {each.later}"
@@ -145,26 +166,48 @@ def done_steps(outcomes: Mapping[str, Outcome]) -> set[tuple[str, str]]:
     return {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
 
 
-def _say_outcomes(outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path], verb: str) -> None:
-    """What was done on every node, in the word ``verb``, and what was not."""
+def _say_outcomes(
+    outcomes: Mapping[str, Outcome],
+    by_hand: Mapping[str, Path],
+    verb: str,
+    ways_on: Callable[[str, str], Sequence[str]] = lambda _node, _text: (),
+) -> None:
+    """What was done on every node, in the word ``verb``, and what was not, with ``ways_on`` from what was left."""
     for node, outcome in outcomes.items():
         if outcome.done:
             say(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
-        for text in outcome.left:
+        for text in dict.fromkeys(outcome.left):
             say_wrapped("", "error", f"{node}: left {text}")
+            for number, hint in enumerate(ways_on(node, text)):
+                say("  ", label("then" if number else "hint"), f" {typed(hint)}")
         for step, reason in outcome.failed.items():
             say_wrapped("", "error", f"{node}: {step}: {reason}")
         if outcome.error is not None:
             render_error(outcome.error)
         if outcome.by_hand:
             say_wrapped("", "error", f"{node}: {outcome.by_hand}")
-            text = f"read {by_hand[node]}, and have an administrator run it on {node}: sudo sh {by_hand[node]}"
-            say("  ", label("hint"), f" {text}")
+            file = shlex.quote(str(by_hand[node]))
+            say("  ", label("hint"), f" read {file}, and copy it to {node}")
+            say("  ", label("then"), f" an administrator runs there: sudo sh {file}")
+            say("  ", label("then"), " run this again: it looks at what was done")
 
 
-def show_undone(outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path]) -> None:
-    """What became of every node that was undone."""
-    _say_outcomes(outcomes, by_hand, "undone")
+def show_removed(files: Sequence[Path]) -> None:
+    """Scripts for administrators that were removed."""
+    for file in files:
+        note(f"removed {file}: all that it does is done")
+
+
+def show_undone(
+    outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path], surveys: Mapping[str, Survey], *, inventory: str
+) -> None:
+    """What became of every node that was undone; ``surveys`` are from before."""
+    from sparkcluster.setup.journal_text import way_on
+
+    def ways_on(node: str, text: str) -> list[str]:
+        return [each.replace("INVENTORY", inventory) for each in way_on(node, surveys[node].journal, text)]
+
+    _say_outcomes(outcomes, by_hand, "undone", ways_on)
     good = all(each.ok for each in outcomes.values())
     say_verdict("as before setup" if good else "not all of it is undone: see above", ok=good)
 
@@ -176,28 +219,26 @@ def show_errors(errors: Mapping[str, SparkclusterError]) -> None:
 
 
 def journal_lines(rows: Mapping[str, Sequence[Row]]) -> list[str]:
-    """What is set up on each node, a line for each change."""
-    return [
-        f"{node}: {row.step}: {row.what}{'' if row.state == 'as written' else f' ({row.state})'}"
-        for node, of_node in rows.items()
-        for row in of_node
-    ]
+    """What is set up on each node, by whom and when: a line for each change, on which a path is not broken."""
+    lines = []
+    for node, of_node in rows.items():
+        before: Row | None = None
+        for row in of_node:
+            if before is None or row.operator != before.operator or row.at - before.at > _RUN_S:
+                lines += _wrapped("", f"{node}, by {row.operator} at {_time(row.at)}")
+            state = "" if row.state == "as written" else f" ({_STATES[row.state]})"
+            lines += _wrapped("  ", f"{row.step}: {row.text}{state}")
+            before = row
+    return lines
 
 
 def show_journals(rows: Mapping[str, Sequence[Row]]) -> None:
     """What is set up on each node, when and by whom."""
-    if not any(rows.values()):
-        if rows:
-            say(f"on {', '.join(rows)} setup has changed nothing that is not undone")
-        return
-    table(
-        ("NODE", "STEP", "CHANGED", "STATE", "WHEN", "BY"),
-        [
-            (node, row.step, row.what, row.state, _time(row.at), row.operator)
-            for node, of_node in rows.items()
-            for row in of_node
-        ],
-    )
+    for line in journal_lines(rows):
+        say(line if line.startswith(" ") else painted(line, "1"))
+    without = [node for node, of_node in rows.items() if not of_node]
+    if without:
+        say(f"on {', '.join(without)} setup has changed nothing that is not undone")
 
 
 def _time(at: float) -> str:
@@ -251,7 +292,10 @@ def journal_document(
     cluster: str, rows: Mapping[str, Sequence[Row]], errors: Mapping[str, SparkclusterError]
 ) -> dict[str, Any]:
     """The result of ``--show``."""
-    nodes = {node: {"journal": [dataclasses.asdict(row) for row in of_node]} for node, of_node in rows.items()}
+    nodes = {
+        node: {"journal": [{key: getattr(row, key) for key in _JOURNAL} for row in of_node]}
+        for node, of_node in rows.items()
+    }
     return _document(cluster, nodes, errors, changed=False)
 
 

@@ -35,7 +35,7 @@ class Wanted:
 
     Attributes:
         user: name of the login.
-        key: the operator's public key, a line of authorized_keys; None to leave that file.
+        key: the operator's public key, a line of authorized_keys; empty if there is none, None to leave that file.
         netplan: text of the netplan file; None to leave the network.
         addresses: what that text gives, with prefix, by interface.
         hosts: lines of the block in /etc/hosts; empty to leave that file.
@@ -122,7 +122,7 @@ def _check(node: str, survey: Survey, wanted: Wanted) -> None:
     refused = [
         *(name for name in wanted.addresses if not is_plain(name)),
         *(line for line in wanted.hosts if not _HOSTS_LINE.fullmatch(line)),
-        *([wanted.key] if wanted.key is not None and not _KEY.fullmatch(wanted.key) else ()),
+        *([wanted.key] if wanted.key and not _KEY.fullmatch(wanted.key) else ()),
     ]
     if refused:
         raise SetupError(f"{refused[0]!r} cannot be set up", node=node, step="setup")
@@ -136,6 +136,9 @@ def _check(node: str, survey: Survey, wanted: Wanted) -> None:
 def _ssh_key(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
     if wanted.key is None:
         return None
+    if not wanted.key:
+        hint = "ssh-keygen -t ed25519, then: sparkcluster setup INVENTORY --only ssh-key"
+        return replace(change, blocked="left out: you have no SSH key, and all other commands log in by key", hint=hint)
     path = f"{survey.home}/{AUTHORIZED_KEYS}"
     state = survey.files.get(path, FileState())
     lines = (state.text or "").splitlines()

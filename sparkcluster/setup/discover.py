@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
-import hashlib
 import ipaddress
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,8 +15,8 @@ from sparkcluster.facts.network import Interface
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.prompts import Prompts
-from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.hosts.prompts import Prompts, Remembering, SameMachine
+from sparkcluster.hosts.resolve import SshSettings
 from sparkcluster.printable import clean
 from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
@@ -120,8 +117,9 @@ def discover(
     Raises:
         UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
     """
-    with connect({target.label: target.address for target in targets}, prompts) as fleet:
-        search = _Search(fleet, networks, prompts, hf_home, confirm)
+    answers = None if prompts is None else Remembering(prompts)
+    with connect({target.label: target.address for target in targets}, answers) as fleet:
+        search = _Search(fleet, networks, answers, hf_home, confirm)
         search.targets(targets)
         search.cables()
     return search.found
@@ -132,7 +130,7 @@ class _Search:
         self,
         fleet: Fleet,
         networks: Sequence[Attached],
-        prompts: Prompts | None,
+        prompts: Remembering | None,
         hf_home: str,
         confirm: Callable[[str], bool],
     ) -> None:
@@ -158,7 +156,7 @@ class _Search:
                 continue
             settled: Spark | None = spark
             if spark.how == "mDNS" and _is_on_cable(spark):
-                settled = self._outside(spark, spark.address.ssh, spark.label)
+                settled = self._outside(spark, spark.address.ssh, spark.label, spark.label)
             self.found.sparks += [settled] if settled is not None else []
 
     def _belongs(self, spark: Spark) -> bool:
@@ -219,7 +217,7 @@ class _Search:
         answer = collected.surveys[label]
         found = Spark(self._label(answer.hostname), node, "cable", user, answer)
         if self._belongs(found):
-            settled = self._outside(found, ssh, f"{label[:-1]}, {found.label})")
+            settled = self._outside(found, ssh, f"{label[:-1]}, {found.label})", label)
             self.found.sparks += [settled] if settled is not None else []
 
     def _label(self, hostname: str) -> str:
@@ -229,8 +227,11 @@ class _Search:
         numbered = [name, *(f"{name}-{number}" for number in range(2, len(used) + 3))]
         return next(each for each in numbered if each not in used)
 
-    def _outside(self, spark: Spark, ssh: SshSettings, name: str) -> Spark | None:
-        """``spark`` at an address that does not lead over a cable, or None where it has none that answers."""
+    def _outside(self, spark: Spark, ssh: SshSettings, name: str, asked: str) -> Spark | None:
+        """``spark`` at an address that does not lead over a cable, or None where it has none that answers.
+
+        ``name`` is for messages; ``asked``: by which the operator was asked about it.
+        """
         addresses = [str(address.ip) for address in spark.survey.outside()]
         near = [each for each in addresses if network_of(ipaddress.ip_address(each), self._networks)]
         if addresses and not near:
@@ -245,7 +246,7 @@ class _Search:
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             keys = Path(directory, "known_hosts")
             first = _moved(spark, near[0], dataclasses.replace(ssh, new_keys=str(keys))).address
-            with connect({spark.label: first}, _Expecting(self._prompts, spark.survey.host_keys)) as fleet:
+            with connect({spark.label: first}, self._same_machine(spark, asked)) as fleet:
                 collected = survey(fleet, self._hf_home)
             if spark.label in collected.errors:
                 error = collected.errors[spark.label]
@@ -258,36 +259,15 @@ class _Search:
             keep_keys(spark.label, moved.address, keys)
         return dataclasses.replace(moved, survey=answer)
 
+    def _same_machine(self, spark: Spark, asked: str) -> Prompts:
+        """What is asked about ``spark`` at another address."""
+        if self._prompts is None:
+            return SameMachine(None, spark.survey.host_keys, (), None)
+        return self._prompts.elsewhere(asked, spark.host, spark.survey.host_keys)
+
     def _unreached(self, label: str, text: str) -> None:
         hint = "connect its RJ45 port or its WiFi to your network, then: sparkcluster discover --host ADDRESS"
         self.found.troubles.append(Trouble("not-reached", label, text, hint))
-
-
-class _Expecting:
-    """Accepts the host keys that a machine reported over a connection whose own key was checked; asks about others."""
-
-    def __init__(self, prompts: Prompts | None, keys: Iterable[str]) -> None:
-        self._prompts = prompts
-        self._fingerprints = {_fingerprint(key) for key in keys}
-
-    def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
-        """Whether it is one of them, or the operator accepts it."""
-        if fingerprint in self._fingerprints:
-            return True
-        return self._prompts is not None and self._prompts.host_key(name, target, kind, fingerprint)
-
-    def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
-        """What the operator types."""
-        return None if self._prompts is None else self._prompts.password(name, target, again=again)
-
-
-def _fingerprint(key: str) -> str:
-    """SHA-256 fingerprint of a public key as ``type base64``, as OpenSSH shows it."""
-    try:
-        blob = base64.b64decode(key.partition(" ")[2], validate=True)
-    except binascii.Error:
-        return ""
-    return f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
 
 
 def _moved(spark: Spark, host: str, ssh: SshSettings | None = None) -> Spark:

@@ -15,6 +15,7 @@ from sparkcluster.facts.network import Interface
 from sparkcluster.facts.survey import JournalEntry, Survey
 from sparkcluster.printable import clean, hidden_at
 from sparkcluster.setup.changes import AUTHORIZED_KEYS, DAEMON, HOSTS, PACKAGE, USER, members
+from sparkcluster.setup.journal_text import described
 from sparkcluster.setup.steps import BLOCK, BY_NAME, HEADLESS, LIMITS, SYSCTL, SYSCTLS
 from sparkcluster.topology.netplan import NETPLAN, is_plain
 
@@ -134,12 +135,14 @@ class Row:
 
     Attributes:
         what: kind and target.
+        text: what was changed, in words.
         at: seconds since 1970 by the node's clock.
         state: whether it is as ``setup`` left it, as far as the survey tells.
     """
 
     step: str
     what: str
+    text: str
     at: float
     operator: str
     state: State
@@ -152,6 +155,7 @@ def describe(survey: Survey) -> list[Row]:
         Row(
             clean(entry.step, ""),
             clean(f"{entry.kind} {entry.target}", ""),
+            described(entry),
             entry.at,
             clean(entry.operator, ""),
             _state(survey, entry),

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
 
-from sparkcluster.errors import SetupError, SparkclusterError, SudoRefused
+from sparkcluster.errors import AuthFailed, HostKeyUnknown, SetupError, SparkclusterError, SudoRefused
 from sparkcluster.facts.survey import Sudo, Survey
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
@@ -24,7 +25,7 @@ from sparkcluster.setup.changes import Change, Wanted, changes, requests
 from sparkcluster.setup.ports import Trouble
 from sparkcluster.setup.rails import Proposal, proposal
 from sparkcluster.setup.script import EXIT_BUSY, Confirm, Run, confirm_script, parse_line, script
-from sparkcluster.setup.steps import STEPS
+from sparkcluster.setup.steps import STEPS, selected
 from sparkcluster.setup.survey import Collected, survey
 from sparkcluster.setup.undo import undo
 from sparkcluster.spec.inventory import Inventory
@@ -101,23 +102,28 @@ def look(
     keys: Callable[[str], str | None] = lambda _: None,
     changing: Collection[str] = (),
 ) -> Look:
-    """What would be changed, after one round trip to every node.
+    """What would be changed, after one round trip to every node that has to be known for that.
 
     Args:
         fleet: all nodes of the inventory.
         inventory: the nodes, and the directory of their Hugging Face cache.
         only: names of steps; empty for all that are no options.
         options: names of options that are switched on.
-        keys: the public key that a node is to accept, None to leave its authorized_keys.
-        changing: names of the nodes that may be changed; empty for all.
+        keys: the public key that a node is to accept, None to leave its authorized_keys, empty if there is none.
+        changing: names of the nodes that may be changed; empty for all. If another one does not answer, the steps that
+            follow from all nodes are blocked.
 
     Raises:
         UsageError: a step is unknown.
         SetupError: what a node answered, or a name in the inventory, cannot go into a script that root runs.
     """
-    found = survey(fleet, inventory.hf_home, requests=requests(only or None, options))
-    joined = cabling(found.surveys)
-    addresses = proposal(joined, found.surveys, [node.label for node in inventory.nodes])
+    joint = [step.name for step in selected(only or None, options) if step.joint]
+    apart = bool(changing) and not joint
+    found = survey(fleet, inventory.hf_home, changing if apart else None, requests(only or None, options))
+    missing = {name: error for name, error in found.errors.items() if changing and name not in changing}
+    everyone = {} if apart or missing else found.surveys
+    joined = cabling(everyone)
+    addresses = proposal(joined, everyone, [node.label for node in inventory.nodes])
     lines = _hosts(addresses)
     differences: list[Change] = []
     for name, surveyed in found.surveys.items():
@@ -132,7 +138,17 @@ def look(
             options=frozenset(options),
         )
         differences += changes(name, surveyed, wanted, only or None)
-    return Look(found.surveys, found.errors, joined, addresses, tuple(differences))
+        differences += [_unknown(name, step, other, error) for step in joint for other, error in missing.items()]
+    errors = {name: error for name, error in found.errors.items() if name not in missing}
+    return Look(found.surveys, errors, joined, addresses, tuple(differences))
+
+
+def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Change:
+    """A step on ``node`` that cannot be done, since ``other`` did not answer."""
+    reason = f"it follows from all nodes, and {other} did not answer: {error.message.removeprefix(f'{other}: ')}"
+    first = f"sparkcluster setup INVENTORY --only ssh-key --node {shlex.quote(other)}, then this again"
+    asks = isinstance(error, HostKeyUnknown) or (isinstance(error, AuthFailed) and error.takes_password)
+    return Change(node, step, "", "", blocked=reason, hint=first if asks else error.hint)
 
 
 def journals(fleet: Fleet, inventory: Inventory, nodes: Collection[str] = ()) -> Collected:

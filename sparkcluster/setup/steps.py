@@ -28,6 +28,7 @@ class Step:
         root: whether root does it, or the login itself.
         option: whether it is done only on request.
         disruptive: whether it disturbs ranks that run.
+        joint: whether what it does on one node follows from all nodes.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Step:
     root: bool = True
     option: bool = False
     disruptive: bool = False
+    joint: bool = False
 
 
 STEPS = (
@@ -75,6 +77,7 @@ STEPS = (
         "hosts",
         "names of all rails in /etc/hosts",
         "NODE-rail1 is the node's first address on the QSFP ports; host names alone resolve as before",
+        joint=True,
     ),
     Step(
         "perftest",
@@ -104,6 +107,7 @@ STEPS = (
         f"an address for each twin in a subnet of its own, with MTU {MTU}, in {NETPLAN}",
         "RDMA and NCCL use all twins of a cable by their addresses (NVIDIA DGX Spark, connect two Sparks)",
         disruptive=True,
+        joint=True,
     ),
 )
 BY_NAME = {step.name: step for step in STEPS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,7 +193,8 @@ def _bytes(path: Path, name: str) -> bytes:
         raise UsageError(f"{name} is not a file name") from None
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            raise UsageError(f"{name}: no such file", hint="example inventories are in inventory/") from None
+            hint = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
+            raise UsageError(f"{name}: no such file", hint=hint) from None
         if error.errno == errno.EISDIR:
             raise UsageError(f"{name} is a directory", hint="give the YAML file in it") from None
         if error.errno == errno.EACCES:

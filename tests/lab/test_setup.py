@@ -200,10 +200,13 @@ def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
         assert f"sudo sh setup-{spark.name}.sh" in refused.out
         spark.run(["sh", "-s"], text_in=script.read_text())
     assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
+    assert list(desk.inventory.parent.glob("setup-*.sh")) == []
     assert desk.setup("--undo").code == 1
     for spark in desk.lab.sparks:
-        spark.run(["sh", "-s"], text_in=(desk.inventory.parent / f"setup-{spark.name}.sh").read_text())
+        spark.run(["sh", "-s"], text_in=(desk.inventory.parent / f"undo-{spark.name}.sh").read_text())
     assert differences(before, desk.snapshots()) == {}
+    desk.setup("--undo").ok()
+    assert list(desk.inventory.parent.glob("undo-*.sh")) == []
 
 
 def test_a_file_that_was_changed_since_is_left_and_named(desk):
@@ -218,6 +221,13 @@ def test_a_file_that_was_changed_since_is_left_and_named(desk):
     assert f"left {path}: changed since setup wrote it" in " ".join(done.out.split())
     assert "vm.swappiness = 10" in spark.run(["cat", path]).stdout
     assert "docker-group" not in desk.cli("setup", desk.inventory, "--show").ok().out
+    # The way on that it names.
+    discard = next(line for line in done.out.splitlines() if "keep it, or on" in line).partition(f"on {spark.name}: ")[
+        2
+    ]
+    spark.run(["sh", "-c", discard.removeprefix("sudo ")])
+    desk.setup("--undo").ok()
+    assert path not in desk.cli("setup", desk.inventory, "--show").ok().out
 
 
 def test_an_address_that_cuts_a_spark_off_is_taken_back_by_the_spark(desk):
@@ -383,3 +393,21 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
             terminal.type(f"{desk.lab.password}\n")
         assert terminal.end() == 0, terminal.shown
     assert differences(before, desk.snapshots()) == {}
+
+
+def test_a_spark_at_the_end_of_a_cable_is_asked_about_once(desk):
+    """Over the cable; its own address has the same host key, and the same password."""
+    desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
+    desk.known_hosts.write_text("")
+    first, second = desk.lab.sparks
+    login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
+    words = ("discover", "--host", first.host, *login, "-o", str(desk.inventory))
+    with OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words) as terminal:
+        for typed in (desk.lab.password, ""):
+            terminal.until("trust and store it? [y/N]")
+            terminal.type("y\n")
+            terminal.until("password of spark@")
+            terminal.type(f"{typed}\n")
+        assert terminal.end() == 0, terminal.shown
+    assert terminal.shown.count("SHA256:") == terminal.shown.count("password of spark@") == 2
+    assert second.host in desk.inventory.read_text()

@@ -273,7 +273,7 @@ def test_a_cache_that_cannot_be_written_is_seen_before_anything_is_staged(see, u
     assert (finding.severity, finding.node, finding.seen) == (severity, "beta", f"it belongs to {owner}")
     folders = " ".join(f"'/h f/hub{place}/{FOLDER}'" for place in ("", "/.locks"))
     assert finding.remedy[-1] == (
-        f"sudo install -d -o nvidia -g $(id -g nvidia) {folders} && sudo chown -R --from={uid} nvidia: {folders}"
+        f"{'' if uid else 'or '}sudo install -d -o nvidia -g $(id -g nvidia) {folders} && sudo chown -R --from={uid} nvidia: {folders}"
     )
     assert (len(finding.remedy) == 2) == (uid == 0)
 
@@ -295,7 +295,7 @@ def test_a_cache_that_does_not_exist_is_created_for_the_user_alone(see):
     found = see({**everywhere(), "beta": {"weights": absent, "hf_home": "/data/hf"}})
     (finding,) = [each for each in found if each.code == "HOST-031"]
     assert finding.summary == "nvidia cannot create /data/hf on beta"
-    assert finding.remedy[-1] == "sudo install -d -o nvidia -g $(id -g nvidia) /data/hf"
+    assert finding.remedy[-1] == "or sudo install -d -o nvidia -g $(id -g nvidia) /data/hf"
 
 
 def test_no_room_for_weights_that_are_missing(see, spark):

@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkcluster.cli import common, findings_view, junit
+from sparkcluster.cli import common, findings_view, junit, setup
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostTimeout
+from sparkcluster.facts.base import Unread
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -82,6 +83,15 @@ def test_why_is_told_where_it_is_asked_for(asked, capsys):
     assert "    why: " not in capsys.readouterr().out
     asked("-v", beta={"infiniband_devices": False})
     assert "    why: " in capsys.readouterr().out
+
+
+def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
+    """With the flags of preflight, which has no --only, --node or --undo."""
+    runs = []
+    monkeypatch.setattr(setup, "on_nodes", lambda inventory, options: runs.append((inventory.cluster, options)) or 0)
+    refused = Unread(unread="permission denied: /var/run/docker.sock")
+    assert asked("--fix", "--yes", "-v", beta={"docker": refused}) == 0
+    assert runs == [("atlas", setup.Options(asked.inventory, only=("docker-group",), yes=True, verbose=True))]
 
 
 def test_json_is_one_document_with_findings_and_facts(asked, capsys):

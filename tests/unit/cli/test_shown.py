@@ -117,6 +117,25 @@ def test_the_hint_of_a_finding_is_shown_once(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.count("plug it in") == 1
 
 
+@pytest.mark.parametrize(
+    ("step", "remedy", "labelled"),
+    [
+        (None, ("a", "b"), ["hint: a", "then: b"]),
+        ("netplan", ("a", "b"), ["hint: sparkcluster setup INVENTORY --only netplan", "or: a", "then: b"]),
+        ("netplan", (), ["hint: sparkcluster setup INVENTORY --only netplan"]),
+        (None, ("a", "or b", "c"), ["hint: a", "or: b", "then: c"]),
+        (None, ("a", "or, for all: b"), ["hint: a", "or: for all: b"]),
+        (None, ("", "order it", "a or b"), ["hint: order it", "then: a or b"]),
+    ],
+)
+def test_steps_and_alternatives_of_a_remedy_are_told_apart(
+    step: str | None, remedy: tuple[str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
+    output.render_finding(finding)
+    assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
+
+
 def test_json_lines_stay_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import socket
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from sparkcluster.errors import AuthFailed, HostKeyChanged, HostKeyUnknown
 from sparkcluster.hosts.connect import Address, connect, keep_keys
+from sparkcluster.hosts.prompts import Remembering
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.hosts.ssh import SshHost
 from tests.unit.on_terminal import COMMAND, OnTerminal
@@ -209,6 +211,60 @@ def test_a_password_serves_one_host_alone(sshd, stranger):
         with other, pytest.raises(AuthFailed):
             other.run(["true"])
     assert operator.asked == [("spark-1", "spark", False), ("spark-2", "spark", False)]
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_machine_at_another_address_is_asked_about_once(sshd, stranger, tmp_path, reported):
+    """Neither for its host key nor for its password again, if that is its own key."""
+    operator = Operator(PASSWORD)
+    answers = Remembering(operator)
+    first = dataclasses.replace(
+        sshd.target(user="spark", identity=stranger), host_keys="reject", known_hosts=(tmp_path / "1",)
+    )
+    with SshHost("at the cable", first, prompts=answers) as host:
+        assert host.run(["true"]).ok
+    asked = [question[0] for question in operator.asked]
+    assert asked == ["at the cable", "at the cable"]
+    keys = [sshd.host_key.with_suffix(".pub").read_text()] if reported else []
+    second = dataclasses.replace(first, host="localhost", known_hosts=(tmp_path / "2",))
+    with SshHost("spark-1", second, prompts=answers.elsewhere("at the cable", first.host, keys)) as host:
+        assert host.run(["true"]).ok
+    assert len(operator.asked) == len(asked)
+
+
+OTHER, MINE = "A" * 43 + "1", "A" * 43 + "2"
+
+
+@pytest.mark.parametrize(
+    ("known", "change", "again", "kept"),
+    [
+        (MINE, {}, False, True),
+        (OTHER, {}, False, False),
+        ("", {}, False, False),
+        (MINE, {"user": "root"}, False, False),
+        (MINE, {"host": "10.0.0.9"}, False, False),
+        (MINE, {}, True, False),
+    ],
+)
+def test_a_password_goes_to_another_address_only_where_the_machine_shows_its_key(tmp_path, known, change, again, kept):
+    """Whoever has the address now, with a host key that is known from before, does not get it."""
+    file = tmp_path / "known_hosts"
+    file.write_text(f"10.0.0.2 ssh-ed25519 {known}\n" if known else "")
+    operator = Operator("typed first", "typed next")
+    answers = Remembering(operator)
+    answers.password("spark-1", SshTarget("fe80::2%eth0", "spark"), again=False)
+    elsewhere = answers.elsewhere("spark-1", "fe80::2%eth0", [f"ssh-ed25519 {MINE}", "no key"])
+    target = dataclasses.replace(SshTarget("10.0.0.2", "spark", known_hosts=(file,)), **change)
+    assert elsewhere.password("spark-1", target, again=again) == ("typed first" if kept else "typed next")
+
+
+def test_what_was_typed_for_one_machine_is_not_used_for_another():
+    operator = Operator("first", "second", trusts=False)
+    answers = Remembering(operator)
+    answers.password("spark-1", SshTarget("10.0.0.1", "spark"), again=False)
+    elsewhere = answers.elsewhere("spark-2", "10.0.0.1", [])
+    assert not elsewhere.host_key("spark-2", SshTarget("10.0.0.2", "spark"), "ssh-ed25519", "SHA256:x")
+    assert elsewhere.password("spark-2", SshTarget("10.0.0.2", "spark"), again=False) == "second"
 
 
 def test_a_password_is_asked_for_three_times(sshd, stranger):

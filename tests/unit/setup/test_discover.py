@@ -107,6 +107,42 @@ def test_the_host_key_of_that_address_is_accepted_if_the_machine_reported_it(net
     assert prompts.password("spark-0002", target, again=False) is None
 
 
+@pytest.mark.parametrize("how", ["cable", "mDNS"])
+def test_what_was_typed_over_the_cable_is_used_for_its_own_address(network, monkeypatch, how, tmp_path):
+    """The label by which a machine is asked about over a cable is not the one that it gets then."""
+    answer = machine(2, "192.168.1.12/24")
+    answer["interfaces"][3]["addresses"] = ["169.254.3.3/16"]
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put(f"{FE80}%enp1s0f1np1", "169.254.3.3", "192.168.1.12", answer=answer)
+    asked = []
+
+    class Operator:
+        def password(self, name, target, *, again):
+            asked.append(target.host)
+            return "secret"
+
+    def ask(nodes, prompts):
+        for name, address in nodes.items():
+            if address.host != "192.168.1.11":
+                target = SshTarget(address.host, "nvidia", known_hosts=(tmp_path / "known_hosts",))
+                assert prompts.password(name, target, again=False) == "secret"
+
+    def behind(jump, name, address, prompts):
+        ask({name: address}, prompts)
+        return network.behind(jump, name, address, prompts)
+
+    def connect(nodes, prompts):
+        ask(nodes, prompts)
+        return network.connect(nodes, prompts)
+
+    (tmp_path / "known_hosts").write_text(f"192.168.1.12 ssh-ed25519 {'A' * 40}0002\n")
+    monkeypatch.setattr("sparkcluster.setup.discover.behind", behind)
+    monkeypatch.setattr("sparkcluster.setup.discover.connect", connect)
+    found = discover([at("192.168.1.11") if how == "cable" else at("169.254.3.3", "mDNS")], LAN, Operator())
+    assert found.sparks[-1].host == "192.168.1.12"
+    assert asked == [f"{FE80}%enp1s0f1np1" if how == "cable" else "169.254.3.3"]
+
+
 def test_one_without_an_address_in_the_network_is_named(network):
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", answer=machine(2))

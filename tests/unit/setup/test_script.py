@@ -253,8 +253,22 @@ def test_undo_of_an_unknown_step():
 def test_the_journal_is_described_with_what_is_still_there():
     survey = ready(journal=[each.model_dump() for each in JOURNAL if each.number not in {17, 18, 19}])
     assert describe(survey)[:2] == [
-        Row("ssh-key", f"directory {HOME}/.ssh", 1763690000.0, "me@laptop", "unknown"),
-        Row("docker-group", f"group docker:{USER}", 1763690000.0, "me@laptop", "as written"),
+        Row(
+            "ssh-key",
+            f"directory {HOME}/.ssh",
+            f"directory {HOME}/.ssh created",
+            1763690000.0,
+            "me@laptop",
+            "unknown",
+        ),
+        Row(
+            "docker-group",
+            f"group docker:{USER}",
+            f"{USER} added to the group docker",
+            1763690000.0,
+            "me@laptop",
+            "as written",
+        ),
     ]
     states = {(row.step, row.what.split(" ")[0]): row.state for row in describe(survey)}
     assert states == {

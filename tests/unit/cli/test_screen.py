@@ -1,0 +1,84 @@
+"""The live screen beside questions and data: it erases only what it drew itself, and its last mark is that of the end."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.unit.on_terminal import COMMAND, OnTerminal
+
+UP = "\x1b[1A"
+
+ASKED = """
+import time
+from sparkcluster.cli.progress import reporter
+from sparkcluster.cli.prompts import Terminal
+def run():
+    with reporter(as_json=False, json_lines=False) as report, Terminal(report) as terminal:
+        report.step("look")
+        for node in "abcd":
+            report.progress(node, "connecting")
+        time.sleep(0.6)
+        ask = {"report": report.confirm, "terminal": terminal.confirm}[sys.argv[1]]
+        print("->", ask("first line\\nsecond line\\ngo on?"))
+        report.progress("a", "changing")
+        time.sleep(0.6)
+as_command(run)
+"""
+
+
+@pytest.mark.parametrize("asks", ["report", "terminal"])
+def test_lines_above_a_question_stay(asks: str) -> None:
+    with OnTerminal(COMMAND + ASKED, asks) as terminal:
+        terminal.until("connecting")
+        terminal.until("go on? [y/N] ")
+        terminal.type("y\n")
+        asked = len(terminal.shown)
+        terminal.until("-> True")
+        assert UP not in terminal.shown[asked : terminal.shown.index("-> True")]
+        terminal.until("changing")
+        assert terminal.end() == 0
+
+
+ENDS = """
+from sparkcluster.cli.progress import reporter
+def run():
+    with reporter(as_json=False, json_lines=False) as report:
+        report.step("look")
+        report.step("change")
+        report.failed()
+        if sys.argv[1] == "begins another":
+            report.step("look again")
+as_command(run)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "marks"),
+    [("ends", ["✓ look", "✗ change"]), ("begins another", ["✓ look", "✗ change", "✓ look again"])],
+)
+def test_a_step_that_failed_is_not_marked_as_done(case: str, marks: list[str]) -> None:
+    with OnTerminal("import os; os.environ['NO_COLOR'] = '1'\n" + COMMAND + ENDS, case) as terminal:
+        assert terminal.end() == 0
+    shown = [line[line.index(mark) :] for line in terminal.shown.splitlines() for mark in "✓✗" if mark in line]
+    assert [line.split("\x1b")[0] for line in shown] == marks
+
+
+DATA = """
+def run():
+    with reporter(as_json=False, json_lines=False) as report:
+        report.step("look")
+        print("data")
+as_command(run)
+"""
+
+
+def test_data_for_a_pipe_does_not_go_to_the_screen() -> None:
+    """stderr is a terminal, stdout is not."""
+    program = COMMAND + "from sparkcluster.cli.progress import reporter\n" + DATA
+    inner = [sys.executable, "-c", program]
+    outer = f"import subprocess, sys\nprint('got', subprocess.run({inner!r}, stdout=subprocess.PIPE).stdout)"
+    with OnTerminal(outer) as terminal:
+        terminal.until("got b'data\\n'")
+        assert terminal.end() == 0
