@@ -40,6 +40,7 @@ COMMANDS = {
     "import": "convert another tool's recipe or a docker run line to a playbook",
     "fit": "calculate whether a model fits in memory, before any download",
     "lab": "run virtual Sparks on this machine, to try it without hardware",
+    "completion": "print the completion script of a shell",
 }
 
 # Commands whose name cannot be a module's.
@@ -64,6 +65,10 @@ def main(argv: Sequence[str]) -> int:
         return _run(first, argv[1:])
     if first == "help" and argv[1:2] and argv[1] in COMMANDS:
         return _run(argv[1], ["--help"])
+    if first == "__complete":  # what the scripts of completion call at each Tab
+        from sparkcluster.cli import complete
+
+        return complete.run(argv[1:])
     if first in {"-h", "--help", "help"}:
         sys.stdout.write(usage())
     elif first in {"-V", "--version"}:

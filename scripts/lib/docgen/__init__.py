@@ -16,4 +16,6 @@ def files() -> dict[str, str]:
         **json_schemas.files(),
         # What counts as bundled.
         "../sparkcluster/spec/bundled.txt": library.listing(),
+        # What completion offers without importing every check.
+        "../sparkcluster/checks/codes.txt": reference.codes(),
     }

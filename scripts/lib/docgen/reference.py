@@ -63,6 +63,13 @@ def shown(action: argparse.Action) -> str:
     return ", ".join(f"{flag}{takes}" for flag in action.option_strings)
 
 
+def codes() -> str:
+    """Every check's code and title, one on a line."""
+    from sparkcluster.checks.pages import pages
+
+    return "".join(f"{page.code}\t{page.title}\n" for page in pages().values())
+
+
 def checks() -> str:
     """The page of checks: all of them in a table, then each with what happens, what mends it and who says so."""
     from sparkcluster.checks.pages import STAGES, SUBJECTS, pages
