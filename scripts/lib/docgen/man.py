@@ -11,12 +11,12 @@ from sparkcluster import exit_codes
 from sparkcluster.cli.main import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 
-_ABOUT = (
-    "Queries each NVIDIA DGX Spark of an inventory, reports what is wrong before anything starts, copies image and "
-    "weights to every node, starts tensor-parallel vLLM, and reports success only after the model has answered.",
-    "INVENTORY is the path of a YAML file, which discover writes. Every command takes --json: one document on stdout "
-    "and nothing else there. Progress and messages go to stderr.",
-)
+_ABOUT = """\
+Queries each NVIDIA DGX Spark of an inventory, reports what is wrong before anything starts, copies image and weights to
+every node, starts tensor-parallel vLLM, and reports success only after the model has answered.
+
+INVENTORY is the path of a YAML file, which discover writes. Every command takes --json: one document on stdout and
+nothing else there. Progress and messages go to stderr."""
 _ENVIRONMENT = {
     "NO_COLOR": "no colours",
     "SPARKCLUSTER_CACHE": "directory of what is downloaded to this machine (default: ~/.cache/sparkcluster)",
@@ -38,7 +38,7 @@ def page() -> str:
         '.TH SPARKCLUSTER 1 "" sparkcluster\n',
         ".SH NAME\nsparkcluster \\- serve one model from several NVIDIA DGX Sparks\n",
         ".SH SYNOPSIS\n.B sparkcluster\n.I COMMAND\n[\\fIINVENTORY\\fR] [\\fB\\-\\-json\\fR] ...\n",
-        ".SH DESCRIPTION\n" + ".PP\n".join(f"{_text(paragraph)}\n" for paragraph in _ABOUT),
+        ".SH DESCRIPTION\n" + ".PP\n".join(f"{_text(paragraph)}\n" for paragraph in _ABOUT.split("\n\n")),
         ".SH COMMANDS\n",
     ]
     for name, about in COMMANDS.items():
