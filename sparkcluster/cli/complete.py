@@ -214,7 +214,6 @@ VALUES: dict[str, tuple[str, Callable[[str, Mapping[str, str]], Values] | None]]
     "INV": (YAML, None),
     "P": (YAML, _playbooks),
     "PLAYBOOK": (YAML, _playbooks),
-    "playbooks NAME": (NOTHING, _playbooks),
     "NODE": (NOTHING, _nodes),
     "setup NAME": (NOTHING, _nodes),
     "G": (NOTHING, _groups),

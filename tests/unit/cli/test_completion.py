@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import os
 import shlex
@@ -13,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.cli import complete
-from sparkcluster.cli.main import COMMANDS, guarded
+from sparkcluster.cli.main import COMMANDS, guarded, module
+from sparkcluster.cli.parser import Parser
 from tests.unit.on_terminal import ROOT, OnTerminal
 
 INVENTORY = """
@@ -85,6 +88,23 @@ def test_where_only_flags_may_follow_they_are_offered_without_a_dash(home: Path)
 def test_every_command_completes_its_flags_with_their_help(command: str) -> None:
     _, values = complete.candidates(f"sparkcluster {command} --he")
     assert values == {"--help": "show this help message and exit"}
+
+
+def test_every_row_of_the_table_is_of_an_argument() -> None:
+    used: set[str] = set()
+
+    def visit(command: str, parser: argparse.ArgumentParser) -> None:
+        for action in parser._actions:
+            used.update({str(action.metavar), f"{command} {action.metavar}"})
+            if isinstance(action, argparse._SubParsersAction):
+                for child in action.choices.values():
+                    visit(command, child)
+
+    for command in COMMANDS:
+        parser = Parser()
+        importlib.import_module(module(command)).add_arguments(parser)
+        visit(command, parser)
+    assert set(complete.VALUES) <= used
 
 
 @pytest.mark.parametrize(
