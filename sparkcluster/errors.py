@@ -33,6 +33,7 @@
     ├── OtherPlan             another plan serves, and is left alone
     ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
+    ├── OutputError           stdout cannot be written
     └── Interrupted           Ctrl-C
 
 Each carries the node it happened on, the step that was under way and a hint of what to type. ``exit_code`` is one of
@@ -350,6 +351,10 @@ class SetupError(SparkclusterError):
 
 class LabError(SparkclusterError):
     """The virtual Sparks could not be made or changed."""
+
+
+class OutputError(SparkclusterError):
+    """Stdout cannot be written, as on a full disk."""
 
 
 class Interrupted(SparkclusterError):

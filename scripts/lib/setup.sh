@@ -31,32 +31,56 @@ check_system() {
     x86_64 | aarch64) ;;
     *) give_up "this needs x86_64 or aarch64, and this is $(uname -m)" "run it on a Spark or any Linux machine" ;;
   esac
+  command -v flock >/dev/null 2>&1 || give_up "flock is missing" "sudo apt-get install util-linux"
   base_python=$(find_python) || give_up "Python 3.11 or newer is missing" "sudo apt-get install python3 python3-venv, or set PYTHON=/path/to/python3.12"
   "$base_python" -c 'import venv, ensurepip' 2>/dev/null ||
     give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
 }
 
+# alone COMMAND...: runs it, one at a time in this checkout. Whoever waits finds the work done, or does it where the first was
+# interrupted: the lock ends with the last process that has its descriptor.
+alone() {
+  (
+    if ! flock --nonblock 9; then
+      say "waiting for another installation in $(pwd)"
+      flock 9
+    fi
+    "$@"
+  ) 9>.venv.lock
+}
+
 # make_venv: .venv with uv in it; made again if its Python is gone or it has no pip.
-make_venv() {
+make_venv() { has_uv || alone new_venv; }
+
+has_uv() { .venv/bin/python -c 'import pip, uv' 2>/dev/null; }
+
+new_venv() {
+  local problem
   if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $base_python"
     rm -rf .venv
     problem=$("$base_python" -m venv .venv 2>&1) ||
       give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
-  if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
-      give_up "pip could not install uv" "check the network, then run this again"
-  fi
+  has_uv || .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
+    give_up "pip could not install uv" "check the network, then run this again"
 }
 
 # install_project [GROUP]: sparkcluster, editable, and a dependency group, with the versions and hashes of
 # constraints.txt; does nothing if they are installed.
-install_project() {
-  local group=${1:-} stamp wanted pinned=scripts/lib/constraints.txt
-  wanted=$(cat pyproject.toml "$pinned" | sha256sum | cut -c1-16)-${group:-base}
-  stamp=.venv/sparkcluster-${group:-base}
-  [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
+install_project() { is_installed "$@" || alone add_project "$@"; }
+
+pinned=scripts/lib/constraints.txt
+
+is_installed() {
+  wanted=$(cat pyproject.toml "$pinned" | sha256sum | cut -c1-16)-${1:-base}
+  stamp=.venv/sparkcluster-${1:-base}
+  [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]
+}
+
+add_project() {
+  local group=${1:-}
+  is_installed "$@" && return 0 # by whoever had the lock before
   say "installing sparkcluster${group:+ with its dependency group $group}"
   .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint "$pinned" --build-constraint "$pinned" \
     ${group:+--group "$group"} --editable . ||

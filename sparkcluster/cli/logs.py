@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from sparkcluster.cli import streams
 from sparkcluster.cli.common import at_least, inventory_argument, querying
 from sparkcluster.cli.output import coloured, emit_json, say
 
@@ -38,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
             else:
                 say(f"{node:<{width}} | ", *coloured(line))
         sys.stdout.flush()
+        if args.follow:
+            streams.check_reader()
 
     with querying(args) as (fleet, spec, waiting):
         width = max(map(len, fleet.hosts))

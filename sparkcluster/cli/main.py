@@ -40,6 +40,7 @@ COMMANDS = {
     "import": "convert another tool's recipe or a docker run line to a playbook",
     "fit": "calculate whether a model fits in memory, before any download",
     "lab": "run virtual Sparks on this machine, to try it without hardware",
+    "completion": "print the completion script of a shell",
 }
 
 # Commands whose name cannot be a module's.
@@ -64,6 +65,10 @@ def main(argv: Sequence[str]) -> int:
         return _run(first, argv[1:])
     if first == "help" and argv[1:2] and argv[1] in COMMANDS:
         return _run(argv[1], ["--help"])
+    if first == "__complete":  # what the scripts of completion call at each Tab
+        from sparkcluster.cli import complete
+
+        return complete.run(argv[1:])
     if first in {"-h", "--help", "help"}:
         sys.stdout.write(usage())
     elif first in {"-V", "--version"}:
@@ -111,13 +116,9 @@ def console() -> NoReturn:
     gc.set_threshold(50_000, 20, 20)
     # pydantic would read the metadata of every installed package, for plugins that are not used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # its descriptor was closed at the start
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-        elif hasattr(stream, "reconfigure"):
-            # Names from other machines may have characters that this locale cannot encode.
-            stream.reconfigure(errors="backslashreplace")
+    from sparkcluster.cli import streams
+
+    streams.install()
     code = guarded(sys.argv[1:])
     # The interpreter's last collection, over all that was imported, would cost a fifth of a short run.
     gc.freeze()
@@ -140,23 +141,29 @@ def guarded(argv: Sequence[str]) -> int:
 
 def _guarded(argv: Sequence[str]) -> int:
     try:
-        try:
-            code = main(argv)
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            from sparkcluster.errors import Interrupted
+        return _flushed(argv)
+    except KeyboardInterrupt:
+        from sparkcluster.errors import Interrupted
 
-            return _fail(Interrupted("interrupted"), argv)
-        except Exception as error:  # noqa: BLE001 - the last resort: no user sees a traceback
-            from sparkcluster.errors import SparkclusterError
+        return _fail(Interrupted("interrupted"), argv)
+    except Exception as error:  # noqa: BLE001 - the last resort: no user sees a traceback
+        from sparkcluster.errors import SparkclusterError
 
-            if isinstance(error, SparkclusterError):
-                return _fail(error, argv)
-            if isinstance(error, OSError) and _output_is_gone():
-                return _quiet()
-            return _internal(error, argv)
-    except OSError:  # reporting it failed as well: the output is closed
-        return _quiet()
+        if isinstance(error, SparkclusterError):
+            return _fail(error, argv)
+        from sparkcluster.cli.streams import ReaderGone
+
+        return exit_codes.DONE if isinstance(error, ReaderGone) else _internal(error, argv)
+
+
+def _flushed(argv: Sequence[str]) -> int:
+    """``main``; also what it wrote last has reached its destination, or that is its error."""
+    try:
+        code = main(argv)
+    except SystemExit:  # --help of a command
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return code
 
 
@@ -173,18 +180,21 @@ def _no_command(word: str) -> SparkclusterError:
 
 def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
     from sparkcluster.cli.output import emit_json, render_error
+    from sparkcluster.errors import OutputError
 
     words = argv[: list(argv).index("--")] if "--" in argv else argv
     if error.hint:
         error.hint = _with_inventory(error.hint, words)
-    if "--json-lines" in words:
-        emit_json(error.as_json(), line=True)
-    elif "--json" in words:
-        emit_json(error.as_json())
-    else:
+    lines = "--json-lines" in words
+    as_json = (lines or "--json" in words) and not isinstance(error, OutputError)
+    try:
+        if as_json:
+            emit_json(error.as_json(), line=lines)
         sys.stdout.flush()
+    except OutputError:
+        as_json = False
+    if not as_json:
         render_error(error)
-    sys.stdout.flush()
     return error.exit_code
 
 
@@ -218,28 +228,3 @@ def _internal(error: BaseException, argv: Sequence[str]) -> int:
         hint = "set SPARKCLUSTER_DEBUG=1 to see the traceback"
     first = (str(error).splitlines() or [""])[0][:200]
     return _fail(SparkclusterError(f"internal error: {type(error).__name__}: {first}".rstrip(": "), hint=hint), argv)
-
-
-def _output_is_gone() -> bool:
-    """Whether the reader of stdout or stderr closed it, as ``head`` does; other broken pipes are real errors."""
-    import select
-
-    poll = select.poll()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            poll.register(stream.fileno(), 0)
-        except (OSError, ValueError):
-            continue
-    return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _quiet() -> int:
-    """End without a message; what is still buffered is discarded, or Python would report it at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            os.dup2(nowhere, stream.fileno())
-        except (OSError, ValueError):
-            continue
-    os.close(nowhere)
-    return 1

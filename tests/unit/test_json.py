@@ -51,7 +51,9 @@ PLAYBOOK = "name: tiny\nmodel: {id: a/tiny}\nimage: vllm/vllm-openai:v0.20.0\n"
 INVENTORY = "cluster: atlas\nnodes: [{host: 192.168.86.11}]\nplaybook: tiny.yaml\n"
 
 
-@pytest.mark.parametrize("words", [["checks"], ["checks", "--explain", "NET-001"], ["playbooks"]])
+@pytest.mark.parametrize(
+    "words", [["checks"], ["checks", "--explain", "NET-001"], ["playbooks"], ["completion", "bash"]]
+)
 def test_commands_without_a_file(printed, words):
     printed(*words)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docgen import fit_page, json_schemas, reference, spec_pages
+from docgen import fit_page, json_schemas, man, reference, spec_pages
 from sparkcluster.spec import library
 
 
@@ -11,9 +11,12 @@ def files() -> dict[str, str]:
     return {
         "commands.md": reference.commands(),
         "checks.md": reference.checks(),
+        "sparkcluster.1": man.page(),
         "fit.md": fit_page.page(),
         **spec_pages.files(),
         **json_schemas.files(),
         # What counts as bundled.
         "../sparkcluster/spec/bundled.txt": library.listing(),
+        # What completion offers without importing every check.
+        "../sparkcluster/checks/codes.txt": reference.codes(),
     }

@@ -694,6 +694,7 @@ DOCUMENTS: dict[str, Schema] = {
         fault=text(),
         healed=STRINGS,
     ),
+    "completion": record(shell=text(), script=text()),
 }
 
 

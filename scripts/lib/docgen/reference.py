@@ -14,6 +14,7 @@ _COMMANDS = """# Commands
 Every command takes `--json`: one document on stdout and nothing else there ([json.md](json.md) documents it). Progress
 and messages go to stderr; `NO_COLOR` is honoured. `SPARKCLUSTER_DEBUG=1` shows the traceback of an internal error.
 Control and format characters of nodes, logs, models and files are shown as `�`, in a pipe too, and escaped in JSON.
+A closed pipe (`| head -1`) discards the rest of the output and leaves the exit code as it is; a full disk is an error.
 
 | exit code | meaning |
 |---|---|
@@ -61,6 +62,13 @@ def shown(action: argparse.Action) -> str:
         return f"[{value}]" if action.nargs in {"?", "*"} else value
     takes = "" if action.nargs == 0 else f" {value}"
     return ", ".join(f"{flag}{takes}" for flag in action.option_strings)
+
+
+def codes() -> str:
+    """Every check's code and title, one on a line."""
+    from sparkcluster.checks.pages import pages
+
+    return "".join(f"{page.code}\t{page.title}\n" for page in pages().values())
 
 
 def checks() -> str:

@@ -246,44 +246,6 @@ def test_broken_pipe_of_an_engine_is_an_error_and_not_silence(
     assert "internal error: BrokenPipeError" in capsys.readouterr().err
 
 
-def test_a_reader_that_closes_the_pipe_is_not_an_error() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "sparkcluster", "playbooks"],
-            cwd=ROOT,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    finally:
-        os.close(writing)
-    assert done.stderr == b""
-
-
-@pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_output_is_no_traceback(closing: str) -> None:
-    line = f"{sys.executable} -m sparkcluster --version {closing}"
-    done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "sparkcluster", "playbooks"],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-
-
 def test_bad_file_ends_with_2_and_no_traceback(tmp_path: Path) -> None:
     bad = tmp_path / "inventory.yaml"
     bad.write_text('cluster: "a; touch x"\n')

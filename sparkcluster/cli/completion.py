@@ -1,0 +1,41 @@
+"""``sparkcluster completion``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sparkcluster.cli.common import common_flags, emitted
+from sparkcluster.cli.output import write
+from sparkcluster.printable import LINES
+
+SHELLS = ("bash", "zsh", "fish")
+
+_HOW = """\
+Print the script by which a shell completes commands, flags, inventories, and the
+names of nodes, groups, playbooks and checks. To load it in every new shell:
+
+bash  echo 'source <(sparkcluster completion bash)' >> ~/.bashrc
+zsh   echo 'source <(sparkcluster completion zsh)' >> ~/.zshrc
+      (below the line with compinit)
+fish  sparkcluster completion fish > ~/.config/fish/completions/sparkcluster.fish
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``completion``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = _HOW
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+    common_flags(parser, "--json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script of one shell."""
+    from importlib import resources
+
+    path = resources.files("sparkcluster.cli") / "shell" / f"completion.{args.shell}"
+    script = path.read_text(encoding="utf-8")
+    if not emitted(args, {"shell": args.shell, "script": script}):
+        write(sys.stdout, script, end="", keep=LINES)
+    return 0

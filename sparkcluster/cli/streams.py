@@ -1,0 +1,72 @@
+"""What happens where nobody takes the output: a closed pipe is quiet, and a full disk is one error."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+
+class ReaderGone(Exception):
+    """Whoever read stdout has closed it, as ``head`` does; ends a command with exit code 0 and no message."""
+
+
+class _Output(io.FileIO):
+    """The unbuffered side of stdout or stderr.
+
+    After the first failed write the rest is discarded: a closed pipe does not end a command half done, and its exit
+    code is its own. Only what stdout cannot store is raised, once; for messages to stderr there is no other place.
+    """
+
+    reader_gone = False
+
+    def __init__(self, descriptor: int, shown: str) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._shown = shown
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if isinstance(error, BrokenPipeError):
+                self.reader_gone = True
+            elif self._shown == "stdout":
+                from sparkcluster.errors import OutputError
+
+                raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+            return memoryview(data).nbytes
+
+
+def install() -> None:
+    """Replace ``sys.stdout`` and ``sys.stderr``, so that a failed write is dealt with wherever it happens."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # its descriptor was closed at the start
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+            continue
+        raw = _Output(stream.fileno(), name)
+        buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
+        # Names from other machines may have characters that this locale cannot encode.
+        text = io.TextIOWrapper(
+            buffer,
+            encoding=stream.encoding,
+            errors="backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, text)
+
+
+def check_reader() -> None:
+    """For commands that write until they are stopped.
+
+    Raises:
+        ReaderGone: whoever read stdout has closed it.
+    """
+    buffer = getattr(sys.stdout, "buffer", None)
+    if getattr(getattr(buffer, "raw", buffer), "reader_gone", False):
+        raise ReaderGone

@@ -1,0 +1,79 @@
+"""Output that nobody takes: each command as a process, with a closed pipe, a full disk or a closed descriptor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.on_terminal import ROOT
+
+# Each way in which commands write: by themselves, tables, argparse, JSON, errors; with the exit code that it has.
+WORDS = [
+    (["--version"], 0),
+    (["up", "--help"], 0),
+    (["checks"], 0),
+    (["playbooks", "--json"], 0),
+    (["lint", "inventory/two-spark.yaml"], 0),
+    (["nothing", "--json"], 2),
+]
+FULL = "error: cannot write to stdout: No space left on device"
+
+# `logs -f` of a cluster whose ranks never stop writing.
+FOLLOWING = """
+import sys
+from sparkcluster.inspect import logs
+def follow(fleet, spec, show, **options):
+    for _ in range(100_000):
+        show("spark-1", ("a line of the log",) * 100)
+logs.follow = follow
+sys.argv[1:] = ["logs", "inventory/two-spark.yaml", "-f"]
+from sparkcluster.cli.main import console
+console()
+"""
+
+
+def program(line: str, *words: str, code: str | None = None, unbuffered: str = "") -> subprocess.CompletedProcess[str]:
+    """The program with ``line`` after it, in which the shell redirects its output."""
+    argv = [sys.executable, *(["-c", code] if code else ["-m", "sparkcluster"]), *words]
+    script = f'set -o pipefail; "$@" {line}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *argv],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda each: str(each[0]) if isinstance(each, list) else None)
+def test_a_closed_pipe_changes_neither_the_exit_code_nor_stderr(words: list[str], code: int) -> None:
+    closed = program("| true", *words)
+    assert (closed.returncode, closed.stderr) == (code, program(">/dev/null", *words).stderr)
+
+
+@pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda each: str(each[0]) if isinstance(each, list) else None)
+def test_a_full_disk_is_one_line(words: list[str], code: int) -> None:
+    done = program(">/dev/full", *words)
+    assert done.returncode == (code or 1)
+    first = done.stderr.splitlines()[0]
+    assert first == ("error: unknown command: nothing" if code else FULL)
+    assert len(done.stderr.splitlines()) == (2 if code else 1)
+
+
+@pytest.mark.parametrize("line", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2>&1 | true"])
+def test_closed_and_full_descriptors_leave_the_result_alone(line: str) -> None:
+    done = program(line, "playbooks")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_and_nowhere_to_say_so(unbuffered: str) -> None:
+    assert program(">/dev/full 2>/dev/full", "playbooks", unbuffered=unbuffered).returncode == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_never_ends_by_itself_ends_with_its_reader(unbuffered: str) -> None:
+    done = program("| head -1", code=FOLLOWING, unbuffered=unbuffered)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "spark-1 | a line of the log\n", "")

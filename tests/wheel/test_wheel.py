@@ -1,0 +1,127 @@
+"""The wheel has every file of the package, and works where nothing else is installed: no checkout, no development tools.
+
+Needs the package index that scripts/test installs from. Other Pythons than the one that runs the tests are for --full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.spec import library
+
+ROOT = Path(__file__).parents[2]
+UV = [sys.executable, "-m", "uv"]
+THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
+VERSIONS = [THIS, *(pytest.param(other, marks=pytest.mark.full) for other in ("3.11", "3.12", "3.13") if other != THIS)]
+
+# Every module and the help of every command; modules of the CPU engine run inside of vLLM.
+IMPORT_ALL = """
+import importlib, pkgutil, re, sys, sparkcluster
+assert "site-packages" in sparkcluster.__file__, sparkcluster.__file__
+for _, name, _ in pkgutil.walk_packages(sparkcluster.__path__, "sparkcluster."):
+    if not re.match(r"sparkcluster\\.(lab\\.engine|__main__|.*\\.__main__)", name):
+        importlib.import_module(name)
+from sparkcluster.cli.main import COMMANDS, module
+from sparkcluster.cli.parser import Parser
+for name in COMMANDS:
+    parser = Parser(prog=f"sparkcluster {name}")
+    sys.modules[module(name)].add_arguments(parser)
+    assert parser.format_help()
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    pinned = ["--build-constraint", str(ROOT / "scripts/lib/constraints.txt")]
+    run([*UV, "build", "--quiet", "--wheel", *pinned, "--out-dir", str(folder), str(ROOT)], folder)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(params=VERSIONS, scope="session")
+def home(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory, beside which the wheel is installed in ``venv``."""
+    folder = tmp_path_factory.mktemp(f"python{request.param}")
+    python = interpreter(request.param)
+    pinned = ["--constraint", str(ROOT / "scripts/lib/constraints.txt")]
+    run([*UV, "venv", "--quiet", "--python", python, str(folder / "venv")], folder)
+    installed = str(folder / "venv" / "bin" / "python")
+    run([*UV, "pip", "install", "--quiet", "--python", installed, *pinned, str(wheel)], folder)
+    (folder / "home").mkdir()
+    return folder / "home"
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version: on PATH, of pyenv or of uv; skips where there is none."""
+    if version == THIS:
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    found = [shutil.which(f"python{version}") or "", *map(str, pyenv.glob(f"versions/{version}.*/bin/python"))]
+    managed = subprocess.run(
+        [*UV, "python", "find", "--managed-python", "--no-python-downloads", version],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    for path in filter(None, [*found, managed.stdout.strip()]):
+        code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return path
+    return pytest.skip(
+        f"there is no Python {version}: apt-get install python{version}-venv, or uv python install {version}"
+    )
+
+
+def run(argv: list[str], folder: Path, code: int = 0, **variables: str) -> str:
+    """Output of a command that has to exit with ``code``, in an environment without what the tests themselves use."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        argv, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == code, f"{argv}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def sparkcluster(home: Path, *words: str, code: int = 0) -> str:
+    return run([str(home.parent / "venv/bin/sparkcluster"), *words], home, code, HOME=str(home), HF_HUB_OFFLINE="1")
+
+
+def test_every_file_of_the_package_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
+    files = [path for folder in ("sparkcluster", "playbooks") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    names_here = (path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts)
+    expected = {re.sub("^playbooks/", "sparkcluster/bundled/playbooks/", name) for name in names_here}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not re.match(r"[^/]+\.(dist-info|data)/", name)}
+        pages = [name for name in archive.namelist() if name.endswith(".data/data/share/man/man1/sparkcluster.1")]
+    assert names == expected
+    assert len(pages) == 1
+
+
+def test_every_module_can_be_imported_and_every_command_has_help(home: Path) -> None:
+    run([str(home.parent / "venv/bin/python"), "-c", IMPORT_ALL], home)
+
+
+def test_commands_that_need_files_of_the_package(home: Path) -> None:
+    def document(*words: str, code: int = 0) -> Any:
+        return json.loads(sparkcluster(home, *words, "--json", code=code))
+
+    assert re.fullmatch(r"sparkcluster \d[\w.]*\n", sparkcluster(home, "--version"))
+    shutil.copytree(ROOT / "inventory", home / "inventory", dirs_exist_ok=True)
+    assert [each["name"] for each in document("playbooks")["playbooks"]] == library.names()
+    assert document("lint", "inventory/two-spark.yaml")["ok"] is True
+    assert document("fit", "gpt-oss-120b", "--nodes", "1")["recorded"]
+    assert len(document("checks")["checks"]) > 100
+    assert "complete -F _sparkcluster" in document("completion", "bash")["script"]
+    assert "gpt-oss-120b\t" in sparkcluster(home, "__complete", "sparkcluster fit gpt-oss")
+    # probes this machine with the programs for nodes; that it has no engine is an error
+    assert "localhost" in document("plan", "inventory/localhost.yaml", code=1)["nodes"]
