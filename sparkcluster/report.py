@@ -50,6 +50,9 @@ class Report:
     def failed(self) -> None:
         """The step that is under way failed, though no exception ends the command."""
 
+    def log(self, node: str, line: str) -> None:
+        """The last log line of the rank that others wait for; replaces the one before."""
+
     def note(self, text: str) -> None:
         """A message."""
 

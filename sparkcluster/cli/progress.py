@@ -207,6 +207,7 @@ class Screen(Report):
         self._rates = transfers.Rates()
         self._transfers: dict[tuple[str, str], Transfer] = {}
         self._step = ""
+        self._log = ""
         self._well = True
         self._began = time.monotonic()
         self._spinner = Spinner("dots")
@@ -241,7 +242,8 @@ class Screen(Report):
             table.add_row(Text(f"  {node}"), Text(text))
         self._spinner.update(text=head)
         moving = [Text(line, no_wrap=True, overflow="ellipsis") for line in self._moving()]
-        return Group(self._spinner, *moving, table)
+        log = [Text(f"  {self._log}", "bright_black", no_wrap=True, overflow="ellipsis")] if self._log else []
+        return Group(self._spinner, *moving, table, *log)
 
     def _moving(self) -> list[str]:
         """The chain of each artifact, and a row for each node."""
@@ -252,10 +254,12 @@ class Screen(Report):
         return [transfers.plain(f"  {clean(line)}", self._console.encoding) for line in lines]
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins; the previous one is done."""
+        """A step begins; the previous one is done. A step that begins again goes on."""
+        began = clean(f"{name}  {text}" if text else name)
+        if began == self._step and self._well:
+            return
         self._keep(well=self._well)
-        self._well = True
-        self._step = clean(f"{name}  {text}" if text else name)
+        self._well, self._step, self._log = True, began, ""
         self._began = time.monotonic()
         self._nodes.clear()
         self._transfers.clear()
@@ -269,6 +273,10 @@ class Screen(Report):
         """How far a node is."""
         self._rates.add(transfer, time.monotonic())
         self._transfers[transfer.what, transfer.node] = transfer
+
+    def log(self, node: str, line: str) -> None:
+        """The last log line of the rank that others wait for."""
+        self._log = clean(f"{node} | {line.strip()}")
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -286,7 +294,8 @@ class Screen(Report):
 
         if self._step:
             mark, colour = ("✓", "green") if well else ("✗", "red")
-            self._console.print(Text.assemble((mark, colour), f" {self._step}"))
+            seconds = f"  {time.monotonic() - self._began:.1f} s"
+            self._console.print(Text.assemble((mark, colour), f" {self._step}", (seconds, "dim")))
 
     def confirm(self, question: str) -> bool:
         """Whether the user answers ``question`` with yes; no where the input is not a terminal."""

@@ -138,6 +138,11 @@ class Progress:
         return now
 
     @property
+    def place(self) -> int:
+        """How far it is, as a number: of two nodes the one with the lower is behind."""
+        return -1 if self.latest is None else _ORDER.index(self.latest.kind)
+
+    @property
     def ready(self) -> bool:
         """Whether the API accepts requests; whether the model answers is not known by this."""
         return self.latest is not None and self.latest.kind == "api-ready"

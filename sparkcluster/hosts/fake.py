@@ -73,7 +73,7 @@ class FakeHost:
 class FakeStream(Closing):
     """Lines of a Result; ``sent`` is what was written to it."""
 
-    def __init__(self, result: Result, name: str) -> None:
+    def __init__(self, result: Result, name: str = "fake") -> None:
         self.name = name
         self._result = result
         self.sent = b""

@@ -45,6 +45,7 @@ class Launch:
         steps: what starts its ranks, by node; None where they run already.
         expect_at: where ``verify.expect`` is written.
         left: whether ranks that fail are left as they are, for study.
+        last_s: how long its last start took until it had answered; None if that is unknown.
     """
 
     group: str
@@ -55,6 +56,7 @@ class Launch:
     steps: Mapping[str, Sequence[dict[str, Any]]] | None
     expect_at: str = "the playbook"
     left: bool = False
+    last_s: float | None = None
 
 
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -214,10 +216,14 @@ class _Attempt:
             if event.error.hint:
                 self._report.note(f"hint: {event.error.hint}")
         elif event is not None:
-            self._readiness.feed(event, time.monotonic())
+            ranks = self._readiness.feed(event, time.monotonic())
             if not isinstance(event, Gone):
                 self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())
-            self._report.progress(event.node, self._readiness.ranks[event.node].progress.text)
+            for rank in ranks:
+                self._report.progress(rank.node, rank.progress.text)
+            slowest = self._readiness.slowest
+            if slowest.lines:
+                self._report.log(slowest.node, slowest.lines[-1])
             for text in warnings(event):
                 self._report.note(text)
         self._tell_silence(time.monotonic())

@@ -31,7 +31,10 @@ def launch_groups(
     steps = [launch.steps for launch in launches if launch.steps is not None]
     if steps:
         report.step("start", count(sum(len(nodes) for nodes in steps), "rank"))
-    report.step("watch", "until the model answers")
+    limit_s = max((launch.ready_timeout_s for launch in launches), default=0.0)
+    last = max((launch.last_s for launch in launches if launch.last_s is not None), default=None)
+    before = "" if last is None else f", last time after {last:.0f} s"
+    report.step("watch", f"until the model answers, at most {limit_s:.0f} s{before}")
     cancelled = threading.Event()
     calls = Calls(lambda launch: run(changer, launch, report, cancelled), {launch.group: launch for launch in launches})
     try:

@@ -29,6 +29,8 @@ LINK_GRACE_S = 3
 UNREADABLE_GRACE_S = 15
 # A node that is silent is lost where others of its group reached it, and have not for as long: five attempts.
 LOST_S = 15
+# "(RayWorkerWrapper pid=2431, ip=192.168.177.12) …": ray/_private/ray_logging, worker_process prefix
+_OF_ADDRESS = re.compile(r"\bpid=\d+, ip=([0-9a-fA-F.:]+)\)")
 # SIGKILL, SIGSEGV and SIGABRT, as a container's exit code tells them.
 KILLED = frozenset({137, 139, 134})
 
@@ -154,9 +156,24 @@ class Readiness:
         for rank in self.ranks.values():
             rank.heard_at = rank.reports_since = now
 
-    def feed(self, event: Event, now: float) -> None:
-        """Take in one event."""
-        self.ranks[event.node].feed(event, now)
+    def feed(self, event: Event, now: float) -> list[RankState]:
+        """Take in one event; the ranks of which it tells something.
+
+        The log of the head has lines of Ray's workers on other nodes, with their addresses.
+        """
+        found = [self.ranks[event.node]]
+        found[0].feed(event, now)
+        addresses = {rank.address: rank for rank in self.ranks.values()}
+        for line in event.lines if isinstance(event, Lines) else ():
+            other = addresses.get(match[1]) if (match := _OF_ADDRESS.search(line)) else None
+            if other is not None and other not in found and other.progress.feed(line):
+                found.append(other)
+        return found
+
+    @property
+    def slowest(self) -> RankState:
+        """The rank that has come least far; of several the first."""
+        return min(self.ranks.values(), key=lambda rank: rank.progress.place)
 
     @property
     def ready(self) -> bool:

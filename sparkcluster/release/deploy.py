@@ -28,7 +28,7 @@ from sparkcluster.plan.records import KEEP, KEEP_IMAGES, RecordedGroup, kept_ran
 from sparkcluster.probing.collect import without_gpu
 from sparkcluster.release.down import down_there, shown
 from sparkcluster.release.enabled import start_documents
-from sparkcluster.release.outcome import failure, newly_recorded
+from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
 from sparkcluster.release.serving import OBSERVE_S, elsewhere
 from sparkcluster.release.stage import copy_for_start
 from sparkcluster.release.states import GroupState, State
@@ -265,6 +265,7 @@ class Deployment:
                 steps.get(name),
                 expect_at,
                 left,
+                last_start_s(self.view.newest, plan, name),
             )
             for name in groups
         ]

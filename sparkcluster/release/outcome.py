@@ -7,13 +7,13 @@ from shlex import quote
 from typing import Any
 
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.launch.groups import Outcome
 from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.plan import software
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import RecordedGroup, group_plan, written_network
+from sparkcluster.plan.records import RecordedGroup, group_plan, recorded_groups, written_network
 from sparkcluster.release.states import GroupState
 from sparkcluster.spec import Spec
 from sparkcluster.spec.library import all_bundled
@@ -88,6 +88,15 @@ def _measured(reply: Reply | None, start_s: float | None) -> dict[str, Any]:
     if reply is None:
         return {}
     return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": start_s, **reply.footprint}
+
+
+def last_start_s(newest: ReleaseFact | None, plan: Plan, name: str) -> float | None:
+    """Seconds that the recorded start of a group took; None unless it was of the model and image of ``plan``."""
+    recorded = recorded_groups(newest.record).get(name) if newest else None
+    if recorded is None or any(recorded.plan.get(key) != getattr(plan, key) for key in ("model", "image")):
+        return None
+    found: float | None = recorded.measured.get("start_s")
+    return found
 
 
 def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[list[str]]:

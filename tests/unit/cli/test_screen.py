@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -62,7 +63,30 @@ def test_a_step_that_failed_is_not_marked_as_done(case: str, marks: list[str]) -
     with OnTerminal("import os; os.environ['NO_COLOR'] = '1'\n" + COMMAND + ENDS, case) as terminal:
         assert terminal.end() == 0
     shown = [line[line.index(mark) :] for line in terminal.shown.splitlines() for mark in "✓✗" if mark in line]
-    assert [line.split("\x1b")[0] for line in shown] == marks
+    assert [re.sub(r"  \d+\.\d s$", "", line.split("\x1b")[0]) for line in shown] == marks
+    assert all(re.search(r"  \d+\.\d s(\x1b|$)", line) for line in shown)
+
+
+AGAIN = """
+import time
+from sparkcluster.cli.progress import reporter
+def run():
+    with reporter(as_json=False, json_lines=False) as report:
+        report.step("watch", "until the model answers")
+        report.log("alpha", "INFO loading \x1b[31mshard 3")
+        time.sleep(0.6)
+        report.step("watch", "until the model answers")
+        report.step("verify")
+as_command(run)
+"""
+
+
+def test_a_step_that_begins_again_is_one_line_and_the_log_of_the_slowest_rank_is_shown() -> None:
+    with OnTerminal("import os; os.environ['NO_COLOR'] = '1'\n" + COMMAND + AGAIN) as terminal:
+        terminal.until("  alpha | INFO loading")
+        assert terminal.end() == 0
+    assert terminal.shown.count("✓ watch") == 1
+    assert "\x1b[31mshard" not in terminal.shown
 
 
 DATA = """

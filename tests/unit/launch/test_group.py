@@ -102,6 +102,9 @@ class Told:
     def progress(self, node, text):
         pass
 
+    def log(self, node, line):
+        pass
+
     def note(self, text):
         self.notes.append(text)
 

@@ -263,3 +263,21 @@ def test_sockets_that_stay_open_to_all_are_told_with_the_node():
         "warning: beta: no C compiler: sockets of Ray and torch listen on all addresses",
         "warning: beta: sidecar listens on all addresses with port 9000",
     ]
+
+
+def test_a_worker_is_as_far_as_its_lines_in_the_log_of_the_head_say(launch, two):
+    """Ray repeats what its workers print in the log of the driver, with their addresses."""
+    head, worker = "alpha", "beta"
+    line = f"(RayWorkerWrapper pid=2431, ip={launch.ranks[worker].address}) Loading safetensors checkpoint shards:  50% Completed"
+    heard = launch.feed(Lines(head, launch.ranks[head].name, (line,)), 1.0)
+    assert [rank.node for rank in heard] == [head, worker]
+    assert launch.ranks[worker].progress.text == "loading weights 50 %"
+    again = launch.feed(Lines(head, launch.ranks[head].name, ("(Worker pid=1, ip=10.9.9.9) compiling",)), 1.0)
+    assert [rank.node for rank in again] == [head]
+
+
+def test_the_slowest_rank_is_the_one_that_has_come_least_far(launch, two):
+    line = "Loading safetensors checkpoint shards:  50% Completed"
+    assert launch.slowest.node == "alpha"
+    launch.feed(Lines("alpha", launch.ranks["alpha"].name, (line,)), 1.0)
+    assert launch.slowest.node == "beta"
