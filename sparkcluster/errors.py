@@ -298,6 +298,27 @@ class RegistryAuth(StageError):
     """The registry requires a login."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """The log line that says why a rank failed.
+
+    Attributes:
+        node: whose log has it.
+        number: of the line in the log that was kept, from 1.
+        file: the kept log; empty where it could not be written.
+    """
+
+    node: str
+    line: str
+    number: int
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where the line is."""
+        return f"{self.file}:{self.number}" if self.file else f"log of {self.node}"
+
+
 class LaunchError(SparkclusterError):
     """The group did not start to answer.
 
@@ -306,16 +327,18 @@ class LaunchError(SparkclusterError):
 
     Attributes:
         logs: every line that was kept of its group, by node.
+        reason: the line that says why; None where none does.
     """
 
     def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
         super().__init__(message, **context)
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
+        self.reason: Reason | None = None
 
     def details(self) -> dict[str, Any]:
-        """The last log lines."""
-        return {"log": list(self.log)}
+        """The last log lines, and the one that says why."""
+        return {"log": list(self.log), "reason": dataclasses.asdict(self.reason) if self.reason else None}
 
 
 class NotServing(SparkclusterError):

@@ -159,6 +159,9 @@ def render_error(error: SparkclusterError) -> None:
         note(f"  {line}")
     for finding in getattr(error, "findings", ()):
         render_finding(finding)
+    reason = getattr(error, "reason", None)
+    if reason is not None:
+        note(f"  {reason.place}: ", painted(reason.line, _COLOURS["error"]))
     for line in getattr(error, "log", ())[-_LOG_LINES:]:
         note(f"  | {line}")
     remedies = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
