@@ -25,7 +25,8 @@ class FailedLaunch:
 
     Attributes:
         at_s: when, in seconds since 1970.
-        message, hint, node: of the error; ``node`` is the one that failed, None where it is not known.
+        message, hint, node: of the error; ``node`` is the one that failed, None where it is not known. A hint to read
+            the log, which is here, is left out.
         reason: the line that says why; None where none does.
         logs: files with the last log lines of every rank of the groups that failed, by node.
     """
@@ -37,10 +38,18 @@ class FailedLaunch:
     reason: Reason | None
     logs: Mapping[str, Path]
 
+    def ago(self, now_s: float) -> str:
+        """How long before ``now_s`` it failed, in words."""
+        seconds = max(0.0, now_s - self.at_s)
+        for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+            if seconds >= size:
+                return f"{seconds / size:.0f} {unit} ago"
+        return f"{seconds:.0f} s ago"
+
     def described(self, now_s: float) -> str:
         """How long before ``now_s`` it failed and why, and the line that says so with its place."""
         line = f"; {self.reason.place}: {self.reason.line}" if self.reason else ""
-        return f"the last launch failed {_ago(now_s - self.at_s)}: {self.message}{line}"
+        return f"the last launch failed {self.ago(now_s)}: {self.message}{line}"
 
 
 def directory(cluster: str) -> Path:
@@ -60,7 +69,7 @@ def keep(place: Path, failed: Sequence[LaunchError], now_s: float | None = None)
     about = {
         "at_s": now_s,
         "message": first.message,
-        "hint": first.hint,
+        "hint": None if first.hint is None or _COMMAND.search(first.hint) else first.hint,
         "node": first.node,
         "reason": {"node": first.reason.node, "line": first.reason.line, "number": first.reason.number}
         if first.reason
@@ -98,13 +107,6 @@ def read(place: Path) -> FailedLaunch | None:
         return FailedLaunch(float(about["at_s"]), str(about["message"]), about["hint"], about["node"], reason, logs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _ago(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
 
 
 def lines_of(path: Path) -> list[str]:

@@ -299,7 +299,11 @@ def test_a_cut_cable_is_named_and_not_the_hang_or_the_deaths_that_follow(diagnos
     }
     spec = cluster(TWO)
     group = topology.build(spec, facts).groups[0]
-    record = {**RECORD, "playbook": {"name": spec.playbook.name}, "groups": {"default": {"network": recorded.document(group)}}}
+    record = {
+        **RECORD,
+        "playbook": {"name": spec.playbook.name},
+        "groups": {"default": {"network": recorded.document(group)}},
+    }
     cut = tuple(
         interface.model_copy(update={"carrier": False, "operstate": "down"}) if interface.name in PORT_0 else interface
         for interface in facts["beta"].interfaces
