@@ -30,6 +30,7 @@
     ├── RolledBack            a switch failed, and what served before serves again
     ├── StopError             ranks could not be removed
     ├── NotServing            there is no endpoint to ask
+    ├── PromptTooLong         the prompt does not fit in the model's context
     ├── OtherPlan             another plan serves, and is left alone
     ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
@@ -343,6 +344,10 @@ class LaunchError(SparkclusterError):
 
 class NotServing(SparkclusterError):
     """There is no endpoint to ask."""
+
+
+class PromptTooLong(SparkclusterError):
+    """The prompt, or the conversation before it, does not fit in the model's context with the answer."""
 
 
 class OtherPlan(SparkclusterError):

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import say, table
+from sparkcluster.cli.output import say, table, typed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def show(document: dict[str, Any], inventory: object) -> None:
         say(f"  {switch['operator']} left a switch from release {switch['source']} unfinished")
         say(f"  to end it: sparkcluster upgrade {shlex.quote(str(inventory))} --resume")
     for group in document["groups"]:
-        why = f" ({group['why']})" if group["why"] else ""
+        why = f" ({typed(group['why'].replace('INVENTORY', shlex.quote(str(inventory))))})" if group["why"] else ""
         say(f"  {group['name']}: {group['state']}  {group['endpoint']}{why}")
     if document["image"]:
         digest = f"  {document['digest']}" if document["digest"] else ""

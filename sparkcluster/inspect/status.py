@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.ask import KEY_REMEDY, ask
 from sparkcluster.endpoint.dead import busy, dead
 from sparkcluster.endpoint.find import recorded_endpoints
 from sparkcluster.errors import SparkclusterError
@@ -117,6 +117,8 @@ def problem(reply: Reply | None) -> str | None:
     """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
     if reply is None or reply.problem is None:
         return None
+    if reply.problem == "unauthorized":
+        return f"{reply.message}; {KEY_REMEDY} starts it with the key of the inventory"
     if busy(reply):
         return f"no token within {reply.limit_s:.0f} s: its engine is busy with other requests"
     if dead([], reply) is None and reply.problem == "timeout":
