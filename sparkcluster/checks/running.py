@@ -9,8 +9,8 @@ from shlex import quote
 from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import AGAIN, DOWN, LOGS, UP, RunningCluster, clipped, running_check
-from sparkcluster.endpoint.ask import KEY_REMEDY
 from sparkcluster.endpoint.dead import dead, stall_limit_s
+from sparkcluster.endpoint.find import KEY_REMEDY
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.causes import LINK, no_carrier
 from sparkcluster.engines.signature import plain

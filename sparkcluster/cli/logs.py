@@ -11,7 +11,7 @@ from sparkcluster.cli.common import at_least, inventory_argument, load_spec, que
 from sparkcluster.cli.output import coloured, emit_json, label, note, painted, say, typed
 
 if TYPE_CHECKING:
-    from sparkcluster.inspect.logs import LogLine
+    from sparkcluster.inspect.merging import LogLine
 
 # Of a node's name, in the order of the inventory; red is for errors.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
@@ -137,7 +137,12 @@ def _run_failed(args: argparse.Namespace) -> int:
             printer.show(node, text, None, marked=reason is not None and reason.number == number)
     sys.stdout.flush()
     if args.json:
-        about = {"at": _iso(failed.at_s), "message": failed.message, "hint": failed.hint, "node": failed.node}
+        about: dict[str, Any] = {
+            "at": _iso(failed.at_s),
+            "message": failed.message,
+            "hint": failed.hint,
+            "node": failed.node,
+        }
         about["reason"] = dataclasses.asdict(failed.reason) if failed.reason else None
         emit_json({"cluster": spec.inventory.cluster, "lines": printer.lines, "failed": about})
     elif not quiet:

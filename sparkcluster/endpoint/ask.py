@@ -25,9 +25,6 @@ SLOWEST_S = 1.0
 # An answer decoded in less time came in one piece, and its speed is unknown.
 SHORTEST_DECODE_S = 0.01
 
-KEY_REMEDY = "sparkcluster up INVENTORY --replace"
-"""Starts the ranks of an endpoint that rejects the key, or requires one, anew with the key of the inventory."""
-
 Messages = Sequence[Mapping[str, str]]
 """A conversation: role (system, user or assistant) and content of each message."""
 

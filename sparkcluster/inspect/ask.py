@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sparkcluster.endpoint.ask import KEY_REMEDY, Show
+from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import Endpoint, recorded_endpoints
+from sparkcluster.endpoint.find import KEY_REMEDY, Endpoint, recorded_endpoints
 from sparkcluster.errors import NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet

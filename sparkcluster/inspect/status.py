@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.endpoint.ask import KEY_REMEDY, ask
+from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import recorded_endpoints
+from sparkcluster.endpoint.find import KEY_REMEDY, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import LeaseFact
