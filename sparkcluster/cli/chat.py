@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 
 from sparkcluster.cli.ask import Answer, tell_cut, valid
@@ -44,7 +45,7 @@ def chat(args: argparse.Namespace) -> int:
                 if typed is None:
                     return 0
                 if typed:
-                    _answer(conversation, typed, args.max_tokens)
+                    _answer(conversation, typed, args)
             except KeyboardInterrupt:
                 forget()
                 note()
@@ -68,7 +69,7 @@ def _typed() -> str | None:
     return text
 
 
-def _answer(conversation: Conversation, typed: str, max_tokens: int) -> None:
+def _answer(conversation: Conversation, typed: str, args: argparse.Namespace) -> None:
     if typed == "/clear":
         conversation.forget()
         note("this is a new conversation")
@@ -85,10 +86,12 @@ def _answer(conversation: Conversation, typed: str, max_tokens: int) -> None:
     except SparkclusterError as error:
         if isinstance(error, PromptTooLong) and conversation.goes_on:
             error.hint = "/clear begins a new conversation"
+        elif error.hint:
+            error.hint = error.hint.replace("INVENTORY", shlex.quote(str(args.inventory)))
         sys.stdout.flush()
         render_error(error)
         return
     say()
     sys.stdout.flush()
     note(speed(reply))
-    tell_cut(reply, max_tokens)
+    tell_cut(reply, args.max_tokens)

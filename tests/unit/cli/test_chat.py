@@ -46,7 +46,7 @@ spec = types.SimpleNamespace(
 )
 chat.load_spec = lambda args: spec
 chat.connect_fleet = lambda inventory: Fleet({"here": LocalHost("here")})
-args = argparse.Namespace(group=None, max_tokens=7, system=sys.argv[1] if len(sys.argv) > 1 else None)
+args = argparse.Namespace(inventory="pair.yaml", group=None, max_tokens=7, system=sys.argv[1] if len(sys.argv) > 1 else None)
 as_command(lambda: chat.chat(args))
 """
 )

@@ -46,13 +46,13 @@ def failed(world, monkeypatch, tmp_path):
 
 
 def test_the_kept_log_is_printed_with_the_line_that_says_why(failed, capsys):
-    assert guarded(["logs", "my pair.yaml", "--failed"]) == 0
+    assert guarded(["logs", "my(pair).yaml", "--failed"]) == 0
     told = capsys.readouterr()
     assert told.out.splitlines() == ["alpha | one", "alpha | why �[2J", "alpha | three"]
     assert told.err.splitlines() == [
         "the last launch of atlas failed 0 s ago: the rank on alpha ended",
         f"{failed}/alpha.log:2: why �[2J",
-        "hint: set less; then sparkcluster up 'my pair.yaml'",
+        "hint: set less; then sparkcluster up 'my(pair).yaml'",
     ]
 
 
