@@ -39,11 +39,12 @@ def moment(text: str, now_s: float) -> float:
         ValueError: it is neither, or lies in the future.
     """
     if re.fullmatch(r"(?:\d{1,9}[smhd])+", text):
-        return now_s - sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d{1,9})([smhd])", text))
+        ago_s = sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d{1,9})([smhd])", text))
+        return max(0.0, now_s - ago_s)
     at_s = datetime.fromisoformat(text).astimezone().timestamp()
     if at_s > now_s:
         raise ValueError(f"{text} is in the future")
-    return at_s
+    return max(0.0, at_s)
 
 
 def follow(

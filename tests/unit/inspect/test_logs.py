@@ -120,6 +120,10 @@ def test_a_time_before_now(text, seconds):
     assert logs.moment(text, NOW) == NOW - seconds
 
 
+def test_a_time_before_all_logs_is_the_first_that_the_docker_engine_takes():
+    assert logs.moment("999999d", NOW) == logs.moment("1900-01-01T00:00:00Z", NOW) == 0.0
+
+
 def test_a_time_of_a_date():
     assert logs.moment("2025-11-26T04:06:00Z", NOW) == 1_764_129_960.0
     assert logs.moment("2025-11-26T05:06:00.5+01:00", NOW) == 1_764_129_960.5
