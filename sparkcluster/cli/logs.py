@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         type=_pattern,
         help="only lines with a match for PATTERN: a Python regular expression, found anywhere in the line without its"
-        " colours; (?i) at its begin ignores case",
+        " colours; (?i) at its start ignores case",
     )
     parser.add_argument(
         "--failed",
