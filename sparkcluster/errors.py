@@ -30,6 +30,7 @@
     ├── RolledBack            a switch failed, and what served before serves again
     ├── StopError             ranks could not be removed
     ├── NotServing            there is no endpoint to ask
+    ├── PromptTooLong         the prompt does not fit in the model's context
     ├── OtherPlan             another plan serves, and is left alone
     ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
@@ -299,6 +300,27 @@ class RegistryAuth(StageError):
     """The registry requires a login."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """The log line that says why a rank failed.
+
+    Attributes:
+        node: whose log has it.
+        number: of the line in the log that was kept, from 1.
+        file: the kept log; empty where it could not be written.
+    """
+
+    node: str
+    line: str
+    number: int
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where the line is."""
+        return f"{self.file}:{self.number}" if self.file else f"log of {self.node}"
+
+
 class LaunchError(SparkclusterError):
     """The group did not start to answer.
 
@@ -307,20 +329,26 @@ class LaunchError(SparkclusterError):
 
     Attributes:
         logs: every line that was kept of its group, by node.
+        reason: the line that says why; None where none does.
     """
 
     def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
         super().__init__(message, **context)
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
+        self.reason: Reason | None = None
 
     def details(self) -> dict[str, Any]:
-        """The last log lines."""
-        return {"log": list(self.log)}
+        """The last log lines, and the one that says why."""
+        return {"log": list(self.log), "reason": dataclasses.asdict(self.reason) if self.reason else None}
 
 
 class NotServing(SparkclusterError):
     """There is no endpoint to ask."""
+
+
+class PromptTooLong(SparkclusterError):
+    """The prompt, or the conversation before it, does not fit in the model's context with the answer."""
 
 
 class OtherPlan(SparkclusterError):

@@ -10,7 +10,6 @@ from sparkcluster.checks.running_cluster import (
     AGAIN,
     DOWN,
     ENDED,
-    KILLED,
     LOGS,
     UP,
     Ranks,
@@ -18,6 +17,7 @@ from sparkcluster.checks.running_cluster import (
     clipped,
     running_check,
 )
+from sparkcluster.engines.causes import ABORTED, KILLED
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import RankSeen
@@ -35,8 +35,9 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
     If several exited together, the first is reported, or the one whose log has the reason.
     """
     for group, ended in cluster.ended.items():
-        taken = _taken(ended)
-        if not taken and (group in cluster.explained or _false_success(cluster, ended)):
+        taken = _taken(cluster, group)
+        explained = group in cluster.explained or group in cluster.unlinked
+        if not taken and (explained or _false_success(cluster, ended)):
             continue
         for name, rank in taken or ended[:1]:
             others = [f"{other}: {peer.state}" for other, peer in cluster.groups.get(group, []) if other != name]
@@ -48,9 +49,18 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             yield Seen(f"the rank of {group} on {name} is not running: {ending}", clipped(seen), remedy, node=name)
 
 
-def _taken(ended: Ranks) -> Ranks:
-    """Those that only a person or the kernel can have ended: the others exited because of it."""
-    return [(name, rank) for name, rank in ended if rank.exit_code in KILLED or rank.state == "gone"]
+def _taken(cluster: RunningCluster, group: str) -> Ranks:
+    """Those that only a person or the kernel can have ended: the others exited because of it.
+
+    A rank that aborted may have lost its connection to another one.
+    """
+    first = None if group in cluster.unlinked else cluster.firsts.get(group)
+    return [
+        (name, rank)
+        for name, rank in cluster.ended[group]
+        if rank.state == "gone"
+        or (rank.exit_code in KILLED and (rank.exit_code != ABORTED or (first is not None and first.node == name)))
+    ]
 
 
 def _last_line(rank: RankSeen) -> str:
@@ -84,6 +94,8 @@ def ray(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         launchers = [rank.launcher for rank in observation.ranks if rank.launcher.get("role") == "head"]
         missing = []
+        if launchers and launchers[0].get("group") in cluster.unlinked:
+            continue
         for address in launchers[0].get("members") or () if launchers else ():
             if observation.ray.get(address):
                 continue
@@ -171,8 +183,9 @@ def explained(cluster: RunningCluster) -> Iterator[Seen]:
     """Causes of failed engines that no other check reports: ports, files, versions, arguments."""
     for found in cluster.causes:
         if found.cause.code == EXPLAINED:
-            how = "failed" if found.rank.state in ENDED else "reports an error"
-            summary = f"the rank on {found.node} {how}: {found.cause.summary}"
+            how = "failed" if found.rank.state in ENDED or found.node != found.reporter else "reports an error"
+            by = f", according to the log of {found.reporter}" if found.node != found.reporter else ""
+            summary = f"the rank on {found.node} {how}{by}: {found.cause.summary}"
             remedy = (found.cause.hint or f"{LOGS} {found.node}",)
             yield Seen(summary, clipped(found.cause.line), remedy, node=found.node)
 
@@ -186,7 +199,7 @@ def explained(cluster: RunningCluster) -> Iterator[Seen]:
 def false_success(cluster: RunningCluster) -> Iterator[Seen]:
     """An API server may exit with 0 after its engine died, so a restart policy on failure does nothing."""
     for group, ended in cluster.ended.items():
-        if group in cluster.explained or _taken(ended):
+        if group in cluster.explained or group in cluster.unlinked or _taken(cluster, group):
             continue
         for name, line in _false_success(cluster, ended).items():
             summary = f"the engine of {group} on {name} died and its server exited with code 0"

@@ -10,7 +10,9 @@ from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import AGAIN, DOWN, LOGS, UP, RunningCluster, clipped, running_check
 from sparkcluster.endpoint.dead import dead, stall_limit_s
+from sparkcluster.endpoint.find import KEY_REMEDY
 from sparkcluster.endpoint.judge import garbage
+from sparkcluster.engines.causes import LINK, no_carrier
 from sparkcluster.engines.signature import plain
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import GpuSample, RankSeen, Reply
@@ -34,7 +36,9 @@ def runs(cluster: RunningCluster) -> Iterator[Seen]:
     if lease:
         yield Seen(lease.describe(name), seen, ("wait for it to end",), severity="warning")
         return
-    yield Seen(f"nothing of {name} runs", seen, (UP,))
+    failed = cluster.running.failed
+    remedy = (f"{LOGS} --failed", UP) if failed else (UP,)
+    yield Seen(f"nothing of {name} runs", "; ".join(part for part in (seen, failed) if part), remedy)
 
 
 @running_check(
@@ -57,7 +61,7 @@ def answers(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
-            remedy = (f"{DOWN}, then up: its ranks were started with another key",)
+            remedy = (f"{KEY_REMEDY}   starts its ranks with the key of the inventory", LOGS)
         yield Seen(f"{group} does not answer", clipped(reply.message), remedy, node=reply.head)
 
 
@@ -65,6 +69,8 @@ def _unexplained(cluster: RunningCluster) -> Iterator[tuple[str, Reply]]:
     """Groups without a first token whose reason no other check of this module reports."""
     for group, reply in cluster.replies.items():
         if group not in cluster.failed or group in cluster.ended or group in cluster.explained:
+            continue
+        if group in cluster.unlinked:
             continue
         if reply.problem == "engine-dead" or cluster.hangs(reply) or _busy(cluster, reply) or _partial(reply):
             continue
@@ -94,7 +100,7 @@ def hung(cluster: RunningCluster) -> Iterator[Seen]:
     yield from cluster.causes_of("RUN-003", LOGS)
     for group, reply in cluster.replies.items():
         figures = cluster.hangs(reply)
-        if figures is None or group in cluster.ended:
+        if figures is None or group in cluster.ended or group in cluster.unlinked:
             continue
         samples = {name: gpus for name, _ in cluster.groups.get(group, []) if (gpus := cluster.gpus(name))}
         spinning = [name for name, gpus in samples.items() if all(map(waits_in_collective, gpus))]
@@ -154,6 +160,8 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
     for group, reply in cluster.replies.items():
         if reply.problem != "engine-dead" or group in cluster.explained or group in cluster.ended:
             continue
+        if group in cluster.unlinked:
+            continue
         observation = cluster.inspected.get(reply.head)
         health = (
             f"/health: {observation.health}"
@@ -164,6 +172,20 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         remedy = (LOGS, AGAIN)
         yield Seen(f"the engine of {group} is dead behind its API", seen, remedy, node=reply.head)
+
+
+@running_check(
+    LINK,
+    "Every link of a group that fails has a carrier",
+    remedy="check the cable and the other Spark, then `sparkcluster up`",
+)
+def linked(cluster: RunningCluster) -> Iterator[Seen]:
+    """Without a link all ranks of the group wait for each other or abort; what their logs say follows from it."""
+    for group, (name, interface) in cluster.unlinked.items():
+        why = no_carrier(interface, name)
+        ended = ", ".join(f"{node}: {rank.state}" for node, rank in cluster.ended.get(group, ()))
+        seen = f"{interface} of {name} has no carrier; {group} was started on it" + (f"; {ended}" if ended else "")
+        yield Seen(f"{name} has {why.summary}", seen, (why.hint or "", f"with the link up again: {UP}"), node=name)
 
 
 @running_check(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from sparkcluster.checks.registry import Context, Declared, Seen, check
+from sparkcluster.engines.causes import Failure, RankEnd, address_of, cause, first_failure
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, RankSeen, Reply, Running, Traffic
-from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RELEASE
+from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RANK, LABEL_RELEASE
+from sparkcluster.topology.candidates import is_up
+from sparkcluster.topology.recorded import restored
 
 UP = "sparkcluster up INVENTORY"
 DOWN = "sparkcluster down INVENTORY"
@@ -24,11 +27,7 @@ LINES = 400
 """As many of a log's last lines as a launch keeps, too."""
 
 ENDED = frozenset({"exited", "dead", "gone", "created"})
-# SIGKILL, SIGSEGV and SIGABRT, as exit codes: only the kernel or a person ends a rank so.
-KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", 134: "it aborted (SIGABRT)"}
 SHOWN = 300
-
-_ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")
 
 Ranks = list[tuple[str, RankSeen]]
 """Ranks with the names of their nodes."""
@@ -36,9 +35,16 @@ Ranks = list[tuple[str, RankSeen]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """A rank, its node, and the cause from its log or exit."""
+    """A rank that failed, and the cause from its log or exit.
+
+    Attributes:
+        node: of the rank that failed, by what the line says.
+        reporter: the node in whose log that is.
+        rank: that of ``reporter``.
+    """
 
     node: str
+    reporter: str
     rank: RankSeen
     cause: Cause
 
@@ -50,7 +56,10 @@ class RunningCluster:
         ranks: every rank that is present; ``groups`` has them by group.
         ended: by group, every rank that should run and does not, in the order they ended.
         failed: groups that gave no whole answer.
-        causes: root causes in the logs of groups that fail or have lost a rank: each once, with its node.
+        unlinked: by group that fails or has lost a rank, its first link without a carrier, and the node.
+        firsts: the rank that failed first of each such group, and why.
+        causes: causes in the logs of these groups: each once, with its node. What follows from another rank or a link
+            is left out where that one is known.
         explained: groups that have a cause.
     """
 
@@ -65,7 +74,10 @@ class RunningCluster:
         ended = [(name, rank) for name, rank in self.ranks if rank.state in ENDED]
         self.ended = _by_group(sorted([*ended, *self._gone()], key=lambda ended: ended[1].finished_at or ""))
         self.failed = {group for group, reply in self.replies.items() if reply.problem is not None}
-        self.causes = self._causes()
+        sick = {group: ranks for group, ranks in self.groups.items() if group in self.ended or group in self.failed}
+        self.unlinked = {group: down for group, ranks in sick.items() if (down := self._unlinked(group, ranks))}
+        self.firsts = {group: self._first(group, ranks) for group, ranks in sick.items()}
+        self.causes = self._causes(sick)
         self.explained = {found.rank.group for found in self.causes}
 
     def _gone(self) -> Iterator[tuple[str, RankSeen]]:
@@ -80,30 +92,60 @@ class RunningCluster:
                 labels = {LABEL_GROUP: str(node.get("group")), LABEL_NODE: name}
                 yield name, RankSeen(name=container["name"], state="gone", labels=labels)
 
-    def _causes(self) -> list[Found]:
-        found: dict[tuple[str, str, str], Found] = {}
-        for group, ranks in self.groups.items():
-            for name, rank in ranks if group in self.ended or group in self.failed else ():
-                cause = self._cause(rank)
-                if cause is not None and not cause.consequence:
-                    node = self.node_of_line(name, cause.line)
-                    found.setdefault((cause.code, node, group), Found(node, rank, cause))
-        return list(found.values())
+    def _unlinked(self, group: str, ranks: Ranks) -> tuple[str, str] | None:
+        """Node and interface of a link that ``group`` was started on and that has no carrier now."""
+        groups = self.recorded.record.get("groups", {}) if self.recorded else {}
+        network = restored(groups.get(group, {}).get("network") or {})
+        nodes = {name for name, _ in ranks} & self.facts.keys()
+        links = (
+            (member.name, link.interface)
+            for member in (network.members if network is not None else ())
+            for link in (member.links if member.name in nodes else ())
+        )
+        seen = ((name, self.facts[name].interface(interface)) for name, interface in links)
+        return next(((name, each.name) for name, each in seen if each is not None and not is_up(each)), None)
 
-    def _cause(self, rank: RankSeen) -> Cause | None:
-        if rank.oom_killed:
-            return Cause("the kernel killed it because memory ran out", self.engine.memory_hint, "OOMKilled", "RUN-014")
-        lines = plain(rank.lines[-LINES:])
-        return next((cause for signature in self.engine.signatures if (cause := signature.match(lines))), None)
+    def _first(self, group: str, ranks: Ranks) -> Failure:
+        """The rank of a group that failed first."""
+        order = [rank.name for _, rank in self.ended.get(group, ())]
+        down_on, interface = self.unlinked.get(group, (None, ""))
+        return first_failure(
+            self.engine,
+            [
+                RankEnd(
+                    name,
+                    str(rank.launcher.get("address") or ""),
+                    rank.lines[-LINES:],
+                    float(order.index(rank.name)) if rank.name in order else None,
+                    rank.exit_code if rank.name in order else None,
+                    rank.oom_killed,
+                    (interface,) if name == down_on else (),
+                )
+                for name, rank in sorted(ranks, key=lambda each: _number(each[1]))
+            ],
+        )
+
+    def _causes(self, sick: Mapping[str, Ranks]) -> list[Found]:
+        found: dict[tuple[str, str, str], Found] = {}
+        for group, ranks in sick.items():
+            first = self.firsts[group]
+            for name, rank in ranks:
+                why = cause(self.engine, rank.lines[-LINES:], None, rank.oom_killed)
+                is_first = first.reporter == name and first.cause == why
+                if why is None or why.consequence or (why.by_peer and not is_first):
+                    continue
+                blamed = first.node if is_first else name
+                node = blamed if blamed != name else self.node_of_line(name, why.line)
+                found.setdefault((why.code, node, group), Found(node, name, rank, why))
+        return list(found.values())
 
     def causes_of(self, code: str, hint: str = AGAIN) -> Iterator[Seen]:
         """Causes that the check ``code`` reports, as errors; ``hint`` for one without a remedy."""
         for found in self.causes:
             if found.cause.code == code:
                 remedy = dict.fromkeys((found.cause.hint or hint, AGAIN))
-                yield Seen(
-                    found.cause.summary, clipped(found.cause.line), tuple(remedy), severity="error", node=found.node
-                )
+                seen = clipped(found.cause.line) or f"{found.rank.name}: OOMKilled"
+                yield Seen(found.cause.summary, seen, tuple(remedy), severity="error", node=found.node)
 
     @property
     def sick(self) -> bool:
@@ -119,8 +161,8 @@ class RunningCluster:
 
     def node_of_line(self, node: str, line: str) -> str:
         """The node that ``line`` in the log of ``node`` is about: Ray's head repeats its workers' lines, by address."""
-        found = _ELSEWHERE.search(line)
-        return (self.node_at(found[1]) if found else None) or node
+        address = address_of(line)
+        return (self.node_at(address) if address else None) or node
 
     def lines(self, group: str) -> list[str]:
         """Log lines of all ranks of ``group``."""
@@ -205,6 +247,11 @@ def running_check(
             return body(RunningCluster(context))
 
     return register
+
+
+def _number(rank: RankSeen) -> int:
+    label = rank.labels.get(LABEL_RANK, "")
+    return int(label) if re.fullmatch("[0-9]{1,4}", label) else 0
 
 
 def clipped(line: str) -> str:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _AGAIN_S = 0.02
+_open: list[Interrupts] = []
+
+
+def forget() -> None:
+    """Take Ctrl-C as handled: it ended a part of the command, which goes on and has an exit code of its own."""
+    for interrupts in _open:
+        interrupts.seen = False
 
 
 class Interrupts:
@@ -47,6 +54,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         sys.unraisablehook = self._on_unraisable
+        _open.append(self)
         # ignored, as in a shell's background jobs, stays ignored
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._before = signal.default_int_handler
@@ -63,5 +71,7 @@ class Interrupts:
         if self._again is not None:
             self._again.cancel()
         sys.unraisablehook = self._hook
+        if self in _open:
+            _open.remove(self)
         # An interrupt inside of exec(), as in each dataclass, would end ``python -m`` by the signal; this forgets it.
         exec("")  # noqa: S102

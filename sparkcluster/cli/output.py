@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36", "then": "36", "or": "36"}
 _LOG_LINES = 20
+_LONGEST = 300
 _SHORT = 18
 
 
@@ -160,6 +161,10 @@ def render_error(error: SparkclusterError) -> None:
     during = f" (during {error.step})" if error.step and error.step not in error.message else ""
     first, *more = error.message.splitlines() or [""]
     note(label("error"), f" {where}{first}{during}")
+    reason = getattr(error, "reason", None)
+    if reason is not None:
+        line = reason.line if len(reason.line) <= _LONGEST else f"{reason.line[:_LONGEST]}…"
+        note(f"  {reason.place}: ", painted(line, _COLOURS["error"]))
     for line in more:
         note(f"  {line}")
     for finding in getattr(error, "findings", ()):

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import note_next, say, table
+from sparkcluster.cli.output import note_next, say, table, typed
 
 _GB = 1e9
 
@@ -33,11 +33,11 @@ def run(args: argparse.Namespace) -> int:
         def quick(document: dict[str, Any]) -> None:
             early.append(document)
             with waiting.paused():
-                show(document)
+                show(pasted(document, args.inventory))
             waiting.text = f"waiting for a token of {', '.join(document['waiting'])}"
 
         document = status(fleet, spec, None if args.json else quick)
-    document["next"] = document["next"].replace("INVENTORY", shlex.quote(str(args.inventory)))
+    document = pasted(document, args.inventory)
     if not emitted(args, document):
         if early:
             say(headline(document))
@@ -46,6 +46,16 @@ def run(args: argparse.Namespace) -> int:
             show(document)
         note_next(document["next"])
     return 0 if document["state"] == "serving" else 1
+
+
+def pasted(document: dict[str, Any], inventory: object) -> dict[str, Any]:
+    """``document`` with the path of the inventory in what is to be typed."""
+    path = shlex.quote(str(inventory))
+    groups = [
+        {**group, "why": group["why"] and typed(group["why"].replace("INVENTORY", path))}
+        for group in document["groups"]
+    ]
+    return {**document, "groups": groups, "next": document["next"].replace("INVENTORY", path)}
 
 
 def show(document: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import sys
 import time
 from typing import Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec
-from sparkcluster.cli.output import moves, note, typed
+from sparkcluster.cli.output import moves, note
+from sparkcluster.cli.status import pasted
 
 # Between two readings of every node, and between two requests of a token from every group.
 TICK_S, ASK_S = 2.0, 15.0
@@ -38,13 +38,14 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.observing import begin_observing, observed
     from sparkcluster.inspect.status import Document, Found, asked, look
 
-    inventory = shlex.quote(str(args.inventory))
     console, history = Console(highlight=False), History()
     note(f"asking {spec.inventory.cluster}, Ctrl-C ends this view and nothing else")
 
     def draw(document: dict[str, Any]) -> Text:
-        shown = {**document, "next": typed(document["next"].replace("INVENTORY", inventory))}
-        return Text("\n".join(lines(shown, history, width=console.width, encoding=console.encoding)), no_wrap=True)
+        return Text(
+            "\n".join(lines(pasted(document, args.inventory), history, width=console.width, encoding=console.encoding)),
+            no_wrap=True,
+        )
 
     with contextlib.suppress(KeyboardInterrupt), connect_fleet(spec.inventory) as fleet:
 

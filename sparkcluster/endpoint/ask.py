@@ -25,6 +25,9 @@ SLOWEST_S = 1.0
 # An answer decoded in less time came in one piece, and its speed is unknown.
 SHORTEST_DECODE_S = 0.01
 
+Messages = Sequence[Mapping[str, str]]
+"""A conversation: role (system, user or assistant) and content of each message."""
+
 Show = Callable[[str, str], None]
 """Called with ``content`` or ``reasoning`` and a piece of text."""
 
@@ -40,12 +43,13 @@ def request(
     max_tokens: int,
     counters: Counters | None = None,
     idle_s: float | None = None,
+    messages: Messages | None = None,
 ) -> dict[str, Any]:
-    """The request document of one completion as real traffic sends it."""
+    """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``."""
     return {
         "endpoint": endpoint.url,
         "model": endpoint.model,
-        "messages": [{"role": "user", "content": verify.prompt}],
+        "messages": messages or [{"role": "user", "content": verify.prompt}],
         "max_tokens": max_tokens,
         "temperature": verify.temperature,
         "chat_template_kwargs": verify.chat_template_kwargs,
@@ -70,6 +74,7 @@ def ask(
     counters: Counters | None = None,
     until_dead: bool = False,
     progress: Callable[[str], None] | None = None,
+    messages: Messages | None = None,
 ) -> Reply:
     """Ask for one completion; every failure is a reply whose ``problem`` names it.
 
@@ -84,6 +89,7 @@ def ask(
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
         progress: called with the reason for waiting beyond ``limit_s``.
+        messages: a conversation, instead of the prompt of ``verify``.
     """
     limit_s = limit_s or verify.timeout_s
     until_dead = until_dead and bool(counters)
@@ -93,7 +99,13 @@ def ask(
     silence_s = SILENCE_S if tells else limit_s + SLACK_S
     idle_s = None if first_s is None else limit_s
     question = request(
-        endpoint, verify, limit_s=first_s or longest_s, max_tokens=tokens, counters=counters, idle_s=idle_s
+        endpoint,
+        verify,
+        limit_s=first_s or longest_s,
+        max_tokens=tokens,
+        counters=counters,
+        idle_s=idle_s,
+        messages=messages,
     )
     began = time.monotonic()
     exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)

@@ -9,6 +9,9 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 
+KEY_REMEDY = "sparkcluster up INVENTORY --replace"
+"""Starts the ranks of an endpoint that rejects the key, or requires one, anew with the key of the inventory."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:

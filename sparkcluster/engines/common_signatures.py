@@ -119,6 +119,7 @@ COMMON = (
         "only {have} of {all} ranks connected within {seconds} s",
         "the ranks do not reach each other: sparkcluster preflight INVENTORY checks address, MTU and firewall",
         "vllm-project/vllm#16334",
+        by_peer=True,
     ),
     Signature(
         "store",
@@ -126,6 +127,34 @@ COMMON = (
         "a rank could not reach {host} port {port}",
         "check for a firewall between the Sparks, on both: sudo ufw status",
         "vllm-project/vllm#19670",
+        by_peer=True,
+    ),
+    # Before what Gloo says of connections that were never made.
+    Signature(
+        "peer-closed",
+        r"gloo/transport/tcp/pair\.cc:\d{1,6}\] (?:Connection closed by peer|(?:Read|Write|recv|send) error)"
+        r" \[(?P<peer>[\w.:]{1,64})\]",
+        "the connection to the rank at {peer} broke",
+        "the log of that rank says why it ended; if it runs, see sparkcluster preflight INVENTORY: cable, MTU and link",
+        "gpustack/gpustack#6019",
+        by_peer=True,
+    ),
+    Signature(
+        "rdma-broke",
+        r"NET/IB.{0,20}: ?Got completion from peer (?P<peer>[\d.]{7,15})<\d{1,5}> with (?:status=|error )"
+        r"(?P<status>\d{1,4})",
+        "RDMA to {peer} failed (status {status})",
+        "check the cable, and the log of the rank there; then sparkcluster preflight INVENTORY --deep",
+        "NVIDIA/nccl#1664",
+        by_peer=True,
+    ),
+    Signature(
+        "rdma-port",
+        r"NET/IB : .{0,40}Got async event : port error",
+        "an RDMA port lost its link",
+        "check the cables on both nodes; sparkcluster preflight INVENTORY shows which link is down",
+        "NVIDIA/nccl#905",
+        by_peer=True,
     ),
     Signature(
         "gloo",
@@ -133,6 +162,7 @@ COMMON = (
         "Gloo could not connect the ranks: one of them advertises an address that the others do not reach",
         "see sparkcluster preflight INVENTORY; GLOO_SOCKET_IFNAME must name the interconnect on every node",
         "gpustack/gpustack#2125",
+        by_peer=True,
     ),
     Signature(
         "collective",
@@ -141,6 +171,7 @@ COMMON = (
         "see sparkcluster preflight INVENTORY --deep: MTU, GID and link of every rail; then up again",
         "vllm-project/vllm#5484",
         code="RUN-003",
+        by_peer=True,
     ),
     Signature(
         "gpu-lost",

@@ -23,6 +23,8 @@ class Cause:
         line: of the log, unchanged; empty without one.
         code: of the check that reports it for a cluster that runs.
         consequence: whether it follows from another cause.
+        by_peer: whether the end of another rank, or a link without a carrier, explains it where there is one.
+        peer: address of that rank, where the line has it.
     """
 
     summary: str
@@ -30,6 +32,13 @@ class Cause:
     line: str = ""
     code: str = EXPLAINED
     consequence: bool = False
+    by_peer: bool = False
+    peer: str = ""
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the reason of the rank in whose log it is."""
+        return not (self.consequence or self.by_peer)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,11 +47,11 @@ class Signature:
 
     Attributes:
         name: short and stable.
-        pattern: searched for in single lines, the last match counts.
+        pattern: searched for in single lines, the last match counts; its group ``peer`` is that of the Cause.
         summary: what it means; names of the pattern's groups in braces.
         hint: how to fix it; likewise.
         source: public thread that has the line.
-        code, consequence: as of the Cause.
+        code, consequence, by_peer: as of the Cause.
     """
 
     name: str
@@ -53,6 +62,12 @@ class Signature:
     more: Callable[[re.Match[str], Sequence[str]], Cause] | None = None
     code: str = EXPLAINED
     consequence: bool = False
+    by_peer: bool = False
+
+    @property
+    def order(self) -> int:
+        """0 for a root cause, 1 for what another rank or a link may have caused, 2 for a consequence."""
+        return 2 if self.consequence else int(self.by_peer)
 
     def match(self, lines: Sequence[str]) -> Cause | None:
         """The cause if one of ``lines`` matches."""
@@ -65,7 +80,14 @@ class Signature:
             else:
                 values = {name: value if value is not None else "?" for name, value in found.groupdict().items()}
                 cause = Cause(self.summary.format(**values), self.hint.format(**values) if self.hint else None)
-            return dataclasses.replace(cause, line=line.strip(), code=self.code, consequence=self.consequence)
+            return dataclasses.replace(
+                cause,
+                line=line.strip(),
+                code=self.code,
+                consequence=self.consequence,
+                by_peer=self.by_peer,
+                peer=found.groupdict().get("peer") or "",
+            )
         return None
 
 

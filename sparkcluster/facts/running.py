@@ -191,12 +191,14 @@ class Running:
         replies: by group.
         recorded: the newest release recorded on any node; None where no record can be read.
         lease: the one that is held right now, or None.
+        failed: what the last launch that failed said, if none has succeeded since; empty without one.
     """
 
     observations: Mapping[str, Observation | Unread] = dataclasses.field(default_factory=dict)
     replies: Mapping[str, Reply] = dataclasses.field(default_factory=dict)
     recorded: ReleaseFact | None = None
     lease: LeaseFact | None = None
+    failed: str = ""
 
     def seen(self) -> Iterator[tuple[str, Observation]]:
         """Every node that was inspected."""

@@ -1,14 +1,15 @@
-"""One streamed completion, requested on the head itself."""
+"""Prompts and streamed answers, requested on the head of a group itself."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import recorded_endpoints
-from sparkcluster.errors import NotServing, SparkclusterError, UsageError
+from sparkcluster.endpoint.find import KEY_REMEDY, Endpoint, recorded_endpoints
+from sparkcluster.errors import NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
@@ -22,6 +23,7 @@ from sparkcluster.plan.records import (
 )
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Verify
 
 
 def document(reply: Reply) -> dict[str, Any]:
@@ -37,6 +39,120 @@ def speed(reply: Reply) -> str:
     return ", ".join(parts)
 
 
+class Conversation:
+    """Prompts and answers of one group; its endpoint is looked for again after it did not answer.
+
+    Attributes:
+        messages: what was said so far, the system prompt first.
+        endpoint: of the group that answers; None before the first question, and after a failure.
+    """
+
+    def __init__(
+        self, fleet: Fleet, spec: Spec, *, group: str | None, max_tokens: int, system: str | None = None
+    ) -> None:
+        self._fleet = fleet
+        self._spec = spec
+        self._group = group
+        self._max_tokens = max_tokens
+        self._system = [{"role": "system", "content": system}] if system else []
+        self._verify = Verify()
+        self.endpoint: Endpoint | None = None
+        self.messages: list[dict[str, str]] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, with the system prompt alone."""
+        self.messages = [*self._system]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something was said before."""
+        return len(self.messages) > len(self._system)
+
+    def find(self) -> Endpoint:
+        """The endpoint of the group, from what its head has recorded.
+
+        Raises:
+            NotServing: no release is recorded, or none of it runs.
+            UsageError: there is no such group.
+        """
+        if self.endpoint is not None:
+            return self.endpoint
+        inventory = self._spec.inventory
+        collected = collect_facts(self._fleet, self._spec)
+        latest = recorded_release(inventory, collected.facts)
+        present = cluster_ranks(inventory.cluster, collected.facts)
+        recorded = state.running_record(present, latest)
+        if not recorded:
+            raise _nothing_serves(self._spec, collected, present)
+        found = recorded_endpoints(recorded)
+        name = self._group or next(iter(found))
+        if name not in found:
+            raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
+        endpoint = found[name]
+        if endpoint.head in collected.errors:
+            raise collected.errors[endpoint.head]
+        if endpoint.head not in collected.facts:
+            raise NotServing(
+                f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
+            )
+        self._verify = recorded_groups(recorded)[name].verify
+        self.endpoint = endpoint
+        return endpoint
+
+    def ask(self, prompt: str, show: Show) -> Reply:
+        """Stream the answer to ``prompt``; every part goes to ``show`` as (content or reasoning, text).
+
+        Prompt and answer become part of the conversation, after Ctrl-C as far as the answer came.
+
+        Raises:
+            NotServing: as ``find``; or it does not answer.
+            PromptTooLong: the conversation does not fit in the model's context.
+            UsageError: as ``find``.
+        """
+        endpoint = self.find()
+        heard: list[str] = []
+
+        def listen(kind: str, text: str) -> None:
+            if kind == "content":
+                heard.append(text)
+            show(kind, text)
+
+        question = {"role": "user", "content": prompt}
+        verify = self._verify.model_copy(update={"max_tokens": self._max_tokens})
+        host = self._fleet.hosts[endpoint.head]
+        try:
+            reply = ask_endpoint(host, endpoint, verify, show=listen, messages=[*self.messages, question])
+        finally:
+            # an answer without a question, or two questions in a row, are what some chat templates refuse
+            if heard:
+                self.messages += [question, {"role": "assistant", "content": "".join(heard)}]
+        if reply.problem:
+            raise self._error(endpoint, reply)
+        return reply
+
+    def _error(self, endpoint: Endpoint, reply: Reply) -> SparkclusterError:
+        path = self._spec.inventory_path
+        if reply.problem == "too-long":
+            what = "the conversation" if self.goes_on else "the prompt"
+            limit = re.search(r"(?i)maximum (?:context|model) length (?:is|of) (\d+)", reply.message)
+            context = f"the model's context of {limit[1]} tokens" if limit else "the model's context"
+            return PromptTooLong(
+                f"{what} and {self._max_tokens} tokens of answer do not fit in {context}",
+                hint="shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook",
+            )
+        self.endpoint = None
+        if reply.problem == "unauthorized":
+            hint = f"{KEY_REMEDY.replace('INVENTORY', str(path))}   starts its ranks with the key of the inventory"
+            return NotServing(reply.message, node=endpoint.head, step="ask", hint=hint)
+        return NotServing(
+            f"the model does not answer: {reply.message}",
+            node=endpoint.head,
+            step="ask",
+            hint=f"sparkcluster status {path}",
+        )
+
+
 def ask(
     fleet: Fleet,
     spec: Spec,
@@ -45,40 +161,10 @@ def ask(
     *,
     group: str | None,
     max_tokens: int,
+    system: str | None = None,
 ) -> Reply:
-    """Stream one completion; every part goes to ``show`` as (content or reasoning, text).
-
-    Raises:
-        NotServing: no release is recorded, or it does not answer.
-        UsageError: there is no such group.
-    """
-    collected = collect_facts(fleet, spec)
-    latest = recorded_release(spec.inventory, collected.facts)
-    present = cluster_ranks(spec.inventory.cluster, collected.facts)
-    recorded = state.running_record(present, latest)
-    if not recorded:
-        raise _nothing_serves(spec, collected, present)
-    found = recorded_endpoints(recorded)
-    name = group or next(iter(found))
-    if name not in found:
-        raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
-    endpoint = found[name]
-    if endpoint.head in collected.errors:
-        raise collected.errors[endpoint.head]
-    if endpoint.head not in collected.facts:
-        raise NotServing(
-            f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
-        )
-    verify = recorded_groups(recorded)[name].verify.model_copy(update={"prompt": prompt, "max_tokens": max_tokens})
-    reply = ask_endpoint(fleet.hosts[endpoint.head], endpoint, verify, show=show)
-    if reply.problem:
-        raise NotServing(
-            f"the model does not answer: {reply.message}",
-            node=endpoint.head,
-            step="ask",
-            hint=f"sparkcluster status {spec.inventory_path}",
-        )
-    return reply
+    """Stream one completion, as ``Conversation.ask`` does, which raises what this one does."""
+    return Conversation(fleet, spec, group=group, max_tokens=max_tokens, system=system).ask(prompt, show)
 
 
 def _nothing_serves(spec: Spec, collected: Collected, present: ClusterRanks) -> SparkclusterError:

@@ -15,7 +15,7 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread
-from sparkcluster.facts.model import Facts
+from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding, has_errors, ordered
@@ -35,6 +35,7 @@ from sparkcluster.inspect.state import (
     responds,
     running_record,
 )
+from sparkcluster.launch import failed_logs
 from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.records import (
     ClusterRanks,
@@ -162,12 +163,21 @@ def doctor(
         questions = launched(spec, facts, observations)
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
-    running = Running(observations, replies, latest, current_lease(facts))
+    failed = last_failure(spec.inventory.cluster, latest, time.time())
+    running = Running(observations, replies, latest, current_lease(facts), failed)
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])
     found = tuple(ordered(of_what_runs(findings, present)))
     return Diagnosis(spec, facts, collected.errors, running, found, time.monotonic() - began)
+
+
+def last_failure(cluster: str, latest: ReleaseFact | None, now_s: float) -> str:
+    """What the last launch of ``cluster`` from this machine said when it failed, if it is newer than ``latest``."""
+    failed = failed_logs.read(failed_logs.directory(cluster))
+    if failed is None or (latest is not None and latest.record.get("verified_at", 0.0) > failed.at_s):
+        return ""
+    return failed.described(now_s)
 
 
 # RUN-003 and RUN-015 judge both readings of a GPU under load; HOST-020 has one alone.

@@ -1,15 +1,20 @@
-"""Logs of running ranks, from all nodes in parallel."""
+"""Logs of running ranks from all nodes as one, and those that were kept of a launch that failed."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.merging import LogLine, Merge
+from sparkcluster.launch import failed_logs
 from sparkcluster.launch.watching import Gone, Lines, LoginFailed, Tick, Watching, watch_request
 from sparkcluster.plan.records import cluster_ranks
+from sparkcluster.printable import COLOURS
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
 
@@ -17,28 +22,68 @@ from sparkcluster.spec import Spec
 BACKLOG_TICKS = 2
 # Limit for that, in seconds: nodes send 20,000 lines in one.
 BACKLOG_S, BACKLOG_S_PER_LINE = 30, 1e-3
+# While a log is followed, nobody waits longer for what a slow node had.
+FIRST_S = 3.0
+# How long to wait for the next event while lines are held, and while none is.
+_NEXT_S, _IDLE_S = 0.1, 0.5
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def moment(text: str, now_s: float) -> float:
+    """The time that ``text`` names, in seconds since 1970.
+
+    It is what ``docker logs --since`` takes: how long before ``now_s`` (``90s``, ``10m``, ``1h30m``, ``2d``), or a
+    date with or without a time (``2026-11-26T04:10:00Z``), in the time zone of this machine where it names none.
+
+    Raises:
+        ValueError: it is neither, or lies in the future.
+    """
+    if re.fullmatch(r"(?:\d{1,9}[smhd])+", text):
+        ago_s = sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d{1,9})([smhd])", text))
+        return max(0.0, now_s - ago_s)
+    at_s = datetime.fromisoformat(text).astimezone().timestamp()
+    if at_s > now_s:
+        raise ValueError(f"{text} is in the future")
+    return max(0.0, at_s)
 
 
 def follow(
     fleet: Fleet,
     spec: Spec,
-    show: Callable[[str, tuple[str, ...]], None],
+    show: Callable[[LogLine], None],
     *,
     node: str | None,
     tail: int,
     go_on: bool,
+    since_s: float | None = None,
+    pattern: re.Pattern[str] | None = None,
 ) -> int:
-    """Pass the log lines of every rank (on ``node`` alone, if given) to ``show`` with its node; returns the exit code.
+    """Pass the log lines of every rank (on ``node`` alone, if given) to ``show`` by time; returns the exit code.
 
-    Each begins with its last ``tail`` lines. With ``go_on`` they are followed until interrupted.
+    Each log begins with its last ``tail`` lines. With ``go_on`` they are followed until interrupted.
+
+    Args:
+        fleet: the nodes.
+        spec: the inventory, and the playbook.
+        show: called with each line, and with messages about nodes.
+        node: the only node to ask.
+        tail: how many lines of each log to read.
+        go_on: whether to follow.
+        since_s: leave out lines before it, in seconds since 1970.
+        pattern: leave out lines in which it is not found; colours are no part of them.
 
     Raises:
         NotServing: no rank runs there.
+        UsageError: there is no such node, or ``since_s`` with a runtime that keeps no times.
         HostError: no rank runs on the nodes that answered, and some did not.
     """
     names = [entry.label for entry in spec.inventory.nodes]
     if node is not None and node not in names:
         raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(names)}")
+    if since_s is not None and spec.inventory.runtime.kind == "process":
+        raise UsageError(
+            "--since: with runtime process the times of log lines are not kept", hint="-n N reads the last N lines"
+        )
     collected = collect_facts(fleet, spec, [node] if node else None)
     ranks = {
         name: on_node
@@ -48,34 +93,113 @@ def follow(
     if not ranks:
         for error in collected.errors.values():  # ranks may run on a node that did not answer
             raise error
+        failed = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
+        kept = f"{spec.inventory_path} --failed   shows those of the last launch that failed"
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
             node=node,
             step="logs",
-            hint=f"sparkcluster up {spec.inventory_path}",
+            hint=f"sparkcluster logs {kept}" if failed else f"sparkcluster up {spec.inventory_path}",
         )
     for name, error in collected.errors.items():
-        show(name, (f"[sparkcluster] {error.message.removeprefix(f'{name}: ')}",))
+        show(_own(name, error.message.removeprefix(f"{name}: ")))
+    ahead_s = {name: collected.facts[name].clock_offset_s or 0.0 for name in ranks}
     requests = {
-        name: watch_request(on_node, tail=tail, interval_s=2 if go_on else 1) for name, on_node in ranks.items()
+        name: watch_request(
+            on_node,
+            tail=tail,
+            interval_s=2 if go_on else 1,
+            times=True,
+            since_s=None if since_s is None else since_s + ahead_s[name],
+        )
+        for name, on_node in ranks.items()
     }
-    waiting = dict.fromkeys(requests, BACKLOG_TICKS)
-    limit = time.monotonic() + BACKLOG_S + tail * BACKLOG_S_PER_LINE
-    with Watching(fleet, requests, limit_s=LIMIT_S if go_on else 0) as watching:
-        while waiting and (go_on or time.monotonic() < limit):
-            event = watching.next(0.5)
-            if isinstance(event, Lines):
-                show(event.node, event.lines)
-            elif isinstance(event, Gone | LoginFailed):
-                tried = isinstance(event, LoginFailed)
-                show(event.node, (f"[sparkcluster] {event.error.message}{': trying again' if tried else ''}",))
-                waiting[event.node] = waiting.get(event.node, 1) if tried else 0
-            elif isinstance(event, Tick) and not (go_on and _runs(event)):
+    merge = Merge(requests)
+    limit_s = BACKLOG_S + tail * BACKLOG_S_PER_LINE
+    try:
+        with Watching(fleet, requests, limit_s=LIMIT_S if go_on else 0) as watching:
+            unended = _watch(watching, merge, ahead_s, pattern, show, limit_s=None if go_on else limit_s)
+    finally:
+        for line in merge.rest():
+            show(line)
+    for name in unended:
+        show(_own(name, "this log did not end; add -f to follow it"))
+    return 1 if collected.errors or unended else 0
+
+
+def _watch(
+    watching: Watching,
+    merge: Merge,
+    ahead_s: Mapping[str, float],
+    pattern: re.Pattern[str] | None,
+    show: Callable[[LogLine], None],
+    *,
+    limit_s: float | None,
+) -> list[str]:
+    """Show what ``watching`` brings, without ``limit_s`` for ever; the nodes whose log did not end within it."""
+    waiting, ticks = dict.fromkeys(ahead_s, BACKLOG_TICKS), dict.fromkeys(ahead_s, 0)
+    began = now = time.monotonic()
+    while waiting and (limit_s is None or now - began < limit_s):
+        event = watching.next(_NEXT_S if merge.holds else _IDLE_S)
+        found: list[LogLine] = []
+        if isinstance(event, Lines):
+            found = _lines(event, ahead_s[event.node], pattern)
+        elif isinstance(event, Gone | LoginFailed):
+            tried = isinstance(event, LoginFailed)
+            found = [_own(event.node, f"{event.error.message}{': trying again' if tried else ''}")]
+            waiting[event.node] = waiting.get(event.node, 1) if tried else 0
+            merge.caught_up(event.node)
+        elif isinstance(event, Tick):
+            ticks[event.node] += 1
+            if limit_s is not None or not _runs(event):
                 waiting[event.node] = waiting.get(event.node, 1) - 1
-            waiting = {name: ticks for name, ticks in waiting.items() if ticks}
-    for name in waiting:
-        show(name, ("[sparkcluster] this log did not end; add -f to follow it",))
-    return 1 if collected.errors or waiting else 0
+            if ticks[event.node] >= BACKLOG_TICKS:
+                merge.caught_up(event.node)
+        waiting = {name: left for name, left in waiting.items() if left}
+        now = time.monotonic()
+        if limit_s is None and now - began > FIRST_S:
+            merge.all_caught_up()
+        merge.add(found, now, time.time())
+        for line in merge.due(now):
+            show(line)
+    return list(waiting)
+
+
+def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch, str, list[str]]:
+    """The last launch of the cluster that failed from this machine; a node, and the lines of its log that were kept.
+
+    It is ``node``, by default the one whose log says why, else the one that failed. No node is contacted.
+
+    Raises:
+        NotServing: no launch failed, or nothing was kept of it.
+        UsageError: ``node`` was not part of it.
+    """
+    cluster = spec.inventory.cluster
+    failed = failed_logs.read(failed_logs.directory(cluster))
+    if failed is None or not failed.logs:
+        raise NotServing(
+            f"no log of a failed launch of {cluster} is kept on this machine",
+            step="logs",
+            hint=f"sparkcluster doctor {spec.inventory_path}",
+        )
+    if node is not None and node not in failed.logs:
+        raise UsageError(f"{node} has no log of that launch", hint=f"its nodes: {', '.join(failed.logs)}")
+    by_error = failed.reason.node if failed.reason else failed.node
+    chosen = node or (by_error if by_error in failed.logs else next(iter(failed.logs)))
+    return failed, str(chosen), failed_logs.lines_of(failed.logs[str(chosen)])
+
+
+def _own(node: str, text: str) -> LogLine:
+    return LogLine(node, f"[sparkcluster] {text}", own=True)
+
+
+def _lines(event: Lines, ahead_s: float, pattern: re.Pattern[str] | None) -> list[LogLine]:
+    times = event.times or (None,) * len(event.lines)
+    return [
+        LogLine(event.node, text, None if at is None else at - ahead_s)
+        for text, at in zip(event.lines, times, strict=True)
+        if pattern is None or pattern.search(COLOURS.sub("", text))
+    ]
 
 
 def _runs(tick: Tick) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import Endpoint, recorded_endpoints
+from sparkcluster.endpoint.find import KEY_REMEDY, Endpoint, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -230,6 +230,8 @@ def problem(reply: Reply | None) -> str | None:
     """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
     if reply is None or reply.problem is None:
         return None
+    if reply.problem == "unauthorized":
+        return f"{reply.message}; {KEY_REMEDY} starts it with the key of the inventory"
     if busy(reply):
         return f"no token within {reply.limit_s:.0f} s: its engine is busy with other requests"
     if dead([], reply) is None and reply.problem == "timeout":

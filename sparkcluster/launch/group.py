@@ -15,12 +15,12 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
+from sparkcluster.engines.causes import cause
 from sparkcluster.engines.signature import Cause
 from sparkcluster.errors import HostError, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.again import LIMIT_S, is_transient
 from sparkcluster.hosts.fleet import failures
-from sparkcluster.launch.causes import cause
 from sparkcluster.launch.readiness import Readiness, warnings
 from sparkcluster.launch.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.launch.verify import verify_group
@@ -268,8 +268,10 @@ class _Attempt:
         """A missing or wrong answer, with its cause as the head's log tells it."""
         # A shared jump host has the name of the first node that uses it, which may be of another group.
         rank = self._readiness.ranks.get(error.node or "", self._readiness.head)
-        log = rank.tail
-        return _with_cause(error, cause(self._readiness.engine, list(log), None, False), node=error.node, log=log)
+        why = cause(self._readiness.engine, rank.tail, None)
+        failure = _with_cause(error, why, node=error.node, log=rank.tail)
+        failure.reason = rank.reason(why)
+        return failure
 
 
 def _with_cause(

@@ -69,6 +69,6 @@ def _keep_logs(outcomes: dict[str, Outcome], logs: Path | None) -> None:
     failed = [error for error in outcomes.values() if isinstance(error, LaunchError) and error.logs]
     if logs is None or not failed:
         return
-    if keep(logs, {node: lines for error in failed for node, lines in error.logs.items()}):
+    if keep(logs, failed):
         for error in failed:
-            error.hint = pointed(error.hint, logs)
+            error.hint = pointed(error.hint)

@@ -12,9 +12,10 @@ import re
 from shlex import quote
 
 from sparkcluster import engines
+from sparkcluster.engines.causes import LINK, RankEnd, cause, first_failure, no_carrier
 from sparkcluster.engines.phase import Progress, joined
-from sparkcluster.errors import LaunchError, SparkclusterError
-from sparkcluster.launch.causes import cause, failed_rank
+from sparkcluster.engines.signature import Cause, plain
+from sparkcluster.errors import LaunchError, Reason, SparkclusterError
 from sparkcluster.launch.watching import SILENCE_S, Event, Gone, Lines, LoginFailed, Tick
 from sparkcluster.plan.model import Plan
 from sparkcluster.topology.model import Topology
@@ -31,8 +32,6 @@ UNREADABLE_GRACE_S = 15
 LOST_S = 15
 # "(RayWorkerWrapper pid=2431, ip=192.168.177.12) …": ray/_private/ray_logging, worker_process prefix
 _OF_ADDRESS = re.compile(r"\bpid=\d+, ip=([0-9a-fA-F.:]+)\)")
-# SIGKILL, SIGSEGV and SIGABRT, as a container's exit code tells them.
-KILLED = frozenset({137, 139, 134})
 
 
 @dataclasses.dataclass
@@ -73,6 +72,20 @@ class RankState:
     def tail(self) -> tuple[str, ...]:
         """Its last log lines."""
         return tuple(self.lines)[-SHOWN_LINES:]
+
+    @property
+    def end(self) -> RankEnd:
+        """What is known of its end."""
+        ended = self.died_at is not None
+        exit_code, oom_killed = (self.exit_code, self.oom_killed) if ended else (None, False)
+        return RankEnd(self.node, self.address, list(self.lines), self.died_at, exit_code, oom_killed, tuple(self.down))
+
+    def reason(self, why: Cause | None) -> Reason | None:
+        """Where the line of ``why``, which was found in the log or its ``tail``, is in the log that is kept."""
+        if why is None or not why.line:
+            return None
+        number = max(at for at, line in enumerate(self.lines, 1) if plain([line])[0].strip() == why.line)
+        return Reason(self.node, why.line, number)
 
     def is_silent(self, now: float) -> bool:
         """Whether its node has not reported for ``SILENCE_S``."""
@@ -193,18 +206,15 @@ class Readiness:
                 failure = _error(rank.gone.message, rank, rank.gone.hint)
                 failure.__cause__ = rank.gone
                 return failure
-        dead = sorted((rank for rank in ranks if rank.died_at is not None), key=lambda rank: rank.died_at or 0)
-        if dead and now - (dead[0].died_at or 0) >= LAST_LINES_S:
-            return self._death(dead)
+        died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
+        if died_at is not None and now - died_at >= LAST_LINES_S:
+            return self._death()
         reporting = [rank for rank in ranks if not rank.is_silent(now)]
         for rank in reporting:
             for interface, since in rank.down.items():
                 if now - since >= LINK_GRACE_S:
-                    return _error(
-                        f"{rank.node} has no carrier on {interface}: the cable is out or the other end is down",
-                        rank,
-                        f"check the cable and the other Spark; on {rank.node}: ip link show {quote(interface)}",
-                    )
+                    why = no_carrier(interface, rank.node)
+                    return _error(f"{rank.node} has {why.summary}", rank, why.hint)
         for rank in reporting:
             if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
                 return _error(
@@ -243,23 +253,16 @@ class Readiness:
         """Whether a rank has ended, also before its last log lines are in."""
         return any(rank.died_at is not None for rank in self.ranks.values())
 
-    def _death(self, dead: list[RankState]) -> LaunchError:
-        """The rank that died first for a reason of its own, not one that died because of it."""
-        found = {
-            rank.node: why for rank in dead if (why := cause(self.engine, list(rank.lines), None, rank.oom_killed))
-        }
-        killed = [rank for rank in dead if rank.exit_code in KILLED and rank.node not in found]
-        if killed or not found:
-            # Only the kernel or a person ends a rank like this; what the others log are consequences.
-            rank = (killed or dead)[0]
-            why = cause(self.engine, list(rank.lines), rank.exit_code)
-        else:
-            reporter = self.ranks[next(iter(found))]
-            why, rank = found[reporter.node], self._failed_first(reporter)
-            if rank is not reporter:
-                summary = f"the rank on {rank.node} failed, according to the log of {reporter.node}: {why.summary}"
-                return _error(summary, rank, why.hint, reporter)
-        how = "is gone" if rank.state == "gone" else "ended"
+    def _death(self) -> LaunchError:
+        """The rank that failed first for a reason of its own, not one that ended because of it; or the link."""
+        failure = first_failure(self.engine, [rank.end for rank in self.ranks.values()])
+        rank, reporter, why = self.ranks[failure.node], self.ranks[failure.reporter], failure.cause
+        if why is not None and why.code == LINK:
+            return _error(f"{rank.node} has {why.summary}", rank, why.hint)
+        if why is not None and rank is not reporter:
+            summary = f"the rank on {rank.node} failed, according to the log of {reporter.node}: {why.summary}"
+            return _error(summary, rank, why.hint, reporter, why)
+        how = "is gone" if rank.state == "gone" else "ended" if rank.died_at is not None else "failed"
         died = f"the rank on {rank.node} {how}"
         if rank.exit_code is not None:
             died += f" with exit code {rank.exit_code}"
@@ -267,13 +270,7 @@ class Readiness:
             died += f" ({rank.error})"
         if why is None:
             return _error(died, rank, f"its log: sparkcluster logs INVENTORY {rank.node}")
-        return _error(f"{died}: {why.summary}", rank, why.hint)
-
-    def _failed_first(self, reporter: RankState) -> RankState:
-        """The rank that the log of ``reporter`` blames, by default itself."""
-        ranks = list(self.ranks.values())
-        number = failed_rank(self.engine, list(reporter.lines), [rank.address for rank in ranks])
-        return reporter if number is None else ranks[number]
+        return _error(f"{died}: {why.summary}", rank, why.hint, rank, why)
 
     def overdue(self, limit_s: float) -> LaunchError:
         """The group did not answer within ``limit_s``: how far each node got, and which is silent."""
@@ -282,14 +279,19 @@ class Readiness:
             f"{name}: {rank.progress.text}" + (f", no report for {silent[name]:.0f} s" if name in silent else "")
             for name, rank in self.ranks.items()
         )
-        found = cause(self.engine, list(self.head.tail), None, False)
+        why = cause(self.engine, self.head.tail, None)
         hint = "a larger model may need a larger ready_timeout_s in its playbook"
         text = f"no answer within {limit_s:.0f} s ({where})"
-        if found is None:
+        if why is None:
             return _error(text, self.head, hint)
-        return _error(f"{text}: {found.summary}", self.head, found.hint)
+        return _error(f"{text}: {why.summary}", self.head, why.hint, self.head, why)
 
 
-def _error(text: str, rank: RankState, hint: str | None, reporter: RankState | None = None) -> LaunchError:
-    """The failure of ``rank``, with the last log lines of ``reporter``, by default of the rank itself."""
-    return LaunchError(text, node=rank.node, step="watch", hint=hint, log=(reporter or rank).tail)
+def _error(
+    text: str, rank: RankState, hint: str | None, reporter: RankState | None = None, why: Cause | None = None
+) -> LaunchError:
+    """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and the line of ``why``."""
+    reporter = reporter or rank
+    error = LaunchError(text, node=rank.node, step="watch", hint=hint, log=reporter.tail)
+    error.reason = reporter.reason(why)
+    return error

@@ -21,6 +21,7 @@ from sparkcluster.answers import checked
 from sparkcluster.errors import AuthFailed, CommandFailed, CommandTimeout, HostTimeout, SparkclusterError
 from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.record import Time
 from sparkcluster.facts.running import LogLine
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.base import Closing, Host, Stream
@@ -54,6 +55,7 @@ class Report(Fact):
     rank: str | None = None
     lines: Annotated[tuple[LogLine, ...], Field(max_length=BATCH_LINES)] = ()
     at: str = Field("", max_length=64)
+    times: Annotated[tuple[Time, ...], Field(max_length=BATCH_LINES)] = ()
     states: dict[str, RankReport] | None = None
     links: dict[str, bool] = Field(default_factory=dict)
     listening: bool | None = None
@@ -62,12 +64,16 @@ class Report(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lines:
-    """Log lines of a rank, oldest first; ``at`` is where its log goes on after them."""
+    """Log lines of a rank, oldest first; ``at`` is where its log goes on after them.
+
+    ``times``: when each was logged, by the node's clock in seconds since 1970; empty where not requested or not known.
+    """
 
     node: str
     rank: str
     lines: tuple[str, ...]
     at: str = ""
+    times: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,10 +110,18 @@ Event = Lines | Tick | Gone | LoginFailed
 
 
 def watch_request(
-    ranks: Iterable[Rank | ContainerPlan], *, tail: int, interval_s: float = INTERVAL_S
+    ranks: Iterable[Rank | ContainerPlan],
+    *,
+    tail: int,
+    interval_s: float = INTERVAL_S,
+    times: bool = False,
+    since_s: float | None = None,
 ) -> dict[str, Any]:
-    """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs."""
-    return {
+    """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs.
+
+    ``times``: whether to send when lines were logged; ``since_s``: leave out those before it, by the node's clock.
+    """
+    request: dict[str, Any] = {
         "ranks": [
             {
                 "name": rank.name,
@@ -119,7 +133,9 @@ def watch_request(
         "tail": tail,
         "follow": True,
         "interval_s": interval_s,
+        "times": times,
     }
+    return request if since_s is None else {**request, "since": since_s}
 
 
 class Watching(Closing):
@@ -258,7 +274,8 @@ def parse(node: str, line: bytes) -> list[Event]:
     report = checked(Report, document(line) or {}, node=node, step="watch")
     events: list[Event] = []
     if report.rank is not None:
-        events.append(Lines(node, report.rank, report.lines, report.at))
+        times = report.times if len(report.times) == len(report.lines) else ()
+        events.append(Lines(node, report.rank, report.lines, report.at, times))
     if report.states is not None:
         events.append(Tick(node, report.states, report.links, bool(report.listening), report.peers))
     return events

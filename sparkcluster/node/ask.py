@@ -10,8 +10,9 @@ Streams JSON lines and ends with exactly one document::
     {"error": {"status", "kind", "message"}}
     {"waiting": true}                     every 5 s, where ``idle_s`` is set: a sign of life of the connection
 
-The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``,
-``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``. Python 3.8, standard library only.
+The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``, ``too-long`` (prompt
+and answer exceed the context), ``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``. Python 3.8, standard
+library only.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from sparkcluster.node import common, engine_metrics
 COUNTERS_S = 2.0
 WAITING_S = 5.0
 METRICS_S = 3.0
+# vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
+_TOO_LONG = re.compile(r"maximum context length|maximum model length|context_(?:length|window)_exceeded", re.I)
 
 
 class Failed(Exception):
@@ -49,10 +52,11 @@ def key_from(path: str | None, variable: str | None) -> str | None:
     path = common.expand(path)
     try:
         if os.path.islink(os.path.dirname(path)) or os.lstat(path).st_mode & 0o077:
-            raise PermissionError("%s is not in a rank's own directory, or others may read it" % path)
+            raise PermissionError("it is not in a rank's own directory, or others may read it")
         return common.read_env_file(path).get(variable or "") or None
     except OSError as error:
-        raise Failed("unauthorized", "the API key cannot be read: %s" % error) from error
+        why = error.strerror or error
+        raise Failed("unauthorized", "the API key cannot be read from %s: %s" % (path, why)) from error
 
 
 def is_own(host: str, port: int) -> bool:
@@ -69,8 +73,8 @@ def is_own(host: str, port: int) -> bool:
         return False
 
 
-def explain(status: int, body: bytes) -> Failed:
-    """What an HTTP error says, in one line."""
+def explain(status: int, body: bytes, keyed: bool = True) -> Failed:
+    """What an HTTP error says, in one line; ``keyed`` is whether an API key was sent."""
     text = body.decode(errors="replace").strip()
     try:
         document = json.loads(text)
@@ -80,7 +84,11 @@ def explain(status: int, body: bytes) -> Failed:
         message = text
     words = re.sub(r"\s+", " ", str(message or http.client.responses.get(status, "no reason")))[:400]
     if status in (401, 403):
-        return Failed("unauthorized", "the endpoint requires another API key: %s" % words, status)
+        refused = "rejects the API key that its rank was started with"
+        what = refused if keyed else "requires an API key, and its rank was started without one"
+        return Failed("unauthorized", "the endpoint %s: %s" % (what, words), status)
+    if _TOO_LONG.search(text):
+        return Failed("too-long", words, status)
     if status == 404 and "model" in words.lower():
         return Failed("unknown-model", words, status)
     if status in (502, 503, 504):
@@ -153,7 +161,7 @@ class Endpoint:
             self.socket = self.connection.sock
             response = self.connection.getresponse()
             if response.status != 200:
-                raise explain(response.status, response.read(65536))
+                raise explain(response.status, response.read(65536), "Authorization" in self.headers)
         except socket.timeout as error:
             raise self.late() from error
         except ConnectionRefusedError as error:

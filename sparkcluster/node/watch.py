@@ -6,10 +6,12 @@ Answers in JSON lines until its input closes, which means that the controller ha
      "links": {"enp1s0f0np0": true}, "peers": {NODE: seconds since it was last reached, or null}}
     {"rank": NAME, "lines": ["…"], "at": "where the log goes on after them"}
 
-With ``"from": {NAME: at}`` a log goes on there: a controller that lost its connection misses no line and reads none
-twice. A state is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``,
-``unknown`` (none of these; only of containers) or ``unreadable`` (with ``error``). A rank's last lines come before the
-tick that says it is gone. Python 3.8, standard library.
+With ``"times": true`` the lines of a container have ``"times"``, when each was logged, in seconds since 1970; with
+``"since"``, likewise, those before it are left out. With ``"from": {NAME: at}`` a log goes on there: a controller that
+lost its connection misses no line and reads none twice. A state is ``created``, ``running``, ``restarting``,
+``paused``, ``removing``, ``exited``, ``dead``, ``gone``, ``unknown`` (none of these; only of containers) or
+``unreadable`` (with ``error``). A rank's last lines come before the tick that says it is gone.
+Python 3.8, standard library.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ PEERS_S, _PEER_LIMIT_S = 3.0, 2.0
 _PEER_PORTS = (1, 22)
 # what the Docker engine writes before each piece of a log with timestamps=1
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9})Z ")
+_STAMP_OF_LINE = re.compile(r"^\d{4}-\d\d-\d\dT")
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 
 
@@ -49,6 +52,8 @@ class Watch:
         self.machine = Machine(docker_limit_s=DOCKER_LIMIT_S)
         self.ranks: list[dict[str, Any]] = request["ranks"]
         self.tail = int(request.get("tail", 100))
+        self.since = request.get("since")
+        self.times = bool(request.get("times"))
         self.follow = bool(request.get("follow", True))
         self.interval_s = float(request.get("interval_s") or 2)
         self.port = request.get("engine_port")
@@ -91,6 +96,8 @@ class Watch:
             query += "&tail=all&since=" + unix_time(at or str(since)[:19])
         else:
             query += "&tail=%d" % self.tail
+            if self.since is not None:
+                query += "&since=%d" % self.since
         remainder, last = b"", at
         # no limit: a serving engine may be quiet for hours, and the ticks are the sign of life
         for piece in ranks.log_pieces(self.machine, name, query, None):
@@ -204,16 +211,19 @@ class Watch:
         except queue.Empty:
             return []
         time.sleep(0.02)
-        batches: dict[str, dict[str, Any]] = {name: {"rank": name, "lines": [line], "at": at}}
-        size, count = len(line), 1
-        while size < BATCH_CHARACTERS and count < BATCH_LINES and not self.lines.empty():
-            name, line, at = self.lines.get()
+        batches: dict[str, dict[str, Any]] = {}
+        size = count = 0
+        while True:
             batch = batches.setdefault(name, {"rank": name, "lines": []})
             batch["lines"].append(line)
             batch["at"] = at
+            if self.times and _STAMP_OF_LINE.match(at):
+                batch.setdefault("times", []).append(float(unix_time(at)))
             size += len(line) + 1
             count += 1
-        return list(batches.values())
+            if size >= BATCH_CHARACTERS or count >= BATCH_LINES or self.lines.empty():
+                return list(batches.values())
+            name, line, at = self.lines.get()
 
     def until_tick(self, reported: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Events up to the next tick, which comes early where a rank's state changed."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -46,15 +44,17 @@ def none_left(ranks, lab):
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
 
 
-def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, ranks):
+def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, ranks, cli):
     lab.fault("right", "kill-worker")
     done = ended(loading, time.monotonic(), DEAD_RANK_S, "right", "SIGKILL")
     none_left(ranks, lab)
     # The ranks are gone and their words are not.
     hint = next(line for line in done.err.splitlines() if line.startswith("hint: "))
-    kept = Path(re.search(r"/\S+/failed/\S+/", hint)[0])
-    assert "died unexpectedly" in (kept / "left.log").read_text()
-    assert "[sparkcluster]" in (kept / "right.log").read_text()
+    assert "--failed" in hint
+    assert "died unexpectedly" in cli("logs", lab.inventory, "left", "--failed").ok().out
+    kept = cli("logs", lab.inventory, "--failed").ok()
+    assert "right | [sparkcluster]" in kept.out
+    assert "SIGKILL" in kept.err
 
 
 @pytest.mark.full

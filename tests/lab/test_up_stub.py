@@ -126,6 +126,16 @@ def test_logs_name_their_node(serving, cli_alone):
     assert all(line.startswith("right | ") for line in lines)
 
 
+def test_logs_are_merged_by_time_and_searched(serving, cli_alone):
+    lines = cli_alone("logs", serving.inventory, "--since", "1d", "--json").ok().json["lines"]
+    times = [line["at"] for line in lines]
+    assert times == sorted(times)
+    assert {line["node"] for line in lines} == set(HOST_NAMES)
+    found = cli_alone("logs", serving.inventory, "--grep", "phase=\\w+", "--since", "1d").ok().out.splitlines()
+    assert found
+    assert all("phase=" in line for line in found)
+
+
 def test_logs_go_on_until_interrupted(serving, cli_alone):
     following = cli_alone.start("logs", serving.inventory, "left", "-f", "-n", "1")
     following.wait_for("left  |")

@@ -173,6 +173,18 @@ SWITCHED: dict[str, Any] = {
     "downtime_s": number("of the group that was longest without an answer; 0 where nothing was stopped"),
     "speed": by_name(SPEED, "by group, where it was measured"),
 }
+REASON: dict[str, Any] = {
+    "anyOf": [
+        record(
+            "of LaunchError: the log line that says why",
+            node=text("whose log has it"),
+            line=text(),
+            number=integer("of the line in file, from 1"),
+            file=text("the log that was kept; empty where it could not be written"),
+        ),
+        {"type": "null"},
+    ]
+}
 SPARKS = many(record(name=text(), host=text()))
 
 DOCUMENTS: dict[str, Schema] = {
@@ -180,7 +192,7 @@ DOCUMENTS: dict[str, Schema] = {
         "what any command prints when it fails, with the exit code of its kind",
         _optional=("findings",),
         error=record(
-            _optional=("problems", "log", "difference", "others"),
+            _optional=("problems", "log", "reason", "difference", "others"),
             kind=text("stable name, as LeaseHeld"),
             message=text(),
             node=text("the node it is about", null=True),
@@ -193,6 +205,7 @@ DOCUMENTS: dict[str, Schema] = {
                 "of SpecError: every problem in an inventory or playbook",
             ),
             log=many(text(), "of LaunchError: last log lines of the rank that failed; of BuildFailed: of the build"),
+            reason=REASON,
             difference=many(
                 text(), "of OtherPlan: what differs from the plan that serves, each line with class and cost"
             ),
@@ -497,8 +510,24 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "logs": record(
         "with --json-lines: one element of lines per line",
+        _optional=("failed",),
         cluster=text(),
-        lines=many(record(node=text(), line=text())),
+        lines=many(
+            record(
+                node=text(),
+                line=text(),
+                at=text("when it was logged, by this machine's clock (ISO 8601)", null=True),
+            ),
+            "by time",
+        ),
+        failed=record(
+            "with --failed: the last launch that failed",
+            at=text("when (ISO 8601)"),
+            message=text(),
+            hint=text("what to type", null=True),
+            node=text("the node that failed", null=True),
+            reason=REASON,
+        ),
     ),
     "ask": record(
         group=text(),

@@ -108,6 +108,7 @@ _LATER = (
         "the engine was not ready within vLLM's own limit",
         _LONGER,
         "vllm-project/vllm#35616",
+        by_peer=True,
     ),
     Signature(
         "step-timeout",
@@ -117,6 +118,7 @@ _LATER = (
         " every rail",
         "eugr/spark-vllm-docker#321",
         code="RUN-003",
+        by_peer=True,
     ),
     Signature(
         "graph-timeout",
@@ -125,6 +127,7 @@ _LATER = (
         f"if it compiled kernels: {_LONGER}; else set executor: native in the playbook",
         "vllm-project/vllm#35403",
         code="RUN-003",
+        by_peer=True,
     ),
     Signature(
         "engine-dead",
@@ -145,7 +148,7 @@ def _hinted(signature: Signature) -> Signature:
     return dataclasses.replace(signature, hint=ENGINE.memory_hint) if of_memory else signature
 
 
-SIGNATURES = tuple(sorted((*_ROOTS, *map(_hinted, COMMON), *_LATER), key=lambda signature: signature.consequence))
+SIGNATURES = tuple(sorted((*_ROOTS, *map(_hinted, COMMON), *_LATER), key=lambda signature: signature.order))
 
 # The engine serves on after what follows.
 

@@ -17,6 +17,7 @@ from sparkcluster.endpoint.judge import garbage
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import LeaseFact, ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running, Traffic
+from sparkcluster.topology import recorded
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logs"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "running.json").read_text())
@@ -270,6 +271,54 @@ def test_a_killed_worker_is_the_root_and_its_heads_end_follows(diagnosed):
     assert "SIGKILL" in found[0].summary
 
 
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.12]:30890"
+
+
+def test_a_killed_worker_is_named_and_what_gloo_says_on_the_head_is_not(diagnosed):
+    alpha = rank("alpha", 0, CLOSED, state="exited", exit_code=1, finished_at="2026-01-01T00:00:00Z")
+    beta = rank("beta", 1, state="exited", exit_code=137, finished_at="2026-01-01T00:00:01Z")
+    found = diagnosed(head(alpha, counters=None), look(beta), silence("refused", "nothing listens"))
+    assert codes(found) == {("RUN-005", "beta")}
+
+
+def test_a_rank_that_only_the_log_of_another_blames(diagnosed):
+    alpha = rank("alpha", 0, CLOSED, state="exited", exit_code=1)
+    beta = rank("beta", 1)
+    for each, address in ((alpha, MEMBERS[0]), (beta, MEMBERS[1])):
+        each.launcher["address"] = address
+    found = diagnosed(head(alpha, counters=None), look(beta), silence("refused", "nothing listens"))
+    assert codes(found) == {("RUN-021", "beta")}
+    assert "according to the log of alpha: the connection to the rank at 192.168.177.12 broke" in found[0].summary
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_cut_cable_is_named_and_not_the_hang_or_the_deaths_that_follow(diagnosed, spark, cluster, dead):
+    facts = {
+        name: spark({port: f"192.168.{177 + rail}.{11 + at}/24" for rail, port in enumerate(PORT_0)})
+        for at, name in enumerate(TWO)
+    }
+    spec = cluster(TWO)
+    group = topology.build(spec, facts).groups[0]
+    record = {
+        **RECORD,
+        "playbook": {"name": spec.playbook.name},
+        "groups": {"default": {"network": recorded.document(group)}},
+    }
+    cut = tuple(
+        interface.model_copy(update={"carrier": False, "operstate": "down"}) if interface.name in PORT_0 else interface
+        for interface in facts["beta"].interfaces
+    )
+    ended = {"state": "exited", "exit_code": 134} if dead else {}
+    alpha = head(rank("alpha", 0, *((CLOSED,) if dead else ()), **ended), made=0, gpus=(HUNG_GPU, HUNG_GPU),
+                 ray={MEMBERS[0]: True, MEMBERS[1]: False})  # fmt: skip
+    beta = look(rank("beta", 1, **ended), gpus=(HUNG_GPU, HUNG_GPU))
+    found = diagnosed(alpha, beta, silence(), facts={"beta": {"interfaces": cut}}, record=record)
+    assert codes(found) == {("RUN-025", "beta")}
+    assert found[0].summary.startswith(f"beta has no carrier on {PORT_0[0]}: the cable is out")
+    assert found[0].remedy[0].startswith("check the cable")
+    assert not any("down INVENTORY" in remedy for remedy in found[0].remedy)
+
+
 def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
     found = diagnosed(None, look(), silence("refused", "nothing listens"))
     assert codes(found) == {("RUN-005", "beta")}
@@ -380,6 +429,10 @@ def test_nothing_runs(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
     assert next(finding for finding in found if finding.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
+    failed = diagnosed(look(), look(), record={}, failed="the last launch failed 2 h ago: why; /x/alpha.log:7: line")
+    finding = next(finding for finding in failed if finding.code == "RUN-001")
+    assert "/x/alpha.log:7: line" in finding.seen
+    assert finding.remedy == ("sparkcluster logs INVENTORY --failed", "sparkcluster up INVENTORY")
     busy = diagnosed(look(), look(), record={}, lease=UP)
     assert {finding.severity for finding in busy if finding.code == "RUN-001"} == {"warning"}
 

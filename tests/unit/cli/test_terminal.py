@@ -23,6 +23,7 @@ import sparkcluster
 from sparkcluster.cli import common, junit, output, sarif
 from sparkcluster.cli import down as cli_down
 from sparkcluster.cli.main import guarded
+from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
@@ -251,7 +252,9 @@ def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
     findings = [Finding("NET-001", "error", ATTACK, node="alpha", seen=ATTACK, remedy=(ATTACK,))]
     as_sarif = sarif.text(SimpleNamespace(findings=findings, errors=[], columns={})).decode()
     assert json.loads(as_sarif)["runs"][0]["results"][0]["message"]["text"].startswith(ATTACK)
-    assert failed_logs.keep(tmp_path / "failed", {"alpha": [ATTACK, f"\x1b[31m{ATTACK}"]})
+    error = LaunchError(ATTACK, hint=ATTACK)
+    error.logs, error.reason = {"alpha": [ATTACK, f"\x1b[31m{ATTACK}"]}, Reason("alpha", ATTACK, 1)
+    assert failed_logs.keep(tmp_path / "failed", [error])
     kept = (tmp_path / "failed" / "alpha.log").read_text()
     for text in (as_sarif, kept, junit._legal(ATTACK), bundle.Scrubber([]).text(ATTACK)):
         assert not hidden(text), ascii(text)

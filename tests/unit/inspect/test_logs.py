@@ -1,38 +1,167 @@
-"""Logs of ranks that are followed while their nodes come and go."""
+"""Logs of ranks that are read and followed while their nodes come and go, and those that were kept of a failure."""
 
 from __future__ import annotations
 
-from sparkcluster.errors import AuthFailed, CommandFailed
+import datetime as dt
+import re
+
+import pytest
+
+from sparkcluster.errors import AuthFailed, CommandFailed, LaunchError, NotServing, Reason, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import logs
-from sparkcluster.launch.watching import Gone, Lines, LoginFailed
+from sparkcluster.launch import failed_logs
+from sparkcluster.launch.watching import Gone, Lines, LoginFailed, RankReport, Tick
 from sparkcluster.probing.collect import Collected
 
+NOW = 1_764_130_000.0
 
-def test_a_login_that_fails_while_logs_are_followed_is_said(world, monkeypatch):
-    site = world("alpha")
-    site.run(site.plan(3))
-    monkeypatch.setattr(logs, "collect_facts", lambda *_: Collected(site.facts, {}))
-    events = iter(
-        [
-            LoginFailed("alpha", AuthFailed("alpha accepts no key", node="alpha")),
-            Lines("alpha", "r", ("loading",)),
-            Gone("alpha", CommandFailed("watch ended", node="alpha")),
-        ]
+
+@pytest.fixture
+def followed(world, monkeypatch):
+    """``followed(*events, **options)``: the lines shown for these events of nodes whose ranks run; what was requested."""
+
+    def run(*events, ahead=None, names="alpha beta", go_on=False, **options):
+        site = world(names)
+        site.run(site.plan(3))
+        facts = {
+            name: each.model_copy(update={"clock_offset_s": (ahead or {}).get(name, 0.0)})
+            for name, each in site.facts.items()
+        }
+        monkeypatch.setattr(logs, "collect_facts", lambda *_: Collected(facts, {}))
+        left, requested = iter(events), {}
+
+        class Scripted:
+            def __init__(self, _fleet, requests, **_):
+                requested.update(requests)
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_): ...
+            def next(self, _timeout_s):
+                return next(left)
+
+        monkeypatch.setattr(logs, "Watching", Scripted)
+        shown = []
+        fleet = Fleet({name: FakeHost(name) for name in facts})
+        logs.follow(fleet, site.spec, shown.append, node=None, tail=5, go_on=go_on, **options)
+        return shown, requested
+
+    return run
+
+
+def tick(node):
+    return Tick(node, {"r": RankReport(state="running")}, {}, listening=False)
+
+
+TICKS = [tick(node) for node in ("alpha", "alpha", "beta", "beta")]
+
+
+def test_a_login_that_fails_while_logs_are_followed_is_said(followed):
+    events = [
+        LoginFailed("alpha", AuthFailed("alpha accepts no key", node="alpha")),
+        Lines("alpha", "r", ("loading",)),
+        Gone("alpha", CommandFailed("watch ended", node="alpha")),
+    ]
+    shown, _ = followed(*events, names="alpha", go_on=True)
+    assert [line.text for line in shown] == [
+        "[sparkcluster] alpha accepts no key: trying again",
+        "loading",
+        "[sparkcluster] watch ended",
+    ]
+
+
+def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
+    shown, _ = followed(
+        Lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
+        Lines("beta", "r", ("second",), times=(NOW + 61,)),
+        *TICKS,
+        ahead={"beta": 60.0},
     )
+    assert [(line.node, line.text, line.at_s) for line in shown] == [
+        ("alpha", "first", NOW),
+        ("beta", "second", NOW + 1),
+        ("alpha", "third", NOW + 2),
+    ]
 
-    class Scripted:
-        def __init__(self, *_, **__): ...
-        def __enter__(self):
-            return self
 
-        def __exit__(self, *_): ...
-        def next(self, _timeout_s):
-            return next(events)
+def test_since_is_asked_of_each_node_by_its_own_clock(followed):
+    _, requested = followed(*TICKS, ahead={"beta": 60.0}, since_s=NOW)
+    assert {node: request["since"] for node, request in requested.items()} == {"alpha": NOW, "beta": NOW + 60}
 
-    monkeypatch.setattr(logs, "Watching", Scripted)
-    shown = []
-    fleet = Fleet({"alpha": FakeHost("alpha")})
-    logs.follow(fleet, site.spec, lambda node, lines: shown.append(lines[0]), node=None, tail=1, go_on=True)
-    assert shown == ["[sparkcluster] alpha accepts no key: trying again", "loading", "[sparkcluster] watch ended"]
+
+def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed):
+    shown, _ = followed(
+        Lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
+        Gone("beta", CommandFailed("watch ended", node="beta")),
+        *TICKS[:2],
+        pattern=re.compile("ERROR [xy]$"),
+    )
+    assert [line.text.replace("\x1b", "") for line in shown] == [
+        "[36m(Worker)[0m ERR[31mOR x",
+        "ERROR y",
+        "[sparkcluster] watch ended",
+    ]
+
+
+def test_a_runtime_without_times_refuses_since(world):
+    spec = world("alpha", runtime={"kind": "process"}).spec
+    with pytest.raises(UsageError, match="runtime process"):
+        logs.follow(Fleet({}), spec, print, node=None, tail=5, go_on=False, since_s=NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800)],
+)
+def test_a_time_before_now(text, seconds):
+    assert logs.moment(text, NOW) == NOW - seconds
+
+
+def test_a_time_before_all_logs_is_the_first_that_the_docker_engine_takes():
+    assert logs.moment("999999d", NOW) == logs.moment("1900-01-01T00:00:00Z", NOW) == 0.0
+
+
+def test_a_time_of_a_date():
+    assert logs.moment("2025-11-26T04:06:00Z", NOW) == 1_764_129_960.0
+    assert logs.moment("2025-11-26T05:06:00.5+01:00", NOW) == 1_764_129_960.5
+    local = dt.datetime(2025, 11, 25).astimezone().timestamp()
+    assert logs.moment("2025-11-25", NOW) == local
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "10x", "-5m", "yesterday", "2026-11-26T04:10:00Z", "2025-13-01"])
+def test_what_is_no_time_in_the_past(text):
+    with pytest.raises(ValueError):
+        logs.moment(text, NOW)
+
+
+# ------------------------------------------------------------------------------------------- failed
+
+
+@pytest.fixture
+def failed(world, monkeypatch, tmp_path):
+    """A launch of the cluster that failed: the head's log says why, for beta."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    site = world()
+    error = LaunchError("the rank on beta failed", node="beta", hint="use less")
+    error.logs = {"alpha": ("loading", "Worker 1 failed"), "beta": ("joined",)}
+    error.reason = Reason("alpha", "Worker 1 failed", 2)
+    assert failed_logs.keep(failed_logs.directory(site.spec.inventory.cluster), [error], NOW)
+    return site.spec
+
+
+def test_the_log_that_says_why_is_shown_unless_another_is_asked_for(failed):
+    found, node, lines = logs.last_failed(failed, None)
+    assert (node, lines) == ("alpha", ["loading", "Worker 1 failed"])
+    assert found.reason.number == 2
+    assert logs.last_failed(failed, "beta")[1:] == ("beta", ["joined"])
+    with pytest.raises(UsageError, match="gamma"):
+        logs.last_failed(failed, "gamma")
+
+
+def test_without_a_failure_there_is_nothing_to_show(world, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(NotServing, match="no log of a failed launch"):
+        logs.last_failed(world().spec, None)

@@ -6,47 +6,81 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.launch.failed_logs import directory, keep, pointed
+from sparkcluster.errors import LaunchError, Reason
+from sparkcluster.launch.failed_logs import directory, keep, lines_of, pointed, read
+
+NOW = 1_764_130_000.0
+
+
+def failed(logs, message="it ended", *, reason=None, **context):
+    error = LaunchError(message, **context)
+    error.logs, error.reason = logs, reason
+    return error
 
 
 def test_every_node_has_a_file_that_only_the_user_reads(tmp_path):
     place = tmp_path / "failed" / "pair"
-    assert keep(place, {"alpha": ("first", "last"), "beta": ()})
+    assert keep(place, [failed({"alpha": ("first", "last"), "beta": ()})], NOW)
     assert (place / "alpha.log").read_text() == "first\nlast\n"
     assert (place / "beta.log").read_text() == ""
     assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
     assert place.stat().st_mode & 0o777 == 0o700
 
 
+def test_what_was_kept_is_read_again_with_the_line_that_says_why(tmp_path):
+    error = failed(
+        {"alpha": ("a\nb", "why"), "b/c": ("x",)}, "rank ended", reason=Reason("alpha", "why", 2), node="b/c", hint="h"
+    )
+    assert keep(tmp_path, [error], NOW)
+    assert error.reason.place == f"{tmp_path}/alpha.log:2"
+    found = read(tmp_path)
+    assert (found.message, found.hint, found.node, found.at_s) == ("rank ended", "h", "b/c", NOW)
+    assert found.reason == error.reason
+    assert {node: lines_of(path) for node, path in found.logs.items()} == {"alpha": ["a�b", "why"], "b/c": ["x"]}
+    assert found.described(NOW + 7200) == (f"the last launch failed 2 h ago: rank ended; {tmp_path}/alpha.log:2: why")
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"at_s": 1}', '{"at_s": "x", "logs": []}'])
+def test_what_is_damaged_or_not_there_counts_as_nothing(tmp_path, text):
+    if text is not None:
+        (tmp_path / "failure.json").write_text(text)
+    assert read(tmp_path) is None
+
+
 def test_the_next_failure_replaces_the_one_before(tmp_path):
-    assert keep(tmp_path, {"alpha": ("old",), "gone": ("old",)})
-    assert keep(tmp_path, {"alpha": ("new",)})
-    assert [path.name for path in tmp_path.iterdir()] == ["alpha.log"]
+    assert keep(tmp_path, [failed({"alpha": ("old",), "gone": ("old",)})], NOW)
+    assert keep(tmp_path, [failed({"alpha": ("new",)})], NOW)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alpha.log", "failure.json"]
     assert (tmp_path / "alpha.log").read_text() == "new\n"
 
 
 def test_a_name_is_no_path_and_a_broken_letter_no_failure(tmp_path):
-    assert keep(tmp_path / "in", {"../a b": ("\udcff",)})
-    assert [path.name for path in (tmp_path / "in").iterdir()] == ["..-a-b.log"]
+    assert keep(tmp_path / "in", [failed({"../a b": ("\udcff",)})], NOW)
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["..-a-b.log", "failure.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_disk_that_takes_nothing_is_no_failure_of_the_launch(tmp_path):
     (tmp_path / "file").write_text("")
-    assert not keep(tmp_path / "file" / "below", {"alpha": ("x",)})
+    error = failed({"alpha": ("x",)}, reason=Reason("alpha", "x", 1))
+    assert not keep(tmp_path / "file" / "below", [error], NOW)
+    assert error.reason.place == "log of alpha"
 
 
 @pytest.mark.parametrize(
     ("hint", "expected"),
     [
-        (None, "last log lines: /x/"),
-        ("its log: sparkcluster logs INVENTORY beta", "its log: /x/"),
-        ("why: sparkcluster logs INVENTORY NODE, and sudo dmesg there", "why: /x/, and sudo dmesg there"),
-        ("reseat the cable", "reseat the cable; last log lines: /x/"),
+        (None, "last log lines: sparkcluster logs INVENTORY --failed"),
+        ("its log: sparkcluster logs INVENTORY beta", "its log: sparkcluster logs INVENTORY beta --failed"),
+        (
+            "why: sparkcluster logs INVENTORY NODE, and sudo dmesg there",
+            "why: sparkcluster logs INVENTORY --failed, and sudo dmesg there",
+        ),
+        ("reseat the cable", "reseat the cable; last log lines: sparkcluster logs INVENTORY --failed"),
     ],
 )
 def test_a_hint_points_to_what_was_kept(hint, expected):
-    assert pointed(hint, Path("/x")) == expected
+    assert pointed(hint) == expected
 
 
 def test_the_place_follows_the_users_state_directory(monkeypatch, tmp_path):

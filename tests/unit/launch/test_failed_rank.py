@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.engines.causes import failed_rank
 from sparkcluster.engines.vllm import ENGINE
-from sparkcluster.launch.causes import failed_rank
 from sparkcluster.launch.readiness import Readiness
 from sparkcluster.launch.watching import Lines, RankReport, Tick
 

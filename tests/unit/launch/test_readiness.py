@@ -72,6 +72,24 @@ def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(laun
     assert failure.log == (OOM,)
 
 
+def test_the_line_that_says_why_has_its_number_in_the_kept_log(launch, tick, two):
+    lines = ("loading", OOM, "\x1b[31m" + OOM + "\x1b[0m ", "RuntimeError: Engine core initialization failed")
+    launch.feed(Lines("beta", two.rank("beta"), lines), 110)
+    launch.feed(tick("beta", "exited", exit_code=1), 110)
+    reason = launch.failure(112).reason
+    assert (reason.node, reason.number, reason.line) == ("beta", 3, OOM)
+
+
+def test_a_cable_that_is_cut_is_named_before_the_ranks_that_died_of_it(launch, tick, two):
+    """Also within the time in which a link may come back."""
+    closed = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.11]:39075"
+    launch.feed(Lines("beta", two.rank("beta"), (closed,)), 110)
+    launch.feed(tick("beta", "exited", exit_code=134, links={two.link("beta"): False}), 110)
+    failure = launch.failure(110 + LAST_LINES_S)
+    assert failure.message.startswith(f"beta has no carrier on {two.link('beta')}: the cable is out")
+    assert failure.reason is None
+
+
 def test_two_deaths_without_a_cause_name_the_first(launch, tick):
     launch.feed(tick("beta", "exited", exit_code=42), 110)
     launch.feed(tick("alpha", "exited", exit_code=42), 111)

@@ -144,9 +144,20 @@ def test_without_a_stream_and_with_a_prompt(serve: Serve, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (401, {"error": "Unauthorized"}, "unauthorized", "Unauthorized"),
+        (401, {"error": "Unauthorized"}, "unauthorized", "requires an API key, and its rank was started without one"),
         (404, {"error": {"message": "The model `x` does not exist.", "code": 404}}, "unknown-model", "does not exist"),
         (400, {"error": {"message": "max_tokens is too large"}}, "rejected", "too large"),
+        (
+            400,
+            {
+                "error": {
+                    "message": "This model's maximum context length is 16384 tokens. However, you requested 122946"
+                }
+            },
+            "too-long",
+            "16384",
+        ),
+        (500, {"error": {"message": "no", "code": "context_length_exceeded"}}, "too-long", "no"),
         (500, {"error": {"message": "EngineCore encountered an issue"}}, "engine-dead", "EngineCore"),
     ],
 )
@@ -203,8 +214,11 @@ def test_the_key_comes_from_its_file_and_is_never_told(
     )
     assert seen[0][1]["Authorization"] == "Bearer s3cret=with=signs"
     assert "s3cret" not in json.dumps(answer) + capsys.readouterr().out
+    wrong = request(serve("{}", 401), key_file=str(key_file), key_name="VLLM_API_KEY")
+    assert "rejects the API key that its rank was started with" in ask.main(wrong)["error"]["message"]
     error = ask.main(request(serve(""), key_file=str(tmp_path / "gone")))["error"]
     assert error["kind"] == "unauthorized"
+    assert error["message"] == f"the API key cannot be read from {tmp_path}/gone: No such file or directory"
 
 
 def test_models(serve: Serve) -> None:

@@ -351,6 +351,18 @@ def test_a_container_is_followed_from_where_its_log_was(
     assert "timestamps=1&follow=1&tail=all&since=1795230001.000000002" in docker.queries[-1]
 
 
+def test_lines_have_their_times_and_begin_at_one_where_that_is_asked_for(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
+) -> None:
+    docker, path = engine
+    program = start_watch(docker_request(times=True, since=1795230000.7), DOCKER_HOST=f"unix://{path}")
+    stamp = b"2026-11-21T03:00:0%d.500000000Z "
+    docker.log.put(frame(stamp % 1 + b"one\n") + frame(stamp % 2 + b"50%\r60%\n"))
+    seen = program.until(lambda event: "60%" in event.get("lines", []))
+    assert [time for event in seen for time in event.get("times", [])] == [1795230001.5, 1795230002.5, 1795230002.5]
+    assert docker.queries[-1].endswith("&tail=100&since=1795230000")
+
+
 def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
     request, process = process_rank(tmp_path, "read x")
     log = tmp_path / "log"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from sparkcluster.engines.causes import cause
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.engines.vllm.signatures import SIGNATURES
-from sparkcluster.launch.causes import cause
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "logs" / "causes.json").read_text())
 NOISE = ["INFO 11-21 03:28:04 [model.py:733] Resolved architecture: LlamaForCausalLM"] * 3

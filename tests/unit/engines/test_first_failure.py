@@ -1,0 +1,31 @@
+"""Which rank of a group failed first, and why, from the logs and states of all ranks; the cases are data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkcluster.engines.causes import RankEnd, first_failure
+from sparkcluster.engines.vllm import ENGINE
+
+CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "logs" / "failures.json").read_text())
+ADDRESSES = {"alpha": "192.168.177.11", "beta": "192.168.177.12"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_the_cause_comes_before_what_follows_from_it_on_whichever_node(case: dict[str, Any]) -> None:
+    found = first_failure(ENGINE, [RankEnd(address=ADDRESSES[rank["node"]], **rank) for rank in case["ranks"]])
+    assert (found.node, found.reporter) == (case["node"], case["reporter"])
+    assert found.cause is not None
+    assert case["summary"] in found.cause.summary
+    assert case["line"] in found.cause.line
+    assert bool(case["line"]) == bool(found.cause.line)
+
+
+def test_without_any_cause_the_first_that_ended_is_named() -> None:
+    ranks = [RankEnd("alpha", "a", ["x"], ended_at=2, exit_code=42), RankEnd("beta", "b", [], ended_at=1, exit_code=42)]
+    found = first_failure(ENGINE, ranks)
+    assert (found.node, found.cause) == ("beta", None)

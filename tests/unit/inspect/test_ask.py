@@ -1,0 +1,105 @@
+"""Prompts to the group that a record names, and what is said where none can be sent or answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import NotServing, PromptTooLong
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.ask import Conversation, ask
+from sparkcluster.inspect.status import status
+
+DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_s": 0.1, "total_s": 0.2}}
+
+
+@pytest.fixture
+def asked(world):
+    """``asked(answer)``: fleet and spec of a cluster that serves release 3 and whose head answers so."""
+
+    def make(answer, *, record=True, run=True):
+        site = world()
+        plan = site.plan(3)
+        if run:
+            site.run(plan)
+        if record:
+            site.record(plan, 3)
+        hosts = {
+            name: FakeHost(name).program("probe", facts.model_dump(mode="json")).program("ask", answer)
+            for name, facts in site.facts.items()
+        }
+        return Fleet(hosts), site.spec
+
+    return make
+
+
+def messages(fleet):
+    return [request["messages"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
+
+
+def test_a_conversation_carries_what_was_said_and_begins_with_the_system_prompt(asked):
+    fleet, spec = asked([{"text": "H"}, {"text": "i"}, DONE])
+    conversation = Conversation(fleet, spec, group=None, max_tokens=8, system="Be brief.")
+    assert not conversation.goes_on
+    for prompt in ("one", "two"):
+        conversation.ask(prompt, lambda *_: None)
+    first = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
+    second = [*first, {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "two"}]
+    assert messages(fleet) == [first, second]
+    assert [program for program, _ in fleet.hosts["alpha"].requests].count("probe") == 1
+    conversation.forget()
+    assert conversation.messages == first[:1]
+
+
+def test_an_answer_that_ctrl_c_ends_is_kept_as_far_as_it_came(asked):
+    fleet, spec = asked([{"reasoning": "hm"}, {"text": "Hel"}, {"text": "lo"}, DONE])
+    conversation = Conversation(fleet, spec, group=None, max_tokens=8)
+
+    def interrupt(at):
+        def show(_kind, text):
+            if text == at:
+                raise KeyboardInterrupt
+
+        return show
+
+    for at, kept in (("hm", []), ("lo", ["user one", "assistant Hello"])):
+        with pytest.raises(KeyboardInterrupt):
+            conversation.ask("one", interrupt(at))
+        assert [f"{each['role']} {each['content']}" for each in conversation.messages] == kept
+
+
+def test_ranks_that_no_release_records_are_told_from_a_cluster_that_is_down(asked):
+    with pytest.raises(NotServing, match="is down"):
+        ask(*asked(DONE, record=False, run=False), "hi", lambda *_: None, group=None, max_tokens=8)
+    with pytest.raises(NotServing, match="not recorded: no up of them has completed") as caught:
+        ask(*asked(DONE, record=False), "hi", lambda *_: None, group=None, max_tokens=8)
+    assert caught.value.hint.startswith("sparkcluster up ")
+
+
+def failing(kind, message):
+    return {"error": {"status": 400, "kind": kind, "message": message}}
+
+
+def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
+    said = "the endpoint rejects the API key that its rank was started with: Unauthorized"
+    fleet, spec = asked(failing("unauthorized", said))
+    with pytest.raises(NotServing) as caught:
+        ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=8)
+    assert caught.value.message == said
+    assert f"sparkcluster up {spec.inventory_path} --replace" in caught.value.hint
+    (group,) = status(fleet, spec)["groups"]
+    assert group["why"] == f"{said}; sparkcluster up INVENTORY --replace starts it with the key of the inventory"
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        ("This model's maximum context length is 4096 tokens. However, you requested 5000", " of 4096 tokens"),
+        ("The prompt (length 9) is longer than the maximum model length of 512. Make sure", " of 512 tokens"),
+        ("context_length_exceeded", ""),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_said_so(asked, message, limit):
+    with pytest.raises(PromptTooLong) as caught:
+        ask(*asked(failing("too-long", message)), "hi", lambda *_: None, group=None, max_tokens=8)
+    assert caught.value.message == f"the prompt and 8 tokens of answer do not fit in the model's context{limit}"
