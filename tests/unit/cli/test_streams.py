@@ -25,9 +25,10 @@ FULL = "error: cannot write to stdout: No space left on device"
 FOLLOWING = """
 import sys
 from sparkcluster.inspect import logs
+from sparkcluster.inspect.merging import LogLine
 def follow(fleet, spec, show, **options):
-    for _ in range(100_000):
-        show("spark-1", ("a line of the log",) * 100)
+    for _ in range(10_000_000):
+        show(LogLine("spark-1", "a line of the log"))
 logs.follow = follow
 sys.argv[1:] = ["logs", "inventory/two-spark.yaml", "-f"]
 from sparkcluster.cli.main import console

@@ -71,7 +71,7 @@ def test_an_answer_that_ctrl_c_ends_is_kept_as_far_as_it_came(asked):
 def test_ranks_that_no_release_records_are_told_from_a_cluster_that_is_down(asked):
     with pytest.raises(NotServing, match="is down"):
         ask(*asked(DONE, record=False, run=False), "hi", lambda *_: None, group=None, max_tokens=8)
-    with pytest.raises(NotServing, match="not recorded: no up of them has completed") as caught:
+    with pytest.raises(NotServing, match="is orphaned: the command that started it ended before") as caught:
         ask(*asked(DONE, record=False), "hi", lambda *_: None, group=None, max_tokens=8)
     assert caught.value.hint.startswith("sparkcluster up ")
 
