@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, node_check
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Foreign, Weights
 from sparkcluster.findings import Severity
@@ -38,6 +39,7 @@ def complete(context: Context) -> Iterator[Seen]:
     is an error, since it has no source.
     """
     model, found = context.spec.playbook.model, _weights(context)
+    yield from _denied(context)
     sources = [name for name, weights in found.items() if weights.complete]
     absent = [name for name, weights in found.items() if weights.path is None or not weights.files]
     if model.path is not None and absent and not sources and len(absent) == len(found):
@@ -79,6 +81,20 @@ def complete(context: Context) -> Iterator[Seen]:
             (STAGE,) if sources or model.id else (f"copy them again to {weights.path}", STAGE),
             node=name,
         )
+
+
+def _denied(context: Context) -> Iterator[Seen]:
+    """Weights that the user of the login may not read: nothing can copy, compare or count them."""
+    for name, facts in context.facts.items():
+        weights = facts.weights
+        if isinstance(weights, Unread) and weights.unread.startswith("permission denied"):
+            path = weights.unread.partition(": ")[2]
+            yield Seen(
+                f"{facts.user} may not read the weights on {name}",
+                weights.unread,
+                (f"on {name}: sudo chown -R {shlex.quote(facts.user)} {shlex.quote(path)}",) if path else (),
+                node=name,
+            )
 
 
 @check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from sparkcluster import engines
-from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNREAD, Page, Stage, load
+from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNREAD, UNSET, Page, Stage, load
 from sparkcluster.errors import UsageError
 from sparkcluster.suggest import closest
 
@@ -135,6 +135,22 @@ WITHOUT_CHECK = (
         more="Each problem is reported with file, line and column, and with what to write there.",
         source=SPEC_SOURCE,
         remedy="fix that line as the message says",
+    ),
+    Page(
+        code=UNSET,
+        title="Every secret has a value where up runs",
+        why="up starts nothing without it",
+        more="The API key of the inventory, and the secrets of the playbook.",
+        source=SPEC_SOURCE,
+        remedy="see the message",
+    ),
+    Page(
+        code=EXAMPLE,
+        title="The inventory has the addresses of your Sparks",
+        why="Those of an example are somebody else's, or nobody's",
+        more="Reported of a node that cannot be reached, and whose line still says CHANGE.",
+        source=SPEC_SOURCE,
+        remedy="sparkcluster discover -o FILE finds your Sparks and writes an inventory",
     ),
 )
 

@@ -306,6 +306,7 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
 
 UNREAD = "FACT-001"
 UNPLANNED = "PLAN-001"
+UNSET, EXAMPLE = "SPEC-010", "SPEC-011"
 
 # Readings that fail together with another one, which has its own check.
 _FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "cuda": "gpus", "driver_module": "gpus"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -11,10 +12,10 @@ from typing import Any
 
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
 from sparkcluster.checks.pages import find
-from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context, Stage
+from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNSET, Context, Stage
 from sparkcluster.diagnose.hashes import hashes as ask_hashes
 from sparkcluster.diagnose.reach import reach as ask_reach
-from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError
+from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.hashes import Hashes
@@ -28,7 +29,7 @@ from sparkcluster.inspect.cluster import assess
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import observed
+from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.staging.ray_archive import cache_directory
@@ -130,6 +131,7 @@ def preflight(
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
+    findings += [*unset(spec), *unchanged(spec, collected.errors)]
     stages: list[Stage] = ["written", "facts"]
     reach: Reach | None = None
     if topology is not None:
@@ -237,6 +239,37 @@ def with_mtu(measured: Measured, facts: Mapping[str, Facts]) -> dict[str, Any]:
         for name, node in facts.items()
     }
     return {**dataclasses.asdict(measured), "mtu": mtu}
+
+
+def unset(spec: Spec) -> list[Finding]:
+    """A secret that has no value here, which ``up`` refuses before it changes anything."""
+    try:
+        secrets.check(spec)
+    except UsageError as error:
+        return [error.finding(UNSET, why="up starts nothing without it")]
+    return []
+
+
+def unchanged(spec: Spec, errors: Collection[str]) -> list[Finding]:
+    """Nodes among ``errors``, which did not answer, whose addresses are still those of the example."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        lines = spec.inventory_path.read_text(encoding="utf-8").splitlines()
+        return [
+            Finding(
+                EXAMPLE,
+                "error",
+                f"{node.host} is the address of the example",
+                node.label,
+                seen=f"{spec.inventory_path}:{number}: {line.strip()}",
+                why="it is somebody else's machine, or nobody's",
+                remedy=("sparkcluster discover -o FILE finds your Sparks and writes an inventory",),
+            )
+            for node in spec.inventory.nodes
+            if node.label in errors
+            for number, line in enumerate(lines, start=1)
+            if re.search(rf"host:\s*{re.escape(node.host)}\s+#.*CHANGE", line)
+        ]
+    return []
 
 
 def unplanned(error: PlanError) -> Finding:

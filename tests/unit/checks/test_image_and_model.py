@@ -230,7 +230,11 @@ def test_a_directory_of_the_users_own_that_lies_nowhere_is_an_error(see):
 
 def test_weights_that_could_not_be_read_are_told_as_unread(see):
     findings = see({**everywhere(), "beta": {"weights": Unread(unread="permission denied: /w")}})
-    assert reported(findings) == [("FACT-001", "warning", "beta")]
+    assert reported(findings) == [("FACT-001", "warning", "beta"), ("MDL-001", "error", "beta")]
+    denied = next(finding for finding in findings if finding.code == "MDL-001")
+    assert denied.remedy[0] == "on beta: sudo chown -R nvidia /w"
+    late = see({**everywhere(), "beta": {"weights": Unread(unread="no answer within 10 s: /w")}})
+    assert reported(late) == [("FACT-001", "warning", "beta")]
 
 
 def test_another_revision(see):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import threading
 
@@ -86,6 +87,28 @@ def test_the_others_are_compared_with_one_another(found, world):
     one = found(world_, failing={"alpha": silent("alpha")})
 
     assert codes(one) == [("NET-006", "beta"), ("SSH-003", "alpha")]
+
+
+def test_what_up_refuses_is_not_called_ready(found, world, monkeypatch):
+    """A key that is not set ends `up` before it begins."""
+    monkeypatch.delenv("PAIR_KEY", raising=False)
+    one = world(api={"key": {"env": "PAIR_KEY"}})
+    without = found(one)
+    assert (codes(without), without.ok) == ([("SPEC-010", None)], False)
+    assert "export PAIR_KEY=" in without.findings[0].remedy[0]
+    monkeypatch.setenv("PAIR_KEY", "sk-0123456789")
+    assert found(one).ok
+
+
+def test_the_addresses_of_the_example_are_named_where_nobody_answers(found, world, tmp_path):
+    one = world()
+    host = one.spec.inventory.nodes[0].host
+    one.spec = dataclasses.replace(one.spec, inventory_path=tmp_path / "inventory.yaml")
+    one.spec.inventory_path.write_text(f"nodes:\n  - host: {host}            # CHANGE: LAN address or name\n")
+    gone = found(one, failing={"alpha": HostTimeout("no", node="alpha"), "beta": HostTimeout("no", node="beta")})
+    assert ("SPEC-011", "alpha") in codes(gone)
+    assert ("SPEC-011", "beta") not in codes(gone)
+    assert not {code for code, _ in codes(found(one))} & {"SPEC-011"}
 
 
 def test_nobody_answers(found, world):
