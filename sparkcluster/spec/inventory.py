@@ -148,6 +148,13 @@ class Api(Section):
     port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
+    @property
+    def open_without_key(self) -> bool:
+        """Whether it requires no key, and listens on more than loopback and the interconnect."""
+        if self.key is not None or self.host == "interconnect":
+            return False
+        return self.host == "management" or not ipaddress.ip_address(self.host).is_loopback
+
 
 class Runtime(Section):
     """How a rank runs: in a container, or as a process on machines without Docker."""
@@ -212,7 +219,10 @@ class Inventory(Section):
     after_ready_timeout_s: float = Field(
         60, gt=0, le=86_400, description="timeout of each of these commands, in seconds"
     )
-    ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings to ignore")
+    ignore: list[FindingCode] = Field(
+        default_factory=list,
+        description="codes of findings to ignore: their errors count as warnings, their warnings as notes",
+    )
 
     def node_env(self, label: str) -> dict[str, str]:
         """Variables that the inventory sets for the ranks of one node."""
