@@ -36,7 +36,8 @@ def api_features(playbook: Playbook) -> ApiFeatures:
         remedies={
             "tools": _tool_remedy(tool_parser, usual_tools, complete=tools),
             "reasoning": _reasoning_remedy(reasoning_parser, usual_reasoning),
-            "messages": f"an image with vLLM {'.'.join(map(str, MESSAGES))} or newer",
+            "context": "set max-model-len in args of the playbook",
+            "messages": f"take an image with vLLM {'.'.join(map(str, MESSAGES))} or newer",
         },
     )
 
