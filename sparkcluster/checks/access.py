@@ -8,6 +8,7 @@ from sparkcluster.checks.registry import Context, Seen, check, link_check, node_
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
+from sparkcluster.spec.inventory import OPEN_API
 from sparkcluster.topology.model import Link
 
 # Where Ray's dashboard and job API listen unless told otherwise (docs.ray.io, "Configuring Ray: ports").
@@ -15,7 +16,7 @@ RAY_DASHBOARD_PORT = 8265
 
 
 @check(
-    "NET-020",
+    OPEN_API,
     "The API requires a key if others can reach it",
     stage="written",
     severity="warning",

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 
+from sparkcluster.endpoint.find import loopback
 from sparkcluster.engines.base import ApiFeatures
 
 PASTE = "PASTE-THE-API-KEY"
@@ -77,7 +78,7 @@ class Connection:
     @property
     def local(self) -> bool:
         """Whether the URL is one of the user's own machine."""
-        return bool(re.match(r"http://(127\.|\[::1\])", self.url))
+        return loopback(self.url)
 
     @property
     def root(self) -> str:

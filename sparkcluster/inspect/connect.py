@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import shlex
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, warnings
-from sparkcluster.endpoint.connection import Connection, Key
+from sparkcluster.endpoint.connection import Connection, Key, curl
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
@@ -40,6 +41,18 @@ def connection(spec: Spec, group: str | None = None, *, show_key: bool = False) 
         tunnel=tunnel,
         known=known,
     )
+
+
+def commands(spec: Spec, endpoint: str) -> dict[str, str]:
+    """What to type to use the API of the first group, by a word for it; ``endpoint`` is its URL as a plan has it.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
+    found = connection(spec)
+    if found.tunnel is not None:
+        return {"tunnel": found.tunnel, "curl": curl(found)}
+    return {"curl": curl(dataclasses.replace(found, url=endpoint))}
 
 
 def document(found: Connection, client: str | None = None) -> dict[str, Any]:

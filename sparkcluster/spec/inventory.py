@@ -27,6 +27,8 @@ Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$", max_l
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")]
 PermittedMount = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$', max_length=1024)]
 Hca = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")]
+OPEN_API = "NET-020"
+"""Code of the check that an API which is open to the network requires a key."""
 _OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
 
 

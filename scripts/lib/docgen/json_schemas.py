@@ -428,7 +428,7 @@ DOCUMENTS: dict[str, Schema] = {
                     kv_cache=number("share in use, 0 to 1", null=True),
                     tokens_per_s=number("generated, of all requests together", null=True),
                 ),
-                open=boolean("whether its endpoint is open to the network and requires no key"),
+                warning=text("of its endpoint, with what to type: open to the network without a key", null=True),
             )
         ),
         nodes=many(
