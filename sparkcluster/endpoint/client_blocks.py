@@ -143,6 +143,7 @@ def continue_dev(connection: Connection) -> str:
 
 def continue_dev_notes(connection: Connection) -> Iterator[str]:
     """As ``Client.notes`` says."""
+    yield "where the file is there already, add the entry of models to those in it"
     if connection.key and not connection.key.value:
         # https://github.com/continuedev/continue/issues/5902
         name = connection.variable
@@ -234,6 +235,7 @@ def hermes(connection: Connection) -> str:
 
 def hermes_notes(connection: Connection) -> Iterator[str]:
     """As ``Client.notes`` says."""
+    yield "where the file is there already, merge the two sections with those in it"
     if connection.key and connection.key.env and not connection.key.value:
         yield f"it reads {connection.key.env} from its environment or from ~/.hermes/.env"
     yield f"Hermes refuses a context below {AGENT_CONTEXT:,} tokens; the tool parser is that of the model, not hermes"

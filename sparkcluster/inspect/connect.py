@@ -30,7 +30,9 @@ def connection(spec: Spec, group: str | None = None, *, show_key: bool = False) 
     inventory, playbook = spec.inventory, spec.playbook
     url, tunnel, known = _reached(inventory, _head(inventory, group))
     source = inventory.api.key
-    key = source and Key(source.env, source.file, secrets.api_key(spec) if show_key else None)
+    key = None
+    if source is not None:
+        key = Key(source.env, source.file, secrets.api_key(spec) if show_key else None)
     return Connection(
         cluster=inventory.cluster,
         url=url,

@@ -103,7 +103,8 @@ def api_key(spec: Spec) -> str:
     if source is None:
         raise UsageError("the inventory has no API key", hint="sparkcluster key INVENTORY")
     if source.env:
-        return _from_environment(source.env, "the inventory takes the API key from it")
+        why = "the inventory takes the API key from it"
+        return _from_environment(source.env, why, f"; or keep it in a file: {MAKE} --file FILE")
     path = Path(str(source.file)).expanduser()
     try:
         key = path.read_text(encoding="utf-8").strip()
@@ -117,10 +118,10 @@ def api_key(spec: Spec) -> str:
     return _one_line(key, f"the API key in {path}", f"{MAKE} --rotate")
 
 
-def _from_environment(name: str, why: str) -> str:
+def _from_environment(name: str, why: str, otherwise: str = "") -> str:
     value = os.environ.get(name, "")
     if not value:
-        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…")
+        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…{otherwise}")
     return _one_line(value, f"the value of {name}", f"export {name} again without it")
 
 

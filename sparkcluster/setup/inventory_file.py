@@ -221,7 +221,7 @@ def with_key(text: str, file: str, key_file: str) -> str:
 
 def _says(text: str, file: str, wanted: Mapping[str, Any]) -> bool:
     try:
-        return parse(text, file).data == wanted
+        return bool(parse(text, file).data == wanted)
     except SpecError:
         return False
 

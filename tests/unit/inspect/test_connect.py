@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import yaml
@@ -165,3 +166,20 @@ def test_claude_code_gets_a_name_without_a_slash_where_there_is_one(inventory, c
     assert "OPUS_MODEL=qwen\n" in out
     assert "qwen is an alias" in err
     assert "OPUS_MODEL=big\n" in run(capsys, "desk.yaml", "--client", "claude-code", "--set", "served_name=big").out
+
+
+def test_the_name_of_a_model_is_no_command_where_it_is_pasted(inventory, capsys):
+    name = "a b'$(reboot)`x`;y"
+    path = inventory({**FULL, "model": {"path": f"/m/{name}"}, "served_name": None})
+    words = {
+        client: shlex.split(run(capsys, path, "--client", client).out) for client in ("aider", "claude-code", "curl")
+    }
+    assert words["aider"][-1] == f"openai/{name}"
+    assert f"ANTHROPIC_DEFAULT_OPUS_MODEL={name}" in words["claude-code"]
+    assert json.loads(words["curl"][-1])["model"] == name
+    read = {
+        client: yaml.safe_load(run(capsys, path, "--client", client).out) for client in ("continue", "hermes", "vscode")
+    }
+    assert read["continue"]["models"][0]["model"] == name
+    assert read["hermes"]["model"]["default"] == name
+    assert read["vscode"][0]["models"][0]["id"] == name
