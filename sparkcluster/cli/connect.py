@@ -35,7 +35,12 @@ def run(args: argparse.Namespace) -> int:
         hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
         raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
     spec = load_spec(args)
-    found = document(connection(spec, args.group, show_key=args.show_key), args.client)
+    key = None
+    if args.show_key:
+        from sparkcluster.runtime.secrets import api_key
+
+        key = api_key(spec)
+    found = document(connection(spec, args.group, key=key), args.client)
     if not emitted(args, found):
         show(found, args.inventory)
     return 0

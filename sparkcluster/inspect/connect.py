@@ -13,7 +13,6 @@ from sparkcluster.endpoint.connection import Connection, Key, curl
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
-from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import Node
 
@@ -21,24 +20,23 @@ LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
 
 
-def connection(spec: Spec, group: str | None = None, *, show_key: bool = False) -> Connection:
+def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:
     """How the user's machine reaches the API of ``group``, by default the first.
 
+    ``key`` is the API key itself, where it is to be shown.
+
     Raises:
-        UsageError: there is no such group, ssh_config cannot be used, or the key is to be shown and cannot be read.
+        UsageError: there is no such group, or ssh_config cannot be used.
     """
     inventory, playbook = spec.inventory, spec.playbook
     url, tunnel, known = _reached(inventory, _head(inventory, group))
     source = inventory.api.key
-    key = None
-    if source is not None:
-        key = Key(source.env, source.file, secrets.api_key(spec) if show_key else None)
     return Connection(
         cluster=inventory.cluster,
         url=url,
         model=playbook.model_name,
         aliases=tuple(playbook.aliases),
-        key=key,
+        key=None if source is None else Key(source.env, source.file, key),
         features=engines.engine(playbook.engine).api_features(playbook),
         tunnel=tunnel,
         known=known,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sparkcluster.engines.base import ApiFeatures
 from sparkcluster.engines.vllm import family_flags
-from sparkcluster.engines.vllm.arguments import AUTO, Arguments
-from sparkcluster.engines.vllm.rules.parsers import CHOICE, REASONING, TOOLS
+from sparkcluster.engines.vllm.arguments import AUTO, CHOICE, REASONING, TOOLS, Arguments
 from sparkcluster.engines.vllm.versions import UNKNOWN, of_reference
 from sparkcluster.spec.playbook import Playbook
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm.arguments import CHOICE, REASONING, TOOLS
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
@@ -12,7 +13,6 @@ from sparkcluster.engines.vllm.rules.served import Served, rule
 TOKENS = 512
 # Parsers that a checkpoint brings as a file, in no release of vLLM.
 BROUGHT = frozenset({"nano_v3", "super_v3"})
-CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
 
 
 @rule(
