@@ -40,7 +40,7 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     assert "tiny" in {model["id"] for model in json.loads(pasted(curl_line(up.out)))["data"]}
     client = cli("connect", inventory, "--client", "curl").ok()
     assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]
-    assert [group["open"] for group in cli("status", inventory, "--json").ok().json["groups"]] == [False]
+    assert [group["warning"] for group in cli("status", inventory, "--json").ok().json["groups"]] == [None]
 
     cli("key", inventory, "--rotate").ok()
     second = file.read_text().strip()
