@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spe
     if is_playbook(document):
         return _playbook(path, set_)
     spec = load(path, set_=set_)
-    return _placed(checks.check_written(spec), str(path)), [spec]
+    found = [_with_path(finding, path) for finding in checks.check_written(spec)]
+    return _placed(found, str(path)), [spec]
 
 
 def _playbook(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
@@ -159,6 +161,12 @@ def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> lis
 def _judged(path: Path, specs: Iterable[Spec]) -> list[Finding]:
     """Findings about a playbook on the placeholders of ``specs``."""
     return _placed([finding for spec in specs for finding in checks.check_written(spec)], str(path))
+
+
+def _with_path(finding: Finding, inventory: Path) -> Finding:
+    """``finding`` with the inventory in its remedies, so that they can be pasted."""
+    path = shlex.quote(str(inventory))
+    return dataclasses.replace(finding, remedy=tuple(line.replace("INVENTORY", path) for line in finding.remedy))
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Seen, check, link_check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
+from sparkcluster.spec.inventory import OPEN_API
 from sparkcluster.topology.model import Link
 
 # Where Ray's dashboard and job API listen unless told otherwise (docs.ray.io, "Configuring Ray: ports").
@@ -16,36 +16,27 @@ RAY_DASHBOARD_PORT = 8265
 
 
 @check(
-    "NET-020",
+    OPEN_API,
     "The API requires a key if others can reach it",
     stage="written",
     severity="warning",
-    remedy="set api.key in the inventory, or api.host: 127.0.0.1",
+    remedy="sparkcluster key INVENTORY, or set api.host: 127.0.0.1 in the inventory",
 )
 def key(context: Context) -> Iterator[Seen]:
     """Anyone who reaches the port can use the model, read its metrics and fill its queue.
 
-    A warning if it listens on all addresses of the node, WiFi included, or on a public address; on an address of a
-    private network for information.
+    It is open unless it listens on loopback, or on the interconnect, which joins the nodes alone.
     """
     api = context.spec.inventory.api
-    if api.key is not None or api.host == "interconnect":
+    if not api.open_without_key:
         return
-    public = False
-    if api.host != "management":
-        address = ipaddress.ip_address(api.host)
-        if address.is_loopback:
-            return
-        public = address.is_unspecified or address.is_global
     yield Seen(
-        "the API requires no key",
+        "the API requires no key, and is open to the network",
         f"api.host: {api.host}, port {api.port}",
         (
-            "set api.key in the inventory, for example `key: {env: SPARK_API_KEY}`",
-            "export SPARK_API_KEY=$(openssl rand -hex 24)",
+            "sparkcluster key INVENTORY",
             "or set api.host in the inventory to 127.0.0.1, and use an SSH tunnel",
         ),
-        severity="warning" if public else "info",
     )
 
 

@@ -334,11 +334,13 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
 
 
 def _accepted(finding: Finding, spec: Spec) -> Finding:
-    reasons = [allow.reason for allow in spec.playbook.allow if allow.code == finding.code not in SECURITY]
-    if reasons:
-        severity: Severity = "warning" if finding.severity == "error" else "info"
-        why = f"{finding.why}; the playbook accepts it: {reasons[0]}"
-        return dataclasses.replace(finding, severity=severity, why=why)
-    if finding.code in spec.inventory.ignore and finding.severity == "error":
-        return dataclasses.replace(finding, severity="warning", why=f"{finding.why}; the inventory ignores it")
-    return finding
+    reasons = [
+        f"the playbook accepts it: {allow.reason}"
+        for allow in spec.playbook.allow
+        if allow.code == finding.code not in SECURITY
+    ]
+    reasons += ["the inventory ignores it"] if finding.code in spec.inventory.ignore else []
+    if not reasons or finding.severity == "info":
+        return finding
+    severity: Severity = "warning" if finding.severity == "error" else "info"
+    return dataclasses.replace(finding, severity=severity, why=f"{finding.why}; {reasons[0]}")

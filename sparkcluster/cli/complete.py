@@ -208,6 +208,12 @@ def _faults(_: str, __: Mapping[str, str]) -> Values:
     return dict.fromkeys(FAULTS, "")
 
 
+def _clients(_: str, __: Mapping[str, str]) -> Values:
+    from sparkcluster.endpoint.clients import CLIENTS
+
+    return {name: client.title for name, client in CLIENTS.items()}
+
+
 # By the metavar of an argument, if needed with its command: what the shell adds, and what gives the values.
 VALUES: dict[str, tuple[str, Callable[[str, Mapping[str, str]], Values] | None]] = {
     "INVENTORY": (YAML, None),
@@ -216,6 +222,7 @@ VALUES: dict[str, tuple[str, Callable[[str, Mapping[str, str]], Values] | None]]
     "PLAYBOOK": (YAML, _playbooks),
     "NODE": (NOTHING, _nodes),
     "setup NAME": (NOTHING, _nodes),
+    "connect NAME": (NOTHING, _clients),
     "G": (NOTHING, _groups),
     "GROUPS": (NOTHING, _groups),
     "CODE": (NOTHING, _codes),

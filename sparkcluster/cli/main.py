@@ -31,6 +31,8 @@ COMMANDS = {
     "checks": "list the checks by code, or explain one of them",
     "doctor": "diagnose a cluster that runs or should run; changes nothing",
     "logs": "print the logs of all nodes by time, or of a launch that failed",
+    "connect": "print what to paste into a client, such as Open WebUI or Cline",
+    "key": "make or rotate the API key, in a file that the inventory names",
     "ask": "send a prompt or chat: streams the answer and shows its speed",
     "stage": "copy weights and image to every node; starts nothing",
     "models": "list the models on every node; --prune removes unused ones",

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import note_next, say, table, typed
+from sparkcluster.cli.output import label, note_next, say, table, typed
 
 _GB = 1e9
 
@@ -52,7 +52,7 @@ def pasted(document: dict[str, Any], inventory: object) -> dict[str, Any]:
     """``document`` with the path of the inventory in what is to be typed."""
     path = shlex.quote(str(inventory))
     groups = [
-        {**group, "why": group["why"] and typed(group["why"].replace("INVENTORY", path))}
+        group | {key: group[key] and typed(group[key].replace("INVENTORY", path)) for key in ("why", "warning")}
         for group in document["groups"]
     ]
     return {**document, "groups": groups, "next": document["next"].replace("INVENTORY", path)}
@@ -113,6 +113,8 @@ def _show_groups(document: dict[str, Any]) -> None:
         facts += load(group["load"]) if group["load"] else []
         if facts:
             say(f"    {', '.join(facts)}")
+        if group["warning"]:
+            say("    ", label("warning"), f" {group['warning']}")
 
 
 def load(load: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
-from sparkcluster.cli.output import note, program, say
+from sparkcluster.cli.output import label, note, program, say
 
 if TYPE_CHECKING:
     from sparkcluster.release.after_ready import Ran
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     document = result(spec, done, ran) | {"drift": {name: list(lines) for name, lines in done.drift.items()}}
     if not emitted(args, document):
-        show(document, args.inventory)
+        show(document, args.inventory, spec)
     return 0
 
 
@@ -87,8 +87,8 @@ def result(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def show(document: dict[str, Any], inventory: object) -> None:
-    """The result for people, on stdout."""
+def show(document: dict[str, Any], inventory: object, spec: Spec | None = None) -> None:
+    """The result for people, on stdout; of ``spec``, where that is what serves, also how it is used."""
     state = "up" if document["changed"] else "already up, nothing changed"
     say(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
     for group in document["groups"]:
@@ -96,4 +96,15 @@ def show(document: dict[str, Any], inventory: object) -> None:
     say(f"  model  {document['model']}")
     path = shlex.quote(str(inventory))
     say(f'  try    {program()} ask {path} "Hello"')
+    if spec is not None and document["groups"]:
+        from sparkcluster.inspect.connect import commands
+
+        for word, command in commands(spec, document["groups"][0]["endpoint"]).items():
+            say(f"  {word:<6} {command}")
+        say(f"  use    {program()} connect {path}")
     say(f"  stop   {program()} down {path}")
+    from sparkcluster.spec.inventory import OPEN_API
+
+    if spec is not None and spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
+        note(label("warning"), " the API requires no key, and is open to the network")
+        note(label("hint"), f" {program()} key {path}")

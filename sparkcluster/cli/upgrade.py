@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         ran = after_ready.run(spec, done, report)
     document = switched(spec, done, ran) | {"moved_bytes": done.moved_bytes}
     if not emitted(args, document):
-        show_switch(document, args.inventory)
+        show_switch(document, args.inventory, None if args.resume else spec)
     return 0
 
 
@@ -116,9 +116,9 @@ def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def show_switch(document: dict[str, Any], inventory: object) -> None:
-    """The result for people, on stdout."""
-    show(document, inventory)
+def show_switch(document: dict[str, Any], inventory: object, spec: Spec | None = None) -> None:
+    """The result for people, on stdout; ``spec`` as in ``up``."""
+    show(document, inventory, spec)
     if document.get("moved_bytes"):
         say(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
     if document["downtime_s"]:

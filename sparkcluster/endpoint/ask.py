@@ -44,9 +44,14 @@ def request(
     counters: Counters | None = None,
     idle_s: float | None = None,
     messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``."""
+    """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``.
+
+    Of ``tools`` the model chooses.
+    """
     return {
+        **({"tools": list(tools)} if tools else {}),
         "endpoint": endpoint.url,
         "model": endpoint.model,
         "messages": messages or [{"role": "user", "content": verify.prompt}],
@@ -75,6 +80,7 @@ def ask(
     until_dead: bool = False,
     progress: Callable[[str], None] | None = None,
     messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> Reply:
     """Ask for one completion; every failure is a reply whose ``problem`` names it.
 
@@ -90,6 +96,7 @@ def ask(
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
         progress: called with the reason for waiting beyond ``limit_s``.
         messages: a conversation, instead of the prompt of ``verify``.
+        tools: that the request offers, as OpenAI's API has them.
     """
     limit_s = limit_s or verify.timeout_s
     until_dead = until_dead and bool(counters)
@@ -106,6 +113,7 @@ def ask(
         counters=counters,
         idle_s=idle_s,
         messages=messages,
+        tools=tools,
     )
     began = time.monotonic()
     exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+from sparkcluster.facts.running import Done
 from sparkcluster.spec.playbook import Verify
 
 # A shorter answer may be right: one word, or `!`.
@@ -61,6 +62,48 @@ def judge(text: str, verify: Verify) -> str | None:
     if matches is None:
         return f"searching for verify.expect takes more than {MATCH_S} s or too much memory: {verify.expect!r}"
     return None if matches else f"the answer does not match {verify.expect!r}: {text.strip()[:120]!r}"
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+TOOL_PROMPT = "What is the weather in Paris right now? Use the tool."
+# A reasoning model thinks before it calls: https://build.nvidia.com/spark and guides for agents allow 1,024.
+TOOL_TOKENS = 1024
+# Reasoning comes first.
+REASONING_TOKENS = 64
+# How reasoning looks where no parser takes it out of the answer: of Qwen, DeepSeek and Nemotron; of gpt-oss.
+_THOUGHTS = ("<think>", "</think>", "<|channel|>")
+
+
+def judge_tools(done: Done) -> str | None:
+    """What is wrong with an answer to ``TOOL_PROMPT`` that offered ``TOOL``, or None."""
+    wanted = TOOL["function"]["name"]  # type: ignore[index]
+    if not done.tool_calls:
+        text = (done.content or done.reasoning).strip()[:120]
+        return f"asked to use a tool, the model called none: {text!r}" if text else "the model called no tool"
+    call = done.tool_calls[0]
+    if call.name != wanted:
+        return f"the model called a tool that was not offered: {call.name[:60]!r}, not {wanted}"
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict) or not isinstance(arguments.get("city"), str):
+        return f"the arguments of the tool call are not what the tool takes: {call.arguments[:120]!r}"
+    return None
+
+
+def judge_reasoning(done: Done) -> str | None:
+    """What is wrong with a streamed answer of which the reasoning has to be apart, or None."""
+    if any(mark in done.content for mark in _THOUGHTS):
+        return f"the reasoning is part of the answer: {done.content.strip()[:120]!r}"
+    return None if done.reasoning.strip() else "no reasoning was streamed apart from the answer"
 
 
 def _search(pattern: str, text: str) -> bool | None:

@@ -64,6 +64,25 @@ class Vocabulary:
     others: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ApiFeatures:
+    """What a client of the API can rely on, by the playbook alone.
+
+    Attributes:
+        context: tokens of prompt and answer together; None where the playbook leaves them to the model or to memory.
+        tools: whether the model may choose to call the tools that a request offers; None where it is not known.
+        reasoning: whether reasoning is streamed apart from the answer; None where it is not known, or there is none.
+        messages: whether it serves Anthropic's Messages API; None where it is not known.
+        remedies: by the name of one of these, what to write in the playbook, or what to look at, where it fails.
+    """
+
+    context: int | None = None
+    tools: bool | None = None
+    reasoning: bool | None = None
+    messages: bool | None = None
+    remedies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 class Imported:
     """A member of an engine that another module defines, which is imported when the member is first used."""
 
@@ -211,6 +230,10 @@ class Engine(abc.ABC):
             UsageError: the model is not known, or cannot be served so.
         """
         return None
+
+    def api_features(self, playbook: Playbook) -> ApiFeatures:
+        """What clients of the API that ``playbook`` starts can rely on."""
+        return ApiFeatures()
 
     def known_arguments(self) -> Collection[str]:
         """Names of all its arguments, as far as they are known: a playbook may not abbreviate them."""

@@ -105,12 +105,20 @@ class Usage(Fact):
     completion_tokens: Number | None = None
 
 
+class ToolCall(Fact):
+    """A call of a tool that a request offered; ``arguments`` is JSON."""
+
+    name: str = ""
+    arguments: str = ""
+
+
 class Done(Fact):
     """The final document of the ask program."""
 
     model_config = ConfigDict(extra="allow", str_max_length=None)
     content: str = ""
     reasoning: str = ""
+    tool_calls: Few[ToolCall] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
     ttft_s: Seconds | None = None

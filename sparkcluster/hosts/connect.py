@@ -46,7 +46,7 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
         UsageError: ssh_config cannot be used.
     """
     # ssh -G is a process per node: run them in parallel
-    resolving = Calls(_target, nodes)
+    resolving = Calls(ssh_target, nodes)
     if any(_far(node) for node in nodes.values()):
         import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
     targets = all_values(resolving.wait(30), UsageError)
@@ -93,8 +93,12 @@ def _far(node: Address) -> bool:
     return node.connection != "local" and node.host not in {"localhost", "127.0.0.1", "::1"}
 
 
-def _target(node: Address) -> SshTarget | None:
-    """How to reach ``node`` by SSH, or None if it is this machine."""
+def ssh_target(node: Address) -> SshTarget | None:
+    """How to reach ``node`` by SSH, or None if it is this machine; contacts nothing.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
     if node.connection == "local":
         return None
     target = resolve(node.host, node.ssh)

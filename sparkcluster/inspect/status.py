@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import KEY_REMEDY, Endpoint, recorded_endpoints
+from sparkcluster.endpoint.find import KEY_REMEDY, Endpoint, open_without_key, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -36,6 +36,7 @@ from sparkcluster.plan.records import (
 from sparkcluster.plan.switch import pending
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import OPEN_API
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 30.0
@@ -187,7 +188,19 @@ def _group(
         "why": why,
         "uptime_s": _uptime_s(found, name),
         "load": _load(found, name, seen),
+        "warning": _warning(found, name, group),
     }
+
+
+def _warning(found: Found, name: str, group: RecordedGroup | None) -> str | None:
+    """What is to be said of a group's endpoint, with what to type; None without."""
+    inventory = found.spec.inventory
+    # The interconnect joins the nodes alone.
+    if group is None or inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:
+        return None
+    if not open_without_key(found.endpoints[name], group.plan["endpoints"][name]):
+        return None
+    return "open to the network, and requires no key: sparkcluster key INVENTORY"
 
 
 def _uptime_s(found: Found, name: str) -> float | None:

@@ -46,6 +46,7 @@ class Launch:
         expect_at: where ``verify.expect`` is written.
         left: whether ranks that fail are left as they are, for study.
         last_s: how long its last start took until it had answered; None if that is unknown.
+        hints: what helps where the API lacks what ``verify`` asks for; from ``verify.remedies``.
     """
 
     group: str
@@ -57,6 +58,7 @@ class Launch:
     expect_at: str = "the playbook"
     left: bool = False
     last_s: float | None = None
+    hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -204,6 +206,7 @@ class _Attempt:
                 self._launch.expect_at,
                 first_s=self._readiness.started + self._launch.ready_timeout_s - time.monotonic(),
                 show=self._received,
+                hints=self._launch.hints,
             )
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._outcome = error

@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.endpoint.ask import Show, ask
 from sparkcluster.endpoint.find import Endpoint
-from sparkcluster.endpoint.judge import brief, judge
+from sparkcluster.endpoint.judge import (
+    REASONING_TOKENS,
+    TOOL,
+    TOOL_PROMPT,
+    TOOL_TOKENS,
+    brief,
+    judge,
+    judge_reasoning,
+    judge_tools,
+)
 from sparkcluster.errors import LaunchError
-from sparkcluster.facts.running import Reply
+from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.base import Host
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import Playbook, Verify
 
 AGAIN_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """One of the two questions; ``first_s`` is the limit for its first token."""
+    """One question; ``first_s`` is the limit for its first token, ``tools`` are those that it offers."""
 
     host: Host
     endpoint: Endpoint
@@ -31,6 +43,7 @@ class Question:
     first_s: float
     max_tokens: int | None
     show: Show | None
+    tools: Sequence[Mapping[str, Any]] = ()
 
     def ask(self) -> Reply:
         """Ask, and ask again while the head cannot be reached: its engine goes on."""
@@ -44,8 +57,21 @@ class Question:
 
     def _once(self) -> Reply:
         return ask(
-            self.host, self.endpoint, self.verify, first_s=self.first_s, max_tokens=self.max_tokens, show=self.show
+            self.host,
+            self.endpoint,
+            self.verify,
+            first_s=self.first_s,
+            max_tokens=self.max_tokens,
+            show=self.show,
+            tools=self.tools,
         )
+
+
+def remedies(playbook: Playbook) -> Mapping[str, str]:
+    """What helps where the API lacks what ``verify`` asks for beside its prompt; empty where it asks for nothing."""
+    if not playbook.verify.tools and not playbook.verify.reasoning:
+        return {}
+    return engines.engine(playbook.engine).api_features(playbook).remedies
 
 
 def verify_group(
@@ -56,34 +82,70 @@ def verify_group(
     *,
     first_s: float = 0,
     show: Show | None = None,
+    hints: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Ask, judge, and ask again after the playbook's pause; returns the last reply.
+    """Ask, judge, and ask again after the playbook's pause; returns the last reply to its prompt.
 
-    ``expect_at`` is where ``verify.expect`` is written. ``first_s`` is the time that the very first token may take, if
-    that is more than the ``timeout_s`` of every other: the engine may compile before it. ``show`` is that of ``ask``.
+    Where the playbook says so, a tool call and a stream of reasoning are asked for as well. ``expect_at`` is where
+    ``verify.expect`` is written. ``first_s`` is the time that the very first token may take, if that is more than the
+    ``timeout_s`` of every other: the engine may compile before it. ``show`` is that of ``ask``, ``hints`` are what
+    ``remedies`` returns.
 
     Raises:
         LaunchError: an answer did not come or was not what the playbook expects.
     """
+    expect = f"verify.expect in {expect_at} says what it must match"
+
+    def judged(reply: Reply) -> str | None:
+        return judge(reply.text, verify)
+
     first = Question(host, endpoint, verify, max(first_s, verify.timeout_s), None, show)
-    _asked(first, expect_at, when="")
+    _asked(first, judged, when="", hint=expect)
     time.sleep(verify.pause_s)
     second = Question(host, endpoint, verify, verify.timeout_s, brief(verify), show)
-    return _asked(second, expect_at, when="again after a pause, ")
+    answer = _asked(second, judged, when="again after a pause, ", hint=expect)
+    for question, judge_it, key in _features(second):
+        hint = (hints or {}).get(key)
+        _asked(question, judge_it, when=f"verify.{key}: ", hint=hint, refused=hint)
+    return answer
 
 
-def _asked(question: Question, expect_at: str, *, when: str) -> Reply:
+def _features(asked: Question) -> Iterator[tuple[Question, Callable[[Reply], str | None], str]]:
+    """The questions that ``verify`` wants beside its prompt, each with its judge and its key."""
+    verify = asked.verify
+    if verify.tools:
+        tokens = max(verify.max_tokens, TOOL_TOKENS)
+        prompted = verify.model_copy(update={"prompt": TOOL_PROMPT})
+        question = dataclasses.replace(asked, verify=prompted, max_tokens=tokens, tools=(TOOL,))
+        yield question, lambda reply: judge_tools(Done.model_validate(reply.done)), "tools"
+    if verify.reasoning:
+        # Where reasoning is off by default this is what turns it on; templates without it pass it over.
+        options = {**verify.chat_template_kwargs, "enable_thinking": True}
+        thinking = verify.model_copy(update={"chat_template_kwargs": options})
+        question = dataclasses.replace(asked, verify=thinking, max_tokens=REASONING_TOKENS)
+        yield question, lambda reply: judge_reasoning(Done.model_validate(reply.done)), "reasoning"
+
+
+def _asked(
+    question: Question,
+    judged: Callable[[Reply], str | None],
+    *,
+    when: str,
+    hint: str | None,
+    refused: str | None = None,
+) -> Reply:
+    """The reply to ``question``; ``hint`` is for a wrong answer, ``refused`` for a request that is rejected."""
     reply = question.ask()
-    host, verify = question.host, question.verify
+    host = question.host
     if reply.problem:
+        log = "see the engine's log: sparkcluster logs INVENTORY"
         raise LaunchError(
             f"{when}the model does not answer: {reply.message}",
             node=host.name,
             step="verify",
-            hint="see the engine's log: sparkcluster logs INVENTORY",
+            hint=refused if refused and reply.problem == "rejected" else log,
         )
-    wrong = judge(reply.text, verify)
+    wrong = judged(reply)
     if wrong:
-        hint = f"verify.expect in {expect_at} says what it must match"
         raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint)
     return reply

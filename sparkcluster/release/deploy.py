@@ -23,6 +23,7 @@ from sparkcluster.launch import failed_logs
 from sparkcluster.launch.group import Launch
 from sparkcluster.launch.groups import Outcome, launch_groups
 from sparkcluster.launch.stopping import stop
+from sparkcluster.launch.verify import remedies
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record, unreadable
 from sparkcluster.probing.collect import without_gpu
@@ -266,6 +267,7 @@ class Deployment:
                 expect_at,
                 left,
                 last_start_s(self.view.newest, plan, name),
+                remedies(self.spec.playbook),
             )
             for name in groups
         ]

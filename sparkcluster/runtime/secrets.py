@@ -16,6 +16,8 @@ from sparkcluster.plan.build import RAY_TOKEN
 from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
 
+MAKE = "sparkcluster key INVENTORY"
+
 
 def values(spec: Spec, plan: Plan) -> dict[str, str]:
     """Values of all secrets that ``plan`` names.
@@ -99,26 +101,27 @@ def api_key(spec: Spec) -> str:
     """
     source = spec.inventory.api.key
     if source is None:
-        raise UsageError("the inventory has no API key", hint="add api: {key: {env: NAME}}")
+        raise UsageError("the inventory has no API key", hint="sparkcluster key INVENTORY")
     if source.env:
-        return _from_environment(source.env, "the inventory takes the API key from it")
+        why = "the inventory takes the API key from it"
+        return _from_environment(source.env, why, f"; or keep it in a file: {MAKE} --file FILE")
     path = Path(str(source.file)).expanduser()
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read the API key from {path}: {getattr(error, 'strerror', None) or 'not text'}",
-            hint=f"write it there: (umask 077; openssl rand -hex 32 > {path})",
+            hint=MAKE,
         ) from error
     if not key:
-        raise UsageError(f"the API key file {path} is empty", hint=f"openssl rand -hex 32 > {path}")
-    return _one_line(key, f"the API key in {path}", f"openssl rand -hex 32 > {path}")
+        raise UsageError(f"the API key file {path} is empty", hint=MAKE)
+    return _one_line(key, f"the API key in {path}", f"{MAKE} --rotate")
 
 
-def _from_environment(name: str, why: str) -> str:
+def _from_environment(name: str, why: str, otherwise: str = "") -> str:
     value = os.environ.get(name, "")
     if not value:
-        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…")
+        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…{otherwise}")
     return _one_line(value, f"the value of {name}", f"export {name} again without it")
 
 

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import yaml
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.printable import clean
 from sparkcluster.report import count
 from sparkcluster.spec.document import parse, parse_scalar
@@ -198,13 +199,74 @@ def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | No
     return made
 
 
+def with_key(text: str, file: str, key_file: str) -> str:
+    """The inventory ``text`` with ``api.key.file: key_file`` in it, and everything else as it was.
+
+    Of a source of the key that it names already, the comment behind it goes too where it names that source.
+
+    Raises:
+        UsageError: other lines would have to be written anew; the message has the lines to write.
+        SpecError: it is not YAML.
+    """
+    before = parse(text, file).data
+    api = before.get("api")
+    wanted = {**before, "api": {**(api if isinstance(api, dict) else {}), "key": {"file": key_file}}}
+    made = _keyed(text, f"file: {scalar(key_file)}")
+    if made is None or not _says(made, file, wanted):
+        lines = f"api:\n  key:\n    file: {scalar(key_file)}"
+        hint = f"write these lines there, and under api what is there already; then sparkcluster key {file}"
+        raise UsageError(f"{file} is left as it is: where its api section ends is unclear\n{lines}", hint=hint)
+    return made
+
+
+def _says(text: str, file: str, wanted: Mapping[str, Any]) -> bool:
+    try:
+        return bool(parse(text, file).data == wanted)
+    except SpecError:
+        return False
+
+
+def _keyed(text: str, line: str) -> str | None:
+    root = _root(text)
+    if root is None:
+        return None
+    newline = "\r\n" if "\r\n" in text else "\n"
+    sections = {key.value: value for key, value in root.value}
+    if "api" not in sections:
+        joint = "" if text.endswith("\n") else newline
+        return f"{text}{joint}{newline}api:{newline}  key:{newline}    {line}{newline}"
+    api = sections["api"]
+    if not isinstance(api, yaml.MappingNode):
+        return None
+    key = next((value for name, value in api.value if name.value == "key"), None)
+    if key is not None:
+        return _other_source(text, key, line)
+    if api.flow_style:
+        at = api.end_mark.index - 1
+        return f"{text[:at].rstrip()}{', ' if api.value else ''}key: {{{line}}}{text[at:]}"
+    at, indent = _after(text, api), " " * api.start_mark.column
+    joint = "" if text[:at].endswith("\n") else newline
+    return f"{text[:at]}{joint}{indent}key:{newline}{indent}  {line}{newline}{text[at:]}"
+
+
+def _other_source(text: str, key: yaml.Node, line: str) -> str | None:
+    """``text`` with ``line`` in place of the one pair that the section ``key`` has."""
+    if not isinstance(key, yaml.MappingNode) or len(key.value) != 1:
+        return None
+    name, value = key.value[0]
+    at, end = name.start_mark.index, value.end_mark.index
+    rest = text[end : _next_line(text, end)].rstrip("\r\n")
+    about_it = not key.flow_style and rest.lstrip().startswith("#") and value.value in rest
+    return f"{text[:at]}{line}{text[end + len(rest) if about_it else end :]}"
+
+
 def _refusal(file: str, entries: Sequence[Entry], user: str | None, why: str, more: str = "") -> UsageError:
     lines = "\n".join(node_lines(entries, user=user, indent=2))
     return UsageError(f"{file} is left as it is: {why}\n{lines}", hint=f"add these lines to its nodes{more}")
 
 
-def _end_of_nodes(text: str) -> tuple[int, int] | None:
-    """Where the last node ends in ``text``, and how far the list is indented; None where this is unclear."""
+def _root(text: str) -> yaml.MappingNode | None:
+    """The mapping that ``text`` is; None where it is another thing, in braces, or has anchors."""
     loader = yaml.SafeLoader(text)
     try:
         if any(isinstance(token, yaml.AnchorToken | yaml.AliasToken) for token in yaml.scan(text)):
@@ -214,22 +276,31 @@ def _end_of_nodes(text: str) -> tuple[int, int] | None:
         return None
     finally:
         loader.dispose()
-    if not isinstance(root, yaml.MappingNode) or root.flow_style:
-        return None
-    nodes = next((value for key, value in root.value if key.value == "nodes"), None)
+    return root if isinstance(root, yaml.MappingNode) and not root.flow_style else None
+
+
+def _end_of_nodes(text: str) -> tuple[int, int] | None:
+    """Where the last node ends in ``text``, and how far the list is indented; None where this is unclear."""
+    root = _root(text)
+    nodes = next((value for key, value in root.value if key.value == "nodes"), None) if root else None
     if not isinstance(nodes, yaml.SequenceNode) or nodes.flow_style or not nodes.value:
         return None
-    last = nodes
-    while isinstance(last, yaml.CollectionNode) and not last.flow_style and last.value:
-        last = last.value[-1][1] if isinstance(last, yaml.MappingNode) else last.value[-1]
     indent = nodes.start_mark.column
-    at = last.end_mark.index
-    if not text[:at].endswith("\n"):  # the mark of a block scalar is after its last line already
-        at = _next_line(text, at)
+    at = _after(text, nodes)
     # A comment that is indented as the node's keys belongs to it.
     while (line := text[at : _next_line(text, at)]).lstrip(" ").startswith("#") and line.index("#") > indent:
         at = _next_line(text, at)
     return at, indent
+
+
+def _after(text: str, node: yaml.Node) -> int:
+    """Where the line after the last one of ``node`` begins in ``text``."""
+    last = node
+    while isinstance(last, yaml.CollectionNode) and not last.flow_style and last.value:
+        last = last.value[-1][1] if isinstance(last, yaml.MappingNode) else last.value[-1]
+    at = last.end_mark.index
+    # the mark of a block scalar is after its last line already
+    return at if text[:at].endswith("\n") else _next_line(text, at)
 
 
 def _next_line(text: str, at: int) -> int:

@@ -27,6 +27,8 @@ Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$", max_l
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")]
 PermittedMount = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$', max_length=1024)]
 Hca = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")]
+OPEN_API = "NET-020"
+"""Code of the check that an API which is open to the network requires a key."""
 _OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
 
 
@@ -148,6 +150,13 @@ class Api(Section):
     port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
+    @property
+    def open_without_key(self) -> bool:
+        """Whether it requires no key, and listens on more than loopback and the interconnect."""
+        if self.key is not None or self.host == "interconnect":
+            return False
+        return self.host == "management" or not ipaddress.ip_address(self.host).is_loopback
+
 
 class Runtime(Section):
     """How a rank runs: in a container, or as a process on machines without Docker."""
@@ -212,7 +221,10 @@ class Inventory(Section):
     after_ready_timeout_s: float = Field(
         60, gt=0, le=86_400, description="timeout of each of these commands, in seconds"
     )
-    ignore: list[FindingCode] = Field(default_factory=list, description="codes of findings to ignore")
+    ignore: list[FindingCode] = Field(
+        default_factory=list,
+        description="codes of findings to ignore: their errors count as warnings, their warnings as notes",
+    )
 
     def node_env(self, label: str) -> dict[str, str]:
         """Variables that the inventory sets for the ranks of one node."""

@@ -133,6 +133,8 @@ class Verify(Section):
         gt=0,
         description="longest time without a token, in seconds; the first of a start may take ready_timeout_s",
     )
+    tools: bool = Field(False, description="whether a start also has to answer with a tool call, as agents ask for")
+    reasoning: bool = Field(False, description="whether a start also has to stream reasoning apart from the answer")
 
     @field_validator("expect")
     @classmethod

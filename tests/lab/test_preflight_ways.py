@@ -241,12 +241,13 @@ def test_rails_that_lead_to_containers_alone_are_an_error(lab, preflight, varian
 
 @pytest.mark.full
 def test_an_api_open_to_all_and_a_dashboard_that_runs_anything_are_told(lab, preflight, variant):
-    inventory = variant(lab, api={"host": "0.0.0.0"})
+    inventory = variant(lab, api={"host": "0.0.0.0"}, ignore=None)
     result = preflight(inventory)
     assert {(code, severity) for code, _, severity in result.found} == {("NET-020", WARNING)}
     lab.fault("spark-0003", "port-busy", "8265")
     assert preflight(lab.inventory).found == {("NET-021", "spark-0003", WARNING)}
-    keyed = variant(lab, api={"host": "0.0.0.0", "key": {"file": str(lab.directory / "id_ed25519.pub")}})
+    key = {"file": str(lab.directory / "id_ed25519.pub")}
+    keyed = variant(lab, api={"host": "0.0.0.0", "key": key}, ignore=None)
     assert preflight(keyed).found == {("NET-021", "spark-0003", WARNING)}
 
 

@@ -91,6 +91,7 @@ def commands(inventory):
     yield from (("plan", inventory), ("plan", inventory, "--json"))
     yield from (("up", inventory, "--json-lines", "--yes"), ("up", inventory, "--json"))
     yield from (("status", inventory), ("status", inventory, "--json"), ("releases", inventory, "--json"))
+    yield ("connect", inventory, "--client", "curl")
     yield from (("logs", inventory), ("ask", inventory, "Hello", "--max-tokens", "8"))
 
 

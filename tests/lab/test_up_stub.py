@@ -50,7 +50,7 @@ def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks):
     up = cli("up", lab.inventory).ok()
     assert "is up (release 1," in up.out
     assert "http://" in up.out
-    assert up.out.count("/v1") == 1
+    assert up.out.count("/v1") == 2  # of the endpoint, and of the curl line
 
     status = cli("status", lab.inventory, "--json").ok().json
     assert status["state"] == "serving"

@@ -65,6 +65,9 @@ def test_commands_with_a_file(printed, tmp_path):
     (tmp_path / "run.sh").write_text("docker run --gpus all vllm/vllm-openai:v0.20.0 --model a/tiny\n")
     printed("lint", str(tmp_path / "tiny.yaml"), str(tmp_path / "inventory.yaml"))
     printed("import", str(tmp_path / "run.sh"))
+    printed("connect", str(tmp_path / "inventory.yaml"))
+    printed("connect", str(tmp_path / "inventory.yaml"), "--client", "claude-code")
+    printed("key", str(tmp_path / "inventory.yaml"), "--file", str(tmp_path / "key"))
     printed("fit", str(tmp_path / "tiny.yaml"), "--config", str(tmp_path / "config.json"))
 
 

@@ -87,6 +87,7 @@ class Vllm(Engine):
     forecast = imported(".memory", "forecast")
     tuning_arguments = imported(".tuning", "arguments")
     tuning_variables = imported(".tuning", "variables")
+    api_features = imported(".api_features", "api_features")
     known_arguments = imported(".flags", "known")
     gone_argument = imported(".flags", "GONE.get")
     garbage_remedy = imported(".symptoms", "garbage_remedy")

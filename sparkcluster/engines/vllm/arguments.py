@@ -24,6 +24,7 @@ CONCURRENT = 4
 
 AUTO = "auto"
 UTILIZATION = "gpu-memory-utilization"
+CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
 _DRAFT_MODEL = ("speculative-config.model", "spec-model")  # beside "model" of the speculative config itself
 
 _DRAFT_PARTS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}

@@ -130,8 +130,8 @@ def test_ssh_over_wire_or_an_address_that_nobody_has(see, address):
         ("127.0.0.1", None),
         ("::1", None),
         ("interconnect", None),
-        ("management", "info"),
-        ("192.168.86.11", "info"),
+        ("management", "warning"),
+        ("192.168.86.11", "warning"),
         ("0.0.0.0", "warning"),
         ("::", "warning"),
         ("8.8.8.8", "warning"),
@@ -144,6 +144,7 @@ def test_an_api_without_a_key(cluster, host, severity):
         if finding.code == "NET-020"
     ]
     assert [finding.severity for finding in said] == ([severity] if severity else [])
+    assert all("sparkcluster key INVENTORY" in finding.remedy for finding in said)
     locked = cluster({"a": "h"}, api={"host": host, "key": {"env": "KEY"}})
     assert not [finding for finding in checks.check_written(locked) if finding.code == "NET-020"]
 

@@ -69,6 +69,7 @@ def offered(line: str) -> tuple[str, list[str]]:
         ("sparkcluster setup mine.yaml --node al", ("none", ["alpha-1", "alpha-2"])),
         ("sparkcluster up mine.yaml --playbook gpt-oss-1", ("yaml", ["gpt-oss-120b"])),
         ("sparkcluster up mine.yaml --playbook gpt-oss-20b+suf", ("yaml", ["gpt-oss-20b+suffix"])),
+        ("sparkcluster connect mine.yaml --client cl", ("none", ["claude-code", "cline"])),
         ("sparkcluster checks --explain net-006", ("none", ["net-006"])),
         ("sparkcluster import ", ("files", [])),
         ("sparkcluster lab up --engine st", ("none", ["stub"])),
@@ -144,6 +145,7 @@ def test_a_line_of_whatever_kind_is_no_error(words: list[str], capfd: pytest.Cap
         "sparkcluster up mine.yaml --trust ",
         "sparkcluster up mine.yaml --playbook ",
         "sparkcluster preflight mine.yaml --ignore ",
+        "sparkcluster connect mine.yaml --client ",
     ],
 )
 def test_tab_imports_neither_models_nor_connections(line: str, home: Path) -> None:

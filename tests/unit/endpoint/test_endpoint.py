@@ -15,9 +15,9 @@ from sparkcluster.endpoint import ask as endpoint_ask
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
-from sparkcluster.endpoint.judge import brief, judge
+from sparkcluster.endpoint.judge import TOOL, brief, judge, judge_reasoning, judge_tools
 from sparkcluster.errors import CommandTimeout, HostLost
-from sparkcluster.facts.running import Reply
+from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.spec.playbook import Verify
@@ -141,6 +141,56 @@ def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piec
 def test_an_answer_is_judged_by_what_it_says(text, wrong):
     found = judge(text, Verify(expect="204"))
     assert found is None if wrong is None else wrong in found
+
+
+def call(name="get_weather", arguments='{"city": "Paris"}'):
+    return {"tool_calls": [{"name": name, "arguments": arguments}]}
+
+
+@pytest.mark.parametrize(
+    ("done", "wrong"),
+    [
+        (call(), None),
+        ({**call(), "content": "Let me see.", "reasoning": "A tool."}, None),
+        ({"content": '{"name": "get_weather"}'}, 'the model called none: \'{"name": "get_weather"}\''),
+        ({"reasoning": "I should call get_weather"}, "the model called none: 'I should"),
+        ({}, "called no tool"),
+        (call(name="get_time"), "not offered: 'get_time'"),
+        (call(arguments='{"city": "Par'), 'not what the tool takes: \'{"city": "Par\''),
+        (call(arguments='{"town": "Paris"}'), "not what the tool takes"),
+        (call(arguments='["Paris"]'), "not what the tool takes"),
+        (call(arguments="[" * 60_000), "not what the tool takes"),
+    ],
+)
+def test_a_tool_call_is_one_of_the_offered_tool_with_its_arguments(done, wrong):
+    found = judge_tools(Done.model_validate(done))
+    assert (found is None) if wrong is None else (wrong in found)
+    assert len(found or "") < 300
+
+
+@pytest.mark.parametrize(
+    ("done", "wrong"),
+    [
+        ({"content": "204", "reasoning": "12 * 17 is"}, None),
+        ({"content": "", "reasoning": "12 * 17 is"}, None),
+        ({"content": "204"}, "no reasoning was streamed"),
+        ({"content": "204", "reasoning": " \n"}, "no reasoning was streamed"),
+        ({"content": "<think>12 * 17 is"}, "is part of the answer: '<think>12"),
+        ({"content": "12 * 17 is 204.</think>204", "reasoning": "x"}, "is part of the answer"),
+    ],
+)
+def test_reasoning_is_apart_from_the_answer(done, wrong):
+    found = judge_reasoning(Done.model_validate(done))
+    assert (found is None) if wrong is None else (wrong in found)
+
+
+def test_tools_are_offered_where_they_are_asked_for_and_nowhere_else():
+    asked = []
+    host = FakeHost("alpha").program("ask", lambda request: asked.append(request) or [{"done": DONE}])
+    ask(host, AT, Verify())
+    reply = ask(host, AT, Verify(), tools=[TOOL])
+    assert [request.get("tools") for request in asked] == [None, [TOOL]]
+    assert reply.problem is None
 
 
 def test_an_expression_that_takes_years_is_an_error_after_two_seconds_of_processor_time():

@@ -78,6 +78,25 @@ def test_the_image_is_shown_as_it_can_be_pulled(told, world, capsys):
     assert told(served(world()))["digest"] is None
 
 
+@pytest.mark.parametrize(
+    ("inventory", "is_open"),
+    [
+        ({"api": {"host": "management"}}, True),
+        ({"api": {"host": "0.0.0.0"}}, True),
+        ({"api": {"host": "management", "key": {"env": "K"}}}, False),
+        ({"api": {"host": "management"}, "ignore": ["NET-020"]}, False),
+        ({"api": {"host": "interconnect"}}, False),
+        ({}, False),
+    ],
+)
+def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(told, world, capsys, inventory, is_open):
+    document = told(served(world(**inventory)))
+    assert [group["warning"] is not None for group in document["groups"]] == [is_open]
+    cli_status.show(cli_status.pasted(document, "my inventory.yaml"))
+    assert ("warning: open to the network, and requires no key: sparkcluster key 'my inventory.yaml'"
+            in capsys.readouterr().out) is is_open  # fmt: skip
+
+
 def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
     document = told(served(world()), answers=False)
     assert (document["state"], document["endpoint"]) == ("degraded", None)

@@ -448,6 +448,30 @@ class TestServing:
         status, text = stage.http("POST", "/v1/chat/completions", body)
         assert (status, "--enable-auto-tool-choice" in text) == (400, True)
 
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_an_offered_tool_is_called_after_the_reasoning(self, stage: Stage, stream: bool) -> None:
+        flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+        stage.ready(stage.serve(*flags))
+        function = {"name": "f", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+        body = {
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": [{"type": "function", "function": function}],
+            "stream": stream,
+        }
+        status, text = stage.http("POST", "/v1/chat/completions", body)
+        assert status == 200
+        lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")] if stream else [text]
+        choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+        parts = [choice["delta" if stream else "message"] for choice in choices]
+        (call,) = [call for part in parts for call in part.get("tool_calls") or ()]
+        assert (call["function"]["name"], set(json.loads(call["function"]["arguments"]))) == ("f", {"city"})
+        assert choices[-1]["finish_reason"] == "tool_calls"
+        assert any(part.get("reasoning") for part in parts)
+        assert not any(part.get("content") for part in parts)
+        _, text = stage.http("POST", "/v1/chat/completions", {**body, "stream": False, "tool_choice": "none"})
+        message = json.loads(text)["choices"][0]["message"]
+        assert (message["tool_calls"], bool(message["content"])) == ([], True)
+
     def test_sigterm_ends_with_zero_and_leaves_nobody(self, stage: Stage) -> None:
         process = stage.ready(stage.serve())
         below = descendants(process.popen.pid)

@@ -447,7 +447,7 @@ def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
 def test_a_model_that_answers_slowly_is_not_overdue(up, two, monkeypatch):
     """2,048 tokens of reasoning at 8 tokens/s take four minutes."""
 
-    def slowly(host, *_, first_s, show):
+    def slowly(host, *_, first_s, show, **_more):
         assert first_s < 0.5
         for _ in range(8):
             show("reasoning", "hm")

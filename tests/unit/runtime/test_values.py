@@ -65,7 +65,7 @@ def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, 
     with pytest.raises(UsageError) as caught:
         secrets.check(keyed(file=str(file)).spec)
     assert str(file) in caught.value.message
-    assert "openssl rand" in caught.value.hint
+    assert "sparkcluster key INVENTORY" in caught.value.hint
 
 
 def test_a_missing_key_variable_names_the_inventory(keyed, monkeypatch):

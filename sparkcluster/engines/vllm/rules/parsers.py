@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm.arguments import CHOICE, REASONING, TOOLS
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 
@@ -12,7 +13,6 @@ from sparkcluster.engines.vllm.rules.served import Served, rule
 TOKENS = 512
 # Parsers that a checkpoint brings as a file, in no release of vLLM.
 BROUGHT = frozenset({"nano_v3", "super_v3"})
-CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
 
 
 @rule(
@@ -111,3 +111,22 @@ def budget(served: Served) -> Iterator[Seen]:
     if model.reasoning == "always" or (model.reasoning == "asked" and thinking is True):
         summary = f"{model.name} reasons first, and is verified with {verify.max_tokens} tokens"
         yield served.say(("verify", "max_tokens"), summary, f"write max_tokens: {TOKENS} or more")
+
+
+@rule(
+    "SM121-086",
+    "What verify asks for beside its prompt has its parser",
+    severity="error",
+    source="docs.vllm.ai, Tool Calling and Reasoning Outputs",
+)
+def verified(served: Served) -> Iterator[Seen]:
+    """The launch would fail once the weights are loaded: tools answer HTTP 400, or reasoning is part of the answer."""
+    verify, model = served.playbook.verify, served.model
+    if verify.tools and not (served.on(CHOICE) and served.text(TOOLS)):
+        usual = model.tools[0] if model and model.tools else "…"
+        summary = "verify asks for a tool call, and the playbook enables none"
+        yield served.say(("verify", "tools"), summary, f"write {CHOICE}: true and {TOOLS}: {usual} in args")
+    if verify.reasoning and not served.text(REASONING):
+        usual = model.thoughts[0] if model and model.thoughts else "…"
+        summary = "verify asks for reasoning, and the playbook sets no parser for it"
+        yield served.say(("verify", "reasoning"), summary, f"write {REASONING}: {usual} in args")

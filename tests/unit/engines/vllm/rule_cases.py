@@ -477,6 +477,18 @@ CASES: list[dict[str, Any]] = [
         {"model": GEMMA, "verify": {"max_tokens": 64}},
         {"model": CODER, "verify": {"max_tokens": 64}},
     ),
+    case(
+        "SM121-086", "error",
+        {"model": QWEN, "verify": {"tools": True}, "args": args(tool_call_parser="qwen3_xml")},
+        {"model": QWEN, "verify": {"tools": True},
+         "args": args(enable_auto_tool_choice=True, tool_call_parser="qwen3_xml")},
+        {"model": QWEN},
+    ),
+    case(
+        "SM121-086", "error",
+        {"model": QWEN, "verify": {"reasoning": True}},
+        {"model": QWEN, "verify": {"reasoning": True}, "args": args(reasoning_parser="qwen3")},
+    ),
     case("SM121-100", "error", dflash(args=args(kv_cache_dtype="fp8")), dflash(),
          {"model": LIGHTNING, "image": "vllm/vllm-openai:v0.27.1", "softer": "warning",
           "args": {"kv-cache-dtype": "fp8", **draft("dflash", attention_backend="FLASHINFER")}},

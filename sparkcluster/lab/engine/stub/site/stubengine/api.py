@@ -200,6 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             "prompt_tokens": prompt_tokens,
             "completion_tokens": 0,
             "reasoning": REASONING_TOKENS if thinks else 0,
+            "call": call_of(body) if chat and options["tools"] else None,
         }
         if "lie-health" in faults.active():
             raise EngineDead(DEAD)
@@ -235,7 +236,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         text, finish = {"reasoning": "", "content": "", "text": ""}, None
         for field, piece, finish in pieces:
-            text[field] += piece
+            if field != "tool_calls":
+                text[field] += piece
         choice = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         if chat:
             choice["message"] = {
@@ -243,7 +245,7 @@ class Handler(BaseHTTPRequestHandler):
                 "content": text["content"] or None,
                 "refusal": None,
                 "reasoning": text["reasoning"] or None,
-                "tool_calls": [],
+                "tool_calls": [facts["call"]] if finish == "tool_calls" else [],
             }
         else:
             choice["text"] = text["text"]
@@ -299,12 +301,30 @@ def in_pieces(words, facts, chat):
         position = facts["completion_tokens"]
         facts["completion_tokens"] += finish != "abort"
         piece = word if position in (0, facts["reasoning"]) or word in GARBAGE else " " + word
-        if not chat:
+        if facts["call"] and position >= facts["reasoning"]:
+            done = finish == "stop"
+            yield "tool_calls", [dict(facts["call"], index=0)] if done else "", "tool_calls" if done else finish
+        elif not chat:
             yield "text", piece, finish
         elif position < facts["reasoning"]:
             yield "reasoning", piece, finish
         else:
             yield "content", "" if "null-content" in faults.active() else piece, finish
+
+
+def call_of(body):
+    """A call of the first tool that a request offers, with a word for each argument; None where it offers none."""
+    tools = body.get("tools") or []
+    if not tools or body.get("tool_choice") == "none":
+        return None
+    function = tools[0].get("function") or {}
+    properties = (function.get("parameters") or {}).get("properties") or {}
+    arguments = json.dumps({name: "river" for name in properties})
+    return {
+        "id": "chatcmpl-tool-" + os.urandom(8).hex(),
+        "type": "function",
+        "function": {"name": function.get("name"), "arguments": arguments},
+    }
 
 
 def usage(facts):

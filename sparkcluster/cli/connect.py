@@ -1,0 +1,84 @@
+"""``sparkcluster connect``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.cli.common import emitted, inventory_argument, load_spec
+from sparkcluster.cli.output import label, note, say, table, typed, write
+
+WIDTH = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``connect``."""
+    inventory_argument(parser)
+    parser.add_argument("--client", metavar="NAME", help="print what to paste for this client (default: list them)")
+    parser.add_argument("--group", metavar="G", help="group to connect to (default: the first)")
+    parser.add_argument("--show-key", action="store_true", help="print the API key itself, not where it is")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what to paste into a client to stdout, and what to know about it to stderr; contacts no node."""
+    from sparkcluster.endpoint.clients import CLIENTS
+    from sparkcluster.inspect.connect import connection, document
+
+    if args.client is not None and args.client not in CLIENTS:
+        from sparkcluster.errors import UsageError
+        from sparkcluster.suggest import did_you_mean
+
+        hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
+        raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
+    spec = load_spec(args)
+    key = None
+    if args.show_key:
+        from sparkcluster.runtime.secrets import api_key
+
+        key = api_key(spec)
+    found = document(connection(spec, args.group, key=key), args.client)
+    if not emitted(args, found):
+        show(found, args.inventory)
+    return 0
+
+
+def show(found: dict[str, Any], inventory: Path) -> None:
+    """The block of a client, or the list of clients."""
+    path = shlex.quote(str(inventory))
+    client = found["client"]
+    if client is None:
+        key = found["key"]
+        where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
+        say(f"{found['endpoint'] or 'address unknown'}  model {found['model']}  key {where}")
+        table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]], width=WIDTH)
+        note(typed(f"sparkcluster connect {path} --client NAME prints what to paste"))
+    else:
+        note(f"{client['title']}: paste into {client['where']}")
+        write(sys.stdout, client["block"], keep="\n")
+        sys.stdout.flush()
+        for text in client["warnings"]:
+            _said("warning", text.replace("INVENTORY", path))
+        for text in client["notes"]:
+            _said("note", text)
+    if found["tunnel"]:
+        _said("note", "this machine reaches the API through SSH alone; while it is used, keep running:")
+        note(f"  {found['tunnel']}")
+    if found["endpoint"] is None:
+        _said("note", f"the address is known once it serves: sparkcluster status {path}")
+    if client is not None:
+        note(label("docs"), f" {client['source']}")
+
+
+def _said(kind: str, text: str) -> None:
+    """Write a message within 80 columns; what is to be pasted stays on one line."""
+    if text.startswith("  "):
+        note(typed(text))
+        return
+    lines = textwrap.wrap(typed(text), WIDTH - len(kind) - 2, break_long_words=False, break_on_hyphens=False)
+    note(label(kind), f" {lines[0]}")
+    for line in lines[1:]:
+        note(f"{' ' * (len(kind) + 2)}{line}")

@@ -1,0 +1,50 @@
+"""``sparkcluster key``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+
+from sparkcluster.cli.common import emitted, inventory_argument
+from sparkcluster.cli.output import note, program, say
+
+_SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "kept the key in"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``key``."""
+    inventory_argument(parser, playbook=False)
+    parser.add_argument("--rotate", action="store_true", help="make a new key, also where there is one")
+    parser.add_argument(
+        "--file", metavar="FILE", help="file for the key, which the inventory then names in place of another source"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the API key, or say where it is; print the command that uses it, never the key."""
+    from sparkcluster.endpoint.connection import curl
+    from sparkcluster.inspect.connect import connection
+    from sparkcluster.setup.api_key import make
+
+    file = args.file
+    if file is not None and not file.startswith("~"):
+        file = os.path.abspath(file)  # noqa: PTH100 - as it was typed, links and all
+    made = make(args.inventory, file, rotate=args.rotate)
+    found = connection(made.spec)
+    document = made.as_json() | {"curl": curl(found)}
+    if emitted(args, document):
+        return 0
+    path = shlex.quote(str(args.inventory))
+    say(f"{_SAID[made.key]} {made.file}")
+    for line in made.difference:
+        say(f"  {line}")
+    say(f"  try    {document['curl']}")
+    say(f"  use    {program()} connect {path}")
+    if made.key != "kept":
+        note("a cluster that runs takes it when its groups restart, and answers 401 to the new key until then:")
+        note(f"  {program()} upgrade {path}")
+    if found.tunnel:
+        note("this machine reaches the API through SSH alone; while it is used, keep running:")
+        note(f"  {found.tunnel}")
+    return 0

@@ -1,0 +1,140 @@
+"""What a client needs to use a group's API, from inventory and playbook alone: no node is contacted."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import shlex
+from typing import Any
+
+from sparkcluster import engines
+from sparkcluster.endpoint.clients import CLIENTS, warnings
+from sparkcluster.endpoint.connection import Connection, Key, curl
+from sparkcluster.errors import UsageError
+from sparkcluster.hosts.connect import Address, ssh_target
+from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.spec import Inventory, Spec
+from sparkcluster.spec.inventory import Node
+
+LOOPBACK = "127.0.0.1"
+UNKNOWN = "HEAD-ADDRESS"
+
+
+def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:
+    """How the user's machine reaches the API of ``group``, by default the first.
+
+    ``key`` is the API key itself, where it is to be shown.
+
+    Raises:
+        UsageError: there is no such group, or ssh_config cannot be used.
+    """
+    inventory, playbook = spec.inventory, spec.playbook
+    url, tunnel, known = _reached(inventory, _head(inventory, group))
+    source = inventory.api.key
+    return Connection(
+        cluster=inventory.cluster,
+        url=url,
+        model=playbook.model_name,
+        aliases=tuple(playbook.aliases),
+        key=None if source is None else Key(source.env, source.file, key),
+        features=engines.engine(playbook.engine).api_features(playbook),
+        tunnel=tunnel,
+        known=known,
+    )
+
+
+def commands(spec: Spec, endpoint: str) -> dict[str, str]:
+    """What to type to use the API of the first group, by a word for it; ``endpoint`` is its URL as a plan has it.
+
+    Raises:
+        UsageError: ssh_config cannot be used.
+    """
+    found = connection(spec)
+    if found.tunnel is not None:
+        return {"tunnel": found.tunnel, "curl": curl(found)}
+    return {"curl": curl(dataclasses.replace(found, url=endpoint))}
+
+
+def document(found: Connection, client: str | None = None) -> dict[str, Any]:
+    """The document of ``--json``; ``client`` is the name of the one that is connected."""
+    chosen = None
+    if client is not None:
+        what = CLIENTS[client]
+        chosen = {
+            "name": client,
+            "title": what.title,
+            "where": what.where,
+            "block": what.build(found),
+            "warnings": warnings(what, found),
+            "notes": list(what.notes(found)),
+            "source": what.source,
+        }
+    return {
+        "cluster": found.cluster,
+        "endpoint": found.url if found.known else None,
+        "tunnel": found.tunnel,
+        "model": found.model,
+        "key": None if found.key is None else {"env": found.key.env, "file": found.key.file},
+        "context": found.features.context,
+        "tools": found.features.tools,
+        "reasoning": found.features.reasoning,
+        "messages": found.features.messages,
+        "client": chosen,
+        "clients": [{"name": name, "title": each.title, "about": each.about} for name, each in CLIENTS.items()],
+    }
+
+
+def _head(inventory: Inventory, group: str | None) -> Node:
+    groups = {each.name: each.nodes for each in inventory.groups}
+    groups = groups or {"default": [node.label for node in inventory.nodes]}
+    name = group or next(iter(groups))
+    if name not in groups:
+        raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(groups)}")
+    return next(node for node in inventory.nodes if node.label == groups[name][0])
+
+
+def _reached(inventory: Inventory, head: Node) -> tuple[str, str | None, bool]:
+    """URL of the API on ``head``, the command of a tunnel to it where one is needed, and whether the address is known.
+
+    Where the API listens on the head's management address, that is the one by which the head is reached.
+    """
+    api, ssh = inventory.api, inventory.node_ssh(head)
+    target = ssh_target(Address(head.host, head.connection, SshSettings(**ssh.model_dump())))
+    host: str | None = target.host if target else None if _loopback(head.host) else head.host
+    if api.host == "interconnect":
+        host = None
+    elif api.host != "management":
+        host = (host or LOOPBACK) if ipaddress.ip_address(api.host).is_unspecified else api.host
+    if host is None:
+        return _url(UNKNOWN, api.port), None, False
+    if target is not None and (_loopback(host) or _indirect(target)):
+        return _url(LOOPBACK, api.port), _tunnel(inventory, head, f"{_literal(host)}:{api.port}"), True
+    return _url(host, api.port), None, True
+
+
+def _indirect(target: SshTarget) -> bool:
+    return target.jump is not None or target.proxy_command is not None
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _literal(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{_literal(host)}:{port}/v1"
+
+
+def _tunnel(inventory: Inventory, head: Node, to: str) -> str:
+    """``ssh`` with the settings of the inventory; ssh_config has the others."""
+    ssh = inventory.node_ssh(head)
+    flags = {"-p": ssh.port, "-J": ssh.jump, "-i": ssh.identity}
+    words = ["ssh", "-N", "-L", f"{inventory.api.port}:{to}"]
+    words += [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
+    return shlex.join([*words, f"{ssh.user}@{head.host}" if ssh.user else head.host])

@@ -1,0 +1,73 @@
+"""From a key to an answered client on virtual Sparks with the stub engine, and a start that has to call a tool."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+PARSERS = {
+    "enable-auto-tool-choice": True,
+    "tool-call-parser": "hermes",
+    "reasoning-parser": "qwen3",
+    "max-model-len": 4096,
+}
+MORE = {"tools": True, "reasoning": True, "max_tokens": 512}
+
+
+def pasted(block):
+    """What the last line of stdout of a pasted block is."""
+    done = subprocess.run(["bash", "-c", block], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def curl_line(out):
+    return next(line.split(None, 1)[1] for line in out.splitlines() if line.split()[:2] == ["curl", "curl"])
+
+
+def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path):
+    inventory = variant(lab, ignore=None)
+    file = tmp_path / "spark.key"
+    open_ = cli("preflight", inventory, "--json").ok().json
+    assert ("NET-020", "warning") in {(each["code"], each["severity"]) for each in open_["findings"]}
+
+    cli("key", inventory, "--file", file).ok()
+    first = file.read_text().strip()
+    up = cli("up", inventory).ok()
+    assert "requires no key" not in up.err
+    assert "tiny" in {model["id"] for model in json.loads(pasted(curl_line(up.out)))["data"]}
+    client = cli("connect", inventory, "--client", "curl").ok()
+    assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]
+    assert [group["warning"] for group in cli("status", inventory, "--json").ok().json["groups"]] == [None]
+
+    cli("key", inventory, "--rotate").ok()
+    second = file.read_text().strip()
+    assert second != first
+    assert "Unauthorized" in pasted(curl_line(up.out))
+    # the cluster still serves, with the key that it was started with
+    assert cli("status", inventory, "--json").ok().json["state"] == "serving"
+    refused = cli("up", inventory)
+    assert refused.code == 1
+    assert "a secret differs" in refused.err
+    assert f"sparkcluster upgrade {inventory}" in refused.err
+    cli("upgrade", inventory).ok()
+    assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]
+    assert not {first, second} & {word.strip('"') for word in (up.out + client.out).split()}
+
+
+def test_a_start_shows_a_tool_call_and_reasoning_where_the_playbook_asks_for_them(lab, cli, variant):
+    inventory = variant(lab, playbook={"args": PARSERS, "verify": MORE})
+    cli("up", inventory).ok()
+    log = cli("logs", inventory).ok().out
+    assert log.count("POST /v1/chat/completions") == 4
+
+
+@pytest.mark.parametrize("key", ["tools", "reasoning"])
+def test_what_verify_asks_for_without_its_parser_starts_nothing(lab, cli, variant, ranks, key):
+    inventory = variant(lab, playbook={"verify": {key: True}})
+    up = cli("up", inventory, "--json")
+    assert up.code == 1
+    assert {each["code"] for each in up.json["findings"] if each["severity"] == "error"} == {"SM121-086"}
+    assert not any(ranks(lab).values())

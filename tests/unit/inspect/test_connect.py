@@ -1,0 +1,185 @@
+"""What a client is told is where the API is seen from the user's machine, and no node is contacted for it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+import yaml
+
+from sparkcluster.cli import main as frame
+from sparkcluster.endpoint.clients import CLIENTS
+from sparkcluster.hosts.resolve import SshTarget
+from sparkcluster.inspect import connect
+from tests.unit import golden
+
+FULL = {
+    "name": "coder",
+    "model": {"id": "Qwen/Qwen3.6-35B-A3B-FP8"},
+    "image": "vllm/vllm-openai:v0.28.0",
+    "served_name": "qwen3.6-35b-a3b",
+    "args": {
+        "max-model-len": 131072, "reasoning-parser": "qwen3", "enable-auto-tool-choice": True,
+        "tool-call-parser": "qwen3_xml",
+    },
+}  # fmt: skip
+BARE = {
+    "name": "bare",
+    "model": {"id": "Qwen/Qwen3.6-27B"},
+    "image": "vllm/vllm-openai:v0.11.0",
+    "args": {"max-model-len": 32768},
+}
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def no_ssh_config(monkeypatch):
+    """Nodes are reached as the inventory says: the ssh_config of who runs the tests does not count."""
+
+    def ssh_target(node):
+        if node.connection == "local":
+            return None
+        jump = SshTarget(node.ssh.jump, "j") if node.ssh.jump else None
+        return SshTarget({"alias": "spark-1.lan"}.get(node.host, node.host), node.ssh.user or "me", jump=jump)
+
+    monkeypatch.setattr(connect, "ssh_target", ssh_target)
+
+
+@pytest.fixture
+def inventory(tmp_path, monkeypatch):
+    """``inventory(playbook, api, node)``: an inventory in the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(playbook=FULL, api=None, **node):
+        (tmp_path / f"{playbook['name']}.yaml").write_text(yaml.safe_dump(playbook))
+        nodes = [{"host": "192.168.1.11", "name": "spark-1", **node}]
+        written = {"cluster": "desk", "nodes": nodes, "playbook": f"{playbook['name']}.yaml", "api": api or {}}
+        (tmp_path / "desk.yaml").write_text(yaml.safe_dump(written))
+        return "desk.yaml"
+
+    return make
+
+
+def run(capsys, *words, code=0):
+    assert frame.guarded(["connect", *words]) == code
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_is_pasted_and_said_of_each_client(name, inventory, capsys):
+    """``full`` has what agents need and its key in a file; ``bare`` lacks all of it and listens on loopback."""
+    cases = {
+        "full": (FULL, {"host": "management", "key": {"file": "~/.config/spark.key"}}),
+        "bare": (BARE, {"key": {"env": "SPARK_API_KEY"}}),
+    }
+    for case, (playbook, api) in cases.items():
+        out, err = run(capsys, inventory(playbook, api), "--client", name)
+        text = f"--- stdout\n{out}--- stderr\n{err}"
+        golden.check_text(golden.ROOT / "connect" / f"{name}-{case}.txt", text)
+        said = [line for line in err.splitlines() if not line.startswith(("  ", "docs: "))]
+        assert max(map(len, said)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("api", "node", "url", "tunnel"),
+    [
+        ({"host": "management"}, {}, "http://192.168.1.11:8000/v1", None),
+        ({"host": "management"}, {"host": "alias"}, "http://spark-1.lan:8000/v1", None),
+        ({"host": "management"}, {"connection": "local"}, "http://192.168.1.11:8000/v1", None),
+        ({"host": "management"}, {"connection": "local", "host": "localhost"}, None, None),
+        ({"host": "interconnect"}, {}, None, None),
+        ({"host": "10.1.2.3", "port": 9000}, {}, "http://10.1.2.3:9000/v1", None),
+        ({"host": "fd00::7"}, {}, "http://[fd00::7]:8000/v1", None),
+        ({"host": "0.0.0.0"}, {}, "http://192.168.1.11:8000/v1", None),
+        ({"host": "0.0.0.0"}, {"connection": "local"}, "http://192.168.1.11:8000/v1", None),
+        ({}, {"connection": "local", "host": "127.0.0.1"}, "http://127.0.0.1:8000/v1", None),
+        ({}, {}, "http://127.0.0.1:8000/v1", "ssh -N -L 8000:127.0.0.1:8000 192.168.1.11"),
+        (
+            {"port": 9000, "host": "::1"},
+            {"ssh": {"user": "nvidia", "port": 2222}},
+            "http://127.0.0.1:9000/v1",
+            "ssh -N -L '9000:[::1]:9000' -p 2222 nvidia@192.168.1.11",
+        ),
+        (
+            {"host": "management"},
+            {"ssh": {"jump": "gate"}},
+            "http://127.0.0.1:8000/v1",
+            "ssh -N -L 8000:192.168.1.11:8000 -J gate 192.168.1.11",
+        ),
+    ],
+)
+def test_the_address_is_that_by_which_the_users_machine_reaches_it(inventory, capsys, api, node, url, tunnel):
+    found = json.loads(run(capsys, inventory(api=api, **node), "--json").out)
+    assert (found["endpoint"], found["tunnel"]) == (url, tunnel)
+
+
+def test_an_address_that_only_the_nodes_know_is_no_address(inventory, capsys):
+    out, err = run(capsys, inventory(api={"host": "interconnect"}), "--client", "curl")
+    assert "http://HEAD-ADDRESS:8000/v1" in out
+    assert "sparkcluster status desk.yaml" in err
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("source", ["file", "env"])
+def test_the_key_is_printed_on_request_only(inventory, capsys, tmp_path, monkeypatch, name, source):
+    (tmp_path / "k").write_text(SECRET)
+    monkeypatch.setenv("SPARK_API_KEY", SECRET)
+    path = inventory(api={"key": {"file": str(tmp_path / "k")} if source == "file" else {"env": "SPARK_API_KEY"}})
+    assert SECRET not in "".join(run(capsys, path, "--client", name))
+    out, err = run(capsys, path, "--client", name, "--show-key")
+    assert SECRET not in err
+    # VS Code and Hermes read it from elsewhere, but can be given it
+    assert SECRET in out
+
+
+def test_an_open_api_is_a_warning_with_the_command_that_makes_a_key(inventory, capsys):
+    said = run(capsys, inventory(api={"host": "management"}), "--client", "curl").err
+    assert "warning: the API requires no key" in said
+    assert "\n  sparkcluster key desk.yaml\n" in said
+    assert "requires no key" not in run(capsys, inventory(), "--client", "curl").err
+
+
+def test_a_group_is_chosen_by_name(inventory, capsys, tmp_path):
+    path = tmp_path / inventory(api={"host": "management"})
+    written = yaml.safe_load(path.read_text())
+    written["nodes"].append({"host": "192.168.1.12", "name": "spark-2"})
+    written["groups"] = [{"name": "left", "nodes": ["spark-1"]}, {"name": "right", "nodes": ["spark-2"]}]
+    path.write_text(yaml.safe_dump(written))
+    for words, host in (([], 11), (["--group", "right"], 12)):
+        assert f"//192.168.1.{host}:" in run(capsys, "desk.yaml", *words).out
+    assert "its groups: left, right" in run(capsys, "desk.yaml", "--group", "middle", code=2).err
+
+
+def test_an_unknown_client_is_wrong_usage_with_the_closest_one(inventory, capsys):
+    said = run(capsys, inventory(), "--client", "claude", code=2).err
+    assert "unknown client: claude" in said
+    assert "did you mean claude-code?" in said
+    assert "one of open-webui" in run(capsys, "desk.yaml", "--client", "zzz", code=2).err
+
+
+def test_claude_code_gets_a_name_without_a_slash_where_there_is_one(inventory, capsys):
+    unnamed = {**FULL, "served_name": None}
+    said = run(capsys, inventory(unnamed), "--client", "claude-code").err
+    assert "served_name=Qwen3.6-35B-A3B-FP8" in said
+    out, err = run(capsys, inventory({**unnamed, "aliases": ["qwen"]}), "--client", "claude-code")
+    assert "OPUS_MODEL=qwen\n" in out
+    assert "qwen is an alias" in err
+    assert "OPUS_MODEL=big\n" in run(capsys, "desk.yaml", "--client", "claude-code", "--set", "served_name=big").out
+
+
+def test_the_name_of_a_model_is_no_command_where_it_is_pasted(inventory, capsys):
+    name = "a b'$(reboot)`x`;y"
+    path = inventory({**FULL, "model": {"path": f"/m/{name}"}, "served_name": None})
+    words = {
+        client: shlex.split(run(capsys, path, "--client", client).out) for client in ("aider", "claude-code", "curl")
+    }
+    assert words["aider"][-1] == f"openai/{name}"
+    assert f"ANTHROPIC_DEFAULT_OPUS_MODEL={name}" in words["claude-code"]
+    assert json.loads(words["curl"][-1])["model"] == name
+    read = {
+        client: yaml.safe_load(run(capsys, path, "--client", client).out) for client in ("continue", "hermes", "vscode")
+    }
+    assert read["continue"]["models"][0]["model"] == name
+    assert read["hermes"]["model"]["default"] == name
+    assert read["vscode"][0]["models"][0]["id"] == name

@@ -1,0 +1,80 @@
+"""A start that also has to show a tool call and reasoning fails with what the playbook lacks for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.endpoint.find import Endpoint
+from sparkcluster.errors import LaunchError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.launch.verify import remedies, verify_group
+from sparkcluster.spec.playbook import Playbook, Verify
+
+AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
+HINTS = {"tools": "write a tool parser", "reasoning": "write a reasoning parser"}
+CALL = [{"name": "get_weather", "arguments": '{"city": "Paris"}'}]
+AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+
+@pytest.fixture
+def verified():
+    """``verified(called, thinking, **verify)``: what was asked; ``called`` ends the answer to tools, or is an error."""
+
+    def run(called=None, thinking=None, **verify):
+        asked = []
+
+        def answer(request):
+            asked.append(request)
+            end = {"content": "It is 204.", "reasoning": "hm", "usage": None, "ttft_s": 0.1, "total_s": 0.2}
+            if request.get("tools"):
+                end = called
+            elif request["chat_template_kwargs"].get("enable_thinking"):
+                end = thinking
+            return [end if "error" in end else {"done": end}]
+
+        host = FakeHost("alpha").program("ask", answer)
+        settings = Verify.model_validate({"pause_s": 0, "expect": "204", **verify})
+        reply = verify_group(host, AT, settings, "the playbook", hints=HINTS)
+        assert reply.text == "It is 204."
+        return asked
+
+    return run
+
+
+def test_what_is_not_asked_for_is_not_asked(verified):
+    assert [request.get("tools") for request in verified()] == [None, None]
+
+
+def test_after_the_answer_come_a_tool_call_and_reasoning(verified):
+    asked = verified({"tool_calls": CALL}, {"reasoning": "12 * 17"}, tools=True, reasoning=True, max_tokens=64)
+    assert [bool(request.get("tools")) for request in asked] == [False, False, True, False]
+    assert "tool_choice" not in asked[2]
+    assert (asked[2]["max_tokens"], asked[3]["max_tokens"]) == (1024, 64)
+    assert asked[3]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert asked[3]["messages"] == asked[0]["messages"]
+
+
+@pytest.mark.parametrize(
+    ("key", "answer", "message", "hint"),
+    [
+        ("tools", {"content": "Sunny"}, "verify.tools: asked to use a tool, the model called none", HINTS["tools"]),
+        ("tools", {"error": {"kind": "rejected", "message": AUTO}}, f"verify.tools: the model does not answer: {AUTO}",
+         HINTS["tools"]),
+        ("tools", {"error": {"kind": "timeout", "message": "late"}}, "verify.tools: the model does not answer: late",
+         "sparkcluster logs"),
+        ("reasoning", {"content": "204"}, "verify.reasoning: no reasoning was streamed", HINTS["reasoning"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_names_the_key_and_what_to_write(verified, key, answer, message, hint):
+    with pytest.raises(LaunchError) as caught:
+        verified(answer, answer, **{key: True})
+    assert caught.value.message.startswith(message)
+    assert hint in caught.value.hint
+    assert (caught.value.node, caught.value.step) == ("alpha", "verify")
+
+
+@pytest.mark.parametrize(("verify", "hints"), [({}, False), ({"tools": True}, True), ({"reasoning": True}, True)])
+def test_the_engine_says_what_helps_where_something_is_asked_for(verify, hints):
+    playbook = {"name": "p", "model": {"id": "Qwen/Qwen3.6-27B"}, "image": "vllm/vllm-openai:v0.28.0", "verify": verify}
+    found = remedies(Playbook.model_validate(playbook))
+    assert ("tool-call-parser: qwen3_xml" in found.get("tools", "")) is hints

@@ -1,0 +1,167 @@
+"""A key is made once, rotated on request, readable by its owner alone, and never printed; the inventory keeps its text."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+
+import pytest
+
+from sparkcluster.cli import main as frame
+from sparkcluster.errors import UsageError
+from sparkcluster.setup.inventory_file import Entry, new_text, with_key
+from sparkcluster.spec.document import parse
+from sparkcluster.spec.load import load
+
+HEAD = "# mine\ncluster: desk\nnodes:\n  - host: 192.168.1.11   # the left one\nplaybook: gpt-oss-120b\n"
+FILE = "~/.config/sparkcluster/desk.key"
+
+# What the inventory says of its API, and what is there once a key is in FILE.
+EDITS = {
+    "nothing": (HEAD, f"{HEAD}\napi:\n  key:\n    file: {FILE}\n"),
+    "no line end": (HEAD[:-1], f"{HEAD}\napi:\n  key:\n    file: {FILE}\n"),
+    "a section": (
+        f"{HEAD}api:\n  host: management   # LAN\n  # key:\n  #   env: K\nignore: []\n",
+        f"{HEAD}api:\n  host: management   # LAN\n  key:\n    file: {FILE}\n  # key:\n  #   env: K\nignore: []\n",
+    ),
+    "a section without line end": (
+        f"{HEAD}api:\n    port: 9000",
+        f"{HEAD}api:\n    port: 9000\n    key:\n      file: {FILE}\n",
+    ),
+    "braces": (f"{HEAD}api: {{port: 9000}}  # p\n", f"{HEAD}api: {{port: 9000, key: {{file: {FILE}}}}}  # p\n"),
+    "empty braces": (f"{HEAD}api: {{}}\n", f"{HEAD}api: {{key: {{file: {FILE}}}}}\n"),
+    "a variable": (
+        f"{HEAD}api:\n  key:   # required\n    env: KEY   # export KEY=… first\n  port: 9000\n",
+        f"{HEAD}api:\n  key:   # required\n    file: {FILE}\n  port: 9000\n",
+    ),
+    "a variable and a comment on something else": (
+        f"{HEAD}api:\n  key:\n    env: KEY   # ask Ann\n",
+        f"{HEAD}api:\n  key:\n    file: {FILE}   # ask Ann\n",
+    ),
+    "a variable in braces": (f"{HEAD}api: {{key: {{env: KEY}}}}\n", f"{HEAD}api: {{key: {{file: {FILE}}}}}\n"),
+    "another file": (f"{HEAD}api:\n  key: {{file: /k}}\n", f"{HEAD}api:\n  key: {{file: {FILE}}}\n"),
+    "windows": (
+        f"{HEAD}api:\n  port: 9000\n".replace("\n", "\r\n"),
+        f"{HEAD}api:\n  port: 9000\n  key:\n    file: {FILE}\n".replace("\n", "\r\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EDITS)
+def test_a_file_is_named_and_every_other_byte_stays(case):
+    before, after = EDITS[case]
+    assert with_key(before, "desk.yaml", FILE) == after
+
+
+@pytest.mark.parametrize(
+    "api",
+    ["api:\n", "api: &a {port: 9000}\n", "api:\n  key:\n  # env: K\n", "...\n", "api: |\n  text\n"],
+)
+def test_what_is_unclear_is_left_with_the_lines_to_write(api):
+    with pytest.raises(UsageError) as caught:
+        with_key(f"{HEAD}{api}", "desk.yaml", FILE)
+    assert f"api:\n  key:\n    file: {FILE}" in caught.value.message
+
+
+def test_an_inventory_that_discover_wrote_takes_a_file_too():
+    text = new_text("desk", [Entry("a", "192.168.1.11", "nvidia")])
+    made = with_key(text, "desk.yaml", FILE)
+    assert parse(made, "desk.yaml").data["api"]["key"] == {"file": FILE}
+    assert "SPARK_API_KEY" not in made
+    assert len(made.splitlines()) == len(text.splitlines())
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    """``desk(api, *words)``: what ``key`` prints for an inventory with this text after HEAD."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+
+    def run(api, *words, code=0):
+        if api is not None:
+            (tmp_path / "desk.yaml").write_text(HEAD + api)
+        assert frame.guarded(["key", "desk.yaml", *words]) == code
+        return capsys.readouterr()
+
+    run.file = tmp_path / "home/.config/sparkcluster/desk.key"
+    run.inventory = tmp_path / "desk.yaml"
+    return run
+
+
+LOCAL = "api: {host: management}\n"
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_key_is_made_and_named_and_kept_when_run_again(desk):
+    first = desk(LOCAL)
+    key = desk.file.read_text().strip()
+    assert re.fullmatch(r"[0-9a-f]{48}", key)
+    assert mode(desk.file) == 0o600
+    assert load(desk.inventory, starts=False).inventory.api.key.file == FILE
+    text = desk.inventory.read_text()
+    again = desk(None)
+    assert (desk.file.read_text().strip(), desk.inventory.read_text()) == (key, text)
+    assert ("made a key in" in first.out, "kept the key in" in again.out) == (True, True)
+    assert "sparkcluster upgrade desk.yaml" in first.err
+    assert "upgrade" not in again.err
+    header = f'-H "Authorization: Bearer $(cat {FILE})"'
+    assert header in first.out
+    assert header in again.out
+    assert key not in "".join([*first, *again])
+
+
+def test_a_key_is_rotated_on_request_alone_and_the_old_one_is_gone(desk):
+    desk(LOCAL)
+    key = desk.file.read_text()
+    said = desk(None, "--rotate")
+    assert desk.file.read_text() != key
+    assert mode(desk.file) == 0o600
+    assert "made a new key in" in said.out
+    assert "answers 401 to the new key until then" in said.err
+
+
+def test_a_key_that_others_may_read_is_kept_and_closed(desk):
+    desk(LOCAL)
+    desk.file.chmod(0o644)
+    key = desk.file.read_text()
+    desk(None)
+    assert (desk.file.read_text(), mode(desk.file)) == (key, 0o600)
+
+
+def test_a_key_in_a_variable_is_not_touched_unless_a_file_is_named_which_then_gets_it(desk, monkeypatch, tmp_path):
+    monkeypatch.setenv("KEY", "abc123")
+    text = "api:\n  key:\n    env: KEY\n"
+    said = desk(text, code=2).err
+    assert "from the variable KEY" in said
+    assert f"sparkcluster key desk.yaml --file {FILE}" in said
+    assert desk.inventory.read_text() == HEAD + text
+    out = desk(text, "--file", "here.key").out
+    assert (tmp_path / "here.key").read_text() == "abc123\n"
+    assert load(desk.inventory, starts=False).inventory.api.key.file == str(tmp_path / "here.key")
+    assert "-    env: KEY" in out
+    assert "abc123" not in out
+
+
+def test_what_cannot_be_done_changes_nothing(desk, tmp_path):
+    for api, words in (
+        ("api:\n", ()),
+        (LOCAL, ("--file", str(tmp_path / "none" / "\n"))),
+        (LOCAL, ("--file", str(tmp_path / "home"))),
+        ("api: {hots: x}\n", ()),
+    ):
+        desk(api, *words, code=2)
+        assert desk.inventory.read_text() == HEAD + api
+        assert not desk.file.exists()
+
+
+def test_the_document_has_what_was_done_and_no_key(desk):
+    found = json.loads(desk(LOCAL, "--json").out)
+    assert (found["file"], found["key"], found["changed"]) == (FILE, "created", True)
+    assert found["curl"].startswith("curl -H")
+    assert desk.file.read_text().strip() not in json.dumps(found)
+    assert json.loads(desk(None, "--json").out) == {**found, "key": "kept", "changed": False, "difference": []}
