@@ -59,10 +59,12 @@ class SparkclusterError(Exception):
         hint: what to type or do.
 
     Attributes:
+        inventory: what is shown in hints and remedies in place of INVENTORY: the inventory of the command line, if known.
         others: failures of other nodes in the same step.
     """
 
     exit_code = exit_codes.FAILED
+    inventory = "INVENTORY"
 
     def __init__(
         self, message: str, *, node: str | None = None, step: str | None = None, hint: str | None = None
@@ -91,7 +93,7 @@ class SparkclusterError(Exception):
             "message": self.message,
             "node": self.node,
             "step": self.step,
-            "hint": self.hint,
+            "hint": self.hint and self.hint.replace("INVENTORY", self.inventory),
             **self.details(),
         }
         if self.others:

@@ -87,7 +87,16 @@ def _run(name: str, words: Sequence[str]) -> int:
     parser = Parser(prog=f"sparkcluster {name}", description=COMMANDS[name])
     command.add_arguments(parser)
     run: Callable[..., int] = command.run
-    return run(parser.read(words))
+    args = parser.read(words)
+    try:
+        return run(args)
+    except Exception as error:
+        inventory = getattr(args, "inventory", None)
+        if inventory is not None and hasattr(error, "inventory"):
+            import shlex
+
+            error.inventory = shlex.quote(str(inventory))
+        raise
 
 
 def module(name: str) -> str:
@@ -175,8 +184,6 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
     from sparkcluster.cli.output import emit_json, render_error
 
     words = argv[: list(argv).index("--")] if "--" in argv else argv
-    if error.hint:
-        error.hint = _with_inventory(error.hint, words)
     if "--json-lines" in words:
         emit_json(error.as_json(), line=True)
     elif "--json" in words:
@@ -186,14 +193,6 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
         render_error(error)
     sys.stdout.flush()
     return error.exit_code
-
-
-def _with_inventory(hint: str, words: Sequence[str]) -> str:
-    """``hint`` with the inventory of the command line in place of INVENTORY, so that it can be pasted."""
-    import shlex
-
-    path = next((word for word in words[1:] if not word.startswith("-") and os.path.isfile(word)), None)  # noqa: PTH113
-    return hint if path is None else hint.replace("INVENTORY", shlex.quote(path))
 
 
 def _internal(error: BaseException, argv: Sequence[str]) -> int:
