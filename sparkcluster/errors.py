@@ -59,7 +59,7 @@ class SparkclusterError(Exception):
         hint: what to type or do.
 
     Attributes:
-        inventory: what is shown in hints and remedies in place of INVENTORY: the inventory of the command line, if known.
+        inventory: what hints and remedies show in place of INVENTORY: that of the command line, once it is known.
         others: failures of other nodes in the same step.
     """
 

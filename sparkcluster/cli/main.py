@@ -64,14 +64,14 @@ def main(argv: Sequence[str]) -> int:
         return _run(first, argv[1:])
     if first == "help" and argv[1:2] and argv[1] in COMMANDS:
         return _run(argv[1], ["--help"])
-    if first in {"-h", "--help", "help"}:
+    if first in {"-h", "--help"} or (first == "help" and len(argv) == 1):
         sys.stdout.write(usage())
-    elif first in {"-V", "--version"}:
+    elif first in {"-V", "--version", "version"}:
         from sparkcluster import __version__
 
         sys.stdout.write(f"sparkcluster {__version__}\n")
     elif first:
-        raise _no_command(first)
+        raise _no_command(argv[1:] if first == "help" else argv)
     else:
         sys.stderr.write(usage())
         return exit_codes.USAGE
@@ -169,14 +169,16 @@ def _guarded(argv: Sequence[str]) -> int:
     return code
 
 
-def _no_command(word: str) -> SparkclusterError:
+def _no_command(words: Sequence[str]) -> SparkclusterError:
+    from sparkcluster.cli.verbs import instead_of
     from sparkcluster.errors import UsageError
     from sparkcluster.suggest import did_you_mean
 
+    word = words[0]
     shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
     if word.startswith("-"):
         return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
-    hint = did_you_mean(word, COMMANDS, f"commands are {', '.join(COMMANDS)}")
+    hint = instead_of(words) or did_you_mean(word, COMMANDS, "sparkcluster --help lists the commands")
     return UsageError(f"unknown command: {shown}", hint=hint)
 
 

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: an unknown flag, a missing or extra argument, an invalid value.
         """
-        flags, rest = self._split(words)
+        flags, rest = self.split(words)
         lacking = self._lacks_inventory(rest)
         if lacking:
             rest.insert(0, "")
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             fill_in_inventory(parsed)
         return parsed
 
-    def _split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    def split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """The flags in ``words`` with their values, and the other words; all are flags of a command with commands."""
         if self._subparsers is not None:
             return list(words), []
@@ -62,6 +62,11 @@ class Parser(argparse.ArgumentParser):
                 if self._wants_value(word):
                     flags += itertools.islice(queue, 1)
         return flags, rest
+
+    def knows(self, flags: Sequence[str]) -> bool:
+        """Whether all of ``flags``, as ``split`` returns them, are flags of this command."""
+        names = [word.partition("=")[0] for word in flags if word.startswith("-")]
+        return all(name in self._option_string_actions for name in names)
 
     def _is_text(self, word: str) -> bool:
         """Whether ``word`` is no flag though it begins with a dash: a list in a prompt, a number."""
@@ -101,9 +106,17 @@ class Parser(argparse.ArgumentParser):
             choices = [word.strip(" '") for word in choice[3].split(",")]
             argument = choice[1] if choice[1].startswith("-") else choice[1].upper()
             text = f"invalid {argument}: {choice[2][:60]}"
-            hint = did_you_mean(choice[2], choices, f"one of {', '.join(choices)}")
+            hint = _instead(choice[2], choices) or did_you_mean(choice[2], choices, f"one of {', '.join(choices)}")
         text = re.sub(r"^argument (\S+): ", r"\1: ", text)
         raise UsageError(text[:300], hint=hint)
+
+
+def _instead(word: str, choices: Sequence[str]) -> str | None:
+    """A hint with the one of ``choices`` that does what ``word`` does in other programs: ``up`` for ``start``."""
+    from sparkcluster.cli.verbs import VERBS
+
+    name = VERBS.get(word.lower(), "").partition(" ")[0]
+    return f"did you mean {name}?" if name in choices else None
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
