@@ -9,12 +9,14 @@ from collections.abc import Iterable
 def closest(word: object, names: Iterable[str], *, cutoff: float = 0.7) -> str | None:
     """The one of ``names`` with the same letters in another order, or the most similar, at least ``cutoff`` (1: equal).
 
-    Case, dashes and underscores do not count. At 0.7, one letter in four may differ: another word is not a misspelling.
+    Case, dashes and underscores do not count. Another word is no misspelling: at 0.7 about one letter in four may
+    differ, and at most two be missing, except at the end.
     """
     folded = {name.lower().replace("_", "-"): name for name in names}
     typed = str(word)[:80].lower().replace("_", "-")
     near = [name for name in sorted(folded) if sorted(name) == sorted(typed)]
-    near += difflib.get_close_matches(typed, sorted(folded), n=1, cutoff=cutoff)
+    alike = [name for name in sorted(folded) if abs(len(name) - len(typed)) <= 2 or name.startswith(typed)]
+    near += difflib.get_close_matches(typed, alike, n=1, cutoff=cutoff)
     return folded[near[0]] if near else None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec import Spec, beside, check, compose, library, messages, variants
+from sparkcluster.spec import Spec, beside, check, compose, library, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, parse, shown
 from sparkcluster.spec.inventory import Inventory
@@ -324,6 +324,8 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
     try:
         checked = model.model_validate(document.data)
     except ValidationError as error:
+        from sparkcluster.spec import messages  # noqa: PLC0415 - for wrong input alone
+
         places = {(problem.line, problem.column) for problem in found}
         more = messages.problems(error, document, model)
         return None, found + [problem for problem in more if (problem.line, problem.column) not in places]
