@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
+from sparkcluster import private_key
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.spec import Spec, beside, check, compose, kinds, library, variants
 from sparkcluster.spec.base import Section
@@ -336,23 +337,16 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
 
 
 def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
-    """Problems of private keys that cannot be read."""
+    """Problems of files that are not private keys, or cannot be read."""
     out = []
     written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
     written += [
         (("nodes", i, "ssh", "identity"), node.ssh.identity) for i, node in enumerate(inventory.nodes) if node.ssh
     ]
     for path, identity in written:
-        if identity is None:
-            continue
-        try:
-            file = Path(identity).expanduser()
-            readable = file.is_file() and os.access(file, os.R_OK)
-        except (OSError, RuntimeError, ValueError):
-            readable = False
-        if not readable:
-            message = f"{shown(identity)[1:-1]} is missing or cannot be read"
-            out.append(document.problem(path, message, "give the path of the private key, such as ~/.ssh/id_ed25519"))
+        found = private_key.wrong(identity) if identity is not None else None
+        if found:
+            out.append(document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1]))
     return out
 
 
