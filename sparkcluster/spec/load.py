@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from sparkcluster import private_key
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.spec import Spec, beside, check, compose, kinds, library, variants
 from sparkcluster.spec.base import Section
@@ -344,7 +343,11 @@ def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
         (("nodes", i, "ssh", "identity"), node.ssh.identity) for i, node in enumerate(inventory.nodes) if node.ssh
     ]
     for path, identity in written:
-        found = private_key.wrong(identity) if identity is not None else None
+        if identity is None:
+            continue
+        from sparkcluster import private_key  # noqa: PLC0415 - few inventories name a key
+
+        found = private_key.wrong(identity)
         if found:
             out.append(document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1]))
     return out
