@@ -47,6 +47,7 @@ _MODULES = {"import": "import_"}
 
 _EPILOG = """\
 INVENTORY is the path of a YAML file; inventory/ in the project has examples.
+Without it: the file that SPARKCLUSTER_INVENTORY names, or ./sparkcluster.yaml.
 Run sparkcluster COMMAND --help for the flags of one command.
 
 Exit codes:

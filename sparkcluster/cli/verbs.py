@@ -63,6 +63,8 @@ def instead_of(words: Sequence[str]) -> str | None:
     It has the arguments of ``words`` that fit: an inventory, flags that the command has, the playbook of
     ``run PLAYBOOK``, a node, a code, a prompt. A word that is rather a misspelt command of ours is not known.
     """
+    if words[0].endswith((".yaml", ".yml")):
+        return f"the command comes first: sparkcluster status {shlex.quote(words[0])}"
     line = VERBS.get(words[0].lower())
     if line is None:
         misspelt = closest(words[0], VERBS, cutoff=0.8)

@@ -140,6 +140,7 @@ def test_what_to_type_instead_is_a_command(line: str) -> None:
         ("explain net-006", "sparkcluster checks net-006"),
         ("validate c.yaml", "sparkcluster lint c.yaml"),
         ("Strat", "sparkcluster up INVENTORY"),
+        ("c.yaml up", "the command comes first: sparkcluster status c.yaml"),
         ("statsu", None),
         ("frobnicate", None),
         ("", None),
