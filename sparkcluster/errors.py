@@ -61,10 +61,12 @@ class SparkclusterError(Exception):
         hint: what to type or do.
 
     Attributes:
+        inventory: what hints and remedies show in place of INVENTORY: that of the command line, once it is known.
         others: failures of other nodes in the same step.
     """
 
     exit_code = exit_codes.FAILED
+    inventory = "INVENTORY"
 
     def __init__(
         self, message: str, *, node: str | None = None, step: str | None = None, hint: str | None = None
@@ -93,7 +95,7 @@ class SparkclusterError(Exception):
             "message": self.message,
             "node": self.node,
             "step": self.step,
-            "hint": self.hint,
+            "hint": self.hint and self.hint.replace("INVENTORY", self.inventory),
             **self.details(),
         }
         if self.others:

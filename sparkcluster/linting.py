@@ -13,15 +13,8 @@ from sparkcluster.findings import SEVERITIES, Finding
 from sparkcluster.spec import Inventory, Playbook, Spec, compose, library
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
-from sparkcluster.spec.load import (
-    allowed_overlays,
-    is_overlay,
-    is_playbook,
-    load,
-    read,
-    read_playbook,
-    variant_sizes,
-)
+from sparkcluster.spec.kinds import allowed_overlays, is_overlay, is_playbook
+from sparkcluster.spec.load import load, read, read_playbook, variant_sizes
 
 UNREAD = "SPEC-001"
 MALFORMED = "SPEC-002"

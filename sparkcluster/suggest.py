@@ -6,10 +6,18 @@ import difflib
 from collections.abc import Iterable
 
 
-def closest(word: object, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The most similar one of ``names``, at least ``cutoff`` (1: equal). Case, dashes and underscores do not count."""
+def closest(word: object, names: Iterable[str], *, cutoff: float = 0.7) -> str | None:
+    """The one of ``names`` with the same letters in another order, or the most similar, at least ``cutoff`` (1: equal).
+
+    Case, dashes and underscores do not count. Another word is no misspelling: at 0.7 about one letter in four may
+    differ, and at most two be missing, except at the end.
+    """
     folded = {name.lower().replace("_", "-"): name for name in names}
-    near = difflib.get_close_matches(str(word)[:80].lower().replace("_", "-"), sorted(folded), n=1, cutoff=cutoff)
+    typed = str(word)[:80].lower().replace("_", "-")
+    same_letters = [name for name in sorted(folded) if sorted(name) == sorted(typed)]
+    near = difflib.get_close_matches(typed, same_letters, n=1, cutoff=0)
+    alike = [name for name in sorted(folded) if abs(len(name) - len(typed)) <= 2 or name.startswith(typed)]
+    near += difflib.get_close_matches(typed, alike, n=1, cutoff=cutoff)
     return folded[near[0]] if near else None
 
 

@@ -77,7 +77,7 @@ WITHOUT_CHECK = (
     _unreachable(
         "SSH-006",
         "It accepts one of the SSH keys offered",
-        "ssh-copy-id USER@NODE; ssh.identity and ssh.user in the inventory",
+        "ssh-copy-id USER@NODE, after ssh-keygen if you have no key; ssh.identity and ssh.user in the inventory",
     ),
     _unreachable(
         "SSH-007",

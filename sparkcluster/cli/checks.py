@@ -1,4 +1,4 @@
-"""``sparkcluster checks``: the catalogue, and the page of one code."""
+"""``sparkcluster checks``: the catalogue, and the pages of codes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ WIDTH = 80
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
-    parser.add_argument("--explain", metavar="CODE", help="show the page of one check, for example NET-014")
+    parser.add_argument("codes", metavar="CODE", nargs="*", help="show the pages of these checks, for example NET-014")
+    parser.add_argument("--explain", metavar="CODE", action="append", default=[], help="as CODE alone")
     common_flags(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the catalogue, or one page of it."""
+    """Print the catalogue, or pages of it."""
     from sparkcluster.checks.pages import find, pages
 
-    chosen = list(pages().values()) if args.explain is None else [find(args.explain)]
+    codes = [*args.codes, *args.explain]
+    chosen = [find(code) for code in codes] or list(pages().values())
     if emitted(args, {"checks": [page.as_json() for page in chosen]}):
         return 0
-    if args.explain is None:
+    if not codes:
         rows = [(page.code, page.severity, page.stage, page.title) for page in chosen]
         table(("CODE", "SEVERITY", "STAGE", "PASSES WHEN"), rows, width=WIDTH)
-    else:
-        _explain(chosen[0])
+    for page in chosen if codes else ():
+        if page is not chosen[0]:
+            say()
+        _explain(page)
     return 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import emit_json
+from sparkcluster.cli.output import emit_json, note
 from sparkcluster.cli.progress import Shown, Waiting, reporter
 from sparkcluster.report import count
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from sparkcluster.spec.assignments import Assignments
     from sparkcluster.spec.inventory import Inventory
 
+
+INVENTORY_VARIABLE = "SPARKCLUSTER_INVENTORY"
+INVENTORY_FILE = "sparkcluster.yaml"
 
 _FLAGS = {
     "--json": "print one JSON document to stdout and nothing else",
@@ -39,12 +43,61 @@ _SHORT = {"--verbose": ["-v"]}
 
 
 def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True) -> None:
-    """Add INVENTORY, ``--json``, more common ``flags`` and, unless ``playbook`` is false, ``--playbook``."""
-    parser.add_argument("inventory", metavar="INVENTORY", type=Path, help="path of the inventory")
+    """Add INVENTORY, ``--json``, more common ``flags`` and, unless ``playbook`` is false, ``--playbook``.
+
+    ``Parser.read`` decides by :func:`is_inventory` whether a first word is it, and fills it in where it is left out:
+    in ``args.inventory`` there is always a path. Arguments of a command after it are added after it.
+    """
+    about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
+    parser.add_argument("inventory", metavar="INVENTORY", type=Path, nargs="?", help=about)
     if playbook:
         parser.add_argument("--playbook", metavar="P", help="playbook (name or path) instead of the inventory's")
         set_flag(parser)
     common_flags(parser, "--json", *flags)
+
+
+def is_inventory(word: str) -> bool:
+    """Whether the first word of a command that takes more arguments than INVENTORY is the path of an inventory.
+
+    It is one if it ends as YAML does, has a slash, or names a file. A text with blanks is a prompt unless it names a
+    file. An empty file does not count: a shell makes it before ``logs spark-1 > spark-1`` begins.
+    """
+    try:
+        if os.path.isfile(word) and os.path.getsize(word):  # noqa: PTH113, PTH202 - as for any word, valid or not
+            return True
+    except (OSError, ValueError):
+        return False
+    return not any(map(str.isspace, word)) and (word.endswith((".yaml", ".yml")) or "/" in word)
+
+
+def default_inventory() -> tuple[Path, str]:
+    """The inventory of a command line without one, and why it is used, in words.
+
+    Raises:
+        UsageError: there is none, or the variable names no file.
+    """
+    from sparkcluster.errors import UsageError
+
+    named = os.environ.get(INVENTORY_VARIABLE)
+    path = Path(named).expanduser() if named else Path(INVENTORY_FILE)
+    if path.is_file():
+        return path, f"from {INVENTORY_VARIABLE}" if named else "in this directory"
+    if named:
+        hint = f"export {INVENTORY_VARIABLE}=FILE, or unset {INVENTORY_VARIABLE}"
+        raise UsageError(f"{INVENTORY_VARIABLE}: {named}: no such file", hint=hint)
+    hint = f"give its path, set {INVENTORY_VARIABLE}, or type: sparkcluster discover -o {INVENTORY_FILE}"
+    raise UsageError("INVENTORY is missing", hint=hint)
+
+
+def fill_in_inventory(args: argparse.Namespace) -> None:
+    """Use the default inventory, and say which it is unless the output is JSON.
+
+    Raises:
+        UsageError: as :func:`default_inventory`.
+    """
+    args.inventory, why = default_inventory()
+    if not (args.json or args.json_lines):
+        note(f"inventory: {args.inventory} ({why})")
 
 
 def set_flag(parser: argparse.ArgumentParser) -> None:

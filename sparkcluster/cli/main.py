@@ -50,6 +50,7 @@ _MODULES = {"import": "import_"}
 
 _EPILOG = """\
 INVENTORY is the path of a YAML file; inventory/ in the project has examples.
+Without it: the file that SPARKCLUSTER_INVENTORY names, or ./sparkcluster.yaml.
 Run sparkcluster COMMAND --help for the flags of one command.
 
 Exit codes:
@@ -71,14 +72,14 @@ def main(argv: Sequence[str]) -> int:
         from sparkcluster.cli import complete
 
         return complete.run(argv[1:])
-    if first in {"-h", "--help", "help"}:
+    if first in {"-h", "--help"} or (first == "help" and len(argv) == 1):
         sys.stdout.write(usage())
-    elif first in {"-V", "--version"}:
+    elif first in {"-V", "--version", "version"}:
         from sparkcluster import __version__
 
         sys.stdout.write(f"sparkcluster {__version__}\n")
     elif first:
-        raise _no_command(first)
+        raise _no_command(argv[1:] if first == "help" else argv)
     else:
         sys.stderr.write(usage())
         return exit_codes.USAGE
@@ -94,7 +95,16 @@ def _run(name: str, words: Sequence[str]) -> int:
     parser = Parser(prog=f"sparkcluster {name}", description=COMMANDS[name])
     command.add_arguments(parser)
     run: Callable[..., int] = command.run
-    return run(parser.read(words))
+    args = parser.read(words)
+    try:
+        return run(args)
+    except Exception as error:
+        inventory = getattr(args, "inventory", None)
+        if inventory is not None and hasattr(error, "inventory"):
+            import shlex
+
+            error.inventory = shlex.quote(str(inventory))
+        raise
 
 
 def module(name: str) -> str:
@@ -169,14 +179,16 @@ def _flushed(argv: Sequence[str]) -> int:
     return code
 
 
-def _no_command(word: str) -> SparkclusterError:
+def _no_command(words: Sequence[str]) -> SparkclusterError:
+    from sparkcluster.cli.verbs import instead_of
     from sparkcluster.errors import UsageError
     from sparkcluster.suggest import did_you_mean
 
+    word = words[0]
     shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
     if word.startswith("-"):
         return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
-    hint = did_you_mean(word, COMMANDS, f"commands are {', '.join(COMMANDS)}")
+    hint = instead_of(words) or did_you_mean(word, COMMANDS, "sparkcluster --help lists the commands")
     return UsageError(f"unknown command: {shown}", hint=hint)
 
 
@@ -185,8 +197,6 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
     from sparkcluster.errors import OutputError
 
     words = argv[: list(argv).index("--")] if "--" in argv else argv
-    if error.hint:
-        error.hint = _with_inventory(error.hint, words)
     lines = "--json-lines" in words
     as_json = (lines or "--json" in words) and not isinstance(error, OutputError)
     try:
@@ -198,14 +208,6 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
     if not as_json:
         render_error(error)
     return error.exit_code
-
-
-def _with_inventory(hint: str, words: Sequence[str]) -> str:
-    """``hint`` with the inventory of the command line in place of INVENTORY, so that it can be pasted."""
-    import shlex
-
-    path = next((word for word in words[1:] if not word.startswith("-") and os.path.isfile(word)), None)  # noqa: PTH113
-    return hint if path is None else hint.replace("INVENTORY", shlex.quote(path))
 
 
 def _internal(error: BaseException, argv: Sequence[str]) -> int:

@@ -148,14 +148,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int |
     sys.stdout.flush()
 
 
-def render_error(error: SparkclusterError) -> None:
-    """Write an error to stderr: ``error: …``, its findings and log, and ``hint: …`` with what to type."""
+def render_error(error: SparkclusterError, inventory: str | None = None) -> None:
+    """Write an error to stderr: ``error: …``, its findings and log, and ``hint: …`` with what to type.
+
+    ``inventory`` is shown in place of INVENTORY, by default that of ``error``.
+    """
+    inventory = inventory or error.inventory
     problems = getattr(error, "problems", None)
     if problems is not None:
         for problem in problems:
             note(label("error"), f" {problem}")
             if problem.hint:
-                note("  ", label("hint"), f" {typed(problem.hint)}")
+                note("  ", label("hint"), f" {_pasteable(problem.hint, inventory)}")
         return
     where = f"{error.node}: " if error.node and error.node not in error.message else ""
     during = f" (during {error.step})" if error.step and error.step not in error.message else ""
@@ -168,19 +172,23 @@ def render_error(error: SparkclusterError) -> None:
     for line in more:
         note(f"  {line}")
     for finding in getattr(error, "findings", ()):
-        render_finding(finding)
+        render_finding(finding, inventory)
     for line in getattr(error, "log", ())[-_LOG_LINES:]:
         note(f"  | {line}")
     remedies = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
     if error.hint and error.hint not in remedies:
-        note(label("hint"), f" {typed(error.hint)}")
+        note(label("hint"), f" {_pasteable(error.hint, inventory)}")
     for other in error.others:
-        render_error(other)
+        render_error(other, inventory)
 
 
-def render_finding(finding: Finding) -> None:
+def render_finding(finding: Finding, inventory: str = "INVENTORY") -> None:
     """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
     place = finding.place or (f"{finding.node}: " if finding.node else "")
     note("  ", label(finding.severity), f" {finding.code} {place}{finding.summary}")
     for word, text in finding.details():
-        note("    ", label(word), f" {typed(text)}")
+        note("    ", label(word), f" {_pasteable(text, inventory)}")
+
+
+def _pasteable(text: str, inventory: str) -> str:
+    return typed(text.replace("INVENTORY", inventory))

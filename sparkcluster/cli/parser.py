@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -25,7 +26,12 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: an unknown flag, a missing or extra argument, an invalid value.
         """
-        parsed, unknown = self.parse_known_args(list(words))
+        flags, rest = self.split(words)
+        lacking = self._lacks_inventory(rest)
+        if lacking:
+            rest.insert(0, "")
+        # argparse gives an optional argument nothing if a flag comes before its word, as in logs INVENTORY -f NODE.
+        parsed, unknown = self.parse_known_args([*flags, *(["--"] if rest else []), *rest])
         for word in unknown:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
@@ -33,7 +39,56 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"unknown flag of {self.prog}: {flag[:60]}", hint=hint)
         if unknown:
             raise UsageError(f"unexpected argument: {unknown[0][:60]}", hint=f"{self.prog} --help")
+        if lacking:
+            from sparkcluster.cli.common import fill_in_inventory
+
+            fill_in_inventory(parsed)
         return parsed
+
+    def split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The flags in ``words`` with their values, and the other words; all are flags of a command with commands."""
+        if self._subparsers is not None:
+            return list(words), []
+        flags: list[str] = []
+        rest: list[str] = []
+        queue = iter(words)
+        for word in queue:
+            if word == "--":
+                rest += queue
+            elif not word.startswith("-") or word == "-" or self._is_text(word):
+                rest.append(word)
+            else:
+                flags.append(word)
+                if self._wants_value(word):
+                    flags += itertools.islice(queue, 1)
+        return flags, rest
+
+    def knows(self, flags: Sequence[str]) -> bool:
+        """Whether all of ``flags``, as ``split`` returns them, are flags of this command."""
+        names = [word.partition("=")[0] for word in flags if word.startswith("-")]
+        return all(name in self._option_string_actions for name in names)
+
+    def _is_text(self, word: str) -> bool:
+        """Whether ``word`` is no flag though it begins with a dash: a list in a prompt, a number."""
+        known = word.partition("=")[0] in self._option_string_actions
+        return not known and (" " in word or re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None)
+
+    def _wants_value(self, word: str) -> bool:
+        """Whether the word after ``word`` is its value: after --tail, -n and -fn, not after --tail=5 and -n5."""
+        named = [word] if word.startswith("--") else [f"-{letter}" for letter in word[1:]]
+        taking = [flag for flag in named if getattr(self._option_string_actions.get(flag), "nargs", 0) is None]
+        return bool(taking) and taking[0] == named[-1]
+
+    def _lacks_inventory(self, rest: Sequence[str]) -> bool:
+        """Whether the command takes INVENTORY, and ``rest`` does not begin with it."""
+        from sparkcluster.cli.common import is_inventory
+
+        takes = [action for action in self._actions if not action.option_strings]
+        if not takes or takes[0].metavar != "INVENTORY":
+            return False
+        if not rest or len(takes) == 1:
+            return not rest
+        return rest[0] in (takes[1].choices or ()) or not is_inventory(rest[0])
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print.
@@ -51,9 +106,17 @@ class Parser(argparse.ArgumentParser):
             choices = [word.strip(" '") for word in choice[3].split(",")]
             argument = choice[1] if choice[1].startswith("-") else choice[1].upper()
             text = f"invalid {argument}: {choice[2][:60]}"
-            hint = did_you_mean(choice[2], choices, f"one of {', '.join(choices)}")
+            hint = _instead(choice[2], choices) or did_you_mean(choice[2], choices, f"one of {', '.join(choices)}")
         text = re.sub(r"^argument (\S+): ", r"\1: ", text)
         raise UsageError(text[:300], hint=hint)
+
+
+def _instead(word: str, choices: Sequence[str]) -> str | None:
+    """A hint with the one of ``choices`` that does what ``word`` does in other programs: ``up`` for ``start``."""
+    from sparkcluster.cli.verbs import VERBS
+
+    name = VERBS.get(word.lower(), "").partition(" ")[0]
+    return f"did you mean {name}?" if name in choices else None
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 import socket
 import sys
@@ -82,12 +83,14 @@ def _handshake(name: str, target: SshTarget, sock: Any, login: _Login, deadline:
                 f"nothing for {target.connect_timeout_s:g} s",
                 f"run ssh -v {target.login} true to see where it stops; on the node: sudo systemctl restart ssh",
             ) from error
-        reason = str(error).strip() or type(error).__name__
+        from sparkcluster.hosts import reasons
+
+        reason, remedy = reasons.why(error)
         raise _error(
             HostLost,
             name,
-            f"{target.host} port {target.port} closed the connection during the SSH handshake: {reason}",
-            f"ssh -v {target.login} true",
+            f"the SSH handshake with {target.host} port {target.port} failed: {reason}",
+            remedy or f"ssh -v {target.login} true",
         ) from error
     transport.set_keepalive(KEEPALIVE_S)
     return transport
@@ -108,11 +111,13 @@ def _reach(name: str, target: SshTarget, through: paramiko.Transport | None, dea
                 )
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
+            from sparkcluster.hosts import reasons
+
             late = time.monotonic() >= deadline - 0.1
             kind, verb = (HostTimeout, "does not reach") if late else (HostRefused, "cannot reach")
             jump = target.jump.host if target.jump else "the jump host"
-            reason = getattr(error, "text", "") or str(error)  # of a channel that was refused
-            raise _error(kind, name, f"{jump} {verb} {target.host} port {target.port}: {reason.lower()}") from error
+            reason = getattr(error, "text", "").lower() or reasons.why(error)[0]  # text: of a channel that was refused
+            raise _error(kind, name, f"{jump} {verb} {target.host} port {target.port}: {reason}") from error
     if target.proxy_command:
         return Proxy(target.proxy_command)
     return _tcp(name, target, deadline)
@@ -122,7 +127,7 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
     where = f"{target.host} port {target.port}"
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name with an empty or too long part
         raise _error(
             HostUnknown,
             name,
@@ -220,17 +225,15 @@ class _Login:
         self._password = password
         self.deadline = time.monotonic() + target.connect_timeout_s
         self.locked: list[Path] = []
+        self.public: list[Path] = []
         self.tried = 0
         if target.identity is not None:
-            try:
-                target.identity.read_bytes()
-            except OSError as error:
-                raise _error(
-                    UsageError,
-                    name,
-                    f"identity {target.identity} cannot be read: {error.strerror}",
-                    "check ssh.identity in the inventory",
-                ) from error
+            from sparkcluster import private_key
+
+            agent = target.agent != "none" and bool(target.agent or os.environ.get("SSH_AUTH_SOCK"))
+            found = private_key.wrong(str(target.identity), agent=agent)
+            if found:
+                raise _error(UsageError, name, f"identity {target.identity} {found[0]}", found[1])
 
     def authenticate(self, transport: Transport) -> None:
         """Log in on ``transport``, or raise AuthFailed."""
@@ -238,7 +241,7 @@ class _Login:
             self._by_password(transport, self._password)
             return
         agent = Agent(self.target.agent)
-        reason = "no key was accepted"
+        reason, hint = "no key was accepted", None
         try:
             for key in self._keys(agent):
                 self.tried += 1
@@ -247,12 +250,14 @@ class _Login:
                     more = transport.auth_publickey(self.target.user, key)
                 except paramiko.BadAuthenticationType as error:
                     reason = f"it accepts {', '.join(error.allowed_types)} only"
+                    hint = "on the node: PubkeyAuthentication yes in /etc/ssh/sshd_config"
                     break
-                except paramiko.AuthenticationException as error:
+                except paramiko.AuthenticationException:
                     if time.monotonic() >= self.deadline - 0.1:
                         raise
                     if not transport.is_active():
-                        reason = str(error) or "it closed the connection"
+                        reason = f"it closed the connection after {self.tried} key{'' if self.tried == 1 else 's'}"
+                        hint = "give ssh.identity: the node allows few tries (MaxAuthTries of its sshd)"
                         break
                     continue
                 if not more:
@@ -261,7 +266,8 @@ class _Login:
         finally:
             agent.close()
         silent = f"; no agent answers at {agent.silent}" if agent.silent else ""
-        self._fail((reason if self.tried else "there is no key to offer") + silent, self._methods(transport))
+        reason = (reason if self.tried else "there is no key to offer") + silent
+        self._fail(reason, self._methods(transport), hint)
 
     def _methods(self, transport: Transport) -> set[str]:
         """How sshd lets this user log in; both ways to send a password where it no longer says."""
@@ -299,16 +305,23 @@ class _Login:
         if more:
             self._fail(f"it requires {', '.join(more)} besides a password", set())
 
-    def _fail(self, reason: str, methods: set[str]) -> NoReturn:
+    def _fail(self, reason: str, methods: set[str], hint: str | None = None) -> NoReturn:
         target = self.target
-        locked = f"; {self.locked[0]} is protected by a passphrase" if self.locked else ""
         option = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
-        unlock = f"ssh-add {shlex.quote(str(self.locked[0]))}" if self.locked else None
+        hint = hint or f"ssh-copy-id {option}{target.login}"
+        if self.locked:
+            reason += f"; {self.locked[0]} is protected by a passphrase"
+            hint = f"ssh-add {shlex.quote(str(self.locked[0]))}"
+        elif self.public and self.public[0] == target.identity:
+            reason += f"; {self.public[0]} is a public key, and no agent has its private one"
+            hint = "ssh-add the private key, or give its file as ssh.identity"
+        elif not self.tried and self._password is None:
+            hint = f"ssh-keygen -t ed25519, then {hint}"
         failed = _error(
             AuthFailed,
             self.name,
-            f"login as {target.user} on {target.host} failed: {reason}{locked}",
-            unlock or f"ssh-copy-id {option}{target.login}",
+            f"login as {target.user} on {target.host} failed: {reason}",
+            hint,
         )
         failed.takes_password = bool(methods & _PASSWORD_METHODS)
         raise failed
@@ -319,8 +332,9 @@ class _Login:
             try:
                 key = self._load(target.identity, agent)
             except (ValueError, paramiko.SSHException) as error:
-                text = f"identity {target.identity} is not a usable private key: {error}"
-                raise _error(UsageError, self.name, text) from error
+                text = f"identity {target.identity} is not a private key, or damaged, or of an unknown type"
+                hint = f"ssh-keygen -y -f {shlex.quote(str(target.identity))}   reads it"
+                raise _error(UsageError, self.name, text, hint) from error
             if key is not None:
                 yield key
         if not target.identities_only:
@@ -345,6 +359,6 @@ class _Login:
                 public = file.with_name(file.name + ".pub")
         blob = public.read_text(errors="replace").split()[1:2] if public.is_file() else []
         match = next((key for key in agent.get_keys() if [key.get_base64()] == blob), None)
-        if match is None and public is not file:
-            self.locked.append(file)
+        if match is None:
+            (self.locked if public is not file else self.public).append(file)
         return match

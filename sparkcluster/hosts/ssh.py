@@ -151,8 +151,10 @@ class SshHost(Host):
             threading.Thread(target=transport.close, daemon=True).start()
             raise failure from error
         if time.monotonic() >= deadline:
+            from sparkcluster.hosts import reasons
+
             raise CommandTimeout(
-                f"{task} on {self.name} did not start in time: {error}",
+                f"{task} on {self.name} did not start in time: {reasons.why(error)[0]}",
                 node=self.name,
                 step=task,
                 hint=None if waited_out else "check MaxSessions in /etc/ssh/sshd_config of the node",

@@ -8,6 +8,7 @@ from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.recipes import sparkring, sparkrun
 from sparkcluster.recipes.serve import Importer
 from sparkcluster.recipes.structured import Format, Read, load
+from sparkcluster.spec import Playbook, kinds
 
 
 def supported(importers: Sequence[Importer]) -> list[Format]:
@@ -35,6 +36,12 @@ def read(text: str, source: str, importers: Sequence[Importer], choices: Mapping
     formats = supported(importers)
     found = next((each for each in formats if each.fits(document.data)), None)
     if found is None:
+        ours = "an inventory" if kinds.is_inventory(document.document) else ""
+        if kinds.is_playbook(document.document) and set(document.data) <= set(Playbook.model_fields):
+            ours = "a playbook"
+        if ours:
+            message, hint = f"{ours} of sparkcluster, nothing to convert", f"sparkcluster lint {source} checks it"
+            raise SpecError([document.document.problem((), message, hint)])
         kind = "JSON" if text.lstrip().startswith("{") else "YAML"
         hint = f"supported are {', '.join(each.title for each in formats)}, and shell text with the engine's command"
         raise SpecError([document.document.problem((), f"a {kind} document of unknown format", hint)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -55,3 +57,15 @@ class Section(BaseModel):
             for key, value in data.items()
             if value is not None or key not in fields or fields[key].is_required()
         }
+
+
+def options(annotation: Any) -> Iterator[Any]:
+    """The branches of a union, else the type itself; ``Annotated`` is unwrapped."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from options(get_args(annotation)[0])
+    elif origin in {Union, types.UnionType}:
+        for branch in get_args(annotation):
+            yield from options(branch)
+    else:
+        yield annotation

@@ -148,8 +148,12 @@ def _rails(written: Inventory, document: Document) -> Iterator[Problem]:
         except ValueError:
             yield document.problem(path, f"must be a subnet, is {shown(rail)}", "write it as 192.168.177.0/24")
             continue
-        if str(network) != rail:
-            yield document.problem(path, f"must be a subnet, is {shown(rail)}", f"write {network}")
+        if str(network) != rail or network.prefixlen == network.max_prefixlen:
+            from sparkcluster.spec.hints import subnet_of  # noqa: PLC0415 - for wrong input alone
+
+            yield document.problem(path, f"must be a subnet, is {shown(rail)}", f"write {subnet_of(rail)}")
+        if network.prefixlen == network.max_prefixlen:
+            continue
         for other in networks:
             if other.overlaps(network):
                 message = f"{network} overlaps {other}: twins in one subnet hang NCCL or halve its speed"

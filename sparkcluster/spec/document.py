@@ -37,42 +37,6 @@ _UNCLEAR = (
     (r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})", "it is too large or too long for a number"),
 )
 
-# Messages of libyaml, with ours and a hint for each.
-_SYNTAX = (
-    (
-        "mapping values are not allowed",
-        "unexpected ':'",
-        "quote a value that contains ': ', and check the indentation",
-    ),
-    (
-        "could not find expected ':'",
-        "expected 'key: value'",
-        "write 'key: value', with a space after the colon",
-    ),
-    (
-        "did not find expected key",
-        "inconsistent indentation",
-        "indent all keys of a section equally, with spaces",
-    ),
-    (
-        "did not find expected '-'",
-        "expected a list entry",
-        "start each entry with '- ', equally indented",
-    ),
-    ("did not find expected ',' or", "unclosed bracket", "close [ with ] and { with }"),
-    ("found unexpected end of stream", "unclosed quote", "close it on the same line"),
-    (
-        "cannot start any token",
-        "a value cannot begin with this character",
-        "put the value in quotes",
-    ),
-    (
-        "found unknown escape",
-        "unknown escape in double quotes",
-        "use single quotes, or write \\\\ for a backslash",
-    ),
-)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
@@ -157,8 +121,7 @@ def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
     if root is None or (isinstance(root, yaml.ScalarEvent) and not root.style and _NULL.fullmatch(root.value)):
         raise _fatal(document, Place(), "the file is empty", "start from one of the examples in inventory/")
     if not isinstance(root, yaml.MappingStartEvent):
-        found = "a single value" if isinstance(root, yaml.ScalarEvent) else "a list"
-        raise _fatal(document, _place(root.start_mark), f"expected 'key: value' lines, found {found}")
+        raise _not_keys(document, text, root)
     document.data = reader.value(0, (), 0)
     return document
 
@@ -190,18 +153,27 @@ def _place(mark: Any) -> Place:
     return Place(mark.line + 1, mark.column + 1)
 
 
+def _not_keys(document: Document, text: str, root: Any) -> SpecError:
+    """The error of a file whose ``root`` is a list or a scalar."""
+    from sparkcluster.spec import slips  # noqa: PLC0415 - for wrong input alone
+
+    if not isinstance(root, yaml.ScalarEvent):
+        hint = "put the list below a key, such as nodes:"
+        return _fatal(document, _place(root.start_mark), "expected 'key: value' lines, found a list", hint)
+    slip = slips.not_keys(text)
+    if slip is None:
+        return _fatal(document, _place(root.start_mark), "expected 'key: value' lines, found a single value")
+    return _fatal(document, Place(*slip[:2]), *slip[2:])
+
+
 def _syntax(document: Document, text: str, error: yaml.MarkedYAMLError) -> SpecError:
-    mark = error.problem_mark or error.context_mark
-    place = _place(mark) if mark else Place()
-    lines = text.splitlines()
-    near = lines[place.line - 1] if place.line <= len(lines) else ""
+    from sparkcluster.spec import slips  # noqa: PLC0415 - for wrong input alone
+
+    marks = [mark for mark in (error.problem_mark, error.context_mark) if mark]
+    places = [(place.line, place.column) for place in map(_place, marks)] or [(1, 1)]
     reported = f"{error.context or ''} {error.problem or ''}"
-    if "\t" in near[: len(near) - len(near.lstrip())]:
-        return _fatal(document, place, "tab in the indentation", "indent with spaces")
-    for fragment, message, hint in _SYNTAX:
-        if fragment in reported:
-            return _fatal(document, place, message, hint)
-    return _fatal(document, place, f"not valid YAML: {error.problem or error.context}")
+    line, column, *words = slips.slip(text, places[0], places[-1], reported)
+    return _fatal(document, Place(line, column), *words)
 
 
 class _Reader:

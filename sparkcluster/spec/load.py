@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec import Spec, beside, check, compose, library, messages, variants
+from sparkcluster.spec import Spec, beside, check, compose, kinds, library, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath, parse, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from sparkcluster.spec.assignments import Assignments
@@ -47,7 +48,7 @@ def load(
         UsageError: a file is missing or cannot be read.
         SpecError: with every problem of the files, by file and line.
     """
-    document = read(inventory_path)
+    document = _read_inventory(inventory_path)
     inventory, problems = validate(document, Inventory)
     if inventory:
         problems += check.inventory(inventory, document)
@@ -66,8 +67,10 @@ def load(
                 problems += check.together(inventory, served, document, served_document, starts=starts)
         except SpecError as error:
             problems += error.problems
-        except UsageError:
-            if not problems:
+        except UsageError as error:
+            if playbook is None:
+                problems.append(document.problem(("playbook",), error.message, error.hint))
+            elif not problems:
                 raise
     lacking = problems if starts else []
     files = beside.mounted(served, served_path, served_document, lacking) if served else {}
@@ -75,6 +78,25 @@ def load(
     if problems or inventory is None or served is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
     return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document), built)
+
+
+def _read_inventory(path: Path) -> Document:
+    """The file in ``path``; raises as :func:`load`, also where it is no inventory or a playbook's name."""
+    try:
+        document = read(path)
+    except UsageError as error:
+        if not error.message.endswith("no such file"):
+            raise
+        name = shown(str(path), 300)[1:-1]
+        if name in library.names():
+            raise UsageError(
+                f"{name} is a playbook, not an inventory", hint=f"give an inventory, and --playbook {name}"
+            ) from None
+        others = [each.name for each in path.parent.glob("*.y*ml")]
+        examples = f"sparkcluster discover -o {name} makes one; examples are in inventory/"
+        raise UsageError(error.message, hint=did_you_mean(path.name, others, examples)) from None
+    kinds.refuse_as_inventory(document)
+    return document
 
 
 def _group_sizes(inventory: Inventory) -> list[int]:
@@ -124,23 +146,6 @@ def variant_sizes(path: Path, overlays: Sequence[str] = ()) -> list[variants.Siz
         UsageError, SpecError: as :func:`load`.
     """
     return variants.sizes(_layers(path, overlays))
-
-
-def is_playbook(document: Document) -> bool:
-    """Whether a file is a playbook: it has a model or ``extends``, and lists no nodes."""
-    data = document.data
-    return not isinstance(data.get("nodes"), list) and "cluster" not in data and ("model" in data or "extends" in data)
-
-
-def allowed_overlays(document: Document) -> list[str]:
-    """Names of the overlays that a playbook allows."""
-    names = document.data.get("overlays")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def is_overlay(document: Document) -> bool:
-    """Whether a file is an overlay."""
-    return "overlay" in document.data
 
 
 def read(path: Path) -> Document:
@@ -230,9 +235,7 @@ def _playbook(
 def _layers(path: Path, overlays: Sequence[str] = (), above: Sequence[Path] = ()) -> list[Document]:
     """The document in ``path`` on top of those that it extends, and ``overlays`` on top of it; the lowest first."""
     document = read(path)
-    if is_overlay(document):
-        name = shown(str(path), 300)[1:-1]
-        raise UsageError(f"{name} is an overlay, not a playbook", hint="write PLAYBOOK+OVERLAY")
+    kinds.refuse_as_playbook(document)
     layers = [*_extended(document, [*above, path]), document]
     for name in overlays:
         layers.append(_overlay(variants.merged(layers, None), path, name))
@@ -279,7 +282,7 @@ def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
 
 def _overlay(document: Document, path: Path, name: str) -> Document:
     """The overlay ``name`` of the playbook ``document`` in ``path``; raises UsageError if that does not allow it."""
-    listed = allowed_overlays(document)
+    listed = kinds.allowed_overlays(document)
     if name not in listed:
         may = f"allowed: {', '.join(listed)}" if listed else "it allows none"
         raise UsageError(
@@ -289,7 +292,7 @@ def _overlay(document: Document, path: Path, name: str) -> Document:
     file = library.overlay(name, [path.parent])
     _stays_inside(file, [path.parent, path.parent.parent / "overlays"])
     top = read(file)
-    if not is_overlay(top):
+    if not kinds.is_overlay(top):
         raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])
     stem = document.data.get("name")
     data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
@@ -326,6 +329,8 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
     try:
         checked = model.model_validate(document.data)
     except ValidationError as error:
+        from sparkcluster.spec import messages  # noqa: PLC0415 - for wrong input alone
+
         places = {(problem.line, problem.column) for problem in found}
         more = messages.problems(error, document, model)
         return None, found + [problem for problem in more if (problem.line, problem.column) not in places]
@@ -333,7 +338,7 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
 
 
 def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
-    """Problems of private keys that cannot be read."""
+    """Problems of files that are not private keys, or cannot be read."""
     out = []
     written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
     written += [
@@ -342,14 +347,11 @@ def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
     for path, identity in written:
         if identity is None:
             continue
-        try:
-            file = Path(identity).expanduser()
-            readable = file.is_file() and os.access(file, os.R_OK)
-        except (OSError, RuntimeError, ValueError):
-            readable = False
-        if not readable:
-            message = f"{shown(identity)[1:-1]} is missing or cannot be read"
-            out.append(document.problem(path, message, "give the path of the private key, such as ~/.ssh/id_ed25519"))
+        from sparkcluster import private_key  # noqa: PLC0415 - few inventories name a key
+
+        found = private_key.wrong(identity)
+        if found:
+            out.append(document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1]))
     return out
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Sequence
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sparkcluster.errors import Problem
-from sparkcluster.spec.base import Section
+from sparkcluster.spec import hints, slips
+from sparkcluster.spec.base import Section, options
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret
 from sparkcluster.suggest import did_you_mean
@@ -85,7 +85,8 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
             path = path[:2]  # the branches of the union mean nothing to a user
         if path not in out:
             out[path] = _problem(each, path, document, model)
-    return list(out.values())
+    misspelt = {(*path[:-1], slips.missing_space(path[-1])) for path in out if path}
+    return [problem for path, problem in out.items() if path not in misspelt]
 
 
 def may_show(path: KeyPath, value: object) -> bool:
@@ -119,33 +120,78 @@ def _problem(  # noqa: PLR0911 - one return for each kind of error
 ) -> Problem:
     kind = error["type"]
     if kind == "extra_forbidden":
+        sections = _sections(model, path[:-1])
+        slip = hints.for_unknown_key(str(path[-1]), _at(document.data, path[:-1]), sections)
+        if slip and path not in REFUSED:
+            return document.problem(path, *slip, key=True)
         return unknown_key(document, path, _allowed(model, path))
     if kind == "missing":
-        field = field_at(model, path)
-        about = f"{path[-1]}: {field.description}" if field and field.description else str(path[-1])
-        return document.problem(path, "is required", f"add {about}")
+        return _missing(path, document, model)
     if error["loc"] and error["loc"][-1] == "[key]":
         if kind in {"literal_error", "value_error"}:
             return document.problem(path, *_words(error, path, document, None), key=True)
         words = PATTERNS.get(error.get("ctx", {}).get("pattern", ""), "a shorter name")
         return document.problem(path, f"this key must be {words}", key=True)
     if len(path) == 1 and path[0] in CHOICES and not isinstance(error["input"], dict):
-        return document.problem(path, CHOICES[str(path[0])] + _is(path, document, error["input"]))
+        subnet = hints.subnet_of(error["input"]) if path == ("interconnect",) else None
+        hint = f"write {{rails: [{subnet}]}}" if subnet else None
+        return document.problem(path, CHOICES[str(path[0])] + _is(path, document, error["input"]), hint)
     if path[:1] == ("args",):
         if len(path) == 1:
             return document.problem(path, "must be a section")
         expected = "must be a boolean, number, string, list of numbers and strings, or section"
         return document.problem(path, expected)
+    if kind in {"dict_type", "model_type", "model_attributes_type", "list_type"}:
+        return document.problem(path, *_wrong_shape(error, path, document, model))
     message, hint = _words(error, path, document, field_at(model, path))
     return document.problem(path, message, hint)
+
+
+def _missing(path: KeyPath, document: Document, model: type[Section]) -> Problem:
+    field = field_at(model, path)
+    about = f"{path[-1]}: {field.description}" if field and field.description else str(path[-1])
+    hint = f"add {about}"
+    if _continues(document.data, path[:-1], _allowed(model, path)):
+        hint += "; or remove '- ' if this belongs to the entry above"
+    return document.problem(path, "is required", hint)
+
+
+def _wrong_shape(error: Any, path: KeyPath, document: Document, model: type[Section]) -> tuple[str, str | None]:
+    """What is wrong with a value that should be a section or a list, and what to write."""
+    value = error["input"]
+    shown_value, visible = _is(path, document, value), value is not None and may_show(path, value)
+    if error["type"] == "list_type":
+        hint = hints.for_list(value, _sections(model, (*path, 0))) if visible else None
+        return f"must be a list{shown_value}", hint
+    key = slips.missing_space(value) if visible else None
+    if key:
+        return hints.NO_SPACE.format(key), hints.WRITE_SPACE.format(key)
+    entry = isinstance(path[-1], int)
+    hint = hints.for_section(value, _sections(model, path), entry=entry) if visible else None
+    return f"must be a section{shown_value}", hint
+
+
+def _continues(data: Any, path: KeyPath, allowed: Sequence[str]) -> bool:
+    """Whether the entry at ``path`` has only keys that fit in the entry above it, and are not there."""
+    *parent, index = path or ("",)
+    if not isinstance(index, int) or index == 0:
+        return False
+    here, above = _at(data, path), _at(data, (*parent, index - 1))
+    return bool(above) and set(here) <= set(allowed) - set(above)
+
+
+def _at(data: Any, path: KeyPath) -> dict[str, Any]:
+    for part in path:
+        data = data[part]
+    return data if isinstance(data, dict) else {}
 
 
 def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Problem:
     """The problem of a key that is not among ``allowed``."""
     if path in REFUSED:
         return document.problem(path, *REFUSED[path], key=True)
-    hints = [did_you_mean(path[-1], allowed), f"allowed: {', '.join(allowed)}"]
-    return document.problem(path, "unknown key", " ".join(filter(None, hints)), key=True)
+    hint = [did_you_mean(path[-1], allowed), f"allowed: {', '.join(allowed)}"]
+    return document.problem(path, "unknown key", " ".join(filter(None, hint)), key=True)
 
 
 def _is(path: KeyPath, document: Document, value: object) -> str:
@@ -173,7 +219,8 @@ def _words(  # noqa: PLR0911 - one return for each kind of error
     if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
         return f"must be {_bounds(field, context)}{shown_value}", None
     if kind == "string_pattern_mismatch":
-        return f"must be {PATTERNS.get(context['pattern'], 'something else')}{shown_value}", None
+        hint = hints.for_text(path, value) if may_show(path, value) else None
+        return f"must be {PATTERNS.get(context['pattern'], 'something else')}{shown_value}", hint
     if kind == "literal_error":
         return _not_among(str(context["expected"]), value, shown_value)
     if kind == "value_error":
@@ -182,10 +229,6 @@ def _words(  # noqa: PLR0911 - one return for each kind of error
         "float_type": "must be a number",
         "bool_type": "must be true or false",
         "finite_number": "must be a finite number",
-        "dict_type": "must be a section",
-        "model_type": "must be a section",
-        "model_attributes_type": "must be a section",
-        "list_type": "must be a list",
         "too_short": f"needs at least {context.get('min_length')} entry",
         "string_too_short": "is too short" if context.get("min_length", 1) > 1 else "is empty",
         "string_too_long": f"is longer than {context.get('max_length')} characters",
@@ -254,15 +297,3 @@ def _step(option: Any, part: str | int) -> list[Any]:
     if get_origin(option) in {list, dict}:
         return [get_args(option)[-1]]
     return []
-
-
-def options(annotation: Any) -> Iterator[Any]:
-    """The branches of a union, else the type itself; ``Annotated`` is unwrapped."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from options(get_args(annotation)[0])
-    elif origin in {Union, types.UnionType}:
-        for branch in get_args(annotation):
-            yield from options(branch)
-    else:
-        yield annotation

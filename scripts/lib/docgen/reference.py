@@ -16,6 +16,10 @@ and messages go to stderr; `NO_COLOR` is honoured. `SPARKCLUSTER_DEBUG=1` shows 
 Control and format characters of nodes, logs, models and files are shown as `�`, in a pipe too, and escaped in JSON.
 A closed pipe (`| head -1`) discards the rest of the output and leaves the exit code as it is; a full disk is an error.
 
+`INVENTORY` may be left out: then `SPARKCLUSTER_INVENTORY` names it, or else it is `sparkcluster.yaml` in the current
+directory. A message says which it was. Where a command takes more than the inventory, its first argument is the
+inventory if it names a file, ends in `.yaml` or `.yml`, or has a slash and no blanks.
+
 | exit code | meaning |
 |---|---|
 """
@@ -25,7 +29,7 @@ _CHECKS = """# Checks
 What `up`, `preflight`, `doctor` and `lint` check. An error stops `up`; a warning or a note does not. A code never
 changes its meaning. A playbook accepts a finding with `allow: [{code, reason}]`. An inventory turns an error into a
 warning with `ignore: [code]`. Findings that protect against hostile playbooks can be accepted by the inventory alone.
-`sparkcluster checks --explain CODE` shows one of these sections.
+`sparkcluster checks CODE` shows one of these sections.
 
 | stage | what is checked, and by which command |
 |---|---|

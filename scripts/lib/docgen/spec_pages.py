@@ -11,9 +11,8 @@ from pydantic_core import PydanticUndefined
 
 from sparkcluster import engines
 from sparkcluster.spec import variables, variants
-from sparkcluster.spec.base import Section
+from sparkcluster.spec.base import Section, options
 from sparkcluster.spec.inventory import Inventory
-from sparkcluster.spec.messages import options
 from sparkcluster.spec.playbook import VARIANT, Playbook
 
 _MODELS: dict[str, type[Section]] = {"inventory": Inventory, "playbook": Playbook}

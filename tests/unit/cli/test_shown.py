@@ -98,18 +98,24 @@ def test_soft_hyphens_and_tags_are_left_out_of_answers(capsys: pytest.CaptureFix
 
 
 def test_hints_name_the_inventory_and_the_program_as_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a virtual environment that is not on PATH, `sparkcluster` alone is not found."""
-    inventory = tmp_path / "my pair.yaml"
-    inventory.write_text("")
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
     error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
-    frame._fail(error, ["up", "--json-lines-not", str(inventory)])
+    error.others = (LaunchError("it died, too", hint="sparkcluster logs INVENTORY spark-c"),)
+    error.inventory = "'my pair.yaml'"
+    output.render_error(error)
     told = capsys.readouterr().err.splitlines()
-    assert told[-1] == (
-        f"hint: its log: /opt/venv/bin/sparkcluster logs '{inventory}' spark-b; sparkcluster 0.1 is a version"
+    assert (
+        told[1]
+        == "hint: its log: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-b; sparkcluster 0.1 is a version"
     )
+    assert told[-1] == "hint: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-c"
+    found = FoundErrors([Finding("NET-006", "error", "MTU differs", node="a", step="netplan")])
+    found.inventory = "pair.yaml"
+    output.render_error(found)
+    assert "hint: /opt/venv/bin/sparkcluster setup pair.yaml --only netplan\n" in capsys.readouterr().err
 
 
 def test_the_hint_of_a_finding_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -97,7 +98,7 @@ def test_a_server_that_hangs_up_is_not_one_that_hangs(server):
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        fails(server.host(port=listener.getsockname()[1]), HostLost, "closed the connection during the SSH handshake")
+        fails(server.host(port=listener.getsockname()[1]), HostLost, "failed: it closed the connection")
         thread.join(5)
 
 
@@ -158,14 +159,66 @@ def test_no_key_at_all(start_sshd, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     server = start_sshd()
     server.trust()
-    fails(server.host(identity=None), AuthFailed, "no key to offer")
+    error = fails(server.host(identity=None), AuthFailed, "no key to offer")
+    assert error.hint.startswith("ssh-keygen -t ed25519, then ssh-copy-id ")
 
 
-def test_an_unreadable_identity_is_a_usage_error(server, tmp_path):
-    error = fails(server.host(identity=tmp_path / "gone"), UsageError, f"identity {tmp_path}/gone cannot be read")
+def test_what_is_no_private_key_is_a_usage_error(server, tmp_path, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    error = fails(server.host(identity=tmp_path / "gone"), UsageError, f"identity {tmp_path}/gone does not exist")
     assert error.exit_code == 2
     (tmp_path / "text").write_text("not a key\n")
-    fails(server.host(identity=tmp_path / "text"), UsageError, "not a usable private key")
+    fails(server.host(identity=tmp_path / "text"), UsageError, "text is not a private key, or damaged")
+    public = server.identity.with_suffix(".pub")
+    error = fails(server.host(identity=public), UsageError, "id.pub is a public key")
+    assert error.hint == f"give the private one: {server.identity}"
+
+
+def test_a_public_key_whose_private_one_the_agent_lacks(start_sshd, tmp_path, monkeypatch):
+    server, other = start_sshd(), start_sshd("other")
+    server.trust()
+    with ssh_agent(tmp_path / "agent", server):
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        public = other.host_key.with_name(f"{other.host_key.name}.pub")
+        error = fails(server.host(identity=public), AuthFailed, "is a public key, and no agent has its private one")
+    assert "ssh.identity" in error.hint
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_name_that_no_resolver_takes(server, host):
+    fails(server.host(host=host), HostUnknown, "does not resolve")
+
+
+@pytest.mark.parametrize(
+    ("greeting", "reason"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "greeting|does not speak SSH"),
+        (b"SSH-1.5-old\r\n", "it speaks version 1 of SSH only"),
+        (b"SSH-2.0-x\r\n\0\0\0\0garbage", "failed: "),
+        (b"", "it closed the connection before its SSH greeting"),
+    ],
+)
+def test_another_program_on_the_port_is_told_without_names_of_classes(server, greeting, reason):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            accepted = listener.accept()[0]
+            accepted.sendall(greeting)
+            accepted.shutdown(socket.SHUT_WR)
+            accepted.recv(4096)
+            accepted.close()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        error = fails(server.host(port=listener.getsockname()[1]), HostLost, reason)
+        thread.join(5)
+    assert not re.search(r"Error|Exception|paramiko|banner|Errno", error.message)
+
+
+def test_algorithms_that_are_not_in_common(start_sshd):
+    server = start_sshd("new", "KexAlgorithms sntrup761x25519-sha512@openssh.com")
+    error = fails(server.host(), HostLost, "failed: it has no key exchange in common with this program")
+    assert "update OpenSSH" in error.hint
 
 
 def test_a_key_with_a_passphrase_is_reported(start_sshd, tmp_path):

@@ -79,7 +79,7 @@ VLLM = "model: {model_id: a/b}\nvariants: {default: {precision: bf16}}\ncompatib
         ("x.sh", "some: thing\nvllm: serve a/b\n", "a YAML document of unknown format"),
         ("x.yaml", "- vllm serve a/b\n", "found a list"),
         ("x.yaml", "vllm serve a/b", "found a single value"),
-        ("x.json", "[1, 2", "bracket"),
+        ("x.json", "[1, 2", "unclosed"),
         ("x.yaml", "a: 1\n---\nb: 2\n", "second document"),
         ("x.yaml", "# nothing\n", "the file is empty"),
         ("x.yaml", SPARKRUN + "command: [vllm]\n", "command must be text"),

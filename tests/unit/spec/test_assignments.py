@@ -103,7 +103,7 @@ def test_a_text_is_taken_to_its_end(path):
         ("args.max-model-len.x=1", "args.max-model-len is not a section", "set args.max-model-len as a whole"),
         ("setup.0=x", "--set setup.0: setup is not a section", "set setup as a whole"),
         ("args.x=010", "is ambiguous: YAML parsers disagree about numbers with a leading 0", "quote it"),
-        ("args.x=[1", "--set args.x: unclosed bracket", "close ["),
+        ("args.x=[1", "--set args.x: unclosed '['", "close it with"),
         ("name=x", "--set name: name cannot be set", "extends"),
         ("overlays=[x]", "--set overlays: overlays cannot be set", "extends"),
         ("ready_timeout_s=soon", "--set ready_timeout_s: ready_timeout_s: must be", ""),

@@ -212,12 +212,37 @@ def test_yaml_bombs_are_refused_cheaply(tmp_path: Path, text: str) -> None:
     assert after.ru_maxrss - before.ru_maxrss < 100_000, "KiB"
 
 
-def test_unreadable_identity_is_reported_before_any_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "message", "hint"),
+    [
+        ("id", None, "id does not exist", "ssh-keygen -t ed25519 -f {0}, then ssh-copy-id -i {0} USER@HOST"),
+        ("id.pub", "ssh-rsa AAAAB3Nz me@here\n", None, None),  # an agent may have its private key
+        ("id_rsa", "ssh-rsa AAAAB3Nz\n", "id_rsa is a public key", "give its private key"),
+        ("id.ppk", "PuTTY-User-Key-File-3: ssh-ed25519\n", "id.ppk has the format of PuTTY", "puttygen {0} -O"),
+        ("id", "-----BEGIN RSA PRIVATE KEY-----\n", None, None),
+        ("", None, " is a directory", "give the private key in it"),
+    ],
+)
+def test_what_is_no_private_key_is_told_before_any_connection(
+    name: str, content: str | None, message: str | None, hint: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    key = keys / name
+    if content is not None:
+        key.write_text(content)
     (tmp_path / "serve.yaml").write_text(PLAYBOOK)
     path = tmp_path / "inventory.yaml"
-    path.write_text(f"cluster: x\nplaybook: serve\nnodes:\n  - host: a\n    ssh: {{identity: {tmp_path}}}\n")
-    with pytest.raises(SpecError, match=r"nodes\[0\].ssh.identity: .* is missing or cannot be read"):
+    path.write_text(f"cluster: x\nplaybook: serve\nnodes:\n  - host: a\n    ssh: {{identity: '{key}'}}\n")
+    if message is None:
         load.load(path)
+        return
+    with pytest.raises(SpecError) as caught:
+        load.load(path)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.line) == ("nodes[0].ssh.identity", 5)
+    assert problem.message.endswith(message)
+    assert (problem.hint or "").startswith(hint.format(key))
 
 
 if __name__ == "__main__":

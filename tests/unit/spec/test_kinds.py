@@ -1,0 +1,57 @@
+"""A file of another kind than the one expected is told as what it is, with what to type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli.main import guarded
+
+FILES = {
+    "inventory.yaml": "cluster: pair\nplaybook: gpt-oss-20b\nnodes: [{host: 10.0.0.1}]\n",
+    "other.yaml": "cluster: pair\nplaybook: inventory.yaml\nnodes: [{host: 10.0.0.1}]\n",
+    "serve.yaml": "name: serve\nmodel: {id: owner/model}\nimage: vllm/vllm-openai:v0.20.0\n",
+    "fast.yaml": "overlay: fast\nargs: {max-model-len: 1}\n",
+    "compose.yaml": "services: {engine: {image: a/b}}\n",
+    "typo.yaml": "clustr: pair\nplaybok: x\n",
+}
+NAMES_IT = "give the playbook that it names, gpt-oss-20b; sparkcluster playbooks lists the bundled ones"
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "hint"),
+    [
+        ("status serve.yaml", "serve.yaml is a playbook, not an inventory", "give an inventory, and --playbook serve.yaml"),
+        ("up gpt-oss-20b", "gpt-oss-20b is a playbook, not an inventory", "give an inventory, and --playbook gpt-oss-20b"),
+        ("plan fast.yaml", "fast.yaml is an overlay, not an inventory", "give an inventory, and --playbook NAME+OVERLAY"),
+        ("up inventory.yaml --playbook inventory.yaml", "inventory.yaml is an inventory, not a playbook", NAMES_IT),
+        ("up inventory.yaml --playbook fast.yaml", "fast.yaml is an overlay, not a playbook", "write PLAYBOOK+OVERLAY"),
+        ("fit inventory.yaml", "inventory.yaml is an inventory, not a playbook", NAMES_IT),
+        ("fit gpt-oss-20b --inventory serve.yaml", "serve.yaml is a playbook, not an inventory", "give an inventory"),
+        ("lint other.yaml", "other.yaml:2:11: playbook: inventory.yaml is an inventory, not a playbook", NAMES_IT),
+        ("lint compose.yaml", "compose.yaml is neither an inventory nor a playbook", "sparkcluster import compose.yaml"),
+        ("fit compose.yaml", "compose.yaml is neither a playbook nor an inventory", "sparkcluster import compose.yaml"),
+        ("lint typo.yaml", "typo.yaml:1:1: cluster: is required", "add cluster"),
+        ("import inventory.yaml", "inventory.yaml:1:1: an inventory of sparkcluster", "sparkcluster lint inventory.yaml"),
+        ("import serve.yaml", "serve.yaml:1:1: a playbook of sparkcluster", "sparkcluster lint serve.yaml checks it"),
+        ("discover --into serve.yaml", "serve.yaml is a playbook, not an inventory", "give an inventory"),
+        ("status inventroy.yaml", "inventroy.yaml: no such file", "did you mean inventory.yaml?"),
+        ("status away.yaml", "away.yaml: no such file", "sparkcluster discover -o away.yaml makes one"),
+    ],
+)  # fmt: skip
+def test_what_was_given_and_what_to_type(
+    line: str,
+    error: str,
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert guarded(line.split()) == 2
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"error: {error}")
+    assert second.strip().startswith(f"hint: {hint}")
