@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sparkcluster.cli.common import default_inventory, is_inventory
 from sparkcluster.cli.main import COMMANDS, module
 from sparkcluster.cli.output import write
 from sparkcluster.cli.parser import Parser
@@ -94,6 +95,8 @@ class _Typed:
                 self.given[action.dest] = value
                 self.value_of = action if action.nargs != 0 and not equals else None
         elif self.positionals:
+            if len(self.positionals) > 1 and _is_inventory(self.positionals[0]) and not is_inventory(word):
+                del self.positionals[0]
             action = self.positionals[0]
             self.given[action.dest] = word
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - likewise
@@ -113,6 +116,8 @@ class _Typed:
                 return NOTHING, self._unused(prefix)
             return self._values(self.flags[flag], value) if flag in self.flags else (NOTHING, {})
         added, values = self._values(self.positionals[0], prefix) if self.positionals else (NOTHING, {})
+        if len(self.positionals) > 1 and _is_inventory(self.positionals[0]):
+            values |= self._values(self.positionals[1], prefix)[1]
         if not prefix and not values and added == NOTHING and not self.only_values:
             values = self._unused("-")
         return added, values
@@ -135,6 +140,11 @@ class _Typed:
         metavar = str(action.metavar)
         added, values = VALUES.get(f"{self.command} {metavar}") or VALUES.get(metavar) or (NOTHING, None)
         return added, _beginning(prefix, values(prefix, self.given) if values else {})
+
+
+def _is_inventory(action: argparse.Action) -> bool:
+    """Whether it is an INVENTORY that can be left out."""
+    return action.metavar == "INVENTORY" and action.nargs == "?"
 
 
 def _words(line: str) -> list[str]:
@@ -175,13 +185,13 @@ def _packaged(*names: str) -> list[str]:
 
 
 def _nodes(_: str, given: Mapping[str, str]) -> Values:
-    """Nodes of the inventory on the line, with their addresses."""
+    """Nodes of the inventory on the line, or of the default one, with their addresses."""
     nodes = [node for node in _inventory(given).get("nodes") or [] if isinstance(node, dict) and node.get("host")]
     return {str(node.get("name") or node["host"]): str(node["host"]) if node.get("name") else "" for node in nodes}
 
 
 def _groups(prefix: str, given: Mapping[str, str]) -> Values:
-    """Groups of the inventory on the line; after a comma, another one."""
+    """Groups of the inventory on the line, or of the default one; after a comma, another one."""
     base, comma, _group = prefix.rpartition(",")
     groups = [group for group in _inventory(given).get("groups") or [] if isinstance(group, dict)]
     return {f"{base}{comma}{group['name']}": "" for group in groups if group.get("name")}
@@ -191,8 +201,14 @@ def _inventory(given: Mapping[str, str]) -> dict[str, Any]:
     """The file as plain YAML, every scalar as text: what is wrong in it is for the command to say."""
     import yaml
 
-    with open(os.path.expanduser(given["inventory"]), "rb") as file:  # noqa: PTH111, PTH123 - pathlib is slow to import
-        document = yaml.load(file.read(_MAX_BYTES), yaml.BaseLoader)  # noqa: S506 - it makes text, lists and dicts only
+    from sparkcluster.errors import UsageError
+
+    try:
+        path = os.path.expanduser(given["inventory"]) if "inventory" in given else str(default_inventory()[0])  # noqa: PTH111 - pathlib is slow to import
+        with open(path, "rb") as file:  # noqa: PTH123 - likewise
+            document = yaml.load(file.read(_MAX_BYTES), yaml.BaseLoader)  # noqa: S506 - it makes text, lists and dicts only
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError):
+        return {}
     return document if isinstance(document, dict) else {}
 
 

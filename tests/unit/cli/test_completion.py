@@ -81,6 +81,18 @@ def test_what_may_follow(line: str, expected: tuple[str, list[str]], home: Path)
     assert offered(line) == expected
 
 
+def test_inventory_may_be_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offered("sparkcluster logs al") == ("yaml", [])
+    (home / "mine.yaml").rename(home / "sparkcluster.yaml")
+    assert offered("sparkcluster logs al") == ("yaml", ["alpha-1", "alpha-2"])
+    assert offered("sparkcluster up --trust al") == ("none", ["alpha-1", "alpha-2"])
+    monkeypatch.setenv("SPARKCLUSTER_INVENTORY", str(home / "my other.yml"))
+    (home / "sparkcluster.yaml").unlink()
+    assert offered("sparkcluster logs -f al") == ("yaml", ["alpha-1", "alpha-2"])
+    assert offered("sparkcluster stage we") == ("yaml", ["weights"])
+    assert offered("sparkcluster stage weights --lim") == ("none", ["--limit-rate"])
+
+
 def test_where_only_flags_may_follow_they_are_offered_without_a_dash(home: Path) -> None:
     assert "--json" in offered("sparkcluster status mine.yaml ")[1]
 
