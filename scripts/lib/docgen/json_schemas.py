@@ -102,7 +102,7 @@ FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download", "buil
 CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "secrets", "addresses", "text"])}
 WHY = by_name(text(), "why a node is left out, by node")
 STATES = list(state.STATES)
-NEXT = {"next": text("what to type next")}
+NEXT = text("what to type next")
 MEASURED = record(
     "what the links carry (--deep)",
     _null=True,
@@ -375,7 +375,7 @@ DOCUMENTS: dict[str, Schema] = {
     "status": record(
         cluster=text(),
         state=text(enum=STATES),
-        **NEXT,
+        next=NEXT,
         endpoint=text("of the first group, ends in /v1; null unless every group serves", null=True),
         model=text(null=True),
         image=text("as the playbook names it", null=True),
@@ -497,7 +497,7 @@ DOCUMENTS: dict[str, Schema] = {
         ok=boolean(),
         cluster=text(),
         state=text(enum=STATES),
-        **NEXT,
+        next=NEXT,
         findings=FINDINGS,
         nodes=NODE_FACTS,
         running=record(

@@ -20,6 +20,7 @@ nothing else there. Progress and messages go to stderr."""
 _ENVIRONMENT = {
     "NO_COLOR": "no colours",
     "SPARKCLUSTER_CACHE": "directory of what is downloaded to this machine (default: ~/.cache/sparkcluster)",
+    "SPARKCLUSTER_INVENTORY": "path of the inventory where none is typed; without it ./sparkcluster.yaml",
     "SPARKCLUSTER_DEBUG": "if set to 1, the traceback of an internal error is shown",
 }
 _EXAMPLES = {
