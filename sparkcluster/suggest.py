@@ -16,7 +16,11 @@ def closest(word: object, names: Iterable[str], *, cutoff: float = 0.7) -> str |
     typed = str(word)[:80].lower().replace("_", "-")
     same_letters = [name for name in sorted(folded) if sorted(name) == sorted(typed)]
     near = difflib.get_close_matches(typed, same_letters, n=1, cutoff=0)
-    alike = [name for name in sorted(folded) if abs(len(name) - len(typed)) <= 2 or name.startswith(typed)]
+    alike = [
+        name
+        for name in sorted(folded)
+        if abs(len(name) - len(typed)) <= 2 or name.startswith(typed) or typed.startswith(name)
+    ]
     near += difflib.get_close_matches(typed, alike, n=1, cutoff=cutoff)
     return folded[near[0]] if near else None
 

@@ -93,7 +93,7 @@ def _read_inventory(path: Path) -> Document:
                 f"{name} is a playbook, not an inventory", hint=f"give an inventory, and --playbook {name}"
             ) from None
         others = [each.name for each in path.parent.glob("*.y*ml")]
-        examples = f"sparkcluster discover -o {name} makes one; examples are in inventory/"
+        examples = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
         raise UsageError(error.message, hint=did_you_mean(path.name, others, examples)) from None
     kinds.refuse_as_inventory(document)
     return document
@@ -198,8 +198,7 @@ def _bytes(path: Path, name: str) -> bytes:
         raise UsageError(f"{name} is not a file name") from None
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            hint = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
-            raise UsageError(f"{name}: no such file", hint=hint) from None
+            raise UsageError(f"{name}: no such file") from None
         if error.errno == errno.EISDIR:
             raise UsageError(f"{name} is a directory", hint="give the YAML file in it") from None
         if error.errno == errno.EACCES:

@@ -294,5 +294,5 @@ def test_everything_is_written_by_one_function() -> None:
         "cli/main.py: sys.stdout.write(usage())",
         "cli/output.py: stream.write(''.join([begin, *shown, end]))",
         "cli/progress.py: self._console.print(Text(clean(text), 'yellow' if text.startswith('warning') else ''))",
-        "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}'))",
+        "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}', (seconds, 'dim')))",
     ]

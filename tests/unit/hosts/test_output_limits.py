@@ -119,8 +119,9 @@ def test_a_log_that_goes_on_ends_at_the_limit_of_the_whole(world, talker, monkey
     monkeypatch.setattr(logs, "collect_facts", lambda *_: Collected(site.facts, {}))
     shown = []
     fleet = Fleet({"alpha": talker('{"rank": "r", "lines": ["x"]}')})
-    assert logs.follow(fleet, site.spec, lambda *lines: shown.append(lines), node=None, tail=1, go_on=False) == 1
-    assert shown[-1] == ("alpha", ("[sparkcluster] this log did not end; add -f to follow it",))
+    assert logs.follow(fleet, site.spec, shown.append, node=None, tail=1, go_on=False) == 1
+    assert (shown[-1].node, shown[-1].own) == ("alpha", True)
+    assert shown[-1].text == "[sparkcluster] this log did not end; add -f to follow it"
 
 
 def test_a_pause_of_the_reader_is_no_silence(node):
