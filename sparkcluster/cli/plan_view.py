@@ -11,6 +11,9 @@ from typing import Any
 from sparkcluster.plan.cost import Difference
 from sparkcluster.spec import Spec, library, powers
 
+# Where the launcher's own files are in a container.
+LAUNCHER_DIR = "/sparkcluster/"
+
 
 def brief(document: Mapping[str, Any]) -> Iterator[str]:
     """Per node what distinguishes it: mounts, ports, and the variables that are not the same on all nodes."""
@@ -20,13 +23,16 @@ def brief(document: Mapping[str, Any]) -> Iterator[str]:
     for name, endpoint in document["endpoints"].items():
         yield f"{name}  {endpoint}"
     same = _same(node["env"] for node in nodes.values())
+    mounted = {
+        name: [line for each in node["containers"] for line in _mounts(each["argv"])] for name, node in nodes.items()
+    }
+    everywhere = [line for line in next(iter(mounted.values()), []) if all(line in lines for lines in mounted.values())]
+    yield from everywhere
     for name, node in nodes.items():
         yield ""
         yield _rank(name, node)
+        yield from (line for line in mounted[name] if line not in everywhere)
         for container in node["containers"]:
-            for source, target, how in mounts(container["argv"]):
-                yield f"  mount  {source}"
-                yield f"      →  {target}{how}"
             found = ", ".join(f"{port} ({what})" for what, port in ports(container["launcher"]))
             if found:
                 yield f"  ports  {found}"
@@ -36,8 +42,15 @@ def brief(document: Mapping[str, Any]) -> Iterator[str]:
         for variable in node["secrets"]:
             yield f"  env    {variable}=(secret)"
     yield ""
-    if same and len(nodes) > 1:
+    if same:
         yield f"{len(same)} variables are the same on every node"
+
+
+def _mounts(argv: Iterable[str]) -> Iterator[str]:
+    """What is mounted beside the launcher's own files."""
+    for source, target, how in mounts(argv):
+        if not target.startswith(LAUNCHER_DIR):
+            yield f"  mount  {target}{how}{'' if source == target else f' from {source}'}"
 
 
 def whole(document: Mapping[str, Any]) -> Iterator[str]:

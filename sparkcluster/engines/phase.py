@@ -138,6 +138,11 @@ class Progress:
         return now
 
     @property
+    def joined_ray(self) -> bool:
+        """Whether it has joined Ray, and nothing is known of the engine on it."""
+        return self.latest is not None and self.latest.kind == "ray-formed"
+
+    @property
     def place(self) -> int:
         """How far it is, as a number: of two nodes the one with the lower is behind."""
         return -1 if self.latest is None else _ORDER.index(self.latest.kind)

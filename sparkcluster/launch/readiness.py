@@ -185,8 +185,9 @@ class Readiness:
 
     @property
     def slowest(self) -> RankState:
-        """The rank that has come least far; of several the first."""
-        return min(self.ranks.values(), key=lambda rank: rank.progress.place)
+        """The rank that has come least far; of several the first. One that joined Ray does what the head tells it."""
+        found = [rank for rank in self.ranks.values() if not rank.progress.joined_ray]
+        return min(found, key=lambda rank: rank.progress.place, default=self.head)
 
     @property
     def ready(self) -> bool:

@@ -299,3 +299,5 @@ def test_the_slowest_rank_is_the_one_that_has_come_least_far(launch, two):
     assert launch.slowest.node == "alpha"
     launch.feed(Lines("alpha", launch.ranks["alpha"].name, (line,)), 1.0)
     assert launch.slowest.node == "beta"
+    launch.feed(Lines("beta", launch.ranks["beta"].name, ("Ray runtime started.",)), 1.0)
+    assert launch.slowest.node == "alpha", "what the worker logs last is that it waits for ever"
