@@ -112,14 +112,15 @@ def _show_groups(document: dict[str, Any]) -> None:
         facts = [f"up {duration(group['uptime_s'])}"] if group["uptime_s"] is not None else []
         facts += load(group["load"]) if group["load"] else []
         if facts:
-            say(f"    {', '.join(facts)}")
+            say(f"    {'; '.join(facts)}")
         if group["warning"]:
             say("    ", label("warning"), f" {group['warning']}")
 
 
 def load(load: dict[str, Any]) -> list[str]:
     """What an engine does now, in parts of a line; what it does not count is left out."""
-    parts = [f"{count(round(load[key]), 'request')} {key}" for key in ("running", "waiting") if load[key] is not None]
+    queues = [f"{load[key]:.0f} {key}" for key in ("running", "waiting") if load[key] is not None]
+    parts = [f"requests: {', '.join(queues)}"] if queues else []
     parts += [f"{load['tokens_per_s']:.1f} tokens/s"] if load["tokens_per_s"] is not None else []
     parts += [f"KV cache {load['kv_cache'] * 100:.0f} %"] if load["kv_cache"] is not None else []
     return parts

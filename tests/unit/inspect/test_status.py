@@ -151,7 +151,7 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
     assert hosts["alpha"].requests[-1][1].get("brief", True)
     cli_status.show(document)
     out = capsys.readouterr().out
-    assert "    up 1 h 53 min, 2 requests running, 1 request waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
+    assert "    up 1 h 53 min; requests: 2 running, 1 waiting; 40.0 tokens/s; KV cache 12 %" in out.splitlines()
     assert "100/128 GB" in out
     assert max(map(len, out.splitlines())) <= 80
 
