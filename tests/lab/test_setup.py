@@ -41,7 +41,8 @@ class Desk:
         ip(self.laptop, ["link set lo up", f"addr add {self.address}/24 brd + dev eth0", "link set eth0 up"])
 
     def start(self, *argv, **options):
-        """Start a command on the laptop."""
+        """Start a command on the laptop; the API key is set, which an inventory of `discover` asks for."""
+        options["env"] = {"SPARK_API_KEY": "of-the-test"} | options.get("env", {})
         prefix = ("nsenter", f"--net=/run/netns/{self.laptop}")
         return self.command_line.start(*argv, prefix=prefix, **options)
 
@@ -126,14 +127,13 @@ def test_from_the_box_to_tokens_and_back(desk, cabling):
     playbook = ("--playbook", desk.lab.playbook)
     ready = desk.cli("preflight", desk.inventory, *playbook, "--json").ok().json
     assert [each["summary"] for each in ready["findings"] if each["severity"] != "info"] == []
-    env = {"SPARK_API_KEY": "of-the-test"}
-    desk.cli("up", desk.inventory, *playbook, env=env).ok()
-    assert desk.cli("ask", desk.inventory, "Hello", "--json", env=env).ok().json["content"]
+    desk.cli("up", desk.inventory, *playbook).ok()
+    assert desk.cli("ask", desk.inventory, "Hello", "--json").ok().json["content"]
     refused = desk.setup("--undo", "--json")
     assert refused.code == 1
     assert "ranks run on" in refused.error["message"]
     assert refused.error["hint"] == f"sparkcluster down {desk.inventory}"
-    desk.cli("down", desk.inventory, env=env).ok()
+    desk.cli("down", desk.inventory).ok()
 
     desk.setup("--undo").ok()
     shown = desk.cli("setup", desk.inventory, "--show", "--json").ok().json

@@ -106,11 +106,12 @@ start_guard() {
   printf '%s\n' "PATH='$PATH' LC_ALL=C" 'export PATH LC_ALL' "$GUARD" 'sleep "$3"' 'take_back "$1" "$2"' >"$saved/guard" ||
     bad "cannot write $saved/guard"
   set -- /bin/sh "$saved/guard" "$1" "$SHADOW" "$CONFIRM_S"
-  if [ -d /run/systemd/system ]; then # sd_booted(3)
-    run systemd-run --quiet --collect --service-type=exec "--unit=sparkcluster-setup-${3##*/}" -- "$@"
-  else
-    setsid "$@" </dev/null >/dev/null 2>&1 9<&- &
+  # sd_booted(3); without systemd as the init, netplan's generator makes that directory all the same
+  if [ -d /run/systemd/system ] &&
+    systemd-run --quiet --collect --service-type=exec "--unit=sparkcluster-setup-${3##*/}" -- "$@" 2>/dev/null; then
+    return
   fi
+  setsid "$@" </dev/null >/dev/null 2>&1 9<&- &
 }
 
 # try_netplan: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes. If $expected or an
