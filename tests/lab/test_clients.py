@@ -11,7 +11,7 @@ PARSERS = {
     "enable-auto-tool-choice": True,
     "tool-call-parser": "hermes",
     "reasoning-parser": "qwen3",
-    "max-model-len": 4096,
+    "max-model-len": 2048,
 }
 MORE = {"tools": True, "reasoning": True, "max_tokens": 512}
 
@@ -59,7 +59,8 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
 
 def test_a_start_shows_a_tool_call_and_reasoning_where_the_playbook_asks_for_them(lab, cli, variant):
     inventory = variant(lab, playbook={"args": PARSERS, "verify": MORE})
-    cli("up", inventory).ok()
+    up = cli("up", inventory)
+    assert up.code == 0, up.err
     log = cli("logs", inventory).ok().out
     assert log.count("POST /v1/chat/completions") == 4
 
