@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from sparkcluster.lab.network import ip
+from tests.lab.test_serving import until
 from tests.unit.on_terminal import OnTerminal
 
 CABLINGS = {
@@ -400,6 +401,8 @@ def test_a_spark_at_the_end_of_a_cable_is_asked_about_once(desk):
     desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
     desk.known_hosts.write_text("")
     first, second = desk.lab.sparks
+    # Until then, right after the boot, it answers nobody.
+    until(lambda: not second.run(["ip", "-6", "addr", "show", "tentative"]).stdout.strip())
     login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
     words = ("discover", "--host", first.host, *login, "-o", str(desk.inventory))
     with OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words) as terminal:
