@@ -18,6 +18,7 @@
     │   ├── HostLost          the connection broke
     │   ├── CommandTimeout    a command outlived its limit
     │   ├── CommandFailed     a command of ours failed
+    │   ├── HostListedTwice   it is the machine of another node of the inventory
     │   └── SudoRefused       it does not let us become root
     ├── PlanError             no plan can be made from the facts
     ├── FoundErrors           findings of severity error
@@ -231,6 +232,12 @@ class CommandFailed(HostError):
     """A command on the node failed."""
 
     code = "SSH-009"
+
+
+class HostListedTwice(HostError):
+    """Its machine ID and a hardware address are those of another node of the inventory."""
+
+    code = "SSH-011"
 
 
 class SudoRefused(HostError):
