@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from sparkcluster.errors import Problem
 from sparkcluster.spec import check_playbook, powers
 from sparkcluster.spec.document import Document, KeyPath, shown
-from sparkcluster.spec.inventory import Inventory, Node
+from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.secret_patterns import holds_secret
 from sparkcluster.suggest import did_you_mean

@@ -35,7 +35,8 @@ with the path of [the schema](inventory.schema.json) relative to your file.
     "playbook": """# Playbook
 
 What a cluster **serves**: model, image, engine arguments, environment, and how the endpoint is verified.
-`sparkcluster playbooks` lists the bundled ones; an inventory names one of them, or the path of your own.
+`sparkcluster playbooks` lists the bundled ones; an inventory names one of them, its model on Hugging Face, or the path
+of your own.
 
 Editors with YAML schema support complete and check the keys if the file starts with
 
