@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
 
 from sparkcluster.facts.base import read
-from sparkcluster.facts.machine import doubles, is_own
+from sparkcluster.facts.network import doubles, is_own
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.setup import troubles
 from sparkcluster.setup.ports import (

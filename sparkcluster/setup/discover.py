@@ -11,8 +11,7 @@ from typing import Literal
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.machine import same_machine
-from sparkcluster.facts.network import Interface
+from sparkcluster.facts.network import Interface, same_machine
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
 from sparkcluster.hosts.fleet import Fleet

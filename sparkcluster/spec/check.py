@@ -1,11 +1,13 @@
-"""Checks across keys: whether an inventory is consistent, and whether its playbook fits it."""
+"""Checks across keys: whether an inventory is consistent, its files are there, and its playbook fits it."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from sparkcluster.errors import Problem
 from sparkcluster.spec import check_playbook, powers
@@ -307,3 +309,38 @@ def _powers(written: Inventory, served: Playbook, document: Document) -> Iterato
             message = f"{power.what} needs a permission in the inventory{to_be_written}"
             hint = f"if you trust the playbook with it, write in the inventory: {powers.permit(found, written)}"
             yield document.problem(power.path, message, hint)
+
+
+def identities(inventory: Inventory, document: Document) -> list[Problem]:
+    """Problems of files that are not private keys, or cannot be read."""
+    out = []
+    written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
+    written += [
+        (("nodes", i, "ssh", "identity"), node.ssh.identity) for i, node in enumerate(inventory.nodes) if node.ssh
+    ]
+    for path, identity in written:
+        if identity is None:
+            continue
+        from sparkcluster import private_key  # noqa: PLC0415 - few inventories name a key
+
+        found = private_key.wrong(identity)
+        if found:
+            out.append(document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1]))
+    return out
+
+
+def programs(inventory: Inventory, document: Document, directory: Path) -> list[Problem]:
+    """Problems of ``after_ready``: paths, from ``directory``, that cannot be executed."""
+    out = []
+    for index, (program, *_) in enumerate(inventory.after_ready):
+        path = directory / program
+        if "/" in program and not (path.is_file() and os.access(path, os.X_OK)):
+            file = shown(str(path), 200)[1:-1]
+            message, hint = (
+                f"there is no file {file}",
+                "give its path from the inventory's directory, or a name on PATH",
+            )
+            if path.is_file():
+                message, hint = f"{file} is not executable", f"chmod +x {file}"
+            out.append(document.problem(("after_ready", index), message, hint))
+    return out

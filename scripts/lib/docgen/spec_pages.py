@@ -246,7 +246,8 @@ A playbook that extends another wins over its variants, overlays win over both, 
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with
 `--playbook`, from the current directory first). Any other name is searched beside the inventory, in
-`playbooks/` there and one level up, and then among the bundled ones.
+`playbooks/` there and one level up, and then among the bundled ones. What looks like a path and is none may be a
+repository of Hugging Face, such as `openai/gpt-oss-120b`: the playbook is searched there that names it as its model.
 """,
 }
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sparkcluster.facts.machine import same_machine
+from sparkcluster.facts.network import same_machine
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.cabling import cabling
 from tests.unit.setup.wired import (
