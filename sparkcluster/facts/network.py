@@ -1,4 +1,4 @@
-"""What a node reports of its network: interfaces, HCAs with their GIDs, listening sockets. It tells machines apart."""
+"""What a node reports of its network: interfaces, HCAs, GIDs, listening sockets; which names are one machine."""
 
 from __future__ import annotations
 

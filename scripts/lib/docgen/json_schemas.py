@@ -139,14 +139,15 @@ EXPECTED = by_name(
     many(
         record(
             node=text(),
-            source=text(),
-            bytes=integer(),
+            source=text("a node, the host of a hub or registry, this machine, or build"),
+            bytes=integer("null where nobody said it yet", null=True),
             over=text("network and interface"),
             encrypted=boolean(),
-            seconds=number("about how long it takes"),
+            seconds=number("about how long it takes; null where nothing tells", null=True),
+            medium=text(enum=["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]),
         )
     ),
-    "what would move of weights, by their name (--dry-run)",
+    "what would move, by the name of the artifact (--dry-run)",
 )
 # What up, upgrade and rollback say of what serves.
 SERVES: dict[str, Any] = {
