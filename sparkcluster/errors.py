@@ -206,14 +206,11 @@ class HostKeyChanged(HostError):
 
 
 class AuthFailed(HostError):
-    """The node accepts none of our SSH keys.
-
-    Attributes:
-        takes_password: whether to ask for a password.
-    """
+    """The node accepts none of our SSH keys."""
 
     code = "SSH-006"
     takes_password = False
+    """Whether to ask for a password."""
 
 
 class HostLost(HostError):
