@@ -18,6 +18,7 @@
     │   ├── HostLost          the connection broke
     │   ├── CommandTimeout    a command outlived its limit
     │   ├── CommandFailed     a command of ours failed
+    │   ├── HostListedTwice   it is the machine of another node of the inventory
     │   └── SudoRefused       it does not let us become root
     ├── PlanError             no plan can be made from the facts
     ├── FoundErrors           findings of severity error
@@ -205,14 +206,11 @@ class HostKeyChanged(HostError):
 
 
 class AuthFailed(HostError):
-    """The node accepts none of our SSH keys.
-
-    Attributes:
-        takes_password: whether to ask for a password.
-    """
+    """The node accepts none of our SSH keys."""
 
     code = "SSH-006"
     takes_password = False
+    """Whether to ask for a password."""
 
 
 class HostLost(HostError):
@@ -231,6 +229,12 @@ class CommandFailed(HostError):
     """A command on the node failed."""
 
     code = "SSH-009"
+
+
+class HostListedTwice(HostError):
+    """Its machine ID and a hardware address are those of another node of the inventory."""
+
+    code = "SSH-011"
 
 
 class SudoRefused(HostError):

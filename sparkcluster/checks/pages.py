@@ -102,6 +102,17 @@ WITHOUT_CHECK = (
         "see the message",
     ),
     Page(
+        code="SSH-011",
+        title="It is another machine than the other nodes",
+        why="A machine that is listed twice, say by address and by name, has one GPU and runs one rank",
+        more="Two nodes are one machine if they report the same /etc/machine-id and the same hardware address of an "
+        "interface. Clones of a disk share the machine ID alone. The first of them counts; nothing else is said about "
+        "the second.",
+        source="machine-id(5)",
+        remedy="remove one of the two from nodes of the inventory; if they are meant to be two Sparks, correct the "
+        "address of one",
+    ),
+    Page(
         code=UNREAD,
         severity="warning",
         title="All facts that checks need can be read",

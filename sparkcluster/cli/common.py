@@ -51,7 +51,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, nargs="?", help=about)
     if playbook:
-        parser.add_argument("--playbook", metavar="P", help="playbook (name or path) instead of the inventory's")
+        parser.add_argument("--playbook", metavar="P", help="playbook (name, path or model) instead of the inventory's")
         set_flag(parser)
     common_flags(parser, "--json", *flags)
 

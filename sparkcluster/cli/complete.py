@@ -239,6 +239,7 @@ VALUES: dict[str, tuple[str, Callable[[str, Mapping[str, str]], Values] | None]]
     "NODE": (NOTHING, _nodes),
     "setup NAME": (NOTHING, _nodes),
     "connect NAME": (NOTHING, _clients),
+    "playbooks NAME": (YAML, _playbooks),
     "G": (NOTHING, _groups),
     "GROUPS": (NOTHING, _groups),
     "CODE": (NOTHING, _codes),

@@ -18,7 +18,7 @@ LEAST_GB, MOST_GB = 1.0, 65536.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``fit``."""
-    parser.add_argument("playbook", metavar="PLAYBOOK", help="name or path of a playbook, optionally with +OVERLAY")
+    parser.add_argument("playbook", metavar="PLAYBOOK", help="name, path or model of a playbook, also with +OVERLAY")
     parser.add_argument(
         "--inventory",
         metavar="INV",

@@ -37,7 +37,7 @@ COMMANDS = {
     "stage": "copy weights and image to every node; starts nothing",
     "models": "list the models on every node; --prune removes unused ones",
     "releases": "list what was deployed, and when",
-    "playbooks": "list the bundled playbooks",
+    "playbooks": "list the bundled playbooks and what they need, or show one",
     "lint": "check inventories and playbooks without contacting a node",
     "import": "convert another tool's recipe or a docker run line to a playbook",
     "fit": "calculate whether a model fits in memory, before any download",

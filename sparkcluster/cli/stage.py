@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say
+from sparkcluster.cli.stage_view import NO_STAGING, complete, planned, unused
 from sparkcluster.cli.transfers import duration, size, summary
 from sparkcluster.errors import UsageError
 
 if TYPE_CHECKING:
-    from sparkcluster.staging.plan import Staging
+    from sparkcluster.spec.playbook import Model
     from sparkcluster.staging.run import StageReport
 
 _ORIGINS = {"download": "downloaded", "controller": "from this machine", "build": "built"}
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         encrypt=args.encrypt,
         limit_bytes_s=args.limit_rate,
         given=args.given,
+        size_of=_size_of,
     )
     with reporting(args) as (fleet, spec, report):
         if not args.dry_run:
@@ -87,23 +89,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _size_of(model: Model) -> int | None:
+    """Bytes of the weights of ``model``, as they are recorded, or by the hub; None where it does not answer."""
+    from sparkcluster.errors import SparkclusterError
+    from sparkcluster.staging.known_models import known
+
+    try:
+        found = known(model).model
+    except SparkclusterError:
+        return None
+    return None if found is None else found.size_bytes or sum(each.size_bytes for each in found.tensors or ()) or None
+
+
 def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> list[str]:
-    """The report as text: a line for each copy, or for what is complete."""
+    """The report as text: a line for each copy, or for what is complete; of a dry run a table within 78 columns."""
+    if dry_run:
+        return planned(done, given)
     out = []
     for staging in done.stagings:
         head = f"{staging.what}  {staging.name}"
         copied = [copy for copy in done.copied if copy.what == staging.what]
         verified = done.verified.get(staging.name) if staging.what == "weights" else None
         if given and staging.sources:
-            out.append(f"{head}: {staging.sources[0]} has it, {given} was not used")
+            out.append(unused(staging, given))
         if not staging.missing and not copied:
             right = f"every byte was read, and is right on {', '.join(verified or ())}"
-            out.append(f"{head}: {right if verified else 'nothing is missing'}")
-        elif dry_run:
-            out += [
-                f"{head}: {node} {lacks}, would come {_origin(done, staging, node, given)}"
-                for node, lacks in staging.missing
-            ]
+            out.append(f"{head}: {right}" if verified else complete(staging))
         if verified:
             out += [f"{head}: {each.mended}" for each in done.corrupt if each.model == staging.name]
         for copy in copied:
@@ -117,22 +128,7 @@ def lines(done: StageReport, *, dry_run: bool, given: Path | None = None) -> lis
         if len(moved) > 1:  # all at once
             total = summary({copy.node: copy.bytes for copy in moved}, max(copy.seconds for copy in moved))
             out += [f"{head}: {total}"] if total else []
-        if not dry_run:
-            reached = {copy.node for copy in copied}
-            out += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
+        reached = {copy.node for copy in copied}
+        out += [f"{head}: {node} {lacks}" for node, lacks in staging.missing if node not in reached]
     out += [f"warning: {warning}" for warning in done.warnings]
-    return out or ["this runtime needs no staging"]
-
-
-def _origin(done: StageReport, staging: Staging, node: str, given: Path | None) -> str:
-    expected = next((each for each in done.expected.get(staging.name, ()) if each.node == node), None)
-    if expected is not None and staging.what == "weights":
-        return str(expected)
-    if staging.sources:
-        return f"from {staging.sources[0]}" + (f", {staging.size_bytes / 1e9:.2f} GB" if staging.size_bytes else "")
-    rest = f"from {given} on this machine" if given and staging.what in {"weights", "image"} else "by download"
-    rest = "by a build" if staging.built and not given else rest
-    if len(staging.parts) > 1:
-        there = f"from what {' and '.join(staging.parts)} have"
-        return f"{there}, the rest {rest}" if given or staging.download else there
-    return "from this machine" if staging.what in {"ray", "vocabulary", "files"} else rest
+    return out or [NO_STAGING]

@@ -13,6 +13,7 @@ Few = Annotated[tuple[T, ...], Field(max_length=1024)]
 Many = Annotated[tuple[T, ...], Field(max_length=65_536)]
 Path = Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Path, Unread, Version, read
+from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread, Version, read
 from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
 from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, SwitchDocument, Time
@@ -151,6 +151,7 @@ class Facts(Fact):
     """Everything that the probe read of one node in one round trip.
 
     Attributes:
+        machine: SHA-256 of /etc/machine-id; None where it could not be read.
         reached_at: the node's address of the SSH connection; None without SSH.
         clock_offset_s: how far the node's clock is ahead of the controller's; set by the controller.
         clock_error_s: error of that offset (half the round trip); likewise.
@@ -199,6 +200,7 @@ class Facts(Fact):
     ranks: Few[Rank] | Unread
     weights: Weights | Unread | None
     companions: Annotated[dict[str, Weights], Field(max_length=1024)] | Unread = Field(default_factory=dict)
+    machine: Sha256 | None = None
     rays: Few[str] = ()
     vocabularies: Few[str] = ()
     files: Few[str] = ()

@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Path, Unread
+from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread
 from sparkcluster.facts.model import Dgx, OsRelease
 from sparkcluster.facts.network import Device, Interface
 from sparkcluster.facts.record import Time
 
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Sudo = Literal["root", "free", "password", "absent"]
 """How the login becomes root: it is root; ``sudo -n`` works; sudo wants a password; there is no sudo.
 

@@ -23,6 +23,7 @@ _DEFAULTS = {
     "files": [],
     "firewall": None,
     "compiler": None,
+    "machine": None,
 }
 
 
@@ -69,6 +70,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "hcas": lambda: network.hcas(machine),
         "infiniband_devices": lambda: network.has_infiniband_devices(machine),
         "listeners": lambda: network.listeners(machine),
+        "machine": lambda: system.machine_id(machine),
         "os": lambda: system.os_release(machine.text("/etc/os-release")),
         "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
         "memory": lambda: system.meminfo(machine.text("/proc/meminfo")),

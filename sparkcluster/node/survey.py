@@ -89,7 +89,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "processes": lambda: ranks.processes(machine, state_dir),
         "root": lambda: _root(machine, paths, facts["uid"], value),
         "host_keys": lambda: _host_keys(machine),
-        "machine": lambda: hashlib.sha256(machine.text("/etc/machine-id").strip().encode()).hexdigest(),
+        "machine": lambda: system.machine_id(machine),
         "foreign": lambda: foreign(machine, hf_home, facts["uid"]),
         "hf_home_owner": lambda: _owner(os.stat(machine.at(hf_home)).st_uid),
         "sysctls": lambda: _sysctls(machine, request.get("sysctls") or ()),

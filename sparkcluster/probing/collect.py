@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster import output_file
-from sparkcluster.errors import AuthFailed, HostError, SparkclusterError, UsageError
+from sparkcluster.errors import AuthFailed, HostError, HostListedTwice, SparkclusterError, UsageError
 from sparkcluster.facts.base import Fact, Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import doubles
 from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
@@ -29,7 +30,7 @@ IMAGE_S = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collected:
-    """Facts by node, and the errors of nodes that did not answer."""
+    """Facts by node, and the errors of nodes that did not answer or are listed twice."""
 
     facts: dict[str, Facts]
     errors: dict[str, SparkclusterError]
@@ -111,7 +112,30 @@ def collect_facts(
         facts[name] = found.model_copy(
             update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
         )
-    return Collected(facts, errors)
+    twice = listed_twice(spec, facts)
+    return Collected({name: found for name, found in facts.items() if name not in twice}, errors | twice)
+
+
+def listed_twice(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, SparkclusterError]:
+    """The error of each node that is the machine of a node before it in the inventory. Pure.
+
+    Its facts would be compared with themselves: addresses that conflict, a rail that is not there.
+    """
+    hosts = {node.label: node.host for node in spec.inventory.nodes}
+    ordered = {name: facts[name] for name in hosts if name in facts}
+
+    def named(node: str) -> str:
+        return node if node == hosts[node] else f"{node} (host: {hosts[node]})"
+
+    return {
+        name: HostListedTwice(
+            f"{named(name)} is the same machine as {named(first)}",
+            node=name,
+            step="probe",
+            hint="remove one of them from nodes in INVENTORY, or correct its host",
+        )
+        for name, first in doubles(ordered).items()
+    }
 
 
 def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:

@@ -20,8 +20,12 @@ from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import last_rates
-from sparkcluster.staging.run import StageReport
+from sparkcluster.staging.notes import HERE
+from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.run import SizeOf, StageReport
 from sparkcluster.staging.run import stage as stage_all
+from sparkcluster.staging.transfers import Copied
+from sparkcluster.topology.model import Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Options:
         encrypt: whether copies are encrypted on cables too; None as the inventory says.
         limit_bytes_s: the most that each node sends, likewise.
         given: where on this machine the one artifact of ``what`` is, for the case that no node has it.
+        size_of: bytes of weights that no node has, for a dry run; None where nobody knows.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
@@ -43,15 +48,18 @@ class Options:
     encrypt: bool | None = None
     limit_bytes_s: int | None = None
     given: Path | None = None
+    size_of: SizeOf = lambda _model: None
 
     def settings(self, spec: Spec) -> Settings:
         """How files are copied: as the flags say, else the inventory."""
         staging = spec.inventory.staging
         limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
+        lines = observed.read(spec.inventory.cluster)[0]
         return Settings(
             encrypt=staging.encrypt if self.encrypt is None else self.encrypt,
             limit_bytes_s=self.limit_bytes_s or limit,
-            rates=last_rates(observed.read(spec.inventory.cluster)[0]),
+            rates=last_rates(lines),
+            image_rates=last_rates(lines, "image"),
         )
 
 
@@ -147,6 +155,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         report=report,
         settings=options.settings(view.spec),
         given=options.given,
+        size_of=options.size_of,
     )
     # An image that is there under no name is brought without a byte.
     if done.copied or (any(staging.missing for staging in done.stagings) and not options.dry_run):
@@ -163,7 +172,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         return done, view
     done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
     if options.dry_run or not lacking.missing:
-        return done, view
+        return _with_ray(done, view, view.topology, lacking, options) if lacking.missing else done, view
     report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
     try:
         copied = ray.stage(changer, view.facts, view.topology, lacking, progress=report.progress)
@@ -183,9 +192,8 @@ def _vocabularies(
     copied = list(done.copied)
     for each, staging in lacking if not options.dry_run else ():
         copied += vocabulary.stage(changer, view.facts, each, staging, report.progress)
-    stagings = (*done.stagings, *(staging for _, staging in lacking))
     changed = len(copied) > len(done.copied)
-    done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))
+    done = _from_here(done, [staging for _, staging in lacking], copied, options)
     return done, _complete_view(changer, view.spec, report) if changed else view
 
 
@@ -197,10 +205,34 @@ def _beside(
     copied = list(done.copied)
     for each, staging in lacking if not options.dry_run else ():
         copied += beside.stage(changer, view.facts, each, staging, report.progress)
-    stagings = (*done.stagings, *(staging for _, staging in lacking))
     changed = len(copied) > len(done.copied)
-    done = dataclasses.replace(done, stagings=stagings, copied=tuple(copied))
+    done = _from_here(done, [staging for _, staging in lacking], copied, options)
     return done, _complete_view(changer, view.spec, report) if changed else view
+
+
+def _with_ray(done: StageReport, view: View, topology: Topology, lacking: Staging, options: Options) -> StageReport:
+    """``done`` with what would move of Ray."""
+    from sparkcluster.staging.expected import moves  # noqa: PLC0415 - few runs need it
+
+    names = [name for name, _ in lacking.missing]
+    sizes = dict.fromkeys(names, ray.archive_bytes(view.facts[names[0]]))
+    settings = options.settings(view.spec)
+    found = moves(lacking, view.facts, topology, settings, sizes=sizes, outside=HERE)
+    return dataclasses.replace(done, expected={**done.expected, lacking.name: found})
+
+
+def _from_here(
+    done: StageReport, stagings: Sequence[Staging], copied: Sequence[Copied], options: Options
+) -> StageReport:
+    """``done`` with ``stagings``, which this machine sends to every node that lacks them, or would in a dry run."""
+    expected = dict(done.expected)
+    if options.dry_run and stagings:
+        from sparkcluster.staging.expected import from_outside  # noqa: PLC0415 - few runs need it
+
+        for each in stagings:
+            expected[each.name] = tuple(from_outside(node, HERE, each.size_bytes) for node, _ in each.missing)
+    all_stagings = (*done.stagings, *stagings)
+    return dataclasses.replace(done, stagings=all_stagings, copied=tuple(copied), expected=expected)
 
 
 def can_do_without_ray(spec: Spec, error: StageError) -> bool:

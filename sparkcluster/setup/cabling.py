@@ -13,10 +13,11 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
 
 from sparkcluster.facts.base import read
+from sparkcluster.facts.network import doubles, is_own
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.setup import troubles
 from sparkcluster.setup.ports import (
@@ -29,10 +30,8 @@ from sparkcluster.setup.ports import (
     Segment,
     Trouble,
     foreign_subnets,
-    is_own,
     ports_of,
     rail_addresses,
-    same_machine,
 )
 
 
@@ -66,8 +65,8 @@ class Cabling:
 
 def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     """How the surveyed machines are cabled; their order is that of the nodes."""
-    doubles = dict(_doubles(surveys))
-    single = {name: survey for name, survey in surveys.items() if name not in doubles}
+    doubled = doubles(surveys)
+    single = {name: survey for name, survey in surveys.items() if name not in doubled}
     ports = {name: ports_of(name, survey) for name, survey in single.items()}
     cabled = [port for name in single for port in ports[name] if port.cabled]
     owners, shared = _owners(itertools.chain.from_iterable(ports.values()))
@@ -89,7 +88,7 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     empty = [name for name in single if name not in unread and not any(port.cabled for port in ports[name])]
     swapped = [each for fabric in fabrics for each in troubles.swapped(fabric, ports)]
     found = [
-        *(troubles.same_machine(name, first) for name, first in doubles.items()),
+        *(troubles.same_machine(name, first) for name, first in doubled.items()),
         *map(troubles.unread, unread),
         *(troubles.same_mac(mac, names) for mac, names in shared.items()),
         *(troubles.no_cable(name, ports[name]) for name in empty if len(single) > 1),
@@ -101,17 +100,6 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     ]
     at = tuple(each.node for each in swapped if each.node)
     return Cabling(tuple(single), fabrics, tuple(loose), one_sided, tuple(empty), at, tuple(found))
-
-
-def _doubles(surveys: Mapping[str, Survey]) -> Iterator[tuple[str, str]]:
-    """Names of machines that have another name before, with that."""
-    by_machine: dict[str | None, list[str]] = defaultdict(list)
-    for name, survey in surveys.items():
-        first = next((each for each in by_machine[survey.machine] if same_machine(surveys[each], survey)), None)
-        if first is None:
-            by_machine[survey.machine].append(name)
-        else:
-            yield name, first
 
 
 def _owners(ports: Iterable[Port]) -> tuple[dict[str, Key], dict[str, list[str]]]:

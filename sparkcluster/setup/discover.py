@@ -11,7 +11,7 @@ from typing import Literal
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.network import Interface
+from sparkcluster.facts.network import Interface, same_machine
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
 from sparkcluster.hosts.fleet import Fleet
@@ -20,7 +20,7 @@ from sparkcluster.hosts.resolve import SshSettings
 from sparkcluster.printable import clean
 from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
-from sparkcluster.setup.ports import DRIVER, Trouble, same_machine
+from sparkcluster.setup.ports import DRIVER, Trouble
 from sparkcluster.setup.survey import survey
 from sparkcluster.topology.netplan import is_plain
 

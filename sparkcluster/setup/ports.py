@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from typing import Literal
@@ -15,8 +14,6 @@ from sparkcluster.topology.candidates import LINK_LOCAL, order_on_bus
 
 DRIVER = "mlx5_core"
 """Driver of the ConnectX-7, which has the QSFP ports."""
-_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)  # of one interface, not of a group
-_NO_MAC = "00:00:00:00:00:00"
 
 Key = tuple[str, str]
 """Node and name of a port."""
@@ -112,16 +109,6 @@ def ports_of(node: str, survey: Survey) -> tuple[Port, ...]:
     return tuple(Port(node, name, tuple(each)) for name, each in twins.items())
 
 
-def same_machine(one: Survey, other: Survey) -> bool:
-    """Whether two surveys are of one machine. Machines that were installed from one image may share a machine ID."""
-    if one.machine is None or one.machine != other.machine:
-        return False
-    first, second = (
-        {each.mac for each in read(survey.interfaces) or () if is_own(each.mac)} for survey in (one, other)
-    )
-    return bool(first & second) or not (first and second)
-
-
 def foreign_subnets(surveys: Mapping[str, Survey]) -> list[IPv4Network]:
     """Subnets of interfaces that are no QSFP ports, which are never a rail."""
     interfaces = [each for survey in surveys.values() for each in read(survey.interfaces) or ()]
@@ -135,8 +122,3 @@ def rail_addresses(interface: Interface, foreign: Sequence[IPv4Network]) -> list
         for address in interface.ipv4()
         if address.ip not in LINK_LOCAL and not any(address.network.overlaps(network) for network in foreign)
     ]
-
-
-def is_own(mac: str) -> bool:
-    """Whether this is the hardware address of one interface, not of a group nor of none."""
-    return _MAC.fullmatch(mac) is not None and mac != _NO_MAC

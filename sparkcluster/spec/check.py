@@ -1,16 +1,18 @@
-"""Checks across keys: whether an inventory is consistent, and whether its playbook fits it."""
+"""Checks across keys: whether an inventory is consistent, its files are there, and its playbook fits it."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from sparkcluster.errors import Problem
-from sparkcluster.report import count
 from sparkcluster.spec import check_playbook, powers
-from sparkcluster.spec.document import Document, shown
-from sparkcluster.spec.inventory import Inventory, Node
+from sparkcluster.spec.document import Document, KeyPath, shown
+from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.secret_patterns import holds_secret
 from sparkcluster.suggest import did_you_mean
@@ -37,7 +39,7 @@ def together(
     return [
         *_node_environment(written, served, document),
         *_image(written, served, playbook_document),
-        *_parallel(written, served, playbook_document),
+        *_size(written, served, document),
         *(_powers(written, served, playbook_document) if starts else ()),
     ]
 
@@ -224,30 +226,62 @@ def _node_environment(written: Inventory, served: Playbook, document: Document) 
         yield from check_playbook.environment(node.env, served.engine, ("nodes", index, "env"), document)
 
 
-def _parallel(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
-    parts = served.parts
-    groups: list[tuple[str, list[str] | list[Node]]] = [(group.name, group.nodes) for group in written.groups]
-    for name, members in groups or [("of all nodes", written.nodes)]:
+def _size(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
+    """The playbook is for another number of Sparks than the inventory lists, which is what can be changed."""
+    labels = [node.label for node in written.nodes]
+    groups: list[tuple[KeyPath, str, list[str]]] = [
+        (("groups", index, "nodes"), f"group {group.name} has", group.nodes)
+        for index, group in enumerate(written.groups)
+    ]
+    for path, where, members in groups or [(("nodes",), "the inventory lists", labels)]:
         nodes = len(members)
-        if not served.nodes.allow(nodes):
-            few = nodes < served.nodes.min
-            bound = f"at least {served.nodes.min}" if few else f"at most {served.nodes.max}"
-            message = f"it needs groups of {bound}, but group {name} has {count(nodes, 'node')}"
-            hint = "add nodes to the group" if few else "list smaller groups in the inventory, one for each replica"
-            yield document.problem(("nodes", "min" if few else "max"), message, f"{hint}, or use another playbook")
-            continue
-        tensor = served.tensor_parallel
-        if tensor == "auto":
-            if nodes % parts:
-                message = f"group {name} of {nodes} cannot be divided into {parts} pipeline or data parallel parts"
-                yield document.problem(("pipeline_parallel",), message, "change the group or this number")
-        elif tensor * parts != nodes:
-            ranks = f"tensor_parallel {tensor} by {parts} makes {tensor * parts}"
-            message = f"{ranks} ranks, but group {name} has {count(nodes, 'node')}"
-            hint = f"list groups of {tensor * parts} in the inventory, one for each replica"
-            if nodes % (tensor * parts):
-                hint = f"list {tensor * parts} nodes in the inventory, or use a playbook with tensor_parallel: auto"
-            yield document.problem(("tensor_parallel",), message, hint)
+        if not served.serves_on(nodes):
+            size, wanted = _wanted(served, nodes)
+            hint = f"{_resize(members, size, grouped=bool(groups))}; sparkcluster playbooks --sparks {nodes}"
+            message = f"playbook {served.name} is for {wanted}, and {where} {nodes}"
+            yield document.problem(path, message, f"{hint} lists what {_sparks(nodes)} can serve", key=True)
+
+
+def _wanted(served: Playbook, nodes: int) -> tuple[int, str]:
+    """A number of Sparks near ``nodes`` that the playbook serves on, and which it does in words."""
+    bounds, parts, ranks = served.nodes, served.parts, served.ranks
+    if ranks is not None and ranks != nodes:
+        product = f" (tensor_parallel {served.tensor_parallel} by {parts})" if parts > 1 else ""
+        return ranks, f"{_sparks(ranks)}{product}"
+    if nodes < bounds.min:
+        return bounds.min, f"at least {_sparks(bounds.min)}"
+    if bounds.max is not None and nodes > bounds.max:
+        return bounds.max, f"at most {_sparks(bounds.max)}"
+    return max(parts, nodes - nodes % parts), f"a multiple of {parts} Sparks"
+
+
+def _resize(members: list[str], size: int, *, grouped: bool) -> str:
+    """What to change in the inventory so that ``size`` of ``members`` are a group."""
+    nodes = len(members)
+    if nodes < size:
+        return f"list {_number(size - nodes)} more"
+    remove = f"remove {_number(nodes - size)} of them"
+    copies = nodes // size
+    if nodes % size or grouped or copies > len("abcd"):
+        return f"{remove}, or make groups of {size}" if nodes % size == 0 else remove
+    groups = (
+        f"{{name: {name}, nodes: [{', '.join(map(_plain, members[size * index : size * (index + 1)]))}]}}"
+        for index, name in enumerate("abcd"[:copies])
+    )
+    return f"{remove}, or write groups: [{', '.join(groups)}]"
+
+
+def _plain(label: str) -> str:
+    """``label`` in a list of YAML."""
+    return label if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", label, re.ASCII) else json.dumps(label)
+
+
+def _sparks(number: int) -> str:
+    return f"{_number(number)} Spark{'s' if number > 1 else ''}"
+
+
+def _number(number: int) -> str:
+    return "one" if number == 1 else str(number)
 
 
 def _permit(written: Inventory, document: Document) -> Iterator[Problem]:
@@ -275,3 +309,38 @@ def _powers(written: Inventory, served: Playbook, document: Document) -> Iterato
             message = f"{power.what} needs a permission in the inventory{to_be_written}"
             hint = f"if you trust the playbook with it, write in the inventory: {powers.permit(found, written)}"
             yield document.problem(power.path, message, hint)
+
+
+def identities(inventory: Inventory, document: Document) -> list[Problem]:
+    """Problems of files that are not private keys, or cannot be read."""
+    out = []
+    written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
+    written += [
+        (("nodes", i, "ssh", "identity"), node.ssh.identity) for i, node in enumerate(inventory.nodes) if node.ssh
+    ]
+    for path, identity in written:
+        if identity is None:
+            continue
+        from sparkcluster import private_key  # noqa: PLC0415 - few inventories name a key
+
+        found = private_key.wrong(identity)
+        if found:
+            out.append(document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1]))
+    return out
+
+
+def programs(inventory: Inventory, document: Document, directory: Path) -> list[Problem]:
+    """Problems of ``after_ready``: paths, from ``directory``, that cannot be executed."""
+    out = []
+    for index, (program, *_) in enumerate(inventory.after_ready):
+        path = directory / program
+        if "/" in program and not (path.is_file() and os.access(path, os.X_OK)):
+            file = shown(str(path), 200)[1:-1]
+            message, hint = (
+                f"there is no file {file}",
+                "give its path from the inventory's directory, or a name on PATH",
+            )
+            if path.is_file():
+                message, hint = f"{file} is not executable", f"chmod +x {file}"
+            out.append(document.problem(("after_ready", index), message, hint))
+    return out

@@ -201,7 +201,7 @@ class Inventory(Section):
     playbook: str = Field(
         min_length=1,
         max_length=1024,
-        description="name or path; searched beside the inventory, then among the bundled ones",
+        description="name, path or model on Hugging Face; searched beside the inventory, then among the bundled ones",
     )
     groups: list[Group] = Field(default_factory=list, description="default: one group of all nodes")
     runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")

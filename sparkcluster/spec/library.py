@@ -1,4 +1,4 @@
-"""Finding playbooks: by path, beside the inventory, or among the bundled ones."""
+"""Finding playbooks: by path, beside the inventory, or among the bundled ones; by their model, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sparkcluster
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import shown
+from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
@@ -89,32 +90,53 @@ def names() -> list[str]:
 def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -> Path:
     """The file of a playbook.
 
-    ``name`` is a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``. The directories ``beside`` are searched in
-    order, for a name also ``playbooks`` within and next to each; ``other_than`` is an inventory that has the same name.
+    ``name`` is a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``; where there is no such file, a Hugging Face
+    repository that the playbook names as its model. The directories ``beside`` are searched in order, for a name or
+    repository also ``playbooks`` within and next to each; ``other_than`` is an inventory that has the same name.
 
     Raises:
-        UsageError: there is none; the hint has a similar name, or the paths that were searched.
+        UsageError: there is none, or several of the repository; the hint has a similar name, or the paths that were
+            searched.
     """
     if "\x00" in name:
         raise UsageError("a playbook's name cannot contain a null character")
+    directories: list[Path] = []
+    for directory in beside:
+        directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
+        if directory == Path():
+            directories[-1] = Path("..") / "playbooks"
     if "/" in name or name.endswith(_SUFFIXES):
         # Of an unknown user the ~ stays, where Path.expanduser raises.
         candidates = [directory / os.path.expanduser(name) for directory in beside]  # noqa: PTH111
         for path in candidates:
             if os.path.exists(path):  # noqa: PTH110 - false for every error
                 return path
+        if re.fullmatch(REPOSITORY, name) and not any(path.parent.is_dir() for path in candidates):
+            return _of_model(name, [*directories, *bundled()])
         raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=f"searched {_list(candidates)}")
-    directories: list[Path] = []
-    for directory in beside:
-        directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
-        if directory == Path():
-            directories[-1] = Path("..") / "playbooks"
     found = _file(name, [*directories, *bundled()], other_than)
     if found is not None:
         return found
     available = _in([*directories, *bundled()])
     hint = did_you_mean(name, available, "sparkcluster playbooks lists the bundled ones")
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
+
+
+def _of_model(repository: str, directories: Sequence[Path]) -> Path:
+    """The playbook in the first of ``directories`` where one names this model itself; those that extend it do not."""
+    written = rf"^[^#\n]*\bid:\s*[\"']?{re.escape(repository)}[\"']?\s*(?:[,}}#]|$)"
+    for directory in directories:
+        found = _in([directory], f"(?i){written}".encode())
+        if len(found) > 1:
+            raise UsageError(f"{repository} is the model of {', '.join(found)}", hint=f"name one of them: {found[0]}")
+        file = _file(found[0], [directory]) if found else None
+        if file is not None:
+            return file
+    raise UsageError(
+        f"no playbook at {repository}, and none of a model {repository}",
+        hint="sparkcluster import FILE makes one of a recipe; or copy one that sparkcluster playbooks lists, and set "
+        "model, image and args",
+    )
 
 
 def _file(name: str, directories: Sequence[Path], other_than: Path | None = None) -> Path | None:

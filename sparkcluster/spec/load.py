@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.spec import Spec, beside, check, compose, kinds, library, variants
 from sparkcluster.spec.base import Section
-from sparkcluster.spec.document import Document, KeyPath, parse, shown
+from sparkcluster.spec.document import Document, parse, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.suggest import did_you_mean
@@ -48,12 +48,9 @@ def load(
         UsageError: a file is missing or cannot be read.
         SpecError: with every problem of the files, by file and line.
     """
-    document = _read_inventory(inventory_path)
-    inventory, problems = validate(document, Inventory)
-    if inventory:
-        problems += check.inventory(inventory, document)
-        problems += _unreadable(inventory, document)
-        problems += _no_programs(inventory, document, inventory_path.parent) if starts else []
+    document, inventory, problems = _inventory(inventory_path)
+    if inventory and starts:
+        problems += check.programs(inventory, document, inventory_path.parent)
     reference = playbook if playbook is not None else document.data.get("playbook")
     served, served_document, served_path = None, document, inventory_path
     unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
@@ -78,6 +75,27 @@ def load(
     if problems or inventory is None or served is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
     return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document), built)
+
+
+def load_inventory(path: Path) -> Inventory:
+    """The inventory in a file, whatever playbook it names: for commands that only ask its nodes.
+
+    Raises:
+        UsageError, SpecError: as :func:`load`.
+    """
+    _, inventory, problems = _inventory(path)
+    if problems or inventory is None:
+        raise SpecError(_sorted(problems, str(path)))
+    return inventory
+
+
+def _inventory(path: Path) -> tuple[Document, Inventory | None, list[Problem]]:
+    document = _read_inventory(path)
+    inventory, problems = validate(document, Inventory)
+    if inventory:
+        problems += check.inventory(inventory, document)
+        problems += check.identities(inventory, document)
+    return document, inventory, problems
 
 
 def _read_inventory(path: Path) -> Document:
@@ -113,6 +131,15 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
     return read_playbook(path, overlays)[0]
 
 
+def named(reference: str) -> tuple[Path, list[str]]:
+    """The file and the overlays of a playbook's name, path or model, looked up from the current directory.
+
+    Raises:
+        UsageError: there is none.
+    """
+    return _named(reference, [Path()], other_than=None)
+
+
 def load_named(reference: str, set_: Assignments | None = None, nodes: int | None = None) -> Playbook:
     """The playbook of a name or path with overlays after ``+``, with ``set_``; looked up from the current directory.
 
@@ -121,8 +148,7 @@ def load_named(reference: str, set_: Assignments | None = None, nodes: int | Non
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    path, overlays = _named(reference, [Path()], other_than=None)
-    return read_playbook(path, overlays, set_, nodes)[0]
+    return read_playbook(*named(reference), set_, nodes)[0]
 
 
 def read_playbook(
@@ -334,41 +360,6 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
         more = messages.problems(error, document, model)
         return None, found + [problem for problem in more if (problem.line, problem.column) not in places]
     return (None if found else checked), found
-
-
-def _unreadable(inventory: Inventory, document: Document) -> list[Problem]:
-    """Problems of files that are not private keys, or cannot be read."""
-    out = []
-    written: list[tuple[KeyPath, str | None]] = [(("ssh", "identity"), inventory.ssh.identity)]
-    written += [
-        (("nodes", i, "ssh", "identity"), node.ssh.identity) for i, node in enumerate(inventory.nodes) if node.ssh
-    ]
-    for path, identity in written:
-        if identity is None:
-            continue
-        from sparkcluster import private_key  # noqa: PLC0415 - few inventories name a key
-
-        found = private_key.wrong(identity)
-        if found:
-            out.append(document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1]))
-    return out
-
-
-def _no_programs(inventory: Inventory, document: Document, directory: Path) -> list[Problem]:
-    """Problems of ``after_ready``: paths, from ``directory``, that cannot be executed."""
-    out = []
-    for index, (program, *_) in enumerate(inventory.after_ready):
-        path = directory / program
-        if "/" in program and not (path.is_file() and os.access(path, os.X_OK)):
-            file = shown(str(path), 200)[1:-1]
-            message, hint = (
-                f"there is no file {file}",
-                "give its path from the inventory's directory, or a name on PATH",
-            )
-            if path.is_file():
-                message, hint = f"{file} is not executable", f"chmod +x {file}"
-            out.append(document.problem(("after_ready", index), message, hint))
-    return out
 
 
 def _sorted(problems: Sequence[Problem], first: str) -> list[Problem]:

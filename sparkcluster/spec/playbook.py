@@ -319,6 +319,11 @@ class Playbook(Section):
         """Ranks of a group; None where the number of its nodes decides."""
         return None if self.tensor_parallel == "auto" else self.tensor_parallel * self.parts
 
+    def serves_on(self, nodes: int) -> bool:
+        """Whether its ranks come out at a group of so many nodes, and ``nodes`` allows them."""
+        even = nodes % self.parts == 0 if self.ranks is None else nodes == self.ranks
+        return even and self.nodes.allow(nodes)
+
     @property
     def kept_caches(self) -> list[Cache]:
         """Directories kept between containers: the playbook's, else the engine's."""

@@ -23,12 +23,14 @@ class Settings:
     Attributes:
         encrypt: on cables too.
         limit_bytes_s: the most that each node sends.
-        rates: of earlier copies in this cluster, for what people are told.
+        rates: of earlier copies of weights in this cluster, for what people are told.
+        image_rates: likewise of images, of which they are mostly Docker's.
     """
 
     encrypt: bool = False
     limit_bytes_s: int | None = None
     rates: Rates = dataclasses.field(default_factory=dict)
+    image_rates: Rates = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

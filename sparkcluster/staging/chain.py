@@ -243,13 +243,13 @@ def turned(upstream: Mapping[str, tuple[str, ...]], stuck: Collection[str]) -> d
     return {node: names[1:] + names[:1] if node in stuck else names for node, names in upstream.items()}
 
 
-def last_rates(lines: Iterable[Mapping[str, Any]]) -> Rates:
-    """The rates of the last copies of weights of at least 1 GB, from ``lines`` of ``runtime.observed``."""
+def last_rates(lines: Iterable[Mapping[str, Any]], artifact: str = "weights") -> Rates:
+    """The rates of the last copies of an ``artifact`` of at least 1 GB, from ``lines`` of ``runtime.observed``."""
     rates = {}
     for line in lines:
         size, seconds = line.get("bytes"), line.get("seconds")
-        if (line.get("what"), line.get("artifact")) != ("stage", "weights"):
-            continue  # what an image takes is its engine's time
+        if (line.get("what"), line.get("artifact")) != ("stage", artifact):
+            continue  # what an image takes is Docker's time
         if isinstance(size, int) and isinstance(seconds, int | float) and size >= _RATE_BYTES and seconds > 0:
             rates[str(line.get("medium")), bool(line.get("encrypted"))] = size / seconds
     return rates

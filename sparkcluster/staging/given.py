@@ -21,12 +21,10 @@ from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import Request, hub
 from sparkcluster.staging.copy import Failure, Report, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
-from sparkcluster.staging.notes import kept
+from sparkcluster.staging.notes import HERE, kept
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
-
-HERE = "this machine"
 
 _STEP = "stage weights"
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -133,6 +131,17 @@ def download(run: Transfers, spec: Spec) -> Path:
     if isinstance(done, Failure):
         raise stage_error(step, done)
     return Path(home)
+
+
+def size_bytes(place: Place, spec: Spec, stopped: Callable[[], bool]) -> int:
+    """Bytes of the files that are served of what is in ``place``, which are not read.
+
+    Raises:
+        StageError: they cannot be listed.
+    """
+    request: Request = {"root": str(place.root), "revision": place.snapshot, "choice": spec.playbook.choice}
+    found = list_files(Step(_STEP, lambda _node: {}, stopped), LocalHost(HERE), request, lambda _done, _total: None)
+    return sum(file["size"] for file in found.files)
 
 
 def read(place: Place, spec: Spec, stopped: Callable[[], bool], report: Report) -> Given:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sparkcluster.errors import StageError
-from sparkcluster.staging.chain import Rates, Way, between, chain, expected_s
+from sparkcluster.staging.chain import Rates, Way, expected_s
 from sparkcluster.staging.order import Left, Room, Wrong
+
+HERE = "this machine"
 
 _NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
 
@@ -95,36 +96,3 @@ def unreached(step: str, what: str, node: str, source: str) -> StageError:
         step=step,
         hint=f"ping from {node} to {source}, and sudo ufw status on both",
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Expected:
-    """What a node would get: from whom, over what, and in about how many seconds."""
-
-    node: str
-    source: str
-    bytes: int
-    over: str
-    encrypted: bool
-    seconds: float
-
-    def __str__(self) -> str:
-        over = f"{self.over}, encrypted" if self.encrypted else self.over
-        return f"from {self.source} over {over}, {gigabytes(self.bytes)}, about {duration(self.seconds)}"
-
-
-def forecast(
-    found: Sequence[Way], nodes: Sequence[str], lacks: Mapping[str, int], total: int, rates: Rates, *, encrypt: bool
-) -> tuple[Expected, ...]:
-    """What moves to each of ``nodes`` that lacks bytes of ``total``, if all ways that are ``found`` work."""
-    made = chain(nodes, found, {node: total - lacks.get(node, 0) for node in nodes}, total)
-    expected = []
-    for node in made.order:
-        source = next(iter(made.upstreams[node]), None)
-        way = next(iter(between(found, source, node)), None) if source is not None else None
-        if way is None or not lacks.get(node):
-            continue
-        encrypted = encrypt or way.medium != "rail"
-        seconds = expected_s(lacks[node], way, rates, encrypted=encrypted)
-        expected.append(Expected(node, way.source, lacks[node], link(way), encrypted, round(seconds, 1)))
-    return tuple(expected)

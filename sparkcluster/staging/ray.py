@@ -44,6 +44,16 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> 
     )
 
 
+def archive_bytes(facts: Facts) -> int | None:
+    """Size of the archive of Ray for the node of ``facts``; None until this machine has made it."""
+    engine = engine_of(facts)
+    archive = ray_archive.kept(engine) if engine is not None else None
+    try:
+        return archive.path.stat().st_size if archive is not None else None
+    except OSError:
+        return None
+
+
 def stage(
     changer: Changer,
     facts: Mapping[str, Facts],

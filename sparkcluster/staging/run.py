@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,26 +11,30 @@ from typing import TYPE_CHECKING, Any
 from sparkcluster.errors import StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
+from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Facts
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Companion
+from sparkcluster.spec.playbook import Companion, Model
 from sparkcluster.staging import ownership
 from sparkcluster.staging.again import RESUME
 from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
 from sparkcluster.staging.begin import Settings
-from sparkcluster.staging.chain import probable
 from sparkcluster.staging.copy import Progress
 from sparkcluster.staging.image_copy import ImageCopy
-from sparkcluster.staging.notes import Expected, forecast
+from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
 from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
 if TYPE_CHECKING:
+    from sparkcluster.staging.expected import Expected
     from sparkcluster.staging.trust import Corrupt
+
+SizeOf = Callable[[Model], int | None]
+"""Bytes of a model's weights; None where nobody knows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class StageReport:
         verified: nodes of which every byte of a model was read, by the model.
         corrupt: copies that were found to be wrong, and were replaced.
         warnings: of copies that left the interconnect.
-        expected: in a dry run, what would move of weights, by their name.
+        expected: in a dry run, what would move, by the name of the artifact.
     """
 
     stagings: tuple[Staging, ...]
@@ -79,12 +83,14 @@ def stage(
     report: Report | None = None,
     settings: Settings | None = None,
     given: Path | None = None,
+    size_of: SizeOf = lambda _model: None,
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
     ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
     gets notes, as of copies that leave the interconnect, and how far transfers are. ``given`` is where on this machine
-    the one artifact of ``what`` is, for the case that no node has it.
+    the one artifact of ``what`` is, for the case that no node has it. ``size_of`` says in a dry run how large weights
+    are that no node has.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
@@ -119,9 +125,8 @@ def stage(
                 run.bring(staging)
             else:
                 check_disk_space(transfers.facts, staging, run.spec)
-                run.given_to(staging, dry_run=True)
-                if moves := run.expect(staging):
-                    expected[staging.name] = moves
+                if found := run.expect(staging, size_of):
+                    expected[staging.name] = found
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
             missing = stagings[-1].missing
             now = transfers.collected(run.spec, [head], "weights") if missing else transfers.facts
@@ -156,18 +161,43 @@ class _Run:
         """The facts of the nodes, as far as they were collected again."""
         return self.transfers.facts
 
-    def expect(self, staging: Staging) -> tuple[Expected, ...]:
-        """What would move of weights that a node has."""
-        if staging.what != "weights" or not staging.sources or staging.size_bytes is None:
+    def expect(self, staging: Staging, size_of: SizeOf) -> tuple[Expected, ...]:
+        """What would move to the nodes that lack it.
+
+        Raises:
+            StageError: what is given on this machine cannot be used.
+        """
+        given, model = self._given_bytes(staging), self.spec.playbook.model
+        if not staging.missing:
             return ()
-        missing = {node: read(self.facts[node].weights) for node, _ in staging.missing}
-        lacks = {
-            node: max(0, staging.size_bytes - (weights.size_bytes if weights else 0))
-            for node, weights in missing.items()
-        }
-        nodes, settings = [*staging.sources, *missing], self.transfers.settings
-        found = probable(self.facts, self.transfers.topology, nodes)
-        return forecast(found, nodes, lacks, staging.size_bytes, settings.rates, encrypt=settings.encrypt)
+        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - few runs need it
+
+        total = staging.size_bytes if staging.sources else given
+        outside = HERE if given is not None else BUILD if staging.built else publisher(staging)
+        if total is None and staging.what == "weights":
+            total = size_of(model)
+        missing, sizes = [node for node, _ in staging.missing], dict[str, int | None]()
+        for node in missing:
+            weights = read(self.facts[node].weights) if staging.what == "weights" else None
+            sizes[node] = None if total is None else max(0, total - (weights.size_bytes if weights else 0))
+        image = self.facts[staging.sources[0]].image if staging.what == "image" and staging.sources else None
+        if isinstance(image, Image) and total is not None:
+            receivers = [self.facts[node] for node in missing]
+            left_out = left_out_bytes(image, self.facts[staging.sources[0]], receivers)
+            sizes = dict.fromkeys(missing, max(0, total - left_out))
+        transfers = self.transfers
+        return moves(staging, self.facts, transfers.topology, transfers.settings, sizes=sizes, outside=outside)
+
+    def _given_bytes(self, staging: Staging) -> int | None:
+        """The size of what is on this machine, where no node has it; None where this machine has not either."""
+        if self.given is None or staging.sources:
+            return None
+        from sparkcluster.staging import given, given_image  # noqa: PLC0415 - few runs need them
+
+        if staging.what == "image":
+            return given_image.read(self.given, staging.name).size_bytes
+        place = given.locate(self.given, self.spec)
+        return None if place is None else given.size_bytes(place, self.spec, self.transfers.stopped.is_set)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -217,8 +247,8 @@ class _Run:
         check_disk_space(self.facts, fresh, self.spec)
         return fresh
 
-    def given_to(self, staging: Staging, *, dry_run: bool = False) -> Staging | None:
-        """What is left to stage once nodes have what is on this machine; None if none of it is, or in a dry run."""
+    def given_to(self, staging: Staging) -> Staging | None:
+        """What is left to stage once nodes have what is on this machine; None if none of it is."""
         if self.given is None or staging.sources:
             return None
         from sparkcluster.staging import given, given_image  # noqa: PLC0415 - few runs need them
@@ -226,15 +256,13 @@ class _Run:
         transfers = self.transfers
         if staging.what == "image":
             archive = given_image.read(self.given, staging.name)
-            if dry_run:
-                return None
             check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=2 * archive.size_bytes), self.spec)
             node = given_image.bring(transfers, staging, archive, self.spec.inventory.cluster)
             return self._fresh(staging, [node], f"{self.given} was loaded")
         place = given.locate(self.given, self.spec)
-        if place is None or dry_run:
+        if place is None:
             return None
-        report = transfers.report(staging.what, given.HERE, "read")
+        report = transfers.report(staging.what, HERE, "read")
         found = given.read(place, self.spec, transfers.stopped.is_set, report)
         check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=found.size_bytes), self.spec)
         nodes = [name for name, _ in staging.missing]

@@ -139,14 +139,15 @@ EXPECTED = by_name(
     many(
         record(
             node=text(),
-            source=text(),
-            bytes=integer(),
+            source=text("a node, the host of a hub or registry, this machine, or build"),
+            bytes=integer("null where nobody said it yet", null=True),
             over=text("network and interface"),
             encrypted=boolean(),
-            seconds=number("about how long it takes"),
+            seconds=number("about how long it takes; null where nothing tells", null=True),
+            medium=text(enum=["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]),
         )
     ),
-    "what would move of weights, by their name (--dry-run)",
+    "what would move, by the name of the artifact (--dry-run)",
 )
 # What up, upgrade and rollback say of what serves.
 SERVES: dict[str, Any] = {
@@ -647,6 +648,11 @@ DOCUMENTS: dict[str, Schema] = {
                 model=text(),
                 image=text(null=True),
                 tensor_parallel={},
+                sparks=many(integer(), "numbers of Sparks of a group that can serve it"),
+                weights_bytes=integer("of the files of its model; null where they are not recorded", null=True),
+                staged=plain(
+                    "array", "nodes that have its weights; null where none was asked", null=True, items=text()
+                ),
                 overlays=STRINGS,
                 source={"anyOf": [text(), STRINGS]},
                 figures=many(ref("Figure")),

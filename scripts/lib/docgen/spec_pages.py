@@ -35,7 +35,8 @@ with the path of [the schema](inventory.schema.json) relative to your file.
     "playbook": """# Playbook
 
 What a cluster **serves**: model, image, engine arguments, environment, and how the endpoint is verified.
-`sparkcluster playbooks` lists the bundled ones; an inventory names one of them, or the path of your own.
+`sparkcluster playbooks` lists the bundled ones; an inventory names one of them, its model on Hugging Face, or the path
+of your own.
 
 Editors with YAML schema support complete and check the keys if the file starts with
 
@@ -245,7 +246,8 @@ A playbook that extends another wins over its variants, overlays win over both, 
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with
 `--playbook`, from the current directory first). Any other name is searched beside the inventory, in
-`playbooks/` there and one level up, and then among the bundled ones.
+`playbooks/` there and one level up, and then among the bundled ones. What looks like a path and is none may be a
+repository of Hugging Face, such as `openai/gpt-oss-120b`: the playbook is searched there that names it as its model.
 """,
 }
 

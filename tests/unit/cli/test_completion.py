@@ -69,6 +69,7 @@ def offered(line: str) -> tuple[str, list[str]]:
         ("sparkcluster setup mine.yaml --node al", ("none", ["alpha-1", "alpha-2"])),
         ("sparkcluster up mine.yaml --playbook gpt-oss-1", ("yaml", ["gpt-oss-120b"])),
         ("sparkcluster up mine.yaml --playbook gpt-oss-20b+suf", ("yaml", ["gpt-oss-20b+suffix"])),
+        ("sparkcluster playbooks gpt-oss-1", ("yaml", ["gpt-oss-120b"])),
         ("sparkcluster connect mine.yaml --client cl", ("none", ["claude-code", "cline"])),
         ("sparkcluster checks --explain net-006", ("none", ["net-006"])),
         ("sparkcluster import ", ("files", [])),

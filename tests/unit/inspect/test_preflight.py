@@ -111,6 +111,35 @@ def test_the_addresses_of_the_example_are_named_where_nobody_answers(found, worl
     assert not {code for code, _ in codes(found(one))} & {"SPEC-011"}
 
 
+def test_a_machine_that_is_listed_twice_is_one_error_without_those_that_follow(found, world):
+    """Its addresses are no conflict: giving "each" of them others would break the network."""
+    world_ = world()
+    world_.change("alpha", machine="ab" * 32)
+    world_.facts["beta"] = world_.facts["alpha"]
+
+    one = found(world_)
+
+    assert codes(one) == [("SSH-011", "beta")]
+    told = next(each for each in one.findings if each.code == "SSH-011")
+    assert told.summary == "beta (host: 192.168.86.12) is the same machine as alpha (host: 192.168.86.11)"
+    assert told.remedy == ("remove one of them from nodes in INVENTORY, or correct its host",)
+    assert not any(each.code.startswith("NET") and "beta" in each.summary for each in one.findings)
+
+
+def test_machines_that_were_cloned_from_one_disk_are_two(found, world):
+    """They share the machine ID, and the hardware address of a bridge, but no network interface."""
+    world_ = world()
+    document = world_.facts["beta"].model_dump()
+    for interface in document["interfaces"]:
+        if not interface["name"].startswith("docker"):
+            interface["mac"] = "0" + interface["mac"][1:]
+    world_.change("beta", interfaces=document["interfaces"])
+    for name in ("alpha", "beta"):
+        world_.change(name, machine="ab" * 32)
+
+    assert codes(found(world_)) == []
+
+
 def test_nobody_answers(found, world):
     one = found(world(), failing={name: silent(name) for name in ("alpha", "beta")})
     assert codes(one) == [("SSH-003", "alpha"), ("SSH-003", "beta")]

@@ -53,10 +53,15 @@ def run(hosts, cluster, **options):
 def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
     done = run(hosts, cluster)
     assert lines(done, dry_run=True) == [
+        "  NODE   FROM          SIZE     TIME       OVER",
         "image  vllm/vllm-openai:v0.18.0: nothing is missing",
-        "weights  Qwen/Qwen3-8B: beta missing, would come from alpha over its cable (enp1s0f0np0, 200 Gb/s), 16.0 GB, about 8 s",
-        "ray  Ray 2.60.0: alpha not in the image, would come from this machine",
-        "ray  Ray 2.60.0: beta not in the image, would come from this machine",
+        "weights  Qwen/Qwen3-8B",
+        "  beta   alpha         16.0 GB  about 8 s  its cable (enp1s0f0np0, 200 Gb/s)",
+        "ray  Ray 2.60.0",
+        "  alpha  this machine  unknown  unknown    SSH, encrypted",
+        "    not in the image",
+        "  beta   alpha         unknown  unknown    its cable (enp1s0f0np0, 200 Gb/s)",
+        "    not in the image",
     ]
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
     document = json.loads(json.dumps(done.as_json()))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from sparkcluster.facts.network import same_machine
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.cabling import cabling
-from sparkcluster.setup.ports import same_machine
 from tests.unit.setup.wired import (
     BOTH_ON_SWITCH,
     CROSSED,

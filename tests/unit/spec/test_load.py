@@ -126,6 +126,26 @@ def test_playbook_of_a_flag_is_found_in_the_current_directory(tmp_path: Path, mo
     assert caught.value.hint == "did you mean mine?"
 
 
+def test_playbook_is_found_by_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that extend it serve the same model, and do not name it."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "inventory", INVENTORY.replace("mine", "Own/Model"))
+    found = write(tmp_path / "playbooks", MINE.replace("{id: a/b}", "{id: own/model, revision: main}"), "mine.yaml")
+    write(tmp_path / "playbooks", MINE.replace("a/b", "own/model-2") + "# model: {id: own/model}\n", "other.yaml")
+    write(tmp_path / "playbooks", "name: more\nextends: mine\n", "more.yaml")
+    assert load.load(path).playbook_path == found
+    assert load.load(path, "openai/gpt-oss-120b").playbook.name == "gpt-oss-120b"
+    write(tmp_path / "playbooks", MINE.replace("a/b", "own/model"), "twice.yaml")
+    for name, words in {
+        "own/model": "own/model is the model of mine, twice",
+        "Qwen/Qwen3-8B": "no playbook at Qwen/Qwen3-8B, and none of a model Qwen/Qwen3-8B",
+        "playbooks/more": "no playbook at playbooks/more",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            load.load(path, name)
+        assert caught.value.message == words
+
+
 def test_inventory_and_playbook_may_have_the_same_name(tmp_path: Path) -> None:
     path = write(tmp_path / "inventory", INVENTORY, "mine.yaml")
     write(tmp_path / "playbooks", MINE, "mine.yaml")

@@ -20,6 +20,7 @@ from sparkcluster.errors import HostLost
 from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
+from sparkcluster.probing import collect
 from sparkcluster.report import Report, Transfer
 from sparkcluster.staging import transfers
 from tests.unit.docker_engine import Engine, end_pullers
@@ -443,6 +444,7 @@ def world(names, node, spark, cluster, lease, monkeypatch):
     """A cluster of nodes that report what the test says that they have."""
     made = World([node(name) for name in names], spark, cluster, lease)
     monkeypatch.setattr(transfers, "collect_facts", made.collected)
+    monkeypatch.setattr(collect, "listed_twice", lambda _spec, _facts: {})  # all of them are this machine
     return made
 
 

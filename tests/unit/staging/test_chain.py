@@ -22,7 +22,7 @@ from sparkcluster.staging.chain import (
     verified,
     ways,
 )
-from sparkcluster.staging.notes import forecast
+from sparkcluster.staging.expected import between_nodes
 from sparkcluster.topology.build import build
 
 RAIL = {"medium": "rail", "speed_mbps": 200_000, "interface": "enp1s0f0np0"}
@@ -139,11 +139,11 @@ def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, clus
 def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
     facts, topology = pairs(spark, cluster)
     lacks = dict.fromkeys("bcd", 60 * 10**9)
-    moves = forecast(probable(facts, topology, "abcd"), "abcd", lacks, 60 * 10**9, {}, encrypt=False)
-    assert [(each.node, str(each)) for each in moves] == [
-        ("b", "from a over its cable (enp1s0f0np0, 200 Gb/s), 60.0 GB, about 30 s"),
-        ("c", "from a over the management network (enP7s7, 10 Gb/s), encrypted, 60.0 GB, about 2 min"),
-        ("d", "from c over its cable (enp1s0f0np0, 200 Gb/s), 60.0 GB, about 30 s"),
+    moves = between_nodes(probable(facts, topology, "abcd"), "a", "bcd", lacks, {}, encrypt=False)
+    assert [(each.node, each.source, each.over, each.encrypted, each.seconds) for each in moves] == [
+        ("b", "a", "its cable (enp1s0f0np0, 200 Gb/s)", False, 30.0),
+        ("c", "a", "the management network (enP7s7, 10 Gb/s)", True, 150.0),
+        ("d", "c", "its cable (enp1s0f0np0, 200 Gb/s)", False, 30.0),
     ]
 
 

@@ -1,0 +1,152 @@
+"""``playbooks``: on how many Sparks each serves, how large its weights are, and which nodes have them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkcluster import engines
+from sparkcluster.errors import UsageError
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.inspect.models import Model, ask
+from sparkcluster.models import shipped
+from sparkcluster.models.source import spark
+from sparkcluster.report import count
+from sparkcluster.spec import Inventory, Playbook, library
+from sparkcluster.spec.load import named, read_playbook, variant_sizes
+
+MOST_SPARKS = 8
+"""A playbook with ``tensor_parallel: auto`` is tried on up to as many: cables join two or three, a switch more."""
+
+_NEARLY = 0.97
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """A playbook, and what it takes to serve it.
+
+    Attributes:
+        playbook: as the group that was asked for serves it, else one of the fewest of ``sparks``.
+        path: its file.
+        sparks: numbers of Sparks of a group that can serve it: its ranks come out at them, and the memory that it is
+            predicted to need is there as far as its model is recorded.
+        weights_bytes: of the files of its model; None where they are not recorded.
+        each_bytes: of these on each Spark, by the number of Sparks; likewise.
+        staged: nodes that have its weights; None where no node was asked.
+    """
+
+    playbook: Playbook
+    path: Path
+    sparks: tuple[int, ...]
+    weights_bytes: int | None = None
+    each_bytes: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    staged: tuple[str, ...] | None = None
+
+    @property
+    def repositories(self) -> list[str]:
+        """The model and what is loaded beside it: repositories, or the directory of the model."""
+        return [self.playbook.model.label, *(each.label for each in self.playbook.companions)]
+
+    def as_json(self) -> dict[str, Any]:
+        """The playbook as an element of ``playbooks --json``."""
+        playbook = self.playbook
+        return {
+            "name": playbook.name,
+            "description": playbook.description,
+            "model": playbook.model.label,
+            "image": playbook.image,
+            "tensor_parallel": playbook.tensor_parallel,
+            "sparks": list(self.sparks),
+            "weights_bytes": self.weights_bytes,
+            "staged": None if self.staged is None else list(self.staged),
+            "overlays": playbook.overlays,
+            "source": playbook.source,
+            "figures": [figure.model_dump() for figure in playbook.figures],
+            "path": str(self.path),
+        }
+
+
+def offers(sparks: int | None = None) -> list[Offer]:
+    """The bundled playbooks; with ``sparks`` those that groups of so many can serve."""
+    found = [_offer(library.find(name, library.bundled()), [], sparks) for name in library.names()]
+    return [each for each in found if sparks is None or sparks in each.sparks]
+
+
+def offer(reference: str, sparks: int | None = None) -> Offer:
+    """One playbook by name, path or model, with overlays after ``+``; as groups of ``sparks`` serve it.
+
+    Raises:
+        UsageError, SpecError: there is none, it is invalid, or serves on other numbers of Sparks.
+    """
+    path, overlays = named(reference)
+    found = _offer(path, overlays, sparks)
+    if sparks is not None and sparks not in found.sparks:
+        instead = f"it is for groups of {', '.join(map(str, found.sparks))}; " if found.sparks else ""
+        hint = f"{instead}sparkcluster playbooks --sparks {sparks} lists what can"
+        raise UsageError(f"{count(sparks, 'Spark')} cannot serve {found.playbook.name} as one group", hint=hint)
+    return found
+
+
+def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Offer:
+    written, _ = read_playbook(path, overlays)
+    varies = variant_sizes(path, overlays)
+    sizes = {*range(1, MOST_SPARKS + 1), written.ranks or written.nodes.min, sparks or 1}
+    serving: dict[int, Playbook] = {}
+    memory: dict[int, Mapping[str, Any]] = {}
+    for nodes in sorted(sizes):
+        playbook, _ = read_playbook(path, overlays, None, nodes) if varies else (written, None)
+        if playbook.serves_on(nodes):
+            try:
+                forecast = _forecast(playbook, nodes)
+            except UsageError:  # its heads or layers cannot be shared by so many
+                continue
+            if forecast is None or forecast["fits"] is not False:
+                serving[nodes] = playbook
+                memory |= {nodes: forecast["memory"]} if forecast else {}
+    first = next(iter(memory.values()), None)
+    return Offer(
+        serving.get(sparks or 0) or next(iter(serving.values()), written),
+        path,
+        tuple(serving),
+        first["checkpoint_bytes"] if first else None,
+        {nodes: each["weights_bytes"] for nodes, each in memory.items()},
+    )
+
+
+def _forecast(playbook: Playbook, nodes: int) -> dict[str, Any] | None:
+    """What ``fit`` says by what is recorded of the model, without asking the hub; None where nothing is."""
+    found = shipped.recorded(playbook.model.label)
+    if found is None or found.model is None or not found.is_of(playbook.model.revision):
+        return None
+    return engines.engine(playbook.engine).forecast(playbook, found.model, spark(), nodes=nodes)
+
+
+def staged(fleet: Fleet, inventory: Inventory, found: Iterable[Offer]) -> tuple[list[Offer], dict[str, str]]:
+    """``found`` with the nodes that have their weights, and why other nodes did not answer.
+
+    A node has them if it has the revision of the playbook, and nearly as many bytes as are recorded of the model: some
+    are recorded in GB. Whether every byte is right, `stage --verify` says.
+    """
+    listed = list(found)
+    outcomes = fleet.each(ask(inventory, [name for each in listed for name in each.repositories]))
+    nodes = values(outcomes)
+    errors = {node: error.message.removeprefix(f"{node}: ") for node, error in failures(outcomes).items()}
+    if not nodes:
+        return listed, errors
+    having = [
+        dataclasses.replace(each, staged=tuple(node for node, models in nodes.items() if _has(each, models)))
+        for each in listed
+    ]
+    return having, errors
+
+
+def _has(found: Offer, models: Sequence[Model]) -> bool:
+    there = {name: model for model in models for name in (model.name, *model.asked)}
+    wanted = [there.get(name) for name in found.repositories]
+    if any(model is None or (model.repository and not model.commits) for model in wanted):
+        return False
+    main, revision = there[found.playbook.model.label], found.playbook.model.revision
+    commit = len(revision) == len("f" * 40) and main.repository is not None
+    return (not commit or revision in main.commits) and main.bytes >= _NEARLY * (found.weights_bytes or 0)

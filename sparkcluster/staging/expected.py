@@ -1,0 +1,137 @@
+"""What a dry run says of every copy: which node gets it from where, over what, how much, and about how long. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from sparkcluster.facts.model import Facts
+from sparkcluster.node.shared import HUB_ADDRESS
+from sparkcluster.staging.artifacts import hub
+from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.chain import Rates, Way, between, chain, expected_s, probable
+from sparkcluster.staging.notes import HERE, link
+from sparkcluster.staging.plan import Staging
+from sparkcluster.topology.model import Topology
+
+BUILD = "build"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Expected:
+    """What a node would get.
+
+    Attributes:
+        source: the node, registry or hub that has it, ``this machine``, or ``build``.
+        bytes: None where nobody said yet.
+        over: network and interface, or another way, in words.
+        medium: of a copy between nodes that of its ``Way``.
+        encrypted: whether it is encrypted on the way.
+        seconds: about how long it takes; None where nothing tells: of downloads, builds, and an image that was never
+            copied in this cluster, since Docker takes longer to load it than a cable to carry it.
+    """
+
+    node: str
+    source: str
+    bytes: int | None
+    over: str
+    encrypted: bool
+    seconds: float | None
+    medium: Literal["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]
+
+
+Sizes = Mapping[str, int | None]
+"""Bytes that each node would receive; None where that is unknown."""
+
+
+def moves(
+    staging: Staging,
+    facts: Mapping[str, Facts],
+    topology: Topology,
+    settings: Settings,
+    *,
+    sizes: Sizes,
+    outside: str,
+) -> tuple[Expected, ...]:
+    """What would move to each node that lacks ``staging``, if all ways that the facts promise work.
+
+    ``outside`` is where it comes from if no node has it; the first node that gets it passes it on.
+    """
+    missing = [node for node, _ in staging.missing]
+    rates: Rates = {"image": settings.image_rates, "weights": settings.rates}.get(staging.what, {})
+    ways = probable(facts, topology, [*staging.sources, *missing])
+
+    def passed_on(having: Sequence[str], nodes: Sequence[str]) -> list[Expected]:
+        return between_nodes(
+            ways, having, nodes, sizes, rates, encrypt=settings.encrypt, by_link=staging.what == "weights"
+        )
+
+    if staging.sources:
+        return tuple(passed_on(staging.sources[:1] if staging.what == "image" else staging.sources, missing))
+    first = (*staging.download, *staging.parts, *missing)[0]
+    if len(staging.parts) < 2:
+        got = from_outside(first, outside, sizes.get(first))
+        return (got, *passed_on([first], [node for node in missing if node != first]))
+    united: list[Expected] = []
+    for node in missing:
+        others = [part for part in staging.parts if part != node]
+        united += [
+            dataclasses.replace(each, source=" and ".join(others), bytes=None, seconds=None)
+            for each in passed_on(others[:1], [node])
+        ]
+    return (*united, from_outside(first, outside, None)) if staging.download or outside == HERE else tuple(united)
+
+
+def from_outside(node: str, source: str, size_bytes: int | None) -> Expected:
+    """What ``node`` gets from no other node."""
+    if source == HERE:
+        return Expected(node, HERE, size_bytes, "SSH", True, None, "ssh")
+    if source == BUILD:
+        return Expected(node, BUILD, size_bytes, "docker build", False, None, "build")
+    return Expected(node, source, size_bytes, "download", True, None, "download")
+
+
+def between_nodes(
+    ways: Sequence[Way],
+    having: Sequence[str],
+    nodes: Sequence[str],
+    sizes: Sizes,
+    rates: Rates,
+    *,
+    encrypt: bool,
+    by_link: bool = True,
+) -> list[Expected]:
+    """What each of ``nodes`` gets of those ``having`` all of it.
+
+    How long it takes is told by ``rates``; where they have none, ``by_link`` of the speed of the link.
+    """
+    total = max([1, *(size or 0 for size in sizes.values())])
+    has = {**dict.fromkeys(having, total), **{node: total - _or(sizes.get(node), total) for node in nodes}}
+    made = chain([*having, *nodes], ways, has, total)
+    found = []
+    for node in made.order:
+        source = next(iter(made.upstreams[node]), None)
+        way = next(iter(between(ways, source, node)), None) if source is not None and node in nodes else None
+        size = sizes.get(node)
+        if way is None or size == 0:
+            continue
+        encrypted = encrypt or way.medium != "rail"
+        seconds = None
+        if size is not None and (by_link or (way.medium, encrypted) in rates):
+            seconds = round(expected_s(size, way, rates, encrypted=encrypted), 1)
+        found.append(Expected(node, way.source, size, link(way), encrypted, seconds, way.medium))
+    return found
+
+
+def _or(size: int | None, total: int) -> int:
+    return total if size is None else size
+
+
+def publisher(staging: Staging) -> str:
+    """Host of the hub or registry from which ``staging`` is downloaded."""
+    if staging.what == "weights":
+        return urllib.parse.urlsplit(str(hub(None)["endpoint"] or HUB_ADDRESS)).hostname or "hub"
+    host, slash, _ = staging.name.partition("/")
+    return host if slash and ("." in host or ":" in host or host == "localhost") else "docker.io"

@@ -1,0 +1,64 @@
+"""Which playbooks there are, for how many Sparks, and which nodes have their weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.errors import HostTimeout, UsageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import playbooks
+from sparkcluster.spec import Inventory
+
+
+def test_what_serves_on_so_many_sparks():
+    """Ranks that come out, heads that can be shared, and memory that is there: 141 GB on two, not on one."""
+    found = {each.playbook.name: each for each in playbooks.offers()}
+    assert found["gpt-oss-120b"].sparks == (1, 2, 4, 8)
+    assert found["gpt-oss-20b"].sparks == (1,)
+    llama = found["llama-3.3-70b-instruct"]
+    assert (llama.sparks, round(llama.weights_bytes / 1e9), round(llama.each_bytes[2] / 1e9)) == ((2,), 141, 71)
+    assert {each.playbook.name for each in playbooks.offers(2)} == {n for n, each in found.items() if 2 in each.sparks}
+    assert playbooks.offers(3) == []
+
+
+def test_one_of_them_is_what_a_group_of_so_many_gets(tmp_path: Path, monkeypatch):
+    (tmp_path / "own.yaml").write_text(
+        "name: own\nmodel: {id: a/b}\nimage: i\nnodes: {max: 16}\n"
+        "variants: {2-4: {args: {max-model-len: 4096}}, 16: {pipeline_parallel: 3}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = playbooks.offer("own")
+    assert (found.sparks, found.weights_bytes, found.playbook.args) == (tuple(range(1, 9)), None, {})
+    assert playbooks.offer("a/b", 3).playbook.args == {"max-model-len": 4096}
+    assert playbooks.offer("own", 15).sparks == (*range(1, 9), 15)
+    with pytest.raises(UsageError, match="16 Sparks cannot serve own as one group"):
+        playbooks.offer("own", 16)
+
+
+REVISION = playbooks.offer("gpt-oss-120b").playbook.model.revision
+WHOLE = {"repository": "openai/gpt-oss-120b", "path": "/m", "bytes": 65_300_000_000, "commits": ["f" * 40, REVISION]}
+TINY = {"path": "/tiny", "bytes": 900_000, "asked": ["~/.cache/sparkcluster/models/tiny-llama"]}
+
+
+def test_weights_count_where_revision_and_bytes_are_there():
+    there = {
+        "whole": [WHOLE, TINY],
+        "part": [{**WHOLE, "bytes": 40_000_000_000}],
+        "other": [{**WHOLE, "commits": ["f" * 40]}],
+        "empty": [],
+    }
+    hosts = {name: FakeHost(name).program("models", {"models": models}) for name, models in there.items()}
+    lost = hosts["lost"] = FakeHost("lost")
+    lost.run = lost.stream = lambda *_, **__: (_ for _ in ()).throw(HostTimeout("lost: no answer", node="lost"))
+    nodes = [{"host": f"10.0.0.{number}", "name": name} for number, name in enumerate(hosts, 1)]
+    inventory = Inventory.model_validate({"cluster": "c", "playbook": "p", "nodes": nodes})
+    offers = [playbooks.offer(name) for name in ("gpt-oss-120b", "tiny-llama-cpu", "gpt-oss-20b")]
+
+    found, errors = playbooks.staged(Fleet(hosts), inventory, offers)
+
+    assert [each.staged for each in found] == [("whole",), ("whole",), ()]
+    assert errors == {"lost": "no answer"}
+    assert playbooks.staged(Fleet({"lost": lost}), inventory, offers)[0] == offers
