@@ -78,7 +78,7 @@ def refused(words: list[str]) -> str | None:
         return "no such command"
     parser = Parser(prog=f"sparkcluster {name}")
     import_module(module(name)).add_arguments(parser)
-    nested = parser._subparsers._group_actions[0].choices if parser._subparsers else {}  # noqa: SLF001 - no public one
+    nested = parser._subparsers._group_actions[0].choices if parser._subparsers else {}
     if not rest or (len(rest) == 1 and rest[0] in nested):
         return None
     try:
@@ -116,6 +116,15 @@ $ sparkcluster status mine.yaml | head
         "up a.yaml --dry-rum": False,
         "status mine.yaml": True,
     }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_check_that_a_page_names_exists(page: Path) -> None:
+    codes = {
+        line.partition("\t")[0] for line in (DOCS.parent / "sparkcluster/checks/codes.txt").read_text().splitlines()
+    }
+    series = "|".join(sorted({code.partition("-")[0] for code in codes}))
+    assert set(re.findall(rf"\b(?:{series})-\d{{3}}\b", page.read_text())) - codes == set()
 
 
 def anchors(page: Path) -> set[str]:

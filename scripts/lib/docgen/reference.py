@@ -24,8 +24,8 @@ A closed pipe (`| head -1`) discards the rest of the output and leaves the exit 
 directory. A message says which it was. Where a command takes more than the inventory, its first argument is the
 inventory if it names a file, ends in `.yaml` or `.yml`, or has a slash and no blanks.
 
-The examples are what the commands write on two virtual Sparks ([lab.md](lab.md)) with an engine that stands in for
-vLLM: seconds, speeds and answers are not those of a Spark.
+The examples are what the commands write; those that contact nodes ran on two virtual Sparks ([lab.md](lab.md)), which
+have no systemd, with an engine that stands in for vLLM: seconds, speeds and answers are not those of a Spark.
 
 | exit code | meaning |
 |---|---|
