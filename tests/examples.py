@@ -24,11 +24,12 @@ PROGRAM = f"""#!/bin/sh
 PYTHONPATH={ROOT} exec {sys.executable} -u -m sparkcluster "$@" $MORE
 """
 # What differs from run to run and machine to machine, and what stands for it in a comparison.
-_UNIT = r"(?:ms|s|min|h|d|tokens/s|tok/s|[kMG]i?B(?:/s)?|Gb/s|bytes|B)"
+_UNIT = r"(?:ms|s|secs|seconds|min|h|d|tokens/s|tok/s|[kMG]i?B(?:/s)?|Gb/s|bytes|B)"
 _VARIES = [
     (re.compile(r"SHA256:[\w+/]{43}|sha256:[0-9a-f…]{7,64}|\b[0-9a-f]{12,64}\b"), "HASH"),
     (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?(\.\d+)?Z?)?"), "TIME"),
-    (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
+    (re.compile(r"(\b\d\d-\d\d )?\b\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
+    (re.compile(r"\bpid=\d+"), "pid=N"),
     (re.compile(rf"(?:\b\d[\d.,/]*[ ]?{_UNIT}(?![\w/])[ ]?)+"), "MEASURED "),
     (re.compile(r"\b10\.77\.\d+\."), "10.77.0."),
     (re.compile(r"[─═]+"), "─"),

@@ -36,12 +36,14 @@ pair: serving, release 2, up 3 h 20 min, since 2026-11-26 04:10:00
 spark-1   head    running  15/128 GB   sha256:0f3a9c1d2e4b
 http://10.77.3.11:8000/v1  61.2 tokens/s, 1.24 GB in 0.9 s
 ┌─ spark-1 ─ 10.77.3.11 ───┐
+(EngineCore pid=71) INFO 11-26 04:10:02 [worker.py:759] weights loaded in 0.25 seconds
 """
     second = """\
 pair: serving, release 2, up 45 s, since 2027-01-02 14:10:01
 spark-1  head  running  9.5/128 GB  sha256:77aa11bb22cc
 http://10.77.12.11:8000/v1  7 tokens/s, 1,240 MB in 12.1 s
 ┌─ spark-1 ─ 10.77.12.11 ──┐
+(EngineCore pid=1234) INFO 01-02 14:10:11 [worker.py:759] weights loaded in 3 seconds
 """
     assert examples.same(first) == examples.same(second)
 
