@@ -17,7 +17,7 @@ LINES = {
     "import": "echo docker run --gpus all vllm/vllm-openai:v0.20.0 --model openai/gpt-oss-20b |\n"
     "    sparkcluster import - -o my-model.yaml",
     "lint": "sparkcluster lint mine.yaml --set args.enforce-eager=true",
-    "playbooks": "sparkcluster playbooks | head -4",
+    "playbooks": "sparkcluster playbooks",
 }
 
 
