@@ -43,11 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fault.add_argument("argument", nargs="*", metavar="ARG", help="arguments of that kind")
 
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
-    heal.add_argument("node", nargs="?", metavar="NODE")
+    heal.add_argument("node", nargs="?", metavar="NODE", help="name, address or number of a Spark (default: all)")
 
     run_on = commands.add_parser("run", help="run a command on a Spark as root, without SSH")
-    run_on.add_argument("node", metavar="NODE")
-    run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
+    run_on.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
+    about = "the command and its arguments, after -- (default: a shell); --name comes before NODE"
+    run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help=about)
 
     for command in (up, down, fault, heal, run_on):
         command.add_argument("--name", default="lab", help="name of the lab (default: lab)")

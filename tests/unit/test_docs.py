@@ -1,16 +1,26 @@
-"""The generated pages of docs/ agree with the code."""
+"""The generated pages of docs/ agree with the code; what any page says to type exists, and its links lead somewhere."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import docgen
 import pytest
 
+from sparkcluster.cli.main import COMMANDS, module
+from sparkcluster.cli.parser import Parser
+from sparkcluster.errors import UsageError
+
 DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^|[\s;|(&])sparkcluster (?=[a-z])([^│]*)$")
 
 
 @pytest.mark.parametrize(("name", "text"), docgen.files().items(), ids=list(docgen.files()))
@@ -39,3 +49,97 @@ def test_every_file_and_test_that_the_threats_name_exists() -> None:
             missing.append(f"{file}::{function}")
     assert len(named) > 100
     assert missing == []
+
+
+def code(text: str) -> Iterator[str]:
+    """Every line of a page's code blocks without its comment, and every piece of code in its text."""
+    for block in BLOCK.findall(text):
+        yield from (re.sub(r"(^|\s)#.*", "", line) for line in block.replace("\\\n", " ").splitlines())
+    yield from (" ".join(found.split()) for found in re.findall(r"`([^`]+)`", BLOCK.sub("", text)))
+
+
+def command_lines(text: str) -> Iterator[list[str]]:
+    """The words after ``sparkcluster`` of every command line in ``text``."""
+    for line in code(text):
+        whole = re.search(r"\((sparkcluster [^()]*)\)", line)
+        found = COMMAND.search(whole[1] if whole else line)
+        if found:
+            lexer = shlex.shlex(found[1], posix=True, punctuation_chars=True)
+            lexer.whitespace_split, lexer.commenters = True, ""
+            words = list(lexer)
+            end = next((at for at, word in enumerate(words) if set(word) <= set("|;&<>()")), len(words))
+            yield words[:end]
+
+
+def refused(words: list[str]) -> str | None:
+    """Why a command line is wrong; None for a right one, and for the name of a command alone."""
+    name, *rest = words
+    if name not in COMMANDS:
+        return "no such command"
+    parser = Parser(prog=f"sparkcluster {name}")
+    import_module(module(name)).add_arguments(parser)
+    nested = parser._subparsers._group_actions[0].choices if parser._subparsers else {}
+    if not rest or (len(rest) == 1 and rest[0] in nested):
+        return None
+    try:
+        parser.read(rest)
+    except UsageError as error:
+        return str(error)
+    except SystemExit:  # --help
+        return None
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_line_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sparkcluster.yaml").write_text("cluster: x")  # for lines without an inventory
+    wrong = {" ".join(words): why for words in command_lines(page.read_text()) if (why := refused(words))}
+    assert wrong == {}
+
+
+def test_a_wrong_command_line_in_a_page_is_found() -> None:
+    text = """
+`sparkcluster launch`, `sudo sparkcluster lab pause`, and `sparkcluster down
+mine.yaml --force`:
+
+```
+export X=1; sparkcluster up a.yaml --dry-rum    # sparkcluster never
+$ sparkcluster status mine.yaml | head
+```
+"""
+    lines = {" ".join(words): refused(words) is None for words in command_lines(text)}
+    assert lines == {
+        "launch": False,
+        "lab pause": False,
+        "down mine.yaml --force": False,
+        "up a.yaml --dry-rum": False,
+        "status mine.yaml": True,
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_check_that_a_page_names_exists(page: Path) -> None:
+    codes = {
+        line.partition("\t")[0] for line in (DOCS.parent / "sparkcluster/checks/codes.txt").read_text().splitlines()
+    }
+    series = "|".join(sorted({code.partition("-")[0] for code in codes}))
+    assert set(re.findall(rf"\b(?:{series})-\d{{3}}\b", page.read_text())) - codes == set()
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to a page can name of it, as GitHub forms them from its headings."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_to_a_file_and_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", BLOCK.sub("", page.read_text()))
+    targets = [((page.parent / file) if file else page, anchor) for file, anchor in links]
+    lost = [
+        f"{target.name}#{anchor}"
+        for target, anchor in targets
+        if not target.exists() or (anchor and anchor not in anchors(target))
+    ]
+    assert lost == []

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
+from pathlib import Path
 
 from sparkcluster import exit_codes
 from sparkcluster.cli.main import COMMANDS, module
 from sparkcluster.cli.parser import Parser
+
+EXAMPLES = Path(__file__).parents[3] / "docs/examples"
+"""A command line and what it wrote, for each command; ``tests/examples.py`` says how they are made."""
 
 _COMMANDS = """# Commands
 
@@ -19,6 +23,9 @@ A closed pipe (`| head -1`) discards the rest of the output and leaves the exit 
 `INVENTORY` may be left out: then `SPARKCLUSTER_INVENTORY` names it, or else it is `sparkcluster.yaml` in the current
 directory. A message says which it was. Where a command takes more than the inventory, its first argument is the
 inventory if it names a file, ends in `.yaml` or `.yml`, or has a slash and no blanks.
+
+The examples are what the commands write; those that contact nodes ran on two virtual Sparks ([lab.md](lab.md)), which
+have no systemd, with an engine that stands in for vLLM: seconds, speeds and answers are not those of a Spark.
 
 | exit code | meaning |
 |---|---|
@@ -43,6 +50,8 @@ def commands() -> str:
         parser = Parser(prog=f"sparkcluster {name}")
         import_module(module(name)).add_arguments(parser)
         parts.append(f"\n## {name}\n\n{help_line[0].upper() + help_line[1:]}.\n")
+        example = EXAMPLES / f"{name}.txt"
+        parts += [f"\n```\n{example.read_text()}```\n"] if example.exists() else []
         parts += section(parser)
     return "".join(parts)
 

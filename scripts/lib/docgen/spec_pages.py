@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -14,6 +15,9 @@ from sparkcluster.spec import variables, variants
 from sparkcluster.spec.base import Section, options
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import VARIANT, Playbook
+
+ALL_KEYS = Path(__file__).parents[3] / "inventory/all-keys.yaml"
+"""An inventory with every key."""
 
 _MODELS: dict[str, type[Section]] = {"inventory": Inventory, "playbook": Playbook}
 
@@ -281,21 +285,25 @@ def reference(kind: str) -> str:
     """Markdown with every key of an ``inventory`` or a ``playbook``."""
     model = _MODELS[kind]
     parts = [_INTRO[kind], "\n## Keys\n\n", _table(model)]
-    for path, section in _sections(model, ""):
+    for path, section in sections(model):
         doc = (section.__doc__ or "").strip().splitlines()[0].replace("``", "`")
         parts.append(f"\n### `{path}`\n\n{doc}\n\n{_table(section)}")
+    if kind == "inventory":
+        about = f"From [inventory/{ALL_KEYS.name}](../inventory/{ALL_KEYS.name}): every section with every key."
+        parts.append(f"\n## All keys in one file\n\n{about}\n\n```yaml\n{ALL_KEYS.read_text()}```\n")
     names = ", ".join(f"`{name}`" for name in sorted(variables.per_node(engines.DEFAULT)))
     return "".join([*parts, _OUTRO[kind].replace("{PER_NODE}", textwrap.fill(names, 118))])
 
 
-def _sections(model: type[Section], prefix: str) -> list[tuple[str, type[Section]]]:
+def sections(model: type[Section], prefix: str = "") -> list[tuple[str, type[Section]]]:
+    """Every section below ``model`` with its path, such as ``nodes[].ssh``."""
     out: list[tuple[str, type[Section]]] = []
     for name, field in model.model_fields.items():
         for option in options(field.annotation):
             inner, mark = (get_args(option)[0], "[]") if get_origin(option) is list else (option, "")
             if isinstance(inner, type) and issubclass(inner, Section):
                 path = f"{prefix}{name}{mark}"
-                out += [(path, inner), *_sections(inner, f"{path}.")]
+                out += [(path, inner), *sections(inner, f"{path}.")]
     return out
 
 

@@ -6,7 +6,9 @@ import ast
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docgen import spec_pages
@@ -51,6 +53,28 @@ def test_examples_use_keys_of_the_schema(path: Path) -> None:
     kind = "playbook" if path in PLAYBOOKS else "inventory"
     properties = spec_pages.schema(kind)["properties"]
     assert set(parse(path.read_text(encoding="utf-8"), path.name).data) <= set(properties)
+
+
+# Of these a correct file has another one, or they name a file that has to exist.
+IN_A_COMMENT = {"ssh.identity", "nodes[].ssh.identity", "runtime.python", "api.key.env"}
+
+
+def paths(data: Any, prefix: str = "") -> Iterator[str]:
+    """Every key below ``data``; those in a list as ``nodes[].host``."""
+    for key, value in data.items():
+        yield f"{prefix}{key}"
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                yield from paths(each, f"{prefix}{key}{'[]' if isinstance(value, list) else ''}.")
+
+
+def test_an_example_has_every_key_of_an_inventory() -> None:
+    text = spec_pages.ALL_KEYS.read_text(encoding="utf-8")
+    every = [("", Inventory), *((f"{path}.", section) for path, section in spec_pages.sections(Inventory))]
+    wanted = {f"{path}{name}" for path, section in every for name in section.model_fields}
+    assert wanted - set(paths(parse(text, "all-keys.yaml").data)) == IN_A_COMMENT
+    commented = set(re.findall(r"^ +# (\w+): \S", text, re.MULTILINE))
+    assert commented == {path.rpartition(".")[2] for path in IN_A_COMMENT}
 
 
 def test_schema_refuses_unknown_keys_and_lists_choices() -> None:
