@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import assigned, common_flags, set_flag
-from sparkcluster.cli.output import emit_json, label, render_error, say, typed
+from sparkcluster.cli.output import emit_json, label, render_error, say, say_folded, typed
 from sparkcluster.findings import REMEDY_LABELS
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
 
 
 def _show(finding: Finding, *, verbose: bool) -> None:
-    say(label(finding.severity), f" {finding.place}{finding.code} {finding.summary}")
+    say_folded(f"{finding.place}{finding.code} {finding.summary}", kind=finding.severity)
     for word, text in finding.details():
-        if word in REMEDY_LABELS or verbose:
+        if word in REMEDY_LABELS:
             say("  ", label(word), f" {typed(text)}")
+        elif verbose:
+            say_folded(text, kind=word, indent="  ")

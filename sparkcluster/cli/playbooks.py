@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import common_flags, emitted
-from sparkcluster.cli.output import note, table
+from sparkcluster.cli.output import note, note_folded, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     table(("PLAYBOOK", "DESCRIPTION"), [(playbook.name, playbook.description) for _, playbook in found])
     note("overlays, used as NAME+OVERLAY with playbooks that accept them:")
-    note(f"  {', '.join(overlay for overlay in library.overlays() if not overlay.startswith('dflash-'))}")
-    note(f"  {', '.join(overlay for overlay in library.overlays() if overlay.startswith('dflash-'))}")
+    note_folded(", ".join(overlay for overlay in library.overlays() if not overlay.startswith("dflash-")), indent="  ")
+    note_folded(", ".join(overlay for overlay in library.overlays() if overlay.startswith("dflash-")), indent="  ")
     return 0
