@@ -8,6 +8,15 @@ import re
 _PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|(\r|\n)|([^\x1b\r\n]+)")
 
 
+PASTED = re.compile(r" *(hint|then|or|next): |  sparkcluster |      →  ")
+"""Lines that are to be pasted, and stay on one line however long."""
+
+
+def broken(lines: list[str], width: int) -> list[str]:
+    """Those of ``lines`` that a terminal would break, but commands, and one long word: a path, address or hash."""
+    return [line for line in lines if len(line) > width and len(line.split()) > 2 and not PASTED.match(line)]
+
+
 class Terminal(io.StringIO):
     """A stream that is a terminal, for commands that run within the test."""
 

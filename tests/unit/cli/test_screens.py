@@ -25,7 +25,7 @@ from sparkcluster.inspect import connect, preflight
 from sparkcluster.printable import COLOURS
 from sparkcluster.spec.load import load
 from tests.unit import golden
-from tests.unit.screen import Terminal, shown
+from tests.unit.screen import Terminal, broken, shown
 
 INVENTORY = {
     "cluster": "atlas",
@@ -69,13 +69,6 @@ SCREENS = {
     "releases": ("served", 0, "releases atlas.yaml"),
     "releases-none": ("nothing", 0, "releases atlas.yaml"),
 }
-PASTED = re.compile(r" *(hint|then|or|next): |  sparkcluster |      →  ")
-"""Lines that are to be pasted, and stay on one line however long."""
-
-
-def broken(lines: list[str], width: int) -> list[str]:
-    """Those of ``lines`` that a terminal would break, but commands, and one long word: a path, address or hash."""
-    return [line for line in lines if len(line) > width and len(line.split()) > 2 and not PASTED.match(line)]
 
 
 @pytest.fixture
