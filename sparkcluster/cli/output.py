@@ -155,7 +155,7 @@ def folded(stream: TextIO, text: str, *, indent: str = "") -> list[str]:
         return [f"{indent}{text}"]
     import textwrap
 
-    more = f"{indent}  "
+    more = indent + " " * (len(text) - len(text.lstrip()) + 2)
     return textwrap.wrap(
         text, width, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
     )

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import note, note_folded, write
+from sparkcluster.cli.output import note, note_folded, say_folded, write
 from sparkcluster.printable import LINES
 
 
@@ -44,9 +44,12 @@ def run(args: argparse.Namespace) -> int:
         "after_ready": spec.inventory.after_ready,
     }
     if not emitted(args, document):
-        for line in plan_view.whole(document) if args.verbose else plan_view.brief(document):
-            write(sys.stdout, line, keep=LINES)
-        if not args.verbose:
+        if args.verbose:
+            for line in plan_view.whole(document):
+                write(sys.stdout, line, keep=LINES)
+        else:
+            for line in plan_view.brief(document):
+                say_folded(line)
             note("every variable and command: -v")
         for finding in view.findings:
             node = f"{finding.node}: " if finding.node else ""
