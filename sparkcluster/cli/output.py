@@ -183,8 +183,8 @@ def table(
         names.pop(at)
         lines = [[*row[:at], *row[at + 1 :]] for row in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for least in (_narrowest(lines), [_SHORT] * len(widths)) if width else ():
-        while sum(widths) + 2 * (len(widths) - 1) > width:
+    for least in (_narrowest(lines), [_SHORT] * len(widths)):
+        while width and sum(widths) + 2 * (len(widths) - 1) > width:
             spare = [(size, -at) for at, size in enumerate(widths) if size > least[at]]
             if not spare:
                 break

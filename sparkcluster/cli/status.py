@@ -87,7 +87,7 @@ def show(document: dict[str, Any]) -> None:
     for node in nodes:
         cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], memory(node))
         rows.append((node["name"], *(str(cell) if cell else "-" for cell in (*cells, node["container"]))))
-    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows)
+    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows, optional=("CONTAINER",))
     for node in nodes:
         if node["why"]:
             say_folded(f"{node['name']}: {node['why']}", indent="  ")
