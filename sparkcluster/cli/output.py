@@ -17,6 +17,10 @@ _COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36", "then"
 _LOG_LINES = 20
 _LONGEST = 300
 _SHORT = 18
+_PROGRAMS = (
+    "sparkcluster|sudo|docker|ssh|ssh-(?:keygen|keyscan|copy-id)|export|unset|mkdir|ls|cp|mv|rm|cat|chmod|chown|curl|ping|"
+    "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?"
+)
 
 
 class Painted(str):
@@ -135,6 +139,21 @@ def note_folded(text: str, *, kind: str = "", indent: str = "") -> None:
     _write_folded(sys.stderr, text, kind, indent)
 
 
+def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
+    """Write a hint after ``word``: whole if it has a command, so that it can be pasted, else folded on a terminal."""
+    if stream.isatty() and _is_prose(text):
+        _write_folded(stream, text, word, indent)
+    else:
+        write(stream, indent, label(word), f" {typed(text)}")
+
+
+def _is_prose(text: str) -> bool:
+    """Whether ``text`` names no command: a program, a flag or an assignment."""
+    import re
+
+    return re.search(rf"(?<![\w./-])({_PROGRAMS})\s|(^|\s)--?\w|\w=", text) is None
+
+
 def _write_folded(stream: TextIO, text: str, kind: str, indent: str) -> None:
     first, *more = folded(stream, f"{kind}: {text}" if kind else text, indent=indent)
     lead = [indent, label(kind)] if kind else []
@@ -218,7 +237,7 @@ def render_error(error: SparkclusterError, inventory: str | None = None) -> None
         for problem in problems:
             note_folded(str(problem), kind="error")
             if problem.hint:
-                note("  ", label("hint"), f" {_pasteable(problem.hint, inventory)}")
+                write_remedy(sys.stderr, "hint", problem.hint.replace("INVENTORY", inventory), "  ")
         return
     where = f"{error.node}: " if error.node and error.node not in error.message else ""
     during = f" (during {error.step})" if error.step and error.step not in error.message else ""
@@ -236,7 +255,7 @@ def render_error(error: SparkclusterError, inventory: str | None = None) -> None
         note(f"  | {line}")
     remedies = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
     if error.hint and error.hint not in remedies:
-        note(label("hint"), f" {_pasteable(error.hint, inventory)}")
+        write_remedy(sys.stderr, "hint", error.hint.replace("INVENTORY", inventory))
     for other in error.others:
         render_error(other, inventory)
 
@@ -249,10 +268,6 @@ def render_finding(finding: Finding, inventory: str = "INVENTORY") -> None:
     note_folded(f"{finding.code} {place}{finding.summary}", kind=finding.severity, indent="  ")
     for word, text in finding.details():
         if word in REMEDY_LABELS:
-            note("    ", label(word), f" {_pasteable(text, inventory)}")
+            write_remedy(sys.stderr, word, text.replace("INVENTORY", inventory), "    ")
         else:
-            note_folded(_pasteable(text, inventory), kind=word, indent="    ")
-
-
-def _pasteable(text: str, inventory: str) -> str:
-    return typed(text.replace("INVENTORY", inventory))
+            note_folded(typed(text.replace("INVENTORY", inventory)), kind=word, indent="    ")

@@ -8,7 +8,9 @@ import re
 _PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|(\r|\n)|([^\x1b\r\n]+)")
 
 
-PASTED = re.compile(r" *(hint|then|or|next): |  sparkcluster |  (try|curl|ssh|use|stop)  +")
+PASTED = re.compile(
+    r" *(hint|then|or|next): .*(sparkcluster|sudo|ssh-keygen|[-=])|  sparkcluster |  (try|curl|ssh|use|stop)  +"
+)
 """Lines that are to be pasted, and stay on one line however long."""
 
 

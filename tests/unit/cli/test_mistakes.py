@@ -87,7 +87,7 @@ MISTAKES = [
     Mistake("upgrade mine.yaml --image a/b < /dev/null", 2, "/", "to accept it, add --yes, or answer y on a terminal"),
     Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set", "export SPARK_API_KEY=…; or keep it in a"),
     Mistake("ask mine.yaml Hello", 1, "spark-1: 127.0.0.1 port 1: connection refused", "on the node: sudo systemctl"),
-    Mistake("ask public.yaml Hello", 2, "spark-1: identity /", "give the private one: /"),
+    Mistake("ask public.yaml Hello", 2, "spark-1: identity /", "give the private one:"),
     Mistake("ask no-key.yaml Hello", 2, "no-key.yaml:2:17: ssh.identity: ~/none does not exist", "ssh-keygen -t ed25519"),
     Mistake("lab up --sparks 99", 2, "a lab has 1 to 32 Sparks, not 99", "sparkcluster lab up --sparks 2"),
     Mistake("playbooks > /dev/full", 1, "cannot write to stdout: No space left on device", None),
