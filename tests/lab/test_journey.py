@@ -65,7 +65,8 @@ class Typist(Desk):
         screen = Screen(COLOURS.sub("", each) for each in shown(terminal.shown))
         screen.code = ended
         assert ended == code, f"{line}\n{screen}"
-        assert broken(screen, 80) == [], f"{line}\n{screen}"
+        if not line.startswith(("sparkcluster ask", "sparkcluster logs")) or code:  # what a model or an engine writes
+            assert broken(screen, 80) == [], f"{line}\n{screen}"
         assert "Traceback" not in terminal.shown, screen
         return screen
 
@@ -101,13 +102,14 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
 
     # while nothing runs
     typist.type("sparkcluster lint mine.yaml", 0)
-    unset = typist.type("sparkcluster up mine.yaml --yes", 1, SPARK_API_KEY="")
+    unset = typist.type("unset SPARK_API_KEY; sparkcluster up mine.yaml", 1, answers=[("accept", "y\n")])
     assert "SPARK_API_KEY is not set" in str(unset)
-    refused(typist.type("sparkcluster ask mine.yaml Hello", 1), lab.sparks[0].name, "sparkcluster up mine.yaml")
     down = typist.type("sparkcluster status mine.yaml", 1)
-    assert (down[0].endswith(": down"), down.first("next")) == (True, "sparkcluster up mine.yaml")
+    name = down[0].removesuffix(": down")
+    assert (down[0], down.first("next")) == (f"{name}: down", "sparkcluster up mine.yaml")
+    refused(typist.type("sparkcluster ask mine.yaml Hello", 1), f"{name} is down", down.first("next"))
     refused(typist.type("sparkcluster logs mine.yaml --failed", 1), "no log of a failed launch", "sparkcluster doctor")
-    typist.type("sparkcluster stage mine.yaml --dry-run --yes", 0)
+    typist.type("sparkcluster stage mine.yaml --dry-run", 0)
     typist.type("sparkcluster plan mine.yaml", 0)
     typist.type("sparkcluster plan mine.yaml -v", 0)
     assert ranks(lab) == nothing
@@ -122,13 +124,14 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     assert ranks(lab) == nothing
 
     # a closed terminal leaves ranks that the next up goes on with
-    with typist.open("sparkcluster up mine.yaml --yes") as terminal:
+    with typist.open("sparkcluster up mine.yaml") as terminal:
         terminal.until("verify", LIMIT_S)
+        terminal.hang_up()
     until(lambda: "orphaned" in typist.cli("status", typist.inventory, env=KEY).out)
     orphaned = typist.type("sparkcluster status mine.yaml", 1)
     assert "ended before the model had answered" in str(orphaned)
-    refused(typist.type("sparkcluster ask mine.yaml Hello", 1), "x is orphaned", "sparkcluster up mine.yaml")
-    up = typist.type(orphaned.first("next"), 0, answers=[("accept", "y\n")])
+    refused(typist.type("sparkcluster ask mine.yaml Hello", 1), f"{name} is orphaned", orphaned.first("next"))
+    up = typist.type(orphaned.first("next"), 0)
     assert "continuing with the ranks that it started" in str(up)
     assert " is up (release 1, " in str(up)
 
@@ -152,7 +155,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     assert ranks(lab) != nothing
     assert "or sparkcluster down mine.yaml" in hint
     running = typist.type("sparkcluster setup mine.yaml --undo --yes", 1)
-    typist.type(refused(running, "ranks of", "sparkcluster down"), 0)
+    typist.type(refused(running, "ranks run on", "sparkcluster down mine.yaml"), 0)
 
     # down, twice, and everything as it was
     again = typist.type("sparkcluster down mine.yaml", 0)

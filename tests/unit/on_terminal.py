@@ -55,7 +55,8 @@ class OnTerminal:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self.terminal)
+        with contextlib.suppress(OSError):
+            os.close(self.terminal)
 
     def _read(self, limit_s: float) -> bool:
         if not select.select([self.terminal], [], [], max(0.0, limit_s))[0]:
@@ -83,6 +84,11 @@ class OnTerminal:
     def type(self, text: str) -> None:
         """Press keys."""
         os.write(self.terminal, text.encode())
+
+    def hang_up(self) -> None:
+        """Close the terminal, and wait for the program to end by that."""
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
 
     @property
     def echo(self) -> bool:
