@@ -143,7 +143,7 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
         remedy = [LOGS, AGAIN]
         if wrong:
             first = cluster.engine.garbage_remedy(cluster.spec.playbook, cluster.lines(group))
-            verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN}, then {UP} --clear-caches"]
+            verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN} && {UP} --clear-caches"]
             remedy = [first] if first else verify
         summary = f"{group} answers, and its output is garbage" if wrong else f"{group} returns empty answers"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"

@@ -21,7 +21,7 @@ from sparkcluster.topology.recorded import restored
 UP = "sparkcluster up INVENTORY"
 DOWN = "sparkcluster down INVENTORY"
 LOGS = "sparkcluster logs INVENTORY"
-AGAIN = f"{DOWN}, then {UP}"
+AGAIN = f"{DOWN} && {UP}"
 
 LINES = 400
 """As many of a log's last lines as a launch keeps, too."""

@@ -153,8 +153,11 @@ def number_type(kind: type[float], accepts: Callable[[float], bool], expected: s
     """A type for ``add_argument``: a number that ``accepts`` allows; ``expected`` says which those are."""
 
     def number(text: str) -> float:
-        value = kind(text)
-        if not accepts(value):
+        try:
+            value = kind(text)
+        except ValueError:  # argparse would show the name of this function
+            value = None
+        if value is None or not accepts(value):
             raise argparse.ArgumentTypeError(f"must be {expected}, is {text}")
         return value
 

@@ -37,9 +37,12 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
         for line in shown.splitlines():
             report.note(line)
     elif not report.confirm(f"{shown}\naccept {path}?"):
+        # what --set and --image bring is not in the file
+        flags = any(line is None for _, line in spec.places.values())
+        see = "" if flags else f"sparkcluster lint {shlex.quote(path)} shows it; "
         raise UsageError(
             f"{path} can do more than serve, and this is not accepted yet: {', '.join(kinds)}",
-            hint=f"sparkcluster lint {shlex.quote(path)} shows it; to accept it, add --yes, or answer y on a terminal",
+            hint=f"{see}to accept it, add --yes, or answer y on a terminal{', which shows it' if flags else ''}",
         )
     try:
         accepted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import common_flags
-from sparkcluster.cli.output import emit_json, note, write
+from sparkcluster.cli.output import emit_json, note, note_folded, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
                 discover_view.show(found, sparks, cables)
                 missing = [node.label for node in spec.inventory.nodes if node.label in found.failed] if spec else []
                 if missing:
-                    note(f"not reached, and left in {args.into}: {', '.join(missing)}")
+                    note_folded(f"not reached, and left in {args.into}: {', '.join(missing)}")
         text = _text(args, spec, sparks, cables)
         if text is not None and file is not None:
             _write(args, text, terminal.confirm)
@@ -167,9 +167,9 @@ def _candidates(
     browsed = browse(attached)
     with waiting.paused():
         if browsed.problem:
-            note(f"{browsed.problem}; name the Sparks: sparkcluster discover --host A --host B")
+            note_folded(f"{browsed.problem}; name the Sparks: sparkcluster discover --host A --host B")
         for line in browsed.dropped:
-            note(f"not tried: {line}")
+            note_folded(f"not tried: {line}")
     likely = [each for each in browsed.candidates if each.looks_like_spark]
     if not browsed.candidates or args.yes:
         return likely
@@ -219,7 +219,7 @@ def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) 
         return
     existing.check(args.into, text)
     for line in existing.difference(args.into, existing.read(args.into), text):
-        note(line)
+        note_folded(line)
     if not args.yes and not confirm(f"change {args.into}?"):
         raise UsageError(f"{args.into} is left as it is", hint="answer y, or add --yes")
     existing.replace(args.into, text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import cabling_view, drawing, findings_view
-from sparkcluster.cli.output import label, note, render_error, say, table, typed
+from sparkcluster.cli.output import label, note, note_folded, note_next, render_error, say, table, typed
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.setup.ports import Trouble
@@ -51,7 +51,7 @@ def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Non
             say(line)
         sys.stdout.flush()
     for each in found.skipped:
-        note(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")
+        note_folded(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")
     for error in found.failed.values():
         render_error(error)
     for trouble in _troubles(found, sparks, cables):
@@ -73,7 +73,8 @@ def show_written(file: Path) -> None:
     """Name the file that was written, and the next command."""
     import shlex
 
-    note(f"wrote {file}; next: sparkcluster setup {shlex.quote(str(file))}")
+    note(f"wrote {file}")
+    note_next(f"sparkcluster setup {shlex.quote(str(file))}")
 
 
 def document(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
-from sparkcluster.cli.output import note, note_next, say, say_verdict
+from sparkcluster.cli.output import note_folded, note_next, say, say_verdict
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.doctor import Diagnosis
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
         note_next(following)
     if args.bundle:
-        note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+        note_folded(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.output import label, painted, say, typed
+from sparkcluster.cli.output import label, painted, say, write_remedy
 from sparkcluster.findings import REMEDY_LABELS
 from sparkcluster.printable import clean
 from sparkcluster.report import count
@@ -57,8 +57,7 @@ def _show(finding: Finding, inventory: str, *, verbose: bool) -> None:
     say_wrapped("  ", finding.severity, f"{finding.code} {finding.place}{finding.summary}")
     for word, text in finding.details():
         if word in REMEDY_LABELS:
-            # Never wrapped, so that it can be pasted.
-            say("    ", label(word), f" {typed(text.replace('INVENTORY', inventory))}")
+            write_remedy(sys.stdout, word, text.replace("INVENTORY", inventory), "    ")
         elif word != "why" or verbose:
             say_wrapped("    ", word, text)
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.cli.output import note, say
+from sparkcluster.cli.output import note_folded, say
 
 COLUMNS = 80
 WIDTH = COLUMNS - 2
@@ -23,14 +23,14 @@ def show(forecast: Mapping[str, Any]) -> None:
         for line in measured(forecast["measured"]):
             say(line)
     for line in forecast["not_counted"]:
-        note(line)
+        note_folded(line)
     for problem in forecast["problems"]:
-        note(f"does not fit: {problem}")
+        note_folded(problem, kind="does not fit")
     doubtful = "not recorded" if forecast["verdict"] == "not recorded" else "too close to say whether it fits"
     for doubt in forecast["doubts"]:
-        note(f"{doubtful}: {doubt}")
+        note_folded(doubt, kind=doubtful)
     for advice in forecast["advice"]:
-        note(f"hint: {advice}")
+        note_folded(advice, kind="hint")
 
 
 def measured(found: Mapping[str, Any]) -> list[str]:

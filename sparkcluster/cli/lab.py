@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import note, write
+from sparkcluster.cli.output import note, note_folded, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=note, **flags)
         _print(args, _document(lab), [str(lab.directory if lab.state.spec.bare else lab.inventory)])
         if lab.state.spec.bare:
-            note(f"log in as spark with {lab.identity}, or where the spec says so with the password {lab.password}")
+            note_folded(
+                f"log in as spark with {lab.identity}, or where the spec says so with the password {lab.password}"
+            )
             note("sparkcluster discover finds them")
     elif args.lab_command == "down":
         found = core.down(args.name, report=note)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import assigned, common_flags, set_flag
-from sparkcluster.cli.output import emit_json, label, render_error, say, typed
+from sparkcluster.cli.output import emit_json, render_error, say, say_folded, write_remedy
 from sparkcluster.findings import REMEDY_LABELS
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
 
 
 def _show(finding: Finding, *, verbose: bool) -> None:
-    say(label(finding.severity), f" {finding.place}{finding.code} {finding.summary}")
+    say_folded(f"{finding.place}{finding.code} {finding.summary}", kind=finding.severity)
     for word, text in finding.details():
-        if word in REMEDY_LABELS or verbose:
-            say("  ", label(word), f" {typed(text)}")
+        if word in REMEDY_LABELS:
+            write_remedy(sys.stdout, word, text, "  ")
+        elif verbose:
+            say_folded(text, kind=word, indent="  ")

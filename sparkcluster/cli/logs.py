@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
 from sparkcluster.cli.common import at_least, inventory_argument, load_spec, querying
-from sparkcluster.cli.output import coloured, emit_json, label, note, painted, say, typed
+from sparkcluster.cli.output import coloured, emit_json, label, note, note_folded, painted, say, typed
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.merging import LogLine
@@ -131,7 +131,7 @@ def _run_failed(args: argparse.Namespace) -> int:
     failed, node, lines = last_failed(spec, args.node)
     quiet = args.json or args.json_lines
     if not quiet:
-        note(f"the last launch of {spec.inventory.cluster} failed {failed.ago(time.time())}: {failed.message}")
+        note_folded(f"the last launch of {spec.inventory.cluster} failed {failed.ago(time.time())}: {failed.message}")
     printer = _Printer(args, [node])
     reason = failed.reason if failed.reason and failed.reason.node == node else None
     numbered = list(enumerate(lines, 1))

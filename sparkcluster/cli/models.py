@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note, say, table
+from sparkcluster.cli.output import note_folded, say, table
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.models import Found
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
         return 0
     for name, why in found.errors.items():
-        note(f"warning: {name}: {why.removeprefix(f'{name}: ')}")
+        note_folded(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
     if args.prune:
         for line in freed(removed) or ["nothing to remove"]:
             say(line)

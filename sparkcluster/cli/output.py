@@ -17,6 +17,10 @@ _COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36", "then"
 _LOG_LINES = 20
 _LONGEST = 300
 _SHORT = 18
+_PROGRAMS = (
+    "sparkcluster|sudo|docker|ssh|ssh-(?:keygen|keyscan|copy-id)|export|unset|mkdir|ls|cp|mv|rm|cat|chmod|chown|curl|ping|"
+    "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?"
+)
 
 
 class Painted(str):
@@ -121,13 +125,68 @@ def note_next(command: str) -> None:
 
 def say_verdict(text: str, *, ok: bool) -> None:
     """Write the last line of a report to stdout, in green or red."""
-    say(painted(text, "1;32" if ok else "1;31"))
+    for line in folded(sys.stdout, text):
+        say(painted(line, "1;32" if ok else "1;31"))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> None:
+def say_folded(text: str, *, kind: str = "", indent: str = "") -> None:
+    """Write a line of data to stdout, after ``kind`` with a colon if that is given; folded on a terminal."""
+    _write_folded(sys.stdout, text, kind, indent)
+
+
+def note_folded(text: str, *, kind: str = "", indent: str = "") -> None:
+    """Write a message to stderr, after ``kind`` with a colon if that is given; folded on a terminal."""
+    _write_folded(sys.stderr, text, kind, indent)
+
+
+def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
+    """Write a hint after ``word``: whole if it has a command, so that it can be pasted, else folded on a terminal."""
+    if stream.isatty() and _is_prose(text):
+        _write_folded(stream, text, word, indent)
+    else:
+        write(stream, indent, label(word), f" {typed(text)}")
+
+
+def _is_prose(text: str) -> bool:
+    """Whether ``text`` names no command: a program, a flag or an assignment."""
+    import re
+
+    return re.search(rf"(?<![\w./-])({_PROGRAMS})\s|(^|\s)--?\w|\w=", text) is None
+
+
+def _write_folded(stream: TextIO, text: str, kind: str, indent: str) -> None:
+    first, *more = folded(stream, f"{kind}: {text}" if kind else text, indent=indent)
+    lead = [indent, label(kind)] if kind else []
+    write(stream, *lead, first.removeprefix(f"{indent}{kind}:") if kind else first)
+    for line in more:
+        write(stream, line)
+
+
+def folded(stream: TextIO, text: str, *, indent: str = "") -> list[str]:
+    """``text`` as lines no wider than the terminal ``stream``, whole in a pipe; a word, path or command is not broken.
+
+    A terminal would break it in the middle of a word. What is to be pasted must not go through here.
+    """
+    import shutil
+
+    text = clean(text)
+    if not stream.isatty() or len(indent) + len(text) <= (width := shutil.get_terminal_size().columns):
+        return [f"{indent}{text}"]
+    import textwrap
+
+    more = indent + " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, optional: Sequence[str] = ()
+) -> None:
     """Write a table to stdout: within ``width`` columns, or else fitted to a terminal and whole in a pipe.
 
-    The widest columns are wrapped; names and dates stay on one line.
+    The widest columns are wrapped; words, names and dates stay on one line. Where it would still be too wide, columns
+    are left out in the order of ``optional``, and then words are broken.
     """
     import itertools
     import shutil
@@ -136,16 +195,35 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int |
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
     lines = [[clean(cell).expandtabs(1) for cell in row] for row in (columns, *rows)]
+    names = list(columns)
+    left_out = list(optional)
+    while width and left_out and sum(_narrowest(lines)) + 2 * (len(names) - 1) > width:
+        at = names.index(left_out.pop(0))
+        names.pop(at)
+        lines = [[*row[:at], *row[at + 1 :]] for row in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    while width and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _SHORT:
-        widths[widths.index(max(widths))] -= 1
+    for least in (_narrowest(lines), [_SHORT] * len(widths)):
+        while width and sum(widths) + 2 * (len(widths) - 1) > width:
+            spare = [(size, -at) for at, size in enumerate(widths) if size > least[at]]
+            if not spare:
+                break
+            widths[-max(spare)[1]] -= 1
     for row in lines:
-        wrapped = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
+        wrapped = [textwrap.wrap(cell, size, break_on_hyphens=False) for cell, size in zip(row, widths, strict=True)]
         for cells in itertools.zip_longest(*wrapped, fillvalue=""):
             line = "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip()
             say(painted(line, "1") if row is lines[0] else line)
     # Notes below it go to stderr unbuffered: flush first, so that they neither precede it nor outlive a closed pipe.
     sys.stdout.flush()
+
+
+def _narrowest(lines: Sequence[Sequence[str]]) -> list[int]:
+    """How narrow each column can be: as its longest word, and as a name or date."""
+    columns = zip(*lines, strict=True)
+    return [
+        min(max(map(len, column)), max(_SHORT, *(len(word) for cell in column for word in cell.split())))
+        for column in columns
+    ]
 
 
 def render_error(error: SparkclusterError, inventory: str | None = None) -> None:
@@ -157,38 +235,39 @@ def render_error(error: SparkclusterError, inventory: str | None = None) -> None
     problems = getattr(error, "problems", None)
     if problems is not None:
         for problem in problems:
-            note(label("error"), f" {problem}")
+            note_folded(str(problem), kind="error")
             if problem.hint:
-                note("  ", label("hint"), f" {_pasteable(problem.hint, inventory)}")
+                write_remedy(sys.stderr, "hint", problem.hint.replace("INVENTORY", inventory), "  ")
         return
     where = f"{error.node}: " if error.node and error.node not in error.message else ""
     during = f" (during {error.step})" if error.step and error.step not in error.message else ""
     first, *more = error.message.splitlines() or [""]
-    note(label("error"), f" {where}{first}{during}")
+    note_folded(f"{where}{first}{during}", kind="error")
     reason = getattr(error, "reason", None)
     if reason is not None:
         line = reason.line if len(reason.line) <= _LONGEST else f"{reason.line[:_LONGEST]}…"
         note(f"  {reason.place}: ", painted(line, _COLOURS["error"]))
     for line in more:
-        note(f"  {line}")
+        note_folded(line, indent="  ")
     for finding in getattr(error, "findings", ()):
         render_finding(finding, inventory)
     for line in getattr(error, "log", ())[-_LOG_LINES:]:
         note(f"  | {line}")
     remedies = [remedy for finding in getattr(error, "findings", ()) for remedy in finding.remedy]
     if error.hint and error.hint not in remedies:
-        note(label("hint"), f" {_pasteable(error.hint, inventory)}")
+        write_remedy(sys.stderr, "hint", error.hint.replace("INVENTORY", inventory))
     for other in error.others:
         render_error(other, inventory)
 
 
 def render_finding(finding: Finding, inventory: str = "INVENTORY") -> None:
     """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
+    from sparkcluster.findings import REMEDY_LABELS
+
     place = finding.place or (f"{finding.node}: " if finding.node else "")
-    note("  ", label(finding.severity), f" {finding.code} {place}{finding.summary}")
+    note_folded(f"{finding.code} {place}{finding.summary}", kind=finding.severity, indent="  ")
     for word, text in finding.details():
-        note("    ", label(word), f" {_pasteable(text, inventory)}")
-
-
-def _pasteable(text: str, inventory: str) -> str:
-    return typed(text.replace("INVENTORY", inventory))
+        if word in REMEDY_LABELS:
+            write_remedy(sys.stderr, word, text.replace("INVENTORY", inventory), "    ")
+        else:
+            note_folded(typed(text.replace("INVENTORY", inventory)), kind=word, indent="    ")

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import note, write
+from sparkcluster.cli.output import note, note_folded, say_folded, write
 from sparkcluster.printable import LINES
 
 
@@ -44,15 +44,19 @@ def run(args: argparse.Namespace) -> int:
         "after_ready": spec.inventory.after_ready,
     }
     if not emitted(args, document):
-        for line in plan_view.whole(document) if args.verbose else plan_view.brief(document):
-            write(sys.stdout, line, keep=LINES)
-        if not args.verbose:
+        if args.verbose:
+            for line in plan_view.whole(document):
+                write(sys.stdout, line, keep=LINES)
+        else:
+            for line in plan_view.brief(document):
+                say_folded(line)
             note("every variable and command: -v")
         for finding in view.findings:
-            note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
+            node = f"{finding.node}: " if finding.node else ""
+            note_folded(f"{finding.code} {node}{finding.summary}", kind=finding.severity)
         if view.plan is None:
-            note(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
-        note(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
+            note_folded(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
+        note_folded(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
         for line in plan_view.beside(spec, differing):
-            note(line)
+            note_folded(line)
     return 1 if has_errors(view.findings) else 0

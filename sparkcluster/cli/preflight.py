@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note, say, say_verdict, table
+from sparkcluster.cli.output import note, note_folded, say, say_verdict, table
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, found.as_json()):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
     if args.bundle:
-        note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+        note_folded(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if args.fix:
         return _fix(args, found)
     return 0 if found.ok else 1
@@ -113,7 +113,7 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
     if not steps:
         note("there is nothing to fix" if found.ok else "setup fixes none of this")
         return 0 if found.ok else 1
-    note(f"fixing by setup: {', '.join(steps)}")
+    note_folded(f"fixing by setup: {', '.join(steps)}")
     options = Options(args.inventory, only=tuple(steps), yes=args.yes, verbose=args.verbose)
     return setup.on_nodes(found.spec.inventory, options)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from sparkcluster.cli import transfers
-from sparkcluster.cli.output import moves, write
+from sparkcluster.cli.output import in_colour, moves, write
 from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report, Transfer
 
@@ -202,7 +202,8 @@ class Screen(Report):
         from rich.console import Console
         from rich.spinner import Spinner
 
-        self._console = Console(file=stream, highlight=False)
+        # With NO_COLOR alone rich still writes bold and dim.
+        self._console = Console(file=stream, highlight=False, color_system="auto" if in_colour(stream) else None)
         self._nodes: dict[str, str] = {}
         self._rates = transfers.Rates()
         self._transfers: dict[tuple[str, str], Transfer] = {}

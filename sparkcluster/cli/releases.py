@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import note, say, table
+from sparkcluster.cli.output import note_folded, say, table
 from sparkcluster.errors import UsageError
 
 
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
             )
             for release in releases
         ],
+        optional=("DIGEST", "PLAN", "IMAGE"),
     )
     return 0
 
@@ -79,4 +80,4 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _warn(errors: Mapping[str, str]) -> None:
     for name, why in errors.items():
-        note(f"warning: {name}: {why.removeprefix(f'{name}: ')}")
+        note_folded(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")

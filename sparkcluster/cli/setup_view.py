@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.findings_view import say_wrapped, width
-from sparkcluster.cli.output import label, note, painted, render_error, say, say_verdict, typed
+from sparkcluster.cli.output import label, note, note_folded, note_next, painted, render_error, say, say_verdict, typed
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def show_end(found: Look, inventory: str, *, dry_run: bool) -> None:
     else:
         say_verdict(f"nothing to change: {nodes} set up", ok=True)
     if not due and not dry_run and not problems(found):
-        note(f"next: sparkcluster preflight {inventory}")
+        note_next(f"sparkcluster preflight {inventory}")
 
 
 def show_outcomes(
@@ -146,7 +146,7 @@ def show_outcomes(
         if each.later and (each.node, each.step) in done
     )
     for text in later:
-        note(f"takes effect later: {text}")
+        note_folded(f"takes effect later: {text}")
     skipped = [each.step.name for each in steps(found) if each.step.name not in accepted]
     show_troubles(found)
     good = all(each.ok for each in outcomes.values()) and not unchanged and not problems(found)
@@ -158,7 +158,8 @@ def show_outcomes(
     else:
         what = f"set up: {count(len(found.surveys), 'node')}" if whole else f"done: {', '.join(sorted(accepted))}"
         say_verdict(what, ok=True)
-    note(f"next: sparkcluster preflight {inventory}; setup --undo takes it back")
+    note(f"to take it back: sparkcluster setup {inventory} --undo")
+    note_next(f"sparkcluster preflight {inventory}")
 
 
 def done_steps(outcomes: Mapping[str, Outcome]) -> set[tuple[str, str]]:
@@ -195,7 +196,7 @@ def _say_outcomes(
 def show_removed(files: Sequence[Path]) -> None:
     """Scripts for administrators that were removed."""
     for file in files:
-        note(f"removed {file}: all that it does is done")
+        note_folded(f"removed {file}: all that it does is done")
 
 
 def show_undone(

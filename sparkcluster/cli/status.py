@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import label, note_next, say, table, typed
+from sparkcluster.cli.output import label, note_next, say, say_folded, table, typed
 
 _GB = 1e9
 
@@ -79,17 +79,18 @@ def show(document: dict[str, Any]) -> None:
     if document["model"]:
         say(f"  model: {document['model']}")
     if document["image"]:
-        digest = f"  {document['digest']}" if document["digest"] else ""
-        say(f"  image: {document['image']}{digest}")
+        say(f"  image: {document['image']}")
+        if document["digest"]:
+            say(f"  digest: {document['digest']}")
     _show_guards(document)
     rows = []
     for node in nodes:
         cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], memory(node))
         rows.append((node["name"], *(str(cell) if cell else "-" for cell in (*cells, node["container"]))))
-    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows)
+    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows, optional=("CONTAINER",))
     for node in nodes:
         if node["why"]:
-            say(f"  {node['name']}: {node['why']}")
+            say_folded(f"{node['name']}: {node['why']}", indent="  ")
 
 
 def headline(document: dict[str, Any]) -> str:
@@ -108,13 +109,15 @@ def _show_groups(document: dict[str, Any]) -> None:
         endpoint = f"  {group['endpoint']}" if group["endpoint"] else ""
         why = f" ({group['why']})" if group["why"] else ""
         state = "waiting for a token" if group["name"] in document.get("waiting", ()) else group["state"]
-        say(f"  {group['name']}: {state}{endpoint}{why}")
+        say_folded(f"{group['name']}: {state}{endpoint}{why}", indent="  ")
         facts = [f"up {duration(group['uptime_s'])}"] if group["uptime_s"] is not None else []
         facts += load(group["load"]) if group["load"] else []
         if facts:
             say(f"    {'; '.join(facts)}")
         if group["warning"]:
-            say("    ", label("warning"), f" {group['warning']}")
+            what, _, command = group["warning"].partition(": ")
+            say("    ", label("warning"), f" {what}")
+            say("    ", label("hint"), f" {command}")
 
 
 def load(load: dict[str, Any]) -> list[str]:
@@ -149,4 +152,4 @@ def _show_guards(document: dict[str, Any]) -> None:
     if document["enabled"] or document["guards"]:
         say(f"  enabled: {'yes' if document['enabled'] else 'not on every node'}")
     for name, trouble in document["guards"].items():
-        say(f"  guard on {name}: {trouble}")
+        say_folded(f"guard on {name}: {trouble}", indent="  ")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
-from sparkcluster.cli.output import label, note, program, say
+from sparkcluster.cli.output import label, note, note_folded, program, say
 
 if TYPE_CHECKING:
     from sparkcluster.release.after_ready import Ran
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     except OtherPlan as error:
         if not args.json:
             for line in error.lines:
-                note(f"  {line}")
+                note_folded(line, indent="  ")
         raise
     document = result(spec, done, ran) | {"drift": {name: list(lines) for name, lines in done.drift.items()}}
     if not emitted(args, document):

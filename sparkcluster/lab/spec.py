@@ -260,7 +260,7 @@ def plain(count: int, *, bare: bool = False) -> LabSpec:
         UsageError: fewer than 1 or more than 32.
     """
     if not 1 <= count <= 32:
-        raise UsageError(f"a lab has 1 to 32 Sparks, not {count}", hint="lab up --sparks 2")
+        raise UsageError(f"a lab has 1 to 32 Sparks, not {count}", hint="sparkcluster lab up --sparks 2")
     sparks = tuple(_merged(_initial(index, bare=bare)) for index in range(count))
     return LabSpec(sparks, bare=bare)
 

@@ -19,7 +19,7 @@ from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, parse, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
-from sparkcluster.suggest import did_you_mean
+from sparkcluster.suggest import closest
 
 if TYPE_CHECKING:
     from sparkcluster.spec.assignments import Assignments
@@ -110,9 +110,11 @@ def _read_inventory(path: Path) -> Document:
             raise UsageError(
                 f"{name} is a playbook, not an inventory", hint=f"give an inventory, and --playbook {name}"
             ) from None
-        others = [each.name for each in path.parent.glob("*.y*ml")]
+        # without the suffixes, which are alike
+        others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
+        near = closest(path.stem, others)
         examples = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
-        raise UsageError(error.message, hint=did_you_mean(path.name, others, examples)) from None
+        raise UsageError(error.message, hint=f"did you mean {others[near]}?" if near else examples) from None
     kinds.refuse_as_inventory(document)
     return document
 

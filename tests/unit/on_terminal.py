@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
+import shlex
 import signal
+import struct
 import sys
 import termios
 import time
@@ -14,6 +17,8 @@ from pathlib import Path
 from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
+SIZE = (24, 80)
+"""Lines and columns of the terminal."""
 
 # Runs a function ``run`` as the command ``status`` would run, with what that does about Ctrl-C.
 COMMAND = """
@@ -32,12 +37,16 @@ class OnTerminal:
     """Runs ``program`` on a terminal; ``shown`` is all that appeared there."""
 
     def __init__(self, program: str, *argv: str) -> None:
+        self._begin([sys.executable, "-c", program, *argv], dict(os.environ))
+
+    def _begin(self, argv: list[str], environment: dict[str, str], directory: Path | None = None) -> None:
         self.shown = ""
         self._seen = 0
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:  # pragma: no cover - the child becomes the program
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-            os.execve(sys.executable, [sys.executable, "-c", program, *argv], environment)
+            os.chdir(directory or ".")
+            os.execvpe(argv[0], argv, {**environment, "PYTHONPATH": str(ROOT), "TERM": "xterm"})
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +55,8 @@ class OnTerminal:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self.terminal)
+        with contextlib.suppress(OSError):
+            os.close(self.terminal)
 
     def _read(self, limit_s: float) -> bool:
         if not select.select([self.terminal], [], [], max(0.0, limit_s))[0]:
@@ -57,9 +67,9 @@ class OnTerminal:
             return bool(chunk)
         return False
 
-    def until(self, text: str) -> None:
+    def until(self, text: str, limit_s: float = 30) -> None:
         """Wait until ``text`` appears, after what was waited for before."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + limit_s
         while text not in self.shown[self._seen :]:
             assert self._read(end - time.monotonic()), self.shown
         self._seen = self.shown.index(text, self._seen) + len(text)
@@ -75,15 +85,38 @@ class OnTerminal:
         """Press keys."""
         os.write(self.terminal, text.encode())
 
+    def hang_up(self) -> None:
+        """Close the terminal, and wait for the program to end by that."""
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
     @property
     def echo(self) -> bool:
         """Whether the terminal shows what is typed."""
         return bool(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
 
-    def end(self) -> int:
+    def end(self, limit_s: float = 30) -> int:
         """Wait for the end; the exit code."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + limit_s
         while self._read(end - time.monotonic()):
             pass
         assert time.monotonic() < end, self.shown
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Shell(OnTerminal):
+    """A line that is typed at a shell in ``directory``, where sparkcluster is installed."""
+
+    def __init__(self, line: str, directory: Path, environment: dict[str, str], prefix: tuple[str, ...] = ()) -> None:
+        """``environment`` is added to that of the tests, without what commands take from it; ``prefix`` goes first."""
+        programs = directory / ".bin"
+        programs.mkdir(exist_ok=True)
+        if not (program := programs / "sparkcluster").exists():
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m sparkcluster "$@"\n')
+            program.chmod(0o755)
+        taken = ("SPARK", "HF_", "XDG_", "COLUMNS", "LINES", "NO_COLOR")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(taken)}
+        path = f"{programs}:{os.environ['PATH']}"
+        self._begin(
+            [*prefix, "bash", "-c", line], {**kept, "HOME": str(directory), "PATH": path, **environment}, directory
+        )

@@ -90,7 +90,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_alone(chatting):
 
 def test_what_does_not_fit_is_said_with_a_way_on(chatting):
     chatting.type("long\n")
-    chatting.until("the prompt and 7 tokens of answer do not fit in the model's context of 100 tokens")
+    chatting.until("the prompt and 7 tokens of answer do not fit in the model's context")
     chatting.until("hint:")
     chatting.until(">>> ")
     chatting.type("cut\n")
