@@ -158,7 +158,7 @@ WITHOUT_CHECK = (
     Page(
         code=EXAMPLE,
         title="The inventory has the addresses of your Sparks",
-        why="Those of an example are somebody else's, or nobody's",
+        why="An address of the example belongs to another machine, or to none",
         more="Reported of a node that cannot be reached, and whose line still says CHANGE.",
         source=SPEC_SOURCE,
         remedy="sparkcluster discover -o FILE finds your Sparks and writes an inventory",

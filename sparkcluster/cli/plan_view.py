@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.plan.cost import Difference
+from sparkcluster.plan.docker_run import INSIDE
 from sparkcluster.spec import Spec, library, powers
-
-# Where the launcher's own files are in a container.
-LAUNCHER_DIR = "/sparkcluster/"
 
 
 def brief(document: Mapping[str, Any]) -> Iterator[str]:
@@ -49,7 +47,7 @@ def brief(document: Mapping[str, Any]) -> Iterator[str]:
 def _mounts(argv: Iterable[str]) -> Iterator[str]:
     """What is mounted beside the launcher's own files."""
     for source, target, how in mounts(argv):
-        if not target.startswith(LAUNCHER_DIR):
+        if not target.startswith(f"{INSIDE}/"):
             yield f"  mount  {target}{how}{'' if source == target else f' from {source}'}"
 
 

@@ -19,7 +19,6 @@ from sparkcluster.plan.records import (
     current_lease,
     recorded_groups,
     recorded_release,
-    unreadable,
 )
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
@@ -172,10 +171,7 @@ def _nothing_serves(spec: Spec, collected: Collected, present: ClusterRanks) -> 
     for error in collected.errors.values():
         return error
     lease = current_lease(collected.facts)
-    starting = state.is_starting(lease)
-    groups = state.group_states({}, present, (), starting=starting)
-    blind = bool(unreadable(collected.facts))
-    word = state.cluster_state(groups, present, blind=blind, starting=starting, reached=True)
+    _, word = state.states(collected.facts, present, {}, (), lease=lease, errors=collected.errors)
     why = {state.ORPHANED: state.left_by(collected.facts)}.get(word)
     if word == state.STARTING and lease is not None:
         why = lease.describe(spec.inventory.cluster, time.time())

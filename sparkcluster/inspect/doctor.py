@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,13 +28,11 @@ from sparkcluster.inspect.state import (
     DOWN,
     ORPHANED,
     SERVING,
-    cluster_state,
-    group_states,
-    is_starting,
     left_by,
     next_command,
     responds,
     running_record,
+    states,
 )
 from sparkcluster.launch import failed_logs
 from sparkcluster.plan.build import SECRETS_FILE
@@ -44,7 +43,6 @@ from sparkcluster.plan.records import (
     labelled_heads,
     recorded_groups,
     recorded_release,
-    unreadable,
 )
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
@@ -56,7 +54,7 @@ from sparkcluster.topology.model import EMPTY
 TOKENS = 48
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """The result of ``doctor``.
 
@@ -74,28 +72,19 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     seconds: float
 
-    @property
+    @functools.cached_property
     def state(self) -> str:
         """What the cluster is in, as ``status`` calls it."""
-        present, starting = self.present, is_starting(self.running.lease)
+        present = cluster_ranks(self.spec.inventory.cluster, self.facts)
         recorded = recorded_groups(running_record(present, self.running.recorded))
-        groups = group_states(recorded, present, self._responding, starting=starting)
-        blind = bool(self.errors or unreadable(self.facts))
-        return cluster_state(groups, present, blind=blind, starting=starting, reached=bool(self.facts))
+        replies = self.running.replies.items()
+        responding = [name for name, reply in replies if reply.ttft_s is not None or responds(reply)]
+        return states(self.facts, present, recorded, responding, lease=self.running.lease, errors=self.errors)[1]
 
     @property
     def next(self) -> str:
         """What to type: what ``up`` finds dead, it starts again."""
         return next_command(DOWN if self.state == DEGRADED else self.state)
-
-    @property
-    def present(self) -> ClusterRanks:
-        """The ranks that the nodes have."""
-        return cluster_ranks(self.spec.inventory.cluster, self.facts)
-
-    @property
-    def _responding(self) -> list[str]:
-        return [name for name, reply in self.running.replies.items() if reply.ttft_s is not None or responds(reply)]
 
     @property
     def ok(self) -> bool:

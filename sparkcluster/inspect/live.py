@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import GpuSample, Observation, Traffic
-from sparkcluster.inspect.status import load
+from sparkcluster.inspect.status import load_of
 from sparkcluster.plan.records import ClusterRanks
 
 # Readings that are kept: about a minute and a half.
@@ -101,13 +101,8 @@ class History:
     def add(self, seen: Mapping[str, Observation | Unread], present: ClusterRanks) -> None:
         """Take one reading of every node."""
         self.nodes = {name: node_now(observation) for name, observation in seen.items()}
-        self.loads = {}
-        for group, nodes in present.groups().items():
-            for node in nodes:
-                observation = seen.get(node)
-                counters = _read(observation.counters) if isinstance(observation, Observation) else ()
-                if counters:
-                    self.loads[group] = load(counters)
+        loads = {group: load_of(nodes, seen) for group, nodes in present.groups().items()}
+        self.loads = {group: found for group, found in loads.items() if found is not None}
         for group, found in self.loads.items():
             self.speeds.setdefault(group, deque(maxlen=KEPT)).append(found["tokens_per_s"] or 0.0)
         for name, now in self.nodes.items():

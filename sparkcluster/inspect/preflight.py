@@ -252,24 +252,25 @@ def unset(spec: Spec) -> list[Finding]:
 
 def unchanged(spec: Spec, errors: Collection[str]) -> list[Finding]:
     """Nodes among ``errors``, which did not answer, whose addresses are still those of the example."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        lines = spec.inventory_path.read_text(encoding="utf-8").splitlines()
-        return [
-            Finding(
-                EXAMPLE,
-                "error",
-                f"{node.host} is the address of the example",
-                node.label,
-                seen=f"{spec.inventory_path}:{number}: {line.strip()}",
-                why="it is somebody else's machine, or nobody's",
-                remedy=("sparkcluster discover -o FILE finds your Sparks and writes an inventory",),
-            )
-            for node in spec.inventory.nodes
-            if node.label in errors
-            for number, line in enumerate(lines, start=1)
-            if re.search(rf"host:\s*{re.escape(node.host)}\s+#.*CHANGE", line)
-        ]
-    return []
+    silent = [node for node in spec.inventory.nodes if node.label in errors]
+    lines: list[str] = []
+    if silent:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines = spec.inventory_path.read_text(encoding="utf-8").splitlines()
+    return [
+        Finding(
+            EXAMPLE,
+            "error",
+            f"{node.host} is the address of the example",
+            node.label,
+            seen=f"{spec.inventory_path}:{number}: {line.strip()}",
+            why="An address of the example belongs to another machine, or to none",
+            remedy=("sparkcluster discover -o FILE finds your Sparks and writes an inventory",),
+        )
+        for node in silent
+        for number, line in enumerate(lines, start=1)
+        if re.search(rf"host:\s*{re.escape(node.host)}\s+#.*CHANGE", line)
+    ]
 
 
 def unplanned(error: PlanError) -> Finding:

@@ -21,7 +21,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.facts.record import Record
 from sparkcluster.facts.running import Reply
-from sparkcluster.plan.records import ClusterRanks, RecordedGroup
+from sparkcluster.plan.records import ClusterRanks, RecordedGroup, unreadable
 
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
 DEGRADED, DOWN, UNKNOWN = "degraded", "down", "unknown"
@@ -55,39 +55,54 @@ def responds(reply: Reply | None) -> bool:
     return reply is not None and (reply.problem is None or busy(reply))
 
 
-def group_states(
+def states(
+    facts: Mapping[str, Facts],
+    present: ClusterRanks,
+    recorded: Mapping[str, RecordedGroup],
+    responding: Collection[str],
+    *,
+    lease: LeaseFact | None,
+    errors: Collection[str],
+) -> tuple[dict[str, str], str]:
+    """The state of every group by name, and that of the cluster.
+
+    Args:
+        facts: of the nodes that answered.
+        present: their ranks.
+        recorded: groups of the record that runs, as ``running_record`` has it.
+        responding: groups that answered, as in ``responds``.
+        lease: the one that is held right now.
+        errors: nodes that did not answer.
+    """
+    starting = is_starting(lease)
+    groups = _of_groups(recorded, present, responding, starting=starting)
+    blind = bool(errors or unreadable(facts))
+    return groups, _of_cluster(groups, present, blind=blind, starting=starting) if facts else UNKNOWN
+
+
+def _of_groups(
     recorded: Mapping[str, RecordedGroup], present: ClusterRanks, responding: Collection[str], *, starting: bool
 ) -> dict[str, str]:
-    """The state of every group that is ``recorded`` or has ranks, by name.
-
-    ``responding`` are groups that answered, as in ``responds``; ``starting``, if an operation of STARTS is under way.
-    """
+    """The state of every group that is ``recorded`` or has ranks."""
     ranks = present.groups()
-    states = {}
+    found = {}
     for name in dict.fromkeys([*recorded, *ranks]):
-        here = [rank for found in ranks.get(name, {}).values() for rank in found]
+        here = [rank for of_node in ranks.get(name, {}).values() for rank in of_node]
         known = {rank for names in recorded[name].ranks.values() for rank in names} if name in recorded else set()
         unrecorded = bool(here) and not known.intersection(rank.name for rank in here)
         if name in responding and not unrecorded:
-            states[name] = SERVING
+            found[name] = SERVING
         elif unrecorded:
-            states[name] = STARTING if starting else ORPHANED
+            found[name] = STARTING if starting else ORPHANED
         elif not any(rank.state == "running" for rank in here):
-            states[name] = DOWN
+            found[name] = DOWN
         else:
-            states[name] = STARTING if starting else DEGRADED
-    return states
+            found[name] = STARTING if starting else DEGRADED
+    return found
 
 
-def cluster_state(
-    groups: Mapping[str, str], present: ClusterRanks, *, blind: bool, starting: bool, reached: bool
-) -> str:
-    """The state of the cluster, from those of its ``groups`` by ``group_states``.
-
-    ``blind``: the ranks of some node could not be read; ``starting``: as there; ``reached``: whether any node was.
-    """
-    if not reached:
-        return UNKNOWN
+def _of_cluster(groups: Mapping[str, str], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
+    """The state of a cluster of which a node was reached; ``blind``: the ranks of some node could not be read."""
     found = set(groups.values())
     if found == {SERVING} and not blind:
         return SERVING

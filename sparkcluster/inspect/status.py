@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
@@ -133,11 +133,10 @@ def document(
     """
     spec, facts, recorded = found.spec, found.facts, found.recorded
     answers = {name: reply for name, reply in replies.items() if name not in waiting}
-    starting = state.is_starting(found.lease)
     responding = [name for name, reply in answers.items() if isinstance(reply, Reply) and state.responds(reply)]
-    states = state.group_states(found.groups, found.present, responding, starting=starting)
-    blind = bool(found.collected.errors or unreadable(facts))
-    word = state.cluster_state(states, found.present, blind=blind, starting=starting, reached=bool(facts))
+    states, word = state.states(
+        facts, found.present, found.groups, responding, lease=found.lease, errors=found.collected.errors
+    )
     groups = [_group(found, name, states[name], answers.get(name), seen) for name in states]
     guards = {name: guard for name, node in facts.items() if (guard := read(node.enabled)) is not None}
     staging, switch = current_staging(facts), pending(facts, found.latest)
@@ -187,7 +186,7 @@ def _group(
         "ready": isinstance(reply, Reply) and why is None,
         "why": why,
         "uptime_s": _uptime_s(found, name),
-        "load": _load(found, name, seen),
+        "load": load_of(ranks, seen),
         "warning": _warning(found, name, group),
     }
 
@@ -216,17 +215,17 @@ def _uptime_s(found: Found, name: str) -> float | None:
     return round(max(0.0, min(ages)), 1) if ages else None
 
 
-def _load(found: Found, name: str, seen: Mapping[str, Observation | Unread]) -> Document | None:
-    """What the engine of a group does now, by its own counters; None where they could not be read."""
-    for node in found.present.groups().get(name, {}):
+def load_of(nodes: Iterable[str], seen: Mapping[str, Observation | Unread]) -> Document | None:
+    """What the engine on ``nodes`` does now, by its own counters; None where they could not be read."""
+    for node in nodes:
         observation = seen.get(node)
         counters = observation.counters if isinstance(observation, Observation) else None
         if isinstance(counters, tuple) and counters:
-            return load(counters)
+            return _load(counters)
     return None
 
 
-def load(counters: Sequence[Counters]) -> Document:
+def _load(counters: Sequence[Counters]) -> Document:
     """Requests and KV cache of an engine as last read, and tokens/s between the first reading and the last."""
     first, last = counters[0], counters[-1]
     apart_s = last.at_s - first.at_s

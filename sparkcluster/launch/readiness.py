@@ -12,7 +12,7 @@ import re
 from shlex import quote
 
 from sparkcluster import engines
-from sparkcluster.engines.causes import LINK, RankEnd, cause, first_failure, no_carrier
+from sparkcluster.engines.causes import LINK, RankEnd, address_of, cause, first_failure, no_carrier
 from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.errors import LaunchError, Reason, SparkclusterError
@@ -30,8 +30,6 @@ LINK_GRACE_S = 3
 UNREADABLE_GRACE_S = 15
 # A node that is silent is lost where others of its group reached it, and have not for as long: five attempts.
 LOST_S = 15
-# "(RayWorkerWrapper pid=2431, ip=192.168.177.12) …": ray/_private/ray_logging, worker_process prefix
-_OF_ADDRESS = re.compile(r"\bpid=\d+, ip=([0-9a-fA-F.:]+)\)")
 
 
 @dataclasses.dataclass
@@ -178,7 +176,7 @@ class Readiness:
         found[0].feed(event, now)
         addresses = {rank.address: rank for rank in self.ranks.values()}
         for line in event.lines if isinstance(event, Lines) else ():
-            other = addresses.get(match[1]) if (match := _OF_ADDRESS.search(line)) else None
+            other = addresses.get(address_of(line) or "")
             if other is not None and other not in found and other.progress.feed(line):
                 found.append(other)
         return found

@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
 from sparkcluster.spec.playbook import Container, Ulimit, is_root
 
-ENTRY = f"/sparkcluster/{ENTRY_FILE}"
-LAUNCHER = f"/sparkcluster/{LAUNCHER_FILE}"
-LIBRARY = f"/sparkcluster/{BIND_FILE}"
-RAY_PATH = "/sparkcluster/ray"
+INSIDE = "/sparkcluster"
+"""Directory of what is ours in a container."""
+ENTRY = f"{INSIDE}/{ENTRY_FILE}"
+LAUNCHER = f"{INSIDE}/{LAUNCHER_FILE}"
+LIBRARY = f"{INSIDE}/{BIND_FILE}"
+RAY_PATH = f"{INSIDE}/ray"
 ROOT_HOME = "/root"
 HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
-HOME = "/sparkcluster/home"
+HOME = f"{INSIDE}/home"
 """Of a user that is not root."""
 NAME_LIMIT = 120
 _ULIMITS: Mapping[Ulimit, int] = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}

@@ -90,7 +90,8 @@ class WatchProgram:
         self.process.stdin.write(sent)
         self.process.stdin.flush()
         self.events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self.read, daemon=True).start()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
 
     def read(self) -> None:
         assert self.process.stdout is not None
@@ -114,6 +115,7 @@ class WatchProgram:
         self.process.stdin.close()
         code = self.process.wait(timeout=5)
         assert self.process.stdout is not None
+        self.reader.join(timeout=5)  # what is read must not be closed
         self.process.stdout.close()
         return code
 
@@ -131,6 +133,7 @@ def start_watch() -> Iterator[Callable[..., WatchProgram]]:
         if program.process.poll() is None:
             program.process.kill()
             program.process.wait()
+        program.reader.join(timeout=5)
         for pipe in (program.process.stdin, program.process.stdout):
             assert pipe is not None
             pipe.close()

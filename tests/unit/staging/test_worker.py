@@ -174,7 +174,7 @@ def test_a_node_whose_files_always_arrive_corrupt_is_left(workers, proxy, set_so
     (b.root / "one.bin").write_bytes((a.root / "one.bin").read_bytes())
     for each in (a, b, c):
         each.begin(files)
-    between = proxy(b.way()["port"], flip(2 * MB, times=99))
+    between = proxy(b.way()["port"], flip(2 * MB, every=5 * MB))
     c.order(**{"from": [{"node": "b", "ways": [{**b.way(), "port": between.port}]}, a.source()]})
     c.wait("done")
     assert content(c.root) == content(a.root)
@@ -201,7 +201,7 @@ def test_what_a_bad_cable_brought_does_not_end_the_next_run(workers, proxy):
     files = written(a.root, {"one.bin": 5 * MB, "two.bin": 5 * MB})
     a.begin(files)
     b.begin(files)
-    between = proxy(a.way()["port"], flip(2 * MB, times=99))
+    between = proxy(a.way()["port"], flip(2 * MB, every=5 * MB))
     b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
     b.wait("over")
     assert b.said["kind"] == "hash"
@@ -453,7 +453,7 @@ def test_what_is_staged_leaves_the_page_cache(workers):
     chain((a, b))
     b.wait("done")
     for each in (a, b):  # the source once it has heard that the connection is closed
-        eventually(partial(_is_left, each.root), each.name)
+        eventually(partial(_is_left, each.root), lambda each=each: each.name)
 
 
 def _is_left(root):

@@ -24,14 +24,14 @@ CLUSTER, ADDRESS = "atlas", "127.0.0.1"
 LIMIT_S = 60.0
 
 
-def eventually(condition: Callable[[], Any], what: str = "", limit_s: float = LIMIT_S) -> Any:
-    """The value of ``condition`` as soon as it is true."""
+def eventually(condition: Callable[[], Any], what: Callable[[], str] | None = None, limit_s: float = LIMIT_S) -> Any:
+    """The value of ``condition`` as soon as it is true; ``what`` says at the limit what was there instead."""
     until = time.monotonic() + limit_s
     while True:
         found = condition()
         if found:
             return found
-        assert time.monotonic() < until, what or "in vain"
+        assert time.monotonic() < until, what() if what else "in vain"
         time.sleep(0.02)
 
 
@@ -120,7 +120,7 @@ class Worker:
         def found() -> bool:
             return name in self.said or "over" in self.said
 
-        eventually(found, f"{self.name} says nothing of {name}: {self.said}", limit_s)
+        eventually(found, lambda: f"{self.name} says nothing of {name}: {self.said}", limit_s)
         assert name in self.said, f"{self.name}: {self.said}"
         return self.said[name]
 
@@ -249,13 +249,17 @@ class Proxy:
             sock.close()
 
 
-def flip(at: int, times: int = 1) -> Callable[[int, bytearray], None]:
-    """Changes byte ``at`` of the first connections that get so far."""
-    left = [times]
+def flip(at: int, *, every: int = 0) -> Callable[[int, bytearray], None]:
+    """Changes byte ``at`` of the first connection that gets so far; of each, and again after ``every`` bytes if given.
+
+    Which connection brings which file is chance: where all are to be wrong, ``every`` is about the size of one.
+    """
+    left = [1]
 
     def change(place: int, data: bytearray) -> None:
-        if place <= at < place + len(data) and left[0]:
-            left[0] -= 1
-            data[at - place] ^= 1
+        for position in range(at, place + len(data), every or (1 << 62)):
+            if position >= place and left[0]:
+                left[0] = int(bool(every))
+                data[position - place] ^= 1
 
     return change
