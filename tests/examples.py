@@ -29,9 +29,12 @@ _VARIES = [
     (re.compile(r"SHA256:[\w+/]{43}|sha256:[0-9a-f…]{7,64}|\b[0-9a-f]{12,64}\b"), "HASH"),
     (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?(\.\d+)?Z?)?"), "TIME"),
     (re.compile(r"(\b\d\d-\d\d )?\b\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
-    (re.compile(r"\bpid=\d+"), "pid=N"),
+    (re.compile(r"\bpid[ =]\d+"), "pid N"),
+    (re.compile(r"\b\d+\.\d+(?= →| times\b)"), "MEASURED"),
     (re.compile(rf"(?:\b\d[\d.,/]*[ ]?{_UNIT}(?![\w/])[ ]?)+"), "MEASURED "),
     (re.compile(r"\b10\.77\.\d+\."), "10.77.0."),
+    (re.compile(r"^((?:change|clean|inspect|stage|stop|verify|watch)\b.*\n)(?:  spark-.*\n)+", re.MULTILINE), r"\1"),
+    (re.compile(r"^default: .* when verified: .*\n", re.MULTILINE), ""),  # absent where both are the same by chance
     (re.compile(r"[─═]+"), "─"),
     (re.compile(r"[ \t]+"), " "),
 ]
@@ -85,7 +88,10 @@ def file(name: str) -> Path:
 
 
 def same(text: str) -> str:
-    """``text`` with words for what differs between two runs: times, sizes, speeds, hashes, networks, widths."""
+    """``text`` with words for what differs between two runs: times, sizes, speeds, hashes, networks, widths.
+
+    What nodes say while a step goes on is left out: they say it in any order.
+    """
     for pattern, word in _VARIES:
         text = pattern.sub(word, text)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
