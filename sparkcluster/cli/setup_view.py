@@ -5,12 +5,25 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.findings_view import say_wrapped, width
-from sparkcluster.cli.output import label, note, note_folded, note_next, painted, render_error, say, say_verdict, typed
+from sparkcluster.cli.output import (
+    folded,
+    label,
+    note,
+    note_folded,
+    note_next,
+    painted,
+    render_error,
+    say,
+    say_folded,
+    say_verdict,
+    typed,
+)
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -74,7 +87,8 @@ def show_plan(found: Look, inventory: str) -> None:
     """Every step that would change something."""
     for planned in steps(found):
         first, *more = lines(planned)
-        say(painted(first, "1"))
+        for line in folded(sys.stdout, first):
+            say(painted(line, "1"))
         for line in more:
             say(line)
         for hint in dict.fromkeys(each.hint for each in planned.changes if each.hint):
@@ -176,7 +190,7 @@ def _say_outcomes(
     """What was done on every node, in the word ``verb``, and what was not, with ``ways_on`` from what was left."""
     for node, outcome in outcomes.items():
         if outcome.done:
-            say(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
+            say_folded(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
         for text in dict.fromkeys(outcome.left):
             say_wrapped("", "error", f"{node}: left {text}")
             for number, hint in enumerate(ways_on(node, text)):

@@ -25,7 +25,7 @@ class RankSeen(Rank):
 
     Attributes:
         log: its first and its last lines; all of them if it is short.
-        launcher: of its launcher document: role, executor, address, members, engine's command, ray.
+        launcher: of its launcher document: role, executor, address, members, engine's command, ray, hashes of secrets.
         gpu: output of nvidia-smi inside the container; None where it was not run.
     """
 

@@ -100,11 +100,11 @@ def ranks_of(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
 
 
 def launcher(rank_dir: str) -> dict[str, Any]:
-    """The parts of the launcher document that matter: roles, addresses, and the engine's command."""
+    """The parts of the launcher document that matter: roles, addresses, the engine's command, hashes of its secrets."""
     document = common.read_json(os.path.join(common.expand(rank_dir), LAUNCHER_FILE)) if rank_dir else None
     if not isinstance(document, dict):
         return {}
-    keys = ("group", "node", "rank", "role", "executor", "address", "members", "engine", "ray")
+    keys = ("group", "node", "rank", "role", "executor", "address", "members", "engine", "ray", "secrets")
     return {key: document.get(key) for key in keys}
 
 

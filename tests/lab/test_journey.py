@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 
 import pytest
@@ -39,6 +40,11 @@ class Screen(list[str]):
                 break
             text.append(line.strip())
         return " ".join(text)
+
+    @property
+    def words(self) -> str:
+        """All of it on one line."""
+        return " ".join(" ".join(self).split())
 
     def __str__(self) -> str:
         return "\n".join([*self, f"exit {self.code}"])
@@ -96,14 +102,16 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
         typist.type(f"sparkcluster discover {login} -o mine.yaml < /dev/null", 2), "mine.yaml already exists", "add"
     )
     early = typist.type("sparkcluster preflight mine.yaml", 1)
-    assert "sparkcluster setup mine.yaml" in str(early)
+    assert "sparkcluster setup mine.yaml" in early.words
     typist.type(f"{found.first('next')} --yes", 0)
-    subprocess.run(["sed", "-i", f"s|^playbook:.*|playbook: {lab.playbook}|", typist.inventory], check=True)
+    (typist.inventory.parent / "playbooks").mkdir()
+    shutil.copy(lab.playbook, typist.inventory.parent / "playbooks/tiny.yaml")
+    subprocess.run(["sed", "-i", "s|^playbook:.*|playbook: tiny|", typist.inventory], check=True)
 
     # while nothing runs
     typist.type("sparkcluster lint mine.yaml", 0)
-    unset = typist.type("unset SPARK_API_KEY; sparkcluster up mine.yaml", 1, answers=[("accept", "y\n")])
-    assert "SPARK_API_KEY is not set" in str(unset)
+    unset = typist.type("unset SPARK_API_KEY; sparkcluster up mine.yaml", 2, answers=[("accept", "y\n")])
+    assert "SPARK_API_KEY is not set" in unset.words
     down = typist.type("sparkcluster status mine.yaml", 1)
     name = down[0].removesuffix(": down")
     assert (down[0], down.first("next")) == (f"{name}: down", "sparkcluster up mine.yaml")
@@ -129,15 +137,15 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
         terminal.hang_up()
     until(lambda: "orphaned" in typist.cli("status", typist.inventory, env=KEY).out)
     orphaned = typist.type("sparkcluster status mine.yaml", 1)
-    assert "ended before the model had answered" in str(orphaned)
+    assert "ended before the model had answered" in orphaned.words
     refused(typist.type("sparkcluster ask mine.yaml Hello", 1), f"{name} is orphaned", orphaned.first("next"))
     up = typist.type(orphaned.first("next"), 0)
-    assert "continuing with the ranks that it started" in str(up)
-    assert " is up (release 1, " in str(up)
+    assert "continuing with the ranks that it started" in up.words
+    assert " is up (release 1, " in up.words
 
     # it serves
     again = typist.type("sparkcluster up mine.yaml", 0)
-    assert "is already up, nothing changed (release 1, " in str(again)
+    assert "is already up, nothing changed (release 1, " in again.words
     typist.type('sparkcluster ask mine.yaml "Why is the sky blue?"', 0)
     serving = typist.type("sparkcluster status mine.yaml", 0)
     assert serving.first("next") == 'sparkcluster ask mine.yaml "Hello"'
@@ -159,6 +167,6 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
 
     # down, twice, and everything as it was
     again = typist.type("sparkcluster down mine.yaml", 0)
-    assert "nothing was running" in str(again)
+    assert "nothing was running" in again.words
     assert ranks(lab) == nothing
     typist.type("sparkcluster setup mine.yaml --undo --yes", 0)

@@ -68,6 +68,13 @@ MISTAKES = [
     Mistake("lint twice.yaml", 2, "twice.yaml:4:5: nodes[0].host: duplicate key, first in line 3", "keep one of them"),
     Mistake("lint rails.yaml", 2, "rails.yaml:6:24: interconnect.rails[0]: must be a subnet", "write 192.168.177.0/24"),
     Mistake("up misspelt.yaml", 2, 'misspelt.yaml:5:11: playbook: no playbook named "gpt-os-120b"', "did you mean gpt-oss"),
+    Mistake(
+        "up mine.yaml --playbook openai/gpt-oss-20b",
+        2,
+        "mine.yaml:2:1: nodes: playbook gpt-oss-20b is for one Spark, and the inventory lists 2",
+        "remove one of them, or write groups: [{name: a, nodes: [spark-1]}, {name: b, nodes: [spark-2]}]",
+    ),
+    Mistake("playbooks gpt-os-20b", 2, 'no playbook named "gpt-os-20b"', "did you mean gpt-oss-20b?"),
     Mistake("logs mine.yaml spark-9", 2, "spark-9 is not in the inventory", "its nodes: spark-1, spark-2"),
     Mistake("logs mine.yaml --since yesterday", 2, "--since: must be as 10m or", "sparkcluster logs --help", 0),
     Mistake("logs mine.yaml --grep '('", 2, "--grep: not a regular expression: missing )", "sparkcluster logs --help", 0),

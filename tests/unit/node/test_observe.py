@@ -172,11 +172,15 @@ def engine():
     server.server_close()
 
 
+KEYED = {"salt": "5a", "hashes": {"VLLM_API_KEY": "c0ffee"}}
+
+
 def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]:
     folder = tmp_path / "rank"
     folder.mkdir(exist_ok=True)
     launcher = {"role": "head", "executor": "native", "members": ["192.168.177.11"], "rank": 0, "group": "default",
-                "engine": ["vllm", "serve", "m", "--port", str(port)], "setup": ["export SECRET=1"]}  # fmt: skip
+                "engine": ["vllm", "serve", "m", "--port", str(port)], "setup": ["export SECRET=1"],
+                "secrets": KEYED}  # fmt: skip
     (folder / "launcher.json").write_text(json.dumps(launcher))
     labels = {"io.sparkcluster.cluster": "pair", "io.sparkcluster.state_dir": state_dir,
               "io.sparkcluster.rank_dir": str(folder)}  # fmt: skip
@@ -204,6 +208,7 @@ def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp
     assert (rank.name, rank.state, rank.exit_code, rank.restarts) == ("pair-3-alpha", "running", None, 2)
     assert rank.lines == ("first line",)
     assert "setup" not in rank.launcher
+    assert rank.launcher["secrets"] == KEYED  # by which an `up` that goes on with these ranks records its key
     assert isinstance(seen.counters, tuple)
     assert seen.counters[0].generated < seen.counters[1].generated
     assert seen.health == 200
