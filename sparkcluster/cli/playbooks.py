@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         _overlays()
     elif args.sparks > 1:
         note("with groups of one Spark in the inventory: sparkcluster playbooks --sparks 1")
-    note("sparkcluster playbooks NAME shows figures and sources")
+    note("figures and sources: sparkcluster playbooks NAME")
     return 0
 
 
