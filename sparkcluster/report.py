@@ -61,6 +61,27 @@ class Report:
         return False
 
 
+_GB = 10**8
+"""From here on sizes are told in GB."""
+
+
+def size(size_bytes: float) -> str:
+    """``63.4 GB``, ``1.21 GB``, ``24 MB``, ``0.3 MB``; GB = 10^9 bytes."""
+    return f"{in_unit_of(size_bytes, size_bytes)} {'GB' if size_bytes >= _GB else 'MB'}"
+
+
+def share(size_bytes: float, whole: float) -> str:
+    """``12.3 of 63.4 GB``; both in bytes. Without ``whole``, where it is not known, ``12.3 GB``."""
+    return f"{in_unit_of(size_bytes, whole)} of {size(whole)}" if whole else size(size_bytes)
+
+
+def in_unit_of(size_bytes: float, whole: float) -> str:
+    """``size_bytes`` as a number in the unit of ``whole``, and as precise."""
+    unit = 10**9 if whole >= _GB else 10**6
+    digits = 2 if _GB <= whole < 10**10 else 1 if whole >= _GB or whole < 10**7 else 0
+    return f"{size_bytes / unit:.{digits}f}"
+
+
 def count(number: int, thing: str) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -11,6 +11,7 @@ from sparkcluster.facts.engine import image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
+from sparkcluster.report import share, size
 
 # A launch writes logs, records and layers; with less than this the next write may fail.
 DISK_FLOOR_BYTES = 10**9
@@ -35,7 +36,7 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     for disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.values():
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
-            f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.0f} GB are free",
+            f"{share(disk.free_bytes, disk.total_bytes)} are free",
             (f"df -h {quote(disk.path)}", "docker image prune"),
         )
 
@@ -85,14 +86,14 @@ def weights_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """
     weights, disk = facts.weights, _disk(facts, "hf_home")
     every = [other.weights for other in context.facts.values() if isinstance(other.weights, Weights)]
-    size = max((weights.size_bytes for weights in every if weights.complete), default=None)
-    if size is None or disk is None or not isinstance(weights, Weights) or weights.complete:
+    whole = max((weights.size_bytes for weights in every if weights.complete), default=None)
+    if whole is None or disk is None or not isinstance(weights, Weights) or weights.complete:
         return
     if context.spec.playbook.model.id is not None:
         yield from _space(
             f"{name} has no space for the weights of {context.spec.playbook.model.label}",
             disk,
-            size - weights.size_bytes,
+            whole - weights.size_bytes,
             (f"du -sh {quote(disk.path)}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
         )
 
@@ -101,7 +102,7 @@ def _space(summary: str, disk: Disk, needed: int, remedy: tuple[str, ...], *, ce
     """That ``disk`` has fewer free bytes than ``needed``; a full one is HOST-005."""
     if DISK_FLOOR_BYTES <= disk.free_bytes < needed:
         about = "" if certain else "about "
-        seen = f"{disk.free_bytes / 1e9:.1f} GB free at {disk.path}, {about}{needed / 1e9:.1f} GB needed"
+        seen = f"{size(disk.free_bytes)} free at {disk.path}, {about}{size(needed)} needed"
         yield Seen(summary, seen, remedy, severity="error" if certain else "warning")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import note_folded, say, table
+from sparkcluster.report import size
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.models import Found
@@ -57,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
 
 def freed(removed: dict[str, dict[str, int]]) -> list[str]:
     """What was removed as text."""
-    return [f"{name}: removed {_gb(size)} on {node}" for name, nodes in removed.items() for node, size in nodes.items()]
+    return [
+        f"{name}: removed {size(amount)} on {node}" for name, nodes in removed.items() for node, amount in nodes.items()
+    ]
 
 
 def rows(found: Found) -> list[tuple[str, ...]]:
@@ -69,17 +72,13 @@ def rows(found: Found) -> list[tuple[str, ...]]:
             users.add(f"playbook {model['playbook']}")
         alike: dict[tuple[str, str], list[str]] = {}
         for node, each in model["nodes"].items():
-            alike.setdefault((_gb(each["bytes"]), _staged(each)), []).append(node)
-        for (size, staged), nodes in alike.items():
-            out.append((model["name"], size, staged, ", ".join(nodes), ", ".join(sorted(users)) or "-"))
+            alike.setdefault((size(each["bytes"]), _staged(each)), []).append(node)
+        for (amount, staged), nodes in alike.items():
+            out.append((model["name"], amount, staged, ", ".join(nodes), ", ".join(sorted(users)) or "-"))
     return out
 
 
 def _staged(model: dict[str, Any]) -> str:
     if not model["staged_bytes"]:
         return "-"
-    return "all" if model["staged_bytes"] == model["bytes"] else _gb(model["staged_bytes"])
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.2f} GB"
+    return "all" if model["staged_bytes"] == model["bytes"] else size(model["staged_bytes"])

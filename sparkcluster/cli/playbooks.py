@@ -193,14 +193,14 @@ def _numbers(sparks: Sequence[int]) -> str:
 
 
 def _weights(found: Offer) -> str:
-    from sparkcluster.cli.transfers import size
+    from sparkcluster.report import size
 
     return "unknown" if found.weights_bytes is None else size(found.weights_bytes)
 
 
 def _each(found: Offer) -> str:
     """What each of several Sparks holds of them."""
-    from sparkcluster.cli.transfers import size
+    from sparkcluster.report import size
 
     parts = [f"{size(amount)} on each of {nodes}" for nodes, amount in found.each_bytes.items() if nodes > 1]
     return f"; {', '.join(parts)}" if parts else ""

@@ -11,8 +11,9 @@ from sparkcluster.cli import consent
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import say
 from sparkcluster.cli.stage_view import NO_STAGING, complete, planned, unused
-from sparkcluster.cli.transfers import duration, size, summary
+from sparkcluster.cli.transfers import duration, summary
 from sparkcluster.errors import UsageError
+from sparkcluster.report import size
 
 if TYPE_CHECKING:
     from sparkcluster.spec.playbook import Model

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.transfers import cut, size
+from sparkcluster.cli.transfers import cut
+from sparkcluster.report import size
 
 if TYPE_CHECKING:
     from sparkcluster.staging.expected import Expected

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.printable import clean
-from sparkcluster.report import Transfer, count
+from sparkcluster.report import Transfer, count, in_unit_of, share, size
 
 RATE_S = 10.0
 LEAST_S = 0.5
@@ -138,7 +138,7 @@ def summary(received: Mapping[str, int], seconds: float) -> str | None:
         return None
     least, most = min(received.values()), max(received.values())
     who = next(iter(received)) if len(received) == 1 else count(len(received), "node")
-    amount = size(most) if size(least) == size(most) else f"{_of(least, most)} to {size(most)}"
+    amount = size(most) if size(least) == size(most) else f"{in_unit_of(least, most)} to {size(most)}"
     text = f"{who} got {amount} in {duration(seconds)}: {size(most / seconds)}/s"
     if len(received) == 1:
         return text
@@ -157,29 +157,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def size(amount: float) -> str:
-    """``63.4 GB``, ``1.21 GB``, ``24 MB``, ``0.3 MB``; GB = 10^9 bytes."""
-    return f"{_of(amount, amount)} {'GB' if amount >= _GB else 'MB'}"
-
-
 def cut(text: str, width: int) -> str:
     """``text`` in at most ``width`` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-_GB = 10**8  # from here on as GB
-
-
-def _of(amount: float, whole: float) -> str:
-    """``amount`` in the unit of ``whole``."""
-    unit = 10**9 if whole >= _GB else 10**6
-    digits = 2 if _GB <= whole < 10**10 else 1 if whole >= _GB or whole < 10**7 else 0
-    return f"{amount / unit:.{digits}f}"
-
-
 def _progress(transfer: Transfer) -> str:
-    whole = max(transfer.total, transfer.bytes)
-    return f"{_of(transfer.bytes, whole)} of {size(whole)}" if transfer.total else size(whole)
+    return share(transfer.bytes, transfer.total and max(transfer.total, transfer.bytes))
 
 
 def _between_nodes(transfer: Transfer) -> bool:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, number_type, reporting, switch_flags
 from sparkcluster.cli.output import say
-from sparkcluster.cli.transfers import size
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
+from sparkcluster.report import size
 
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown

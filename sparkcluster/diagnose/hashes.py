@@ -18,7 +18,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
-from sparkcluster.report import Report, count
+from sparkcluster.report import Report, count, share, size
 
 _MOST_FILES = 200_000
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -53,8 +53,8 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
     places = {name: found for name, found in weights.items() if found is not None and found.path}
     if not places:
         return Hashes({})
-    size = max(found.size_bytes for found in places.values())
-    report.step("hash", f"{_sized(size)} on {count(len(places), 'node')}")
+    most = max(found.size_bytes for found in places.values())
+    report.step("hash", f"{size(most)} on {count(len(places), 'node')}")
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
         request = {**_place(places[host.name]), "do": "list", "verify": True, "choice": choice}
@@ -62,7 +62,7 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
         return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
 
     with Conversations("relay") as programs:
-        outcomes = fleet.each(ask, list(places), limit_s=_limit_s(size) + _SILENT_S)
+        outcomes = fleet.each(ask, list(places), limit_s=_limit_s(most) + _SILENT_S)
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
 
 
@@ -71,10 +71,6 @@ def _place(weights: Weights) -> dict[str, Any]:
     path = weights.path or ""
     snapshot = _SNAPSHOT.fullmatch(path)
     return {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
-
-
-def _sized(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"
 
 
 def _limit_s(size_bytes: int) -> float:
@@ -96,7 +92,7 @@ def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tup
             continue
         if said.failed is not None:
             raise CommandFailed(f"the weights on {name} could not be read: {said.failed}", node=name, step="hash")
-        report.progress(name, f"{_sized(said.bytes)} of {_sized(said.total)} hashed")
+        report.progress(name, f"{share(said.bytes, said.total)} hashed")
         if time.monotonic() > limit:
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"

@@ -9,7 +9,7 @@ from functools import partial
 from sparkcluster.errors import CommandFailed, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.models import Found, Model
-from sparkcluster.report import Report, count
+from sparkcluster.report import Report, count, size
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 
@@ -78,14 +78,14 @@ def prune(
         return {}
     if not yes:
         lines = [
-            f"{model.name}: {model.staged_bytes / 1e9:.2f} GB on {node}, in {model.path}"
+            f"{model.name}: {size(model.staged_bytes)} on {node}, in {model.path}"
             for node, models in removable.nodes.items()
             for model in models
         ]
-        question = f"remove what sparkcluster staged and nothing names, {removable.bytes / 1e9:.2f} GB?"
+        question = f"remove what sparkcluster staged and nothing names, {size(removable.bytes)}?"
         if not report.confirm("\n".join([*lines, question])):
             raise UsageError(
-                f"nothing was removed: {removable.bytes / 1e9:.2f} GB could be",
+                f"nothing was removed: {size(removable.bytes)} could be",
                 hint="sparkcluster models INVENTORY --prune, and y on a terminal; or with --yes",
             )
     inventory = spec.inventory
@@ -105,8 +105,8 @@ def prune(
     for node, models in nodes.items():
         freed = results[node][0].get("freed", {})
         for model in models:
-            size = freed.get(model.path)
-            removed.setdefault(model.name, {})[node] = size if isinstance(size, int) else 0
+            found_bytes = freed.get(model.path)
+            removed.setdefault(model.name, {})[node] = found_bytes if isinstance(found_bytes, int) else 0
     return removed
 
 

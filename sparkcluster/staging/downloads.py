@@ -11,6 +11,7 @@ from pathlib import Path
 from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
 from sparkcluster.node.shared import registry_of
+from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.staging.again import is_silence
 from sparkcluster.staging.artifacts import download_request, hub
@@ -89,7 +90,7 @@ class Downloads:
         if isinstance(done, Failure):
             raise self._error(node, done)
         if done.left_out_bytes:
-            run.progress(node, f"{name}: {done.left_out_bytes / 1e9:.2f} GB that are not served stay on the hub")
+            run.progress(node, f"{name}: {size(done.left_out_bytes)} that are not served stay on the hub")
         if done.whole:
             run.progress(node, f"{name}: the hub did not list its files, so all were downloaded")
         return done.bytes

@@ -15,6 +15,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import hub_folder
+from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.again import Step
@@ -119,9 +120,9 @@ def download(run: Transfers, spec: Spec) -> Path:
     def report(done: int, total: int) -> None:
         nonlocal told
         if not told:
-            size = f"{total / 1e9:.1f} GB" if total else "of unknown size"
+            amount = size(total) if total else "of unknown size"
             run.shown.note(
-                f"no node reaches the hub: this machine downloads {model.id}, {size}, to {home}, and sends it"
+                f"no node reaches the hub: this machine downloads {model.id}, {amount}, to {home}, and sends it"
             )
         told = True
         shown(done, total)

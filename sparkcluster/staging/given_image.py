@@ -13,6 +13,7 @@ from typing import Any
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import repository_of
+from sparkcluster.report import size
 from sparkcluster.staging.again import Alive, stage_errors, until_done
 from sparkcluster.staging.copy import Done, Failure, follow, heard, stage_error
 from sparkcluster.staging.plan import Staging
@@ -120,7 +121,7 @@ def bring(run: Transfers, staging: Staging, archive: Archive, cluster: str) -> s
     node, begin = staging.missing[0][0], time.monotonic()
     host, step, state_dir = run.fleet[node], run.step(staging.what), run.facts[node].state_dir
     folder, name = f"{state_dir}/clusters/{cluster}/staging/archives", f"{archive.config[7:23]}.tar"
-    run.progress(node, f"{archive.path.name}, {archive.size_bytes / 1e9:.2f} GB from this machine")
+    run.progress(node, f"{archive.path.name}, {size(archive.size_bytes)} from this machine")
     try:
         sending = {"root": folder, "path": name, "sha256": _sha256(archive.path, run)}
         sent = send(step, host, archive.path, sending, run.sending(staging.what, node)).bytes

@@ -11,6 +11,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import builds
 from sparkcluster.facts.layers import left_out_bytes, shared
+from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import image_request
 from sparkcluster.staging.images import announced
@@ -46,8 +47,8 @@ class ImageCopy:
             elif absent and not whole:
                 whole = True
                 for error in absent:
-                    size = self.images[self._staging.sources[0]].size_bytes
-                    text = f"{error.message}: copying the whole image, {size / 1e9:.2f} GB"
+                    whole_bytes = self.images[self._staging.sources[0]].size_bytes
+                    text = f"{error.message}: copying the whole image, {size(whole_bytes)}"
                     self._run.progress(str(error.node), text)
             elif errors:
                 raise combined(errors)

@@ -8,6 +8,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image, Layers
 from sparkcluster.facts.layers import left_out, shared
 from sparkcluster.facts.model import Facts
+from sparkcluster.report import share, size
 
 
 def announced(image: Image, source: str, target: str, facts: dict[str, Facts], targets: Sequence[str] = ()) -> str:
@@ -20,7 +21,7 @@ def announced(image: Image, source: str, target: str, facts: dict[str, Facts], t
     there = sum(each is not None for each in shared(image, [facts[target]]))
     if going:
         rest, most = max(0, whole - sum(going.values())), "" if all(going.values()) else "at most "
-        of = f"{most}{rest / 1e9:.2f} of {whole / 1e9:.2f} GB of the image"
+        of = f"{most}{share(rest, whole)} of the image"
         return f"gets {of}: it has {there} of {len(image.layers)} layers"
     why = "it has none of its layers"
     lacking = [node for node in targets if not left_out(image, facts[source], [facts[node]])]
@@ -34,4 +35,4 @@ def announced(image: Image, source: str, target: str, facts: dict[str, Facts], t
         why = f"Docker {sender.version} on {source} does not say which layers it sends"
     elif receiver is not None and receiver.containerd_store:
         why = f"containerd's image store on {target} does not say which layers it has"
-    return f"the whole image, {whole / 1e9:.2f} GB: {why}"
+    return f"the whole image, {size(whole)}: {why}"

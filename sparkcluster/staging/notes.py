@@ -6,17 +6,13 @@ import shlex
 from collections.abc import Mapping
 
 from sparkcluster.errors import StageError
+from sparkcluster.report import share, size
 from sparkcluster.staging.chain import Rates, Way, expected_s
 from sparkcluster.staging.order import Left, Room, Wrong
 
 HERE = "this machine"
 
 _NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
-
-
-def gigabytes(size_bytes: int) -> str:
-    """``63.4 GB``."""
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
 
 
 def duration(seconds: float) -> str:
@@ -39,13 +35,13 @@ def bridge(what: str, way: Way, size_bytes: int, rates: Rates) -> str:
     took = duration(expected_s(size_bytes, way, rates, encrypted=True))
     return (
         f"{source} and {target} share no cable: {target} gets {what} from {source} over {link(way)}, encrypted; "
-        f"{gigabytes(size_bytes)}, about {took}"
+        f"{size(size_bytes)}, about {took}"
     )
 
 
 def left(node: str, gone: Left, source: str | None, done: int, total: int) -> str:
     """That ``node`` no longer pulls from a node, or by an address of it, and whom it asks instead."""
-    at = f"{gigabytes(done)} of {gigabytes(total)}"
+    at = f"{share(done, total)}"
     if gone.address is not None:
         return f"{node}: the link to {gone.node} at {gone.address} failed: {gone.why}: goes on over another one at {at}"
     then = "waits for another node that has it" if source in (None, gone.node) else f"goes on with {source}"
@@ -77,8 +73,8 @@ def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]
     """One error for each node whose disk is too small."""
     return [
         StageError(
-            f"{node} has {gigabytes(room.free)} free at {room.path} and needs {gigabytes(room.needed)} for {what}: "
-            f"{gigabytes(room.needed - room.free)} are missing",
+            f"{node} has {size(room.free)} free at {room.path} and needs {size(room.needed)} for {what}: "
+            f"{size(room.needed - room.free)} are missing",
             node=node,
             step=step,
             hint=f"du -sh {shlex.quote(room.path)}/*   on {node}",

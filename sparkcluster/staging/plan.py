@@ -15,6 +15,7 @@ from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import repository_of
+from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging.artifacts import Artifact
@@ -188,8 +189,8 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
             prune = "docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*"
             errors.append(
                 StageError(
-                    f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and {staging.what} "
-                    f"{staging.name} need {needed / 1e9:.1f} GB",
+                    f"{name} has {size(disk.free_bytes)} free at {disk.path}, and {staging.what} "
+                    f"{staging.name} need {size(needed)}",
                     node=name,
                     step=f"stage {staging.what}",
                     hint=f"{prune}   on {name}",
@@ -199,21 +200,21 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         raise combined(errors)
 
 
-def _check_senders(facts: Mapping[str, Facts], staging: Staging, size: int) -> None:
-    """Raise StageError if no node has space to send an image of ``size`` bytes.
+def _check_senders(facts: Mapping[str, Facts], staging: Staging, needed: int) -> None:
+    """Raise StageError if no node has space to send an image of ``needed`` bytes.
 
     ``docker save`` writes the whole archive to disk before its first byte, but for containerd's store.
     """
     full = []
     for name in staging.sources:
         disk, engine = _disk(facts[name], "docker"), read(facts[name].docker)
-        if disk is None or engine is None or engine.containerd_store or disk.free_bytes >= size:
+        if disk is None or engine is None or engine.containerd_store or disk.free_bytes >= needed:
             return
         full.append((name, disk))
     for name, disk in full[:1]:
         raise StageError(
-            f"{name} has {disk.free_bytes / 1e9:.1f} GB free at {disk.path}, and docker save writes the "
-            f"{size / 1e9:.1f} GB of {staging.name} there before it sends them",
+            f"{name} has {size(disk.free_bytes)} free at {disk.path}, and docker save writes the "
+            f"{size(needed)} of {staging.name} there before it sends them",
             node=name,
             step="stage image",
             hint=f"docker image prune   on {name}",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sparkcluster.errors import SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
+from sparkcluster.report import share
 from sparkcluster.runtime import observed
 from sparkcluster.staging.again import Alive, Step, is_silence, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
@@ -106,8 +107,7 @@ def text(found: Pulling, *, containerd: bool) -> str:
     if found.phase == "unpack":
         of = f"{found.layers} of " if found.layers else ""
         return f"unpacking {of}{found.layers_total} layers of the image"
-    of = f" of {found.total / 1e9:.2f}" if found.total else ""
-    parts = [f"pulling {found.bytes / 1e9:.2f}{of} GB", f"{found.layers} of {found.layers_total} layers"]
+    parts = [f"pulling {share(found.bytes, found.total or 0)}", f"{found.layers} of {found.layers_total} layers"]
     parts.append(f"{found.rate_bytes_s / 1e6:.{0 if found.rate_bytes_s >= 1e7 else 1}f} MB/s")
     if found.remaining_s is not None:
         minutes, seconds = divmod(found.remaining_s, 60)

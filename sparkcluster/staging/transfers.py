@@ -15,7 +15,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.probing.collect import collect_facts
-from sparkcluster.report import Report, Transfer
+from sparkcluster.report import Report, Transfer, share
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.again import Step, until_answered
@@ -142,8 +142,7 @@ class Transfers:
         """A function that reports bytes."""
 
         def report(done: int, total: int) -> None:
-            of = f" of {max(total, done) / 1e9:.2f}" if total else ""
-            self.progress(node, f"{what} {done / 1e9:.2f}{of} GB {how}")
+            self.progress(node, f"{what} {share(done, total and max(total, done))} {how}")
 
         return report
 

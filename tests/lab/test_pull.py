@@ -12,7 +12,7 @@ from sparkcluster.lab import images
 from sparkcluster.lab.machine import wait_until
 
 BOTH = pytest.mark.parametrize("name", ["plain", "store"])
-PULLING = r"pulling \d\.\d\d (of \d\.\d\d )?GB, \d+ of \d+ layers, [\d.]+ MB/s"
+PULLING = r"pulling [\d.]+ (of [\d.]+ )?[GM]B, \d+ of \d+ layers, [\d.]+ MB/s"
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,7 @@ def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world
     report = world.stage(what=["weights"], report=shown)
     assert [name for name, _ in cut_off.requests] == [QWEN]
     assert shown.notes == [
-        f"no node reaches the hub: this machine downloads {QWEN}, 0.0 GB, to {tmp_path / 'no-login'}, and sends it"
+        f"no node reaches the hub: this machine downloads {QWEN}, 5.0 MB, to {tmp_path / 'no-login'}, and sends it"
     ]
     assert next((each.node, each.source) for each in report.copied) == ("a", "controller")
     found = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]

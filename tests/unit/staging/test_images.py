@@ -84,33 +84,33 @@ OLD_DOCKER = {**describe()["docker"], "version": "20.10.24"}
         (
             {"layers": files(A, B, C)},
             {"layers": {"chains": [[A, B]]}},
-            "gets 15.00 of 30.00 GB of the image: it has 2 of 3 layers",
+            "gets 15.0 of 30.0 GB of the image: it has 2 of 3 layers",
         ),
         (
             {"layers": files(A, B, C, sizes=(0, 10 * GB, 15 * GB))},
             {"layers": {"chains": [[A, B]]}},
-            "gets at most 20.00 of 30.00 GB of the image: it has 2 of 3 layers",
+            "gets at most 20.0 of 30.0 GB of the image: it has 2 of 3 layers",
         ),
-        ({"layers": files(A, B, C)}, {"layers": {}}, "the whole image, 30.00 GB: it has none of its layers"),
+        ({"layers": files(A, B, C)}, {"layers": {}}, "the whole image, 30.0 GB: it has none of its layers"),
         (
             {"layers": {"files": []}, "docker": OLD_DOCKER},
             {"layers": {"chains": [[A, B]]}},
-            "the whole image, 30.00 GB: Docker 20.10.24 on a does not say which layers it sends",
+            "the whole image, 30.0 GB: Docker 20.10.24 on a does not say which layers it sends",
         ),
         (
             {"layers": files(None, None, None, sizes=(0, 0, 0)), "docker": STORE},
             {"layers": {"chains": [[A, B]]}},
-            "the whole image, 30.00 GB: Docker 28.5.2 on a does not say which layers it sends",
+            "the whole image, 30.0 GB: Docker 28.5.2 on a does not say which layers it sends",
         ),
         (
             {"layers": files(A, B, C)},
             {"layers": {}, "docker": STORE},
-            "the whole image, 30.00 GB: containerd's image store on b does not say which layers it has",
+            "the whole image, 30.0 GB: containerd's image store on b does not say which layers it has",
         ),
         (
             {"layers": files(A, B, C)},
             {"layers": blobs(a="1"), "docker": STORE},
-            "the whole image, 30.00 GB: b has its layers compressed otherwise",
+            "the whole image, 30.0 GB: b has its layers compressed otherwise",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def test_every_model_is_listed_with_its_size_and_what_was_staged(place):
     assert old["b"]["commits"] == [REVISION]
     assert old["b"]["clusters"] == ["atlas"]
     assert rows(place) == [
-        (OLD, "0.00 GB", "-", "a", "-"), (OLD, "0.00 GB", "0.00 GB", "b", "-"), (OWN, "0.00 GB", "-", "a, b", "-"),
+        (OLD, "3.0 MB", "-", "a", "-"), (OLD, "3.0 MB", "3.0 MB", "b", "-"), (OWN, "3.0 MB", "-", "a, b", "-"),
     ]  # fmt: skip
 
 
@@ -120,8 +120,8 @@ def test_what_was_staged_is_removed_and_nothing_else(place):
     assert place.prune(report, yes=False) == {OLD: {"b": 3_000_005}}
     (question,) = report.questions
     assert question.splitlines() == [
-        f"{OLD}: 0.00 GB on b, in {place.root('b', OLD)}",
-        "remove what sparkcluster staged and nothing names, 0.00 GB?",
+        f"{OLD}: 3.0 MB on b, in {place.root('b', OLD)}",
+        "remove what sparkcluster staged and nothing names, 3.0 MB?",
     ]
     assert tree(place.nodes["a"].hf_home) == before["a"]
     assert tree(place.nodes["b"].hf_home) == {path: content for path, content in before["b"].items() if "Own" in path}
@@ -367,5 +367,5 @@ def test_what_is_listed_fits_into_80_columns(capsys):
     command.table(("MODEL", "SIZE", "STAGED", "NODES", "NAMED BY"), command.rows(found), width=80)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[1].split()[:4] == [OLD, "63.40", "GB", "all"]
+    assert lines[1].split()[:4] == [OLD, "63.4", "GB", "all"]
     assert "playbook" in lines[1]
