@@ -78,14 +78,23 @@ def record(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def restore_secrets(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
-    """Write the secrets that are kept of release ``number`` to ``path``, below the state directory."""
+    """Write the secrets that are kept of release ``number`` to ``path``, below the state directory.
+
+    With ``names`` only those, and of ``values`` those that it has.
+    """
     path = common.inside(step["path"], request["state_dir"])
-    directory = directory_of(request["state_dir"], request["cluster"])
-    content = _read(_path(directory, int(step["number"]), "env"))
-    if content is None:
-        missing = (step["number"], _path(directory, int(step["number"]), "env"))
-        raise Failed("the secrets of release %d are gone: %s is missing" % missing)
-    common.write_atomically(path, content)
+    number, directory = int(step["number"]), directory_of(request["state_dir"], request["cluster"])
+    content, names, values = _read(_path(directory, number, "env")), step.get("names"), step.get("values") or {}
+    if content is None and (names is None or not set(names) <= set(values)):
+        raise Failed("the secrets of release %d are gone: %s is missing" % (number, _path(directory, number, "env")))
+    if names is not None:
+        lines = [line.partition("=") for line in (content or b"").decode(errors="surrogateescape").split("\n") if line]
+        found = {**{name: value for name, _, value in lines}, **values}
+        lacking = [name for name in names if name not in found]
+        if lacking:
+            raise Failed("release %d was started without %s" % (number, ", ".join(lacking)))
+        content = "".join("%s=%s\n" % (name, found[name]) for name in names).encode(errors="surrogateescape")
+    common.write_atomically(path, content or b"")
     return {}
 
 

@@ -92,6 +92,11 @@ class Plan:
         hashes = [group.hash for group in self.groups]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
+    @property
+    def secrets(self) -> set[str]:
+        """Names of the secrets of all nodes."""
+        return {name for node in self.nodes.values() for name in node.secrets}
+
     def of_groups(self, names: Collection[str]) -> Plan:
         """The plan of some of its groups."""
         groups = tuple(group for group in self.groups if group.name in names)

@@ -287,7 +287,11 @@ class Deployment:
         values = secrets.values(self.spec, plan.of_groups(starting)) if anew and starting else {}
         hashes = dict.fromkeys(starting, secrets.keyed_hashes(values))
         if self.kept is not None:
-            hashes = {name: self.kept.groups[name].secrets for name in starting}
+            values = values or secrets.of_inventory(self.spec)
+            hashes = {
+                name: secrets.renewed(self.kept.groups[name].secrets, values, plan.of_groups([name]).secrets)
+                for name in starting
+            }
         steps = {
             name: {
                 node: start_steps(

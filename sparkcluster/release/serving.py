@@ -93,10 +93,13 @@ def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGr
     """Names of secrets that have another value here, or in the release ``kept``, than the ranks of ``group`` have."""
     if group.recorded is None:
         return ()
-    if kept is None:
-        return secrets.rotated(group.recorded.secrets, view.spec)
-    differ = group.name in kept and kept[group.name].secrets != group.recorded.secrets
-    return tuple(sorted(group.recorded.secrets.get("hashes", {}))) if differ else ()
+    rotated = secrets.rotated(group.recorded.secrets, view.spec)
+    if kept is None or group.name not in kept:
+        return rotated if kept is None else ()
+    key = engines.engine(view.spec.playbook.engine).api_key  # a release that serves again takes that of today
+    now, then = (each.secrets.get("hashes", {}) for each in (group.recorded, kept[group.name]))
+    differ = {name for name in now.keys() | then.keys() if now.get(name) != then.get(name)} - {key}
+    return tuple(sorted(differ | ({key} & set(rotated))))
 
 
 def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Seen]:

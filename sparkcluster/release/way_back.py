@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sparkcluster import engines
 from sparkcluster.answers import problem
 from sparkcluster.errors import LaunchError, UsageError
 from sparkcluster.facts.base import read
@@ -110,11 +111,20 @@ def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, trust: s
         raise UsageError(f"the record of release {number} is malformed: {problem(error)}", hint=releases) from None
     groups = {name: group for name, group in recorded_groups(checked.record).items() if group.verified}
     kept = Kept(number, groups, document)
+    _require_key(spec, groups)
     lost = without_secrets(kept, groups, {node: answer.secrets for node, answer in found.items()})
     if lost and all(_at_hand(spec, kept, name) for name in groups):
         report.note(f"{', '.join(lost)} lost the secrets of release {number}: it starts with the same, as set here")
         return dataclasses.replace(kept, anew=True)
     return kept
+
+
+def _require_key(spec: Spec, groups: Mapping[str, RecordedGroup]) -> None:
+    """Raise UsageError where the inventory has an API key without a value here, and a group was started without one."""
+    for group in groups.values():
+        name = engines.engine(group.engine).api_key
+        if spec.inventory.api.key is not None and name not in group.secrets.get("hashes", {}):
+            values.api_key(spec)
 
 
 def _at_hand(spec: Spec, kept: Kept, group: str) -> bool:

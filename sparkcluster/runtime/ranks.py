@@ -45,8 +45,8 @@ def start_steps(
     """Steps that start every rank of ``node``.
 
     ``entry`` is the source of the launcher program, ``secrets`` the values of ``node.secrets`` by name, and ``hashes``
-    what a later ``up`` recognizes them by. With ``kept_secrets``, the number of a kept release, the values are those
-    that the node kept of it.
+    what a later ``up`` recognizes them by. With ``kept_secrets``, the number of a kept release, values that
+    ``secrets`` has not are those that the node kept of it.
     """
     steps: list[Step] = []
     for rank in node.containers:
@@ -61,7 +61,9 @@ def start_steps(
         if len(rank.launcher["members"]) > 1:
             steps.append({"do": "build-library", "path": f"{rank.rank_dir}/{BIND_FILE}"})
         if rank.env_file and kept_secrets is not None:
-            steps.append({"do": "restore-secrets", "number": kept_secrets, "path": rank.env_file})
+            values = {name: secrets[name] for name in node.secrets if name in secrets}
+            step = {"do": "restore-secrets", "number": kept_secrets, "path": rank.env_file}
+            steps.append({**step, "names": list(node.secrets), "values": values})
         elif rank.env_file:
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -27,8 +28,7 @@ def values(spec: Spec, plan: Plan) -> dict[str, str]:
     Raises:
         UsageError: one is not set, or holds what an env file cannot carry.
     """
-    names = sorted({name for node in plan.nodes.values() for name in node.secrets})
-    return {name: secrets.token_hex(32) if name == RAY_TOKEN else _value(name, spec) for name in names}
+    return {name: secrets.token_hex(32) if name == RAY_TOKEN else _value(name, spec) for name in sorted(plan.secrets)}
 
 
 def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[str, Any]:
@@ -43,6 +43,24 @@ def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[
         if name != RAY_TOKEN
     }
     return {"salt": salt, "hashes": hashes}
+
+
+def of_inventory(spec: Spec) -> dict[str, str]:
+    """The API key by its variable; empty without one, or where it has no value here.
+
+    It is the inventory's and not a release's: a release that serves again takes the key of today.
+    """
+    if spec.inventory.api.key is not None:
+        with contextlib.suppress(UsageError):
+            return {engines.engine(spec.playbook.engine).api_key: api_key(spec)}
+    return {}
+
+
+def renewed(recorded: Mapping[str, Any], values: Mapping[str, str], names: Collection[str]) -> dict[str, Any]:
+    """``recorded``, from ``keyed_hashes``, of secrets ``names`` alone, with ``values`` in place of what some were."""
+    new = keyed_hashes({name: value for name, value in values.items() if name in names}, salt=recorded.get("salt"))
+    hashes = {**recorded.get("hashes", {}), **new["hashes"]}
+    return {"salt": new["salt"], "hashes": {name: hashes[name] for name in sorted(hashes.keys() & set(names))}}
 
 
 def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
@@ -65,9 +83,9 @@ def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
 def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:
     """Whether the secrets ``names`` have the values here that ``recorded``, from ``keyed_hashes``, was made of.
 
-    Ray's token has none to be the same as.
+    Ray's token has none to be the same as, and the API key of the inventory need not be the same.
     """
-    hashes, named = recorded.get("hashes", {}), set(names) - {RAY_TOKEN}
+    hashes, named = recorded.get("hashes", {}), set(names) - {RAY_TOKEN} - of_inventory(spec).keys()
     # As in ``rotated``.
     if not named <= hashes.keys() & {*spec.playbook.secrets, engines.engine(spec.playbook.engine).api_key}:
         return False

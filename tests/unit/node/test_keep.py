@@ -203,6 +203,30 @@ def test_secrets_come_back_for_a_rank_that_is_started_again(node):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(
+    ("kept", "names", "values", "written"),
+    [
+        ("KEY=one\nRAY=r=1\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r=1\n"),  # the key of today
+        ("RAY=r\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r\n"),  # there was none
+        (None, ["KEY"], {"KEY": "two"}, "KEY=two\n"),  # and nothing else
+        ("KEY=one\nRAY=r\n", ["RAY"], {}, "RAY=r\n"),  # there is none today
+        ("RAY=r\n", ["KEY", "RAY"], {}, "release 7 was started without KEY"),
+        (None, ["KEY", "RAY"], {"KEY": "two"}, "the secrets of release 7 are gone"),
+    ],
+)
+def test_a_rank_that_is_started_again_gets_the_secrets_that_its_plan_names(node, kept, names, values, written):
+    node.record(7, A, kept)
+    path = node.cluster / "ranks/x/secrets.env"
+    answer = node.change(
+        {"do": "restore-secrets", "number": 7, "path": str(path), "names": names, "values": values}
+    )
+    if "failed" in answer:
+        assert answer["failed"]["message"].startswith(written)
+        assert not path.exists()
+    else:
+        assert path.read_text() == written
+
+
 def test_secrets_that_are_gone_are_an_error(node):
     node.record(7, A, "KEY=one\n")
     (node.releases / "000007.env").unlink()

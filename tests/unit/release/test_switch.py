@@ -495,29 +495,72 @@ KEY = "THE_KEY"
 
 @pytest.fixture
 def with_key(world, monkeypatch):
-    """The world of ``switching`` whose API key was ``first`` when release 3 was started, and is ``first`` here."""
+    """The world of ``switching`` with an API key and a secret, ``first`` when release 3 was started, and here."""
     monkeypatch.setenv(KEY, "first")
-    more = {"api": {"key": {"env": KEY}}}
-    old = world(playbook={"env": {"A": "1"}}, **more)
-    cluster = world(playbook={"env": {"A": "2"}}, **more)
+    monkeypatch.setenv("WANDB_KEY", "first")
+    more = {"api": {"key": {"env": KEY}}, "permit": {"secrets": ["WANDB_KEY"]}}
+    old = world(playbook={"env": {"A": "1"}, "secrets": ["WANDB_KEY"]}, **more)
+    cluster = world(playbook={"env": {"A": "2"}, "secrets": ["WANDB_KEY"]}, **more)
     plan = old.plan(release=3)
-    hashes = {"default": keyed_hashes({"VLLM_API_KEY": "first"})}
+    hashes = {"default": keyed_hashes({"VLLM_API_KEY": "first", "WANDB_KEY": "first"})}
     cluster.facts = old.run(plan).record(plan, 3, secrets=hashes).facts
     return cluster
 
 
 def test_secrets_that_are_gone_are_no_way_back_unless_the_same_are_set_here(up, with_key, monkeypatch):
     monkeypatch.setattr(walk, "keep", lambda *_: None)  # as where its ranks do not run
-    monkeypatch.setenv(KEY, "second")
+    monkeypatch.setenv("WANDB_KEY", "second")
     with pytest.raises(LaunchError, match="alpha, beta lost its secrets") as caught:
         up(with_key, command=upgrade)
     assert (acts(up), caught.value.hint) == ([], "with --no-rollback it is replaced without a way back")
-    monkeypatch.setenv(KEY, "first")
+    monkeypatch.setenv("WANDB_KEY", "first")
+    monkeypatch.setenv(KEY, "second")  # which is the inventory's, and not of the release
     with pytest.raises(RolledBack):
         up(with_key, command=upgrade, fails=fails_with("2"))
     assert value(with_key) == ("1", 4)
     written = [step for steps in up.steps.values() for step in steps if step["do"] == "restore-secrets"]
     assert written == []
+
+
+@pytest.mark.parametrize("then", [None, "first"])
+def test_a_release_serves_again_with_the_api_key_of_today(up, world, monkeypatch, then):
+    """Whether it was started with another key or without one; what is recorded is what it serves with."""
+    monkeypatch.setenv(KEY, "first")
+    api = {"api": {"key": {"env": KEY}}}
+    old = world(playbook={"env": {"A": "1"}}, **(api if then else {}))
+    cluster = world(playbook={"env": {"A": "2"}}, **api)
+    plan = old.plan(release=3)
+    hashes = {"default": keyed_hashes({"VLLM_API_KEY": then} if then else {})}
+    cluster.facts = old.run(plan).record(plan, 3, secrets=hashes).facts
+    cluster.secrets = {node: {3} for node in cluster.facts}
+    up(cluster, command=upgrade)
+    monkeypatch.setenv(KEY, "second")
+    up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
+    assert value(cluster) == ("1", 5)
+    restored = {node: step for node, steps in up.steps.items() for step in steps if step["do"] == "restore-secrets"}
+    assert restored["alpha"]["values"] == {"VLLM_API_KEY": "second"}
+    assert "VLLM_API_KEY" in restored["alpha"]["names"]
+    assert restored["beta"]["values"] == {}
+    record = read(cluster.facts["alpha"].release).record
+    assert "second" not in str(record)
+    again = up(cluster, command=lambda f, s, o, r: rollback(f, s, 5, o, r))
+    assert (again.changed, again.release) == (False, 5)
+    monkeypatch.setenv(KEY, "third")
+    assert up(cluster, command=lambda f, s, o, r: rollback(f, s, 5, o, r)).release == 6
+
+
+def test_a_release_without_api_key_is_not_gone_back_to_without_the_key_of_today(up, world, monkeypatch):
+    monkeypatch.setenv(KEY, "first")
+    old = world(playbook={"env": {"A": "1"}})
+    cluster = world(playbook={"env": {"A": "2"}}, api={"key": {"env": KEY}})
+    plan = old.plan(release=3)
+    cluster.facts = old.run(plan).record(plan, 3).facts
+    cluster.secrets = {node: {3} for node in cluster.facts}
+    up(cluster, command=upgrade)
+    monkeypatch.delenv(KEY)
+    with pytest.raises(UsageError, match=f"{KEY} is not set, and the inventory takes the API key from it"):
+        up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
+    assert acts(up) == []
 
 
 def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monkeypatch):
