@@ -176,10 +176,15 @@ def load_spec(args: argparse.Namespace) -> Spec:
 
     Commands without ``--playbook`` start nothing, such as ``status`` and ``down``.
     """
+    import dataclasses
+
     from sparkcluster.spec.load import load
 
     playbook = getattr(args, "playbook", None)
-    return load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
+    spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
+    flags = [("--playbook", playbook), ("--image", getattr(args, "image", None))]
+    flags += [("--set", text) for text in getattr(args, "set", None) or ()]
+    return dataclasses.replace(spec, chosen=tuple(word for flag, text in flags if text for word in (flag, text)))
 
 
 @contextmanager

@@ -140,11 +140,16 @@ def note_folded(text: str, *, kind: str = "", indent: str = "") -> None:
 
 
 def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
-    """Write a hint after ``word``: whole if it has a command, so that it can be pasted, else folded on a terminal."""
-    if stream.isatty() and _is_prose(text):
-        _write_folded(stream, text, word, indent)
-    else:
-        write(stream, indent, label(word), f" {typed(text)}")
+    """Write a hint after ``word``: whole if it has a command, so that it can be pasted, else folded on a terminal.
+
+    What follows ``; or`` is on a line of its own.
+    """
+    for number, part in enumerate(text.split("; or ")):
+        name = "or" if number else word
+        if stream.isatty() and _is_prose(part):
+            _write_folded(stream, part, name, indent)
+        else:
+            write(stream, indent, label(name), f" {typed(part)}")
 
 
 def _is_prose(text: str) -> bool:

@@ -216,8 +216,9 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
 
 def _hint(view: View, *, upgrade: bool = False) -> str:
     path = quote(str(view.spec.inventory_path))
-    first = f"sparkcluster upgrade {path}; or " if upgrade else ""
-    return f"{first}sparkcluster up {path} --replace; or sparkcluster down {path}, then up"
+    same = " ".join([path, *map(quote, view.spec.chosen)])
+    first = f"sparkcluster upgrade {same}; or " if upgrade else ""
+    return f"{first}sparkcluster up {same} --replace; or sparkcluster down {path}, then up"
 
 
 def taken(present: ClusterRanks) -> LaunchError:
@@ -242,7 +243,7 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
             report.note(f"{name}: {line} {since}")
         if group.drift:
             report.note(
-                f"hint: sparkcluster up {view.spec.inventory_path} --replace   restarts {name} with the new values"
+                f"hint: sparkcluster up {quote(str(view.spec.inventory_path))} --replace   restarts {name} with the new values"
             )
         if group.recorded.verify != view.spec.playbook.verify:
             report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

@@ -27,6 +27,7 @@ class Spec:
         build: the directory of ``playbook.build``; None without one, or where it cannot be read.
         kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
             a kept release.
+        chosen: the flags that chose another playbook, image or keys than the inventory's, for what is to be typed next.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
     """
 
@@ -41,6 +42,7 @@ class Spec:
     build: Beside | None = None
     kept_image: str | None = None
     bundled: bool | None = None
+    chosen: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def reference(self) -> str | None:

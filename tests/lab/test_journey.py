@@ -161,7 +161,8 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     other = typist.type("sparkcluster up mine.yaml --set args.max-num-seqs=2 --yes", 1)
     hint = refused(other, "this cluster serves another plan; nothing was changed", "sparkcluster upgrade mine.yaml")
     assert ranks(lab) != nothing
-    assert "or sparkcluster down mine.yaml" in hint
+    assert "upgrade mine.yaml --set args.max-num-seqs=2" in hint
+    assert "or: sparkcluster down mine.yaml" in other.words
     running = typist.type("sparkcluster setup mine.yaml --undo --yes", 1)
     typist.type(refused(running, "ranks run on", "sparkcluster down mine.yaml"), 0)
 

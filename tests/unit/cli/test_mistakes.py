@@ -92,7 +92,7 @@ MISTAKES = [
     Mistake("fit gpt-oss-120b --context 4k", 2, "--context: must be 1 or more, is 4k", "sparkcluster fit --help", 0),
     Mistake("-v status mine.yaml", 2, "unknown flag before the command: -v", "flags come after the command"),
     Mistake("upgrade mine.yaml --image a/b < /dev/null", 2, "/", "to accept it, add --yes, or answer y on a terminal"),
-    Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set", "export SPARK_API_KEY=…; or keep it in a"),
+    Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set", "export SPARK_API_KEY=…"),
     Mistake("ask mine.yaml Hello", 1, "spark-1: 127.0.0.1 port 1: connection refused", "on the node: sudo systemctl"),
     Mistake("ask public.yaml Hello", 2, "spark-1: identity /", "give the private one:"),
     Mistake("ask no-key.yaml Hello", 2, "no-key.yaml:2:17: ssh.identity: ~/none does not exist", "ssh-keygen -t ed25519"),

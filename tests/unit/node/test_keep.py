@@ -217,9 +217,7 @@ def test_secrets_come_back_for_a_rank_that_is_started_again(node):
 def test_a_rank_that_is_started_again_gets_the_secrets_that_its_plan_names(node, kept, names, values, written):
     node.record(7, A, kept)
     path = node.cluster / "ranks/x/secrets.env"
-    answer = node.change(
-        {"do": "restore-secrets", "number": 7, "path": str(path), "names": names, "values": values}
-    )
+    answer = node.change({"do": "restore-secrets", "number": 7, "path": str(path), "names": names, "values": values})
     if "failed" in answer:
         assert answer["failed"]["message"].startswith(written)
         assert not path.exists()

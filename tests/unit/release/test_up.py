@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sparkcluster.errors import (
@@ -270,9 +272,15 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     other = world(playbook={"env": {"A": "1"}})
     cluster = world(playbook={"env": {"A": "2"}})
     cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
+    cluster.spec = dataclasses.replace(cluster.spec, chosen=("--playbook", "my model.yaml"))
     with pytest.raises(OtherPlan) as caught:
         up(cluster)
     assert caught.value.exit_code == 1
+    assert caught.value.hint == (
+        "sparkcluster upgrade inventory.yaml --playbook 'my model.yaml'; "
+        "or sparkcluster up inventory.yaml --playbook 'my model.yaml' --replace; "
+        "or sparkcluster down inventory.yaml, then up"
+    )
     assert any("A" in line for line in caught.value.lines)
     assert "lease" not in up.done
 
