@@ -81,7 +81,7 @@ class Conversation:
         collected = collect_facts(self._fleet, self._spec)
         latest = recorded_release(inventory, collected.facts)
         present = cluster_ranks(inventory.cluster, collected.facts)
-        recorded = state.running_record(present, latest)
+        recorded = state.present_record(present, latest)
         if not recorded:
             raise _nothing_serves(self._spec, collected, present)
         found = recorded_endpoints(recorded)

@@ -30,8 +30,8 @@ from sparkcluster.inspect.state import (
     SERVING,
     left_by,
     next_command,
+    present_record,
     responds,
-    running_record,
     states,
 )
 from sparkcluster.launch import failed_logs
@@ -76,7 +76,7 @@ class Diagnosis:
     def state(self) -> str:
         """What the cluster is in, as ``status`` calls it."""
         present = cluster_ranks(self.spec.inventory.cluster, self.facts)
-        recorded = recorded_groups(running_record(present, self.running.recorded))
+        recorded = recorded_groups(present_record(present, self.running.recorded))
         replies = self.running.replies.items()
         responding = [name for name, reply in replies if reply.ttft_s is not None or responds(reply)]
         return states(self.facts, present, recorded, responding, lease=self.running.lease, errors=self.errors)[1]
@@ -143,7 +143,7 @@ def doctor(
     present, latest = cluster_ranks(spec.inventory.cluster, facts), recorded_release(spec.inventory, facts)
     report.step("inspect", "ranks, logs and counters, and one real completion")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
-    recorded = running_record(present, latest)
+    recorded = present_record(present, latest)
     questions = _recorded(facts, recorded) if recorded else {}
     calls = ask_groups(fleet, spec, questions, limit_s, report)
     observations = observe_nodes(fleet, spec, facts, limit_s)

@@ -40,9 +40,9 @@ _NEXT = {
 }
 
 
-def running_record(present: ClusterRanks, latest: ReleaseFact | None) -> Record:
-    """The newest record, if a rank of it runs; else an empty one."""
-    return latest.record if latest is not None and present.of_release(latest) else {}
+def present_record(present: ClusterRanks, latest: ReleaseFact | None) -> Record:
+    """The newest record, if a rank of it is there, exited ones included; else an empty one."""
+    return latest.record if latest is not None and present.of_release(latest, exited=True) else {}
 
 
 def is_starting(lease: LeaseFact | None) -> bool:
@@ -69,7 +69,7 @@ def states(
     Args:
         facts: of the nodes that answered.
         present: their ranks.
-        recorded: groups of the record that runs, as ``running_record`` has it.
+        recorded: groups of the record, as ``present_record`` has it.
         responding: groups that answered, as in ``responds``.
         lease: the one that is held right now.
         errors: nodes that did not answer.

@@ -79,7 +79,7 @@ def look(fleet: Fleet, spec: Spec) -> Found:
     collected = collect_facts(fleet, spec)
     present = cluster_ranks(spec.inventory.cluster, collected.facts)
     latest = recorded_release(spec.inventory, collected.facts)
-    recorded = state.running_record(present, latest)
+    recorded = state.present_record(present, latest)
     groups = recorded_groups(recorded)
     found = recorded_endpoints(recorded) if groups else {}
     return Found(spec, collected, present, latest, recorded, groups, found, current_lease(collected.facts))

@@ -322,10 +322,11 @@ class ClusterRanks:
                 nodes[node] = (*nodes.get(node, ()), rank)
         return found
 
-    def of_release(self, release: ReleaseFact | None) -> bool:
-        """Whether a rank runs that ``release`` recorded."""
+    def of_release(self, release: ReleaseFact | None, *, exited: bool = False) -> bool:
+        """Whether a rank runs that ``release`` recorded; with ``exited``, or is left of it."""
         names = {container["name"] for *_, container in release.containers()} if release else set()
-        return any(rank.state == "running" and rank.name in names for ranks in self.ours.values() for rank in ranks)
+        ranks = [rank for of_node in self.ours.values() for rank in of_node if rank.name in names]
+        return any(exited or rank.state == "running" for rank in ranks)
 
 
 def runs_recorded(group: RecordedGroup, ranks: Ranks, nodes: Collection[str]) -> bool:

@@ -242,8 +242,7 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
         for line in group.drift:
             report.note(f"{name}: {line} {since}")
         if group.drift:
-            report.note(
-                f"hint: sparkcluster up {quote(str(view.spec.inventory_path))} --replace   restarts {name} with the new values"
-            )
+            path = quote(str(view.spec.inventory_path))
+            report.note(f"hint: sparkcluster up {path} --replace   restarts {name} with the new values")
         if group.recorded.verify != view.spec.playbook.verify:
             report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

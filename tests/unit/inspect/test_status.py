@@ -105,6 +105,16 @@ def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
     assert document["nodes"][0]["ray"] == "unknown"
 
 
+@pytest.mark.parametrize("there", [("alpha", "beta"), ("beta",)])
+def test_what_is_left_of_a_recorded_release_is_not_orphaned(told, world, there):
+    """Its ranks have all ended: the node was rebooted, or `down` did not reach it."""
+    one = world()
+    plan = one.plan(3)
+    document = told(one.run(plan, *there, state="exited").record(plan, 3), answers=False)
+    assert (document["state"], document["next"]) == ("degraded", "sparkcluster doctor INVENTORY")
+    assert [group["state"] for group in document["groups"]] == ["down"]
+
+
 def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world):
     """A terminal that was closed ends `up`: its ranks go on, whether an older release is recorded or none."""
     left = {**lease("up"), "held": False}
