@@ -111,7 +111,7 @@ def lacking(lab):
 
 def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
     up = cli.start("up", lacking.inventory, "--json-lines")
-    up.wait_for("weights 0.0")
+    up.wait_for('"state": "copying"')
     up.kill()
     lacking.heal("right")
     cli("up", lacking.inventory).ok()
@@ -126,7 +126,7 @@ def test_an_up_that_was_suspended_in_the_middle_of_staging_goes_on(lacking, cli,
     lacking.heal("right")
     lacking.fault("right", "slow-link", "20mbit")
     up = cli.start("up", lacking.inventory, "--json-lines")
-    up.wait_for("weights 0.0")
+    up.wait_for('"state": "copying"')
     up.kill(signal.SIGSTOP)
     time.sleep(20)
     up.kill(signal.SIGCONT)
@@ -139,7 +139,7 @@ def test_an_up_that_was_suspended_in_the_middle_of_staging_goes_on(lacking, cli,
 
 def test_ctrl_c_while_staging_starts_nothing_and_the_next_up_goes_on(lacking, cli, ranks):
     up = cli.start("up", lacking.inventory, "--json-lines")
-    up.wait_for("weights 0.0")
+    up.wait_for('"state": "copying"')
     up.kill(signal.SIGINT)
     began = time.monotonic()
     done = up.wait(30)

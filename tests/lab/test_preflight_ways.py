@@ -125,7 +125,8 @@ def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, preflight, p
 @pytest.mark.parametrize("name", ["spark-0002", "spark-0003"])
 def test_ipc_that_goes_with_the_login_is_told(name, lab, preflight, plain):
     """Containers keep theirs: it is told for information there."""
-    assert preflight(plain).notes == preflight(lab.inventory).notes
+    before, usual = ({each for each in preflight(one).notes if each[0] != "FIT-002"} for one in (plain, lab.inventory))
+    assert before == usual  # but for which node has the least memory left, which is chance
     lab.fault(name, "remove-ipc")
     result = preflight(plain)
     assert result.found == set()
