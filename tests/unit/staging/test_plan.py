@@ -143,7 +143,7 @@ def test_what_nodes_said_is_quoted_in_hints(three):
 def test_a_disk_that_is_too_small_is_reported_before_the_copy(three):
     small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
-    with pytest.raises(StageError, match=r"b has 4\.0 GB free at /home, and weights .* need 5\.0 GB") as caught:
+    with pytest.raises(StageError, match=r"b has 4\.00 GB free at /home, and weights .* need 5\.00 GB") as caught:
         check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
     assert caught.value.node == "b"
 
@@ -209,7 +209,7 @@ def test_layers_that_are_there_need_no_room(three, free, enough):
     if enough:
         check_disk_space(facts, staging, spec)
     else:
-        with pytest.raises(StageError, match=r"b has 9\.0 GB free at /d, and image .* need 10\.0 GB"):
+        with pytest.raises(StageError, match=r"b has 9\.00 GB free at /d, and image .* need 10\.0 GB"):
             check_disk_space(facts, staging, spec)
 
 
