@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"  try    {document['curl']}")
     say(f"  use    {program()} connect {path}")
     if made.key != "kept":
-        note("a cluster that runs takes it when its groups restart; until then the old key counts, or none if it had none:")
+        note("a cluster that runs takes it when its groups restart; until then it has its old key or none:")
         note(f"  {program()} upgrade {path}")
     if found.tunnel:
         note("this machine reaches the API through SSH alone; while it is used, keep running:")

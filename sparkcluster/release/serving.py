@@ -99,7 +99,7 @@ def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGr
     key = engines.engine(view.spec.playbook.engine).api_key  # a release that serves again takes that of today
     now, then = (each.secrets.get("hashes", {}) for each in (group.recorded, kept[group.name]))
     differ = {name for name in now.keys() | then.keys() if now.get(name) != then.get(name)} - {key}
-    return tuple(sorted(differ | ({key} & set(rotated))))
+    return tuple(sorted(differ | (set(rotated) & {key})))
 
 
 def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Seen]:

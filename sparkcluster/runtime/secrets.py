@@ -50,9 +50,10 @@ def of_inventory(spec: Spec) -> dict[str, str]:
 
     It is the inventory's and not a release's: a release that serves again takes the key of today.
     """
-    if spec.inventory.api.key is not None:
+    name = engines.engine(spec.playbook.engine).api_key
+    if name and spec.inventory.api.key is not None:
         with contextlib.suppress(UsageError):
-            return {engines.engine(spec.playbook.engine).api_key: api_key(spec)}
+            return {name: api_key(spec)}
     return {}
 
 
