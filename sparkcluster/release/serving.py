@@ -93,9 +93,11 @@ def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGr
     """Names of secrets that have another value here, or in the release ``kept``, than the ranks of ``group`` have."""
     if group.recorded is None:
         return ()
+    if kept is not None and group.name not in kept:
+        return ()
     rotated = secrets.rotated(group.recorded.secrets, view.spec)
-    if kept is None or group.name not in kept:
-        return rotated if kept is None else ()
+    if kept is None:
+        return rotated
     key = engines.engine(view.spec.playbook.engine).api_key  # a release that serves again takes that of today
     now, then = (each.secrets.get("hashes", {}) for each in (group.recorded, kept[group.name]))
     differ = {name for name in now.keys() | then.keys() if now.get(name) != then.get(name)} - {key}

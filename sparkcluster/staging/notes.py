@@ -41,7 +41,7 @@ def bridge(what: str, way: Way, size_bytes: int, rates: Rates) -> str:
 
 def left(node: str, gone: Left, source: str | None, done: int, total: int) -> str:
     """That ``node`` no longer pulls from a node, or by an address of it, and whom it asks instead."""
-    at = f"{share(done, total)}"
+    at = share(done, total)
     if gone.address is not None:
         return f"{node}: the link to {gone.node} at {gone.address} failed: {gone.why}: goes on over another one at {at}"
     then = "waits for another node that has it" if source in (None, gone.node) else f"goes on with {source}"

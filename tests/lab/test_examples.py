@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests import examples
-from tests.lab.test_serving import until
+from tests.lab.test_setup import answers_on_its_cables
 
 READY = """
 sparks:
@@ -86,8 +86,8 @@ def test_the_examples_of_a_cluster_are_what_its_commands_write(make_lab, place):
 
 def test_the_examples_of_setting_up_are_what_its_commands_write(make_lab, place):
     lab = make_lab(BARE, engine="none")
-    for spark in lab.sparks:  # until then, right after the boot, it answers nobody
-        until(lambda spark=spark: not spark.run(["ip", "-6", "addr", "show", "tentative"]).stdout.strip())
+    for spark in lab.sparks:
+        answers_on_its_cables(spark)
     known_hosts = place.home / "known_hosts"
     scan = ["ssh-keyscan", "-t", "ed25519", *(spark.host for spark in lab.sparks)]
     known_hosts.write_text(subprocess.run(scan, capture_output=True, text=True, check=True).stdout)

@@ -25,6 +25,11 @@ DONE = {"docker-group", "sysctl", "limits", "hf-cache", "perftest"}
 """Steps that every bare Spark needs; its clock is synchronized, and Docker has NVIDIA's runtime."""
 
 
+def answers_on_its_cables(spark):
+    """Wait until a Spark that was just booted has its link-local addresses."""
+    until(lambda: not spark.run(["ip", "-6", "addr", "show", "tentative"]).stdout.strip())
+
+
 class Desk:
     """Bare Sparks, and a laptop in their management network alone, on which the operator has their keys."""
 
@@ -403,8 +408,7 @@ def test_a_spark_at_the_end_of_a_cable_is_asked_about_once(desk):
     desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
     desk.known_hosts.write_text("")
     first, second = desk.lab.sparks
-    # Until then, right after the boot, it answers nobody.
-    until(lambda: not second.run(["ip", "-6", "addr", "show", "tentative"]).stdout.strip())
+    answers_on_its_cables(second)
     login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
     words = ("discover", "--host", first.host, *login, "-o", str(desk.inventory))
     with OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words) as terminal:
