@@ -44,7 +44,7 @@ def ceiling(served: Served) -> Iterator[Seen]:
         if SHARE not in served.values and default > CEILING:
             summary = f"{SHARE} is not set: vLLM takes {percent(default)} of the memory"
             yield served.say(SHARE, summary, f"write {SHARE}: 0.82", severity="warning")
-    elif share > CEILING:
+    elif CEILING < share <= 1:  # above 1: SPEC-005
         yield served.say(
             SHARE, f"{percent(share)} of the memory leaves too little for the system", f"write {SHARE}: 0.82"
         )
