@@ -47,6 +47,19 @@ class Finding:
         """``file:line: ``, without the line for a flag; nothing if it is not about either."""
         return f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
 
+    @property
+    def headline(self) -> str:
+        """Code, place, else the node if the summary lacks it, and summary."""
+        node = f"{self.node}: " if self.node and self.node not in self.summary else ""
+        return f"{self.code} {self.place or node}{self.summary}"
+
+    def notes(self, inventory: str) -> Iterator[str]:
+        """Lines for a command that continues: the summary, what was seen, and what to type; INVENTORY replaced."""
+        yield f"{self.severity}: {self.headline}"
+        for label, text in self.details():
+            if label != "why":
+                yield f"  {label}: {text.replace('INVENTORY', inventory)}"
+
     def details(self) -> Iterator[tuple[str, str]]:
         """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS."""
         labelled = [("seen", self.seen), ("why", self.why), *self._remedies()]

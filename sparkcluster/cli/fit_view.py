@@ -45,7 +45,8 @@ def measured(found: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(forecast: Mapping[str, Any]) -> None:
-    nodes, cache, smallest = forecast["nodes"], forecast["kv_cache"], forecast["smallest_gpu_memory_utilization"]
+    nodes, cache = forecast["nodes"], forecast["kv_cache"]
+    smallest, safe = forecast["smallest_gpu_memory_utilization"], forecast["safe_gpu_memory_utilization"]
     auto = " (auto)" if forecast["gpu_memory_utilization_is_auto"] else ""
     on = "one Spark" if nodes == 1 else f"each of {nodes} Sparks"
     say(f"on {on}, gpu-memory-utilization {forecast['gpu_memory_utilization']:.2f}{auto}")
@@ -59,8 +60,10 @@ def _figures(forecast: Mapping[str, Any]) -> None:
         between = f"{cache['tokens_least']:,} and {cache['tokens_most']:,}"
         say(f"             between {between} tokens, by what a step really takes")
     say(f"one request  {_gb(cache['bytes_per_request'])} of {context}")
-    needed = f"gpu-memory-utilization {smallest:.2f}" if smallest <= 1 else "more than the node has"
+    needed = f"gpu-memory-utilization {safe:.2f}" if safe <= 1 else "more than the node has"
     say(f"needs        {needed} for {_requests(forecast['concurrency_wanted'])} at once")
+    if smallest < safe and smallest <= 1:
+        say(f"             {smallest:.2f} by the estimate, without a margin")
 
 
 def bar(forecast: Mapping[str, Any]) -> list[str]:

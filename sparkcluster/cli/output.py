@@ -269,8 +269,7 @@ def render_finding(finding: Finding, inventory: str = "INVENTORY") -> None:
     """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
     from sparkcluster.findings import REMEDY_LABELS
 
-    place = finding.place or (f"{finding.node}: " if finding.node else "")
-    note_folded(f"{finding.code} {place}{finding.summary}", kind=finding.severity, indent="  ")
+    note_folded(finding.headline, kind=finding.severity, indent="  ")
     for word, text in finding.details():
         if word in REMEDY_LABELS:
             write_remedy(sys.stderr, word, text.replace("INVENTORY", inventory), "    ")

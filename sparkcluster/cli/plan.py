@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
                 say_folded(line)
             note("every variable and command: -v")
         for finding in view.findings:
-            node = f"{finding.node}: " if finding.node else ""
-            note_folded(f"{finding.code} {node}{finding.summary}", kind=finding.severity)
+            note_folded(finding.headline, kind=finding.severity)
         if view.plan is None:
             note_folded(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
         note_folded(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")

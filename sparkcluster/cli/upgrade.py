@@ -102,7 +102,8 @@ def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) 
         if found.start_s is not None and any(each.cost != "nothing" for each in found.differences):
             say(f"  expected downtime: about {found.start_s:.0f} s and what requests in flight take, as the last start")
         for finding in found.findings:
-            say(f"  {finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
+            for line in finding.notes(str(spec.inventory_path)):
+                say(f"  {line}")
     return 1 if has_errors(found.findings) else 0
 
 

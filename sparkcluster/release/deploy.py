@@ -204,7 +204,8 @@ class Deployment:
             raise FoundErrors(findings)
         for finding in [*findings, *reached]:
             if finding.severity in {"warning", "error"}:
-                self.report.note(f"{finding.severity}: {finding.code} {finding.node or ''}: {finding.summary}")
+                for line in finding.notes(str(self.spec.inventory_path)):
+                    self.report.note(line)
 
     def prove_gpu(self, names: Collection[str]) -> None:
         """Raise LaunchError where a container of the image has no GPU; of a kept release that is only reported."""

@@ -103,6 +103,21 @@ class Arguments:
         return {**value, **{key: int(text) if str(text).isdecimal() else text for key, text in parts.items()}}
 
 
+def extends_context(args: Arguments) -> bool:
+    """Whether the playbook extends the model's context, as by YaRN."""
+    return "hf-overrides" in args.values or "rope-scaling" in args.values
+
+
+def longest_context(args: Arguments, native: int | None) -> int | None:
+    """Tokens of --max-model-len above which vLLM does not start; None where nothing is known to limit them.
+
+    ``native`` is what the model was trained for. ``_get_and_verify_max_len`` in ``vllm/config/model.py`` compares with
+    it, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN is 1.
+    """
+    lifted = extends_context(args) or args.playbook.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
+    return None if lifted else native
+
+
 def of_command(command: Sequence[str]) -> Iterator[tuple[str, Any, KeyPath]]:
     """Name, value and key path of each argument in a command, or in the shell line that it runs.
 

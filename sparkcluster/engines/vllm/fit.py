@@ -161,6 +161,7 @@ def fit(
     utilization: float | None,
     requests: int = 1,
     pool_bytes: int | None = None,
+    longest: int | None = None,
 ) -> Fit:
     """Whether a model fits one node.
 
@@ -172,6 +173,7 @@ def fit(
         utilization: None for the smallest that holds ``requests`` whatever a step takes.
         requests: of full context at once.
         pool_bytes: KV cache that was requested by its size, which takes the place of the utilization.
+        longest: tokens of context above which the engine does not start, if there is such a limit.
 
     Raises:
         UsageError: the engine cannot be started so with this model.
@@ -214,6 +216,19 @@ def fit(
         safe=safe,
     )
     problems, doubts, advice = _judged(found, config, by_size=pool_bytes is not None)
+    if longest is not None and engine.context > longest:
+        problems.append(f"{engine.context:,} tokens are more than the model's {longest:,}")
+        within = fit(
+            config,
+            dataclasses.replace(engine, context=longest),
+            weights,
+            machine,
+            utilization=utilization,
+            requests=requests,
+            pool_bytes=pool_bytes,
+        )
+        shorter = any("max-model-len" in each for each in within.advice)
+        advice = [*([] if shorter else [f"set max-model-len to {longest}"]), *within.advice]
     return dataclasses.replace(
         found, problems=tuple(problems), doubts=tuple(doubts), advice=tuple(dict.fromkeys(advice))
     )

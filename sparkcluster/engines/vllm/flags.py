@@ -50,6 +50,19 @@ GONE = {
     "disable-log-requests": "remove it: it is the default; enable-log-requests enables it",
 }
 
+# Mappings, though the table has any for them: their parser hides json.loads (vllm/engine/arg_utils.py); and *-config.
+_MAPPINGS = {"default-mm-loras", "hf-overrides", "limit-mm-per-prompt", "media-io-kwargs", "mm-processor-kwargs"}
+
+# The smallest values (Field(ge=…) in cache.py, lora.py, model.py, multimodal.py, offload.py and scheduler.py of
+# vllm/config); of max-model-len -1 is auto.
+_LEAST = {
+    **dict.fromkeys(("block-size", "max-loras", "max-num-batched-tokens", "max-num-seqs", "stream-interval"), 1),
+    **dict.fromkeys(("max-num-partial-prefills", "max-long-partial-prefills"), 1),
+    **dict.fromkeys(("cpu-offload-gb", "mm-processor-cache-gb"), 0),
+    "max-model-len": -1,
+}
+_SHARE = "gpu-memory-utilization"
+
 _DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
 _LEVEL = re.compile(r"-O(\d)")
 _SIZE = re.compile(r"-?\d+(\.\d+)?[kKmMgGtT]?|auto|-1")
@@ -99,7 +112,7 @@ def table() -> dict[str, Flag]:
                 name[2:],
                 tuple(short),
                 cast("Kind", kind),
-                "json" if typ == "any" and name.endswith("-config") else typ,
+                "json" if typ == "any" and (name.endswith("-config") or name[2:] in _MAPPINGS) else typ,
                 () if choices == "-" else tuple(choices.split(",")),
                 None if first == "-" else numbers(first),
                 None if last == "-" else numbers(last),
@@ -207,8 +220,17 @@ def misuse(flag: Flag, name: str, value: Any) -> str | None:
         return None if flag.kind == "optional" and value else f"takes a value, {_described(flag)}"
     if isinstance(value, list) and flag.kind != "list":
         return "takes a mapping or JSON in quotes" if flag.type == "json" else "takes one value and no list"
-    fits = isinstance(value, list) or _fits(flag, value)
+    fits = isinstance(value, list) or (_fits(flag, value) and _in_range(flag, value))
     return None if fits else f"takes {_described(flag)}"
+
+
+def example(flag: Flag) -> str:
+    """What to write for ``flag`` in place of a value that is none of it."""
+    if flag.type == "json":
+        return f"write {flag.name} as a section with 'key: value' below it, or as JSON in single quotes"
+    text = {"int": "a whole number, unquoted", "size": "32768 or 32k"}.get(flag.type)
+    text = "0.82" if flag.name == _SHARE else text
+    return f"write {flag.name}: {text}" if text else f"vllm serve --help={flag.name}"
 
 
 def expected_choice(flag: Flag, value: Any) -> str | None:
@@ -228,7 +250,7 @@ def _is_in(flag: Flag, release: Version) -> bool:
 
 def _fits(flag: Flag, value: Any) -> bool:
     text = str(value)
-    if flag.name == "gpu-memory-utilization" and text == "auto":
+    if flag.name == _SHARE and text == "auto":
         return True  # the plan fills it in
     if isinstance(value, dict):
         return flag.type in {"json", "any"}
@@ -237,16 +259,29 @@ def _fits(flag: Flag, value: Any) -> bool:
             int(text)
         elif flag.type == "float":
             float(text)
-        elif flag.type == "json" and isinstance(value, str):
+        elif flag.type == "json" and isinstance(value, str) and text not in {"", "None"}:
             json.loads(text)
     except (ValueError, RecursionError):
         return False
     return flag.type != "size" or bool(_SIZE.fullmatch(text))
 
 
+def _in_range(flag: Flag, value: Any) -> bool:
+    try:
+        number = float(str(value))
+    except ValueError:
+        return True
+    if flag.name == _SHARE:  # Field(gt=0, le=1) in vllm/config/cache.py
+        return 0 < number <= 1
+    return flag.name not in _LEAST or number >= _LEAST[flag.name]
+
+
 def _described(flag: Flag) -> str:
+    if flag.name == _SHARE:
+        return "a number above 0 and at most 1"
     kinds = {"int": "a whole number", "float": "a number", "size": "a number, or one as 32k", "json": "a mapping"}
-    return kinds.get(flag.type, "one word")
+    least = f", {_LEAST[flag.name]} or more" if flag.name in _LEAST else ""
+    return kinds.get(flag.type, "one word") + least
 
 
 def _switch(flag: Flag, value: Any) -> str | None:

@@ -87,11 +87,14 @@ def of_playbook(
     share = dataclasses.replace(share, rank_bytes=share.rank_bytes + sum(adapters.values()))
     auto = arguments.wants_auto(written)
     pool = arguments.pool_bytes(written)
+    longest = arguments.longest_context(args, config.context if config.text.has("max_position_embeddings") else None)
 
     def fit_of(version: Version) -> Fit:
         engine = arguments.engine(written, config, version=version, ranks=ranks, stages=stages, context=context)
         taken = None if auto else arguments.utilization(written, version)
-        return fit(config, engine, share, machine, utilization=taken, requests=requests, pool_bytes=pool)
+        return fit(
+            config, engine, share, machine, utilization=taken, requests=requests, pool_bytes=pool, longest=longest
+        )
 
     found = sorted(
         map(fit_of, defaults.candidates(versions)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from docgen import json_schemas
@@ -69,8 +70,39 @@ def test_what_does_not_fit_ends_with_1_and_what_to_change(fit):
 
 def test_no_advice_takes_more_memory_than_sparks_survive(fit):
     """SM121-060 and `auto` end at 0.90, so a hint that says more would be refused by the next command."""
-    _, _, err = fit("--context", "9000000")
+    _, _, err = fit("--context", "9000000", env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
     assert "with gpu-memory-utilization 0.90" in err
+
+
+@pytest.mark.parametrize(
+    ("lifted", "flags", "limited"),
+    [
+        ({}, ("--context", "9000000"), True),
+        ({}, ("--context", "131073"), True),
+        ({"args": {"max-model-len": 200000}}, (), True),
+        ({}, ("--context", "131072"), False),
+        ({"env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}, ("--context", "200000"), False),
+        ({"args": {"hf-overrides": {"rope_parameters": {"factor": 4}}}}, ("--context", "200000"), False),
+    ],
+)
+def test_no_context_above_the_models_own_fits_or_is_advised(fit, lifted, flags, limited):
+    """As SM121-063, by which `plan` and `up` refuse it."""
+    playbook = {"args": {"gpu-memory-utilization": 0.85, **lifted.get("args", {})}, "env": lifted.get("env", {})}
+    code, _, err = fit(*flags, **playbook)
+    assert (code == 1, "are more than the model's 131,072" in err) == (limited, limited)
+    assert ("hint: set max-model-len to 131072\n" in err) == limited
+    assert err.count("hint:") == limited
+    if limited:
+        code, _, err = fit(*flags, "--memory-gb", "46", **playbook)
+        assert (err.count("set max-model-len to"), "with gpu-memory-utilization" in err) == (1, True)
+
+
+def test_the_utilization_that_is_needed_is_the_one_that_is_advised(fit):
+    _, out, err = fit("--context", "131072", args={"gpu-memory-utilization": 0.2})
+    advised = re.search(r"hint: set gpu-memory-utilization to (\S+)", err)[1]
+    assert re.search(
+        rf"^needs +gpu-memory-utilization {advised} for 1 request at once\n +0\.\d\d by the", out, re.MULTILINE
+    )
 
 
 def test_the_other_way_round(fit):

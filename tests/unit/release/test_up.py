@@ -39,6 +39,15 @@ def test_from_nothing(up, world):
     assert up.done == ["lease", "launch alpha beta"]
 
 
+def test_a_warning_names_its_node_once_with_figures_and_what_to_type(up, world):
+    gib = 2**30
+    memory = {"total_bytes": 128 * gib, "free_bytes": gib, "available_bytes": 60 * gib, "cached_bytes": 0}
+    up(world().change("beta", memory={**memory, "swap_total_bytes": 0, "swap_free_bytes": 0}))
+    at = up.report.notes.index("warning: HOST-006 beta has less free memory than the engine takes")
+    assert up.report.notes[at + 1].startswith("  seen: 60.0 of 128.0 GiB free")
+    assert up.report.notes[at + 2].startswith("  hint: ps aux")
+
+
 def test_a_guard_stays_down_while_a_group_is_started_and_afterwards_if_that_failed(up, world):
     """It would start the release before as soon as the lease is free; a record ends it."""
     cluster = world().change("beta", enabled={"runs": True})

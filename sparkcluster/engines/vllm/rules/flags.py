@@ -70,7 +70,7 @@ def not_yet(context: Context) -> Iterator[Seen]:
     remedy=REMEDY,
 )
 def value(context: Context) -> Iterator[Seen]:
-    """With a value of the wrong kind the engine fails at startup: `invalid value`, or `expected one argument`."""
+    """With a value of the wrong kind or out of range the engine fails at startup: `invalid value` or the like."""
     about = Served(context)
     for name, written in about.playbook.args.items():
         flag = flags.find(name)
@@ -79,7 +79,7 @@ def value(context: Context) -> Iterator[Seen]:
         at: KeyPath = ("args", name)
         problem = flags.misuse(flag, name, written)
         if problem:
-            yield about.say(at, f"{name} {problem}", f"vllm serve --help={flag.name}")
+            yield about.say(at, f"{name} {problem}", flags.example(flag))
             continue
         meant = flags.expected_choice(flag, written)
         if meant:

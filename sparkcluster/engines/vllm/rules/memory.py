@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm import defaults
+from sparkcluster.engines.vllm.arguments import extends_context, longest_context
 from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
@@ -43,7 +44,7 @@ def ceiling(served: Served) -> Iterator[Seen]:
         if SHARE not in served.values and default > CEILING:
             summary = f"{SHARE} is not set: vLLM takes {percent(default)} of the memory"
             yield served.say(SHARE, summary, f"write {SHARE}: 0.82", severity="warning")
-    elif share > CEILING:
+    elif CEILING < share <= 1:  # above 1: SPEC-005
         yield served.say(
             SHARE, f"{percent(share)} of the memory leaves too little for the system", f"write {SHARE}: 0.82"
         )
@@ -129,7 +130,7 @@ def offload(served: Served) -> Iterator[Seen]:
 
 @rule("SM121-063", "The model was trained for the context", severity="error", source=sources.GUIDE)
 def context(served: Served) -> Iterator[Seen]:
-    """VLLM refuses more tokens than the model was trained for, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
+    """Above the context of its training a model does not start, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
 
     YaRN, by `hf-overrides`, extends the context past the training. It costs quality of short prompts, and a prompt of
     a million tokens takes minutes on a GB10.
@@ -137,12 +138,13 @@ def context(served: Served) -> Iterator[Seen]:
     tokens, native = served.number("max-model-len"), served.context
     if tokens is None or native is None or tokens <= native:
         return
-    if "hf-overrides" in served.values or "rope-scaling" in served.values:
+    if extends_context(served):
         summary = f"YaRN extends the context from {native} to {int(tokens)} tokens"
         yield served.say("max-model-len", summary, "remove both if prompts are short", severity="info")
-    elif served.playbook.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
-        remedy = 'write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env, and YaRN under hf-overrides'
-        yield served.say("max-model-len", f"{int(tokens)} tokens are more than the model's {native}", remedy)
+    elif longest_context(served, native) is not None:
+        yarn = 'or write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env, and YaRN under hf-overrides'
+        summary = f"{int(tokens)} tokens are more than the model's {native}"
+        yield served.say("max-model-len", summary, f"write max-model-len: {native}", yarn)
 
 
 @rule(

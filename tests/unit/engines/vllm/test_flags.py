@@ -59,6 +59,24 @@ def test_has(name, low, high, there):
         ("gpu-memory-utilization", 0.85, None),
         ("gpu-memory-utilization", "auto", None),
         ("gpu-memory-utilization", "most", "a number"),
+        ("gpu-memory-utilization", 1.0, None),
+        ("gpu-memory-utilization", 5, "above 0 and at most 1"),
+        ("gpu-memory-utilization", 0, "above 0 and at most 1"),
+        ("gpu-memory-utilization", "nan", "above 0 and at most 1"),
+        ("max-model-len", -1, None),
+        ("max-model-len", -5, "-1 or more"),
+        ("max-num-batched-tokens", 0, "1 or more"),
+        ("max-num-batched-tokens", "8k", None),
+        ("max-num-seqs", 0, "a whole number, 1 or more"),
+        ("cpu-offload-gb", 0, None),
+        ("cpu-offload-gb", -1, "0 or more"),
+        ("seed", -1, None),
+        ("hf-overrides", "{bad", "a mapping"),
+        ("hf-overrides", '{"rope_parameters": {}}', None),
+        ("hf-overrides", "None", None),
+        ("compilation-config", "{bad", "a mapping"),
+        ("compilation-config", 3, None),
+        ("limit-mm-per-prompt", "image=2", "a mapping"),
         ("max-num-seqs", "4", None),
         ("max-num-seqs", "four", "a whole number"),
         ("enable-prefix-caching", True, None),
@@ -145,6 +163,20 @@ def test_a_value_of_the_wrong_kind(cluster):
     (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"enable-prefix-caching": "yes"})
     assert (finding.code, finding.severity) == ("SPEC-005", "error")
     assert "takes no value" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        ({"gpu-memory-utilization": 5}, "write gpu-memory-utilization: 0.82"),
+        ({"max-num-seqs": 0}, "write max-num-seqs: a whole number"),
+        ({"hf-overrides": "{bad"}, "write hf-overrides as a section"),
+    ],
+)
+def test_what_no_vllm_takes_is_one_error_with_what_to_write(cluster, args, remedy):
+    spec = cluster({"a": "192.168.86.11"}, playbook={"args": args})
+    (finding,) = (each for each in checks.check_written(spec) if each.severity == "error")
+    assert (finding.code, finding.remedy[0].startswith(remedy)) == ("SPEC-005", True)
 
 
 def test_a_choice_that_vllm_does_not_offer(cluster):

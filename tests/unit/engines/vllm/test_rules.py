@@ -70,6 +70,15 @@ def test_every_rule_cites_its_source_and_says_its_reason():
             assert check.stage == "written"
             assert len(check.source) > 5, code
             assert len(check.why) > 40, code
+            assert not check.why.startswith("VLLM"), code
+
+
+def test_a_context_that_is_too_long_is_lowered_first(cluster, spark):
+    weights = {"path": "/w", "config": {"max_position_embeddings": 2048}, "files": []}
+    case = {"args": {"max-model-len": 1000000}, "facts": {"weights": weights}}
+    (finding,) = (each for each in found(cluster, spark, case) if each.code == "SM121-063")
+    assert finding.remedy[0] == "write max-model-len: 2048"
+    assert "YaRN" in dict(finding.details())["or"]
 
 
 def test_no_rule_fires_on_what_is_not_known(cluster):
