@@ -121,7 +121,7 @@ def _run_failed(args: argparse.Namespace) -> int:
     import time
 
     from sparkcluster.errors import UsageError
-    from sparkcluster.inspect.logs import last_failed
+    from sparkcluster.inspect.logs import last_failed, succeeded_since
     from sparkcluster.printable import COLOURS
 
     for flag, given in (("--follow", args.follow), ("--since", args.since is not None)):
@@ -131,7 +131,10 @@ def _run_failed(args: argparse.Namespace) -> int:
     failed, node, lines = last_failed(spec, args.node)
     quiet = args.json or args.json_lines
     if not quiet:
-        note_folded(f"the last launch of {spec.inventory.cluster} failed {failed.ago(time.time())}: {failed.message}")
+        ago = failed.ago(time.time())
+        note_folded(f"the last launch of {spec.inventory.cluster} that failed, {ago}: {failed.message}")
+        if succeeded_since(spec.inventory.cluster, failed.at_s):
+            note("an up from this machine has succeeded since")
     printer = _Printer(args, [node])
     reason = failed.reason if failed.reason and failed.reason.node == node else None
     numbered = list(enumerate(lines, 1))

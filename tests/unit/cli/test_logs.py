@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -11,6 +12,9 @@ from sparkcluster.cli import logs as command
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.launch import failed_logs
+from sparkcluster.runtime import observed
+
+real_gmtime = time.gmtime
 
 
 @pytest.mark.parametrize(
@@ -50,10 +54,19 @@ def test_the_kept_log_is_printed_with_the_line_that_says_why(failed, capsys):
     told = capsys.readouterr()
     assert told.out.splitlines() == ["alpha | one", "alpha | why �[2J", "alpha | three"]
     assert told.err.splitlines() == [
-        "the last launch of atlas failed 0 s ago: the rank on alpha ended",
+        "the last launch of atlas that failed, 0 s ago: the rank on alpha ended",
         f"{failed}/alpha.log:2: why �[2J",
         "hint: set less; then sparkcluster up 'my(pair).yaml'",
     ]
+
+
+def test_a_success_since_the_failure_is_said(failed, capsys, monkeypatch):
+    said = "an up from this machine has succeeded since"
+    for after_s, known in ((-60, False), (60, True)):
+        monkeypatch.setattr(observed.time, "gmtime", lambda at=time.time() + after_s: real_gmtime(at))
+        observed.note("atlas", "up")
+        assert guarded(["logs", "x.yaml", "--failed"]) == 0
+        assert (said in capsys.readouterr().err.splitlines()) is known
 
 
 @pytest.mark.parametrize(("words", "lines"), [(["-n", "0"], []), (["-n", "1"], ["three"]), (["--grep", "^o"], ["one"])])
