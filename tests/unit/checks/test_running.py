@@ -429,7 +429,9 @@ def test_nothing_runs(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
     assert next(finding for finding in found if finding.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
-    failed = diagnosed(look(), look(), record={}, failed="the last launch that failed, 2 h ago: why; /x/alpha.log:7: line")
+    failed = diagnosed(
+        look(), look(), record={}, failed="the last launch that failed, 2 h ago: why; /x/alpha.log:7: line"
+    )
     finding = next(finding for finding in failed if finding.code == "RUN-001")
     assert "/x/alpha.log:7: line" in finding.seen
     assert finding.remedy == ("sparkcluster logs INVENTORY --failed", "sparkcluster up INVENTORY")
