@@ -14,8 +14,6 @@ from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.launch import failed_logs
 from sparkcluster.runtime import observed
 
-real_gmtime = time.gmtime
-
 
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -62,8 +60,8 @@ def test_the_kept_log_is_printed_with_the_line_that_says_why(failed, capsys):
 
 def test_a_success_since_the_failure_is_said(failed, capsys, monkeypatch):
     said = "an up from this machine has succeeded since"
-    for after_s, known in ((-60, False), (60, True)):
-        monkeypatch.setattr(observed.time, "gmtime", lambda at=time.time() + after_s: real_gmtime(at))
+    for at, known in ((time.gmtime(time.time() - 60), False), (time.gmtime(time.time() + 60), True)):
+        monkeypatch.setattr(observed.time, "gmtime", lambda at=at: at)
         observed.note("atlas", "up")
         assert guarded(["logs", "x.yaml", "--failed"]) == 0
         assert (said in capsys.readouterr().err.splitlines()) is known
@@ -75,6 +73,21 @@ def test_the_kept_log_is_cut_and_searched_as_any_other(failed, capsys, words, li
     document = json.loads(capsys.readouterr().out)
     assert [line["line"] for line in document["lines"]] == lines
     assert document["failed"]["reason"]["number"] == 2
+
+
+@pytest.mark.parametrize(("words", "said"), [([], True), (["--json"], False), (["--json-lines"], False)])
+def test_a_pattern_without_a_match_is_said_so(failed, capsys, words, said):
+    assert guarded(["logs", "x.yaml", "--failed", "--grep", "nosuchthing", *words]) == 0
+    assert ("no line matches" in capsys.readouterr().err.splitlines()) is said
+
+
+def test_a_message_about_a_node_is_no_match(capsys):
+    given = {"json": False, "json_lines": False, "follow": False, "grep": True}
+    for own, said in ((True, "no line matches\n"), (False, "")):
+        printer = command._Printer(common.argparse.Namespace(**given), ["a"])
+        printer.show("a", "x", None, own=own)
+        printer.tell_none()
+        assert capsys.readouterr().err == said
 
 
 def test_each_node_has_a_colour_on_a_terminal_and_its_name_everywhere(monkeypatch, capsys):
