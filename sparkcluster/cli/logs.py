@@ -178,7 +178,7 @@ class _Printer:
         self.lines: list[dict[str, Any]] = []
 
     def tell_none(self) -> None:
-        """Say that --grep found no line of a rank, if so; JSON says it by itself, and a log that is followed may still have one."""
+        """Say that --grep found no line of a rank; not with JSON, nor where a log is followed."""
         if self._none and self._args.grep and not (self._args.follow or self._args.json or self._args.json_lines):
             note("no line matches")
 
