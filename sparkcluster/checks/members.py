@@ -29,9 +29,7 @@ LOST = 255
 """Exit code of a container that no longer ran when Docker started (``restore`` in moby's daemon/daemon.go)."""
 
 # Of ``ray start --block`` (ray/scripts/scripts.py).
-_RAY_BANNER = re.compile(
-    r"will now block forever until terminated|Running subprocesses are monitored|NOT reported\.$|Process exit logs will be"
-)
+_RAY_BANNER = re.compile(r"will now block forever|Running subprocesses are monitored|NOT reported\.$|Process exit logs")
 
 
 @running_check(
