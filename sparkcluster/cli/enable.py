@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note, say, table
+from sparkcluster.cli.output import note, say_folded, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,14 @@ def run(args: argparse.Namespace) -> int:
     document = {"cluster": spec.inventory.cluster, "enabled": True, "release": done.release, "nodes": nodes}
     if emitted(args, document):
         return 0
-    say(f"{spec.inventory.cluster} is enabled: release {done.release} comes back after a reboot")
+    by_hand = [name for name, each in done.nodes.items() if each.unit is None]
+    comes = f"release {done.release} comes back after a reboot"
+    if by_hand:
+        where = "every node" if len(by_hand) == len(done.nodes) else ", ".join(by_hand)
+        comes += f" once a command runs at every boot of {where}, which has no systemd"
+    say_folded(f"{spec.inventory.cluster} is enabled: {comes}")
     table(("NODE", "UNIT"), [(name, each.unit or "-") for name, each in done.nodes.items()])
     for name, each in done.nodes.items():
         if each.unit is None:
-            note(f"warning: {name} has no systemd; let it run at every boot: {shlex.join(each.command)}")
+            note(f"warning: {name} has no systemd; run at every boot: {shlex.join(each.command)}")
     return 0
