@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
@@ -23,11 +24,18 @@ from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
 
+ENABLE = "sparkcluster enable INVENTORY"
+LOST = 255
+"""Exit code of a container that no longer ran when Docker started, as after a reboot (moby#45800)."""
+
+# Of ``ray start --block`` (ray/scripts/scripts.py).
+_RAY_BANNER = re.compile(r"will now block forever|Running subprocesses are monitored|NOT reported\.$|Process exit logs")
+
 
 @running_check(
     "RUN-005",
     "Every rank is running",
-    remedy="read that rank's log and its kernel's, then `sparkcluster down` and `up`: all ranks or none",
+    remedy="read that rank's log and its kernel's, then `sparkcluster up`: all ranks or none",
 )
 def ranks(cluster: RunningCluster) -> Iterator[Seen]:
     """A group needs all its ranks: if one is gone, the others wait for it, sometimes forever.
@@ -45,8 +53,13 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             ending = ending or f"it exited with code {rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
-            remedy = (f"{LOGS} {name}", AGAIN)
-            yield Seen(f"the rank of {group} on {name} is not running: {ending}", clipped(seen), remedy, node=name)
+            remedy = [f"{LOGS} {name}", UP]
+            if rank.exit_code == LOST and cluster.spec.inventory.runtime.kind == "docker":
+                ending += ", as after a reboot"
+                remedy = [UP, f"{ENABLE}   once it serves: then it comes back after a reboot"]
+            yield Seen(
+                f"the rank of {group} on {name} is not running: {ending}", clipped(seen), tuple(remedy), node=name
+            )
 
 
 def _taken(cluster: RunningCluster, group: str) -> Ranks:
@@ -64,7 +77,9 @@ def _taken(cluster: RunningCluster, group: str) -> Ranks:
 
 
 def _last_line(rank: RankSeen) -> str:
-    return next((line.strip() for line in reversed(plain(rank.lines)) if line.strip()), "")
+    """What its log says last; nothing where that is the end of the banner of ``ray start``, which is no cause."""
+    last = next((line.strip() for line in reversed(plain(rank.lines)) if line.strip()), "")
+    return "" if _RAY_BANNER.search(last) else last
 
 
 @running_check(

@@ -7,13 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import coloured, note, say, write
+from sparkcluster.cli.output import coloured, note, note_folded, say, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
     from sparkcluster.facts.running import Reply
 
-TOKENS = 512
 # The node takes documents of 16 MB, and no context is that long.
 _PROMPT_BYTES = 8_000_000
 
@@ -34,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens",
         metavar="N",
         type=at_least(1),
-        default=TOKENS,
-        help=f"maximum tokens in an answer (default: {TOKENS})",
+        help="maximum tokens in an answer (default: 512, or what the context leaves)",
     )
 
 
@@ -48,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
         return chat(args)
     prompt = _prompt(args)
-    from sparkcluster.inspect.ask import ask, document, speed
+    from sparkcluster.inspect.ask import ask, document
 
     answer = Answer(silent=args.json)
     with querying(args, "waiting for the first token") as (fleet, spec, waiting):
@@ -60,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
         reply = ask(fleet, spec, prompt, show, group=args.group, max_tokens=args.max_tokens, system=args.system)
     if not emitted(args, document(reply)):
         say()
-        note(speed(reply))
-        tell_cut(reply, args.max_tokens)
+        tell_end(reply, args.max_tokens)
     return 0
 
 
@@ -86,10 +83,13 @@ class Answer:
         stream.flush()
 
 
-def tell_cut(reply: Reply, max_tokens: int) -> None:
-    """Say that the answer ended at the limit of tokens, if it did."""
-    if reply.finish == "length":
-        note(f"the answer ended at the limit of {max_tokens} tokens; --max-tokens N allows more")
+def tell_end(reply: Reply, max_tokens: int | None) -> None:
+    """Say how fast the answer came, and that it ended at the limit of tokens if it did."""
+    from sparkcluster.inspect.ask import cut, speed
+
+    note(speed(reply))
+    if (said := cut(reply, max_tokens)) is not None:
+        note_folded(said)
 
 
 def valid(text: str) -> str:

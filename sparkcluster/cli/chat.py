@@ -7,21 +7,21 @@ import contextlib
 import shlex
 import sys
 
-from sparkcluster.cli.ask import Answer, tell_cut, valid
+from sparkcluster.cli.ask import Answer, tell_end, valid
 from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.interrupt import forget
-from sparkcluster.cli.output import note, render_error, say
+from sparkcluster.cli.output import note, note_folded, render_error, say
 from sparkcluster.cli.progress import Waiting
 from sparkcluster.errors import PromptTooLong, SparkclusterError
-from sparkcluster.inspect.ask import Conversation, speed
+from sparkcluster.inspect.ask import Conversation
 from sparkcluster.report import count
 
-_ENDS = frozenset({"/exit", "/quit", "/bye"})
-_HELP = "/clear begins a new conversation, /exit or Ctrl-D ends the chat, Ctrl-C ends an answer"
+_ENDS = frozenset({"exit", "quit", "bye"})
+_HELP = "/clear begins a new conversation; exit, quit, bye or Ctrl-D ends the chat; Ctrl-C an answer"
 
 
 def chat(args: argparse.Namespace) -> int:
-    """Ask what is typed, line by line, in one conversation, until ``/exit`` or the end of input.
+    """Ask what is typed, line by line, in one conversation, until ``exit`` or the end of input.
 
     Raises:
         SparkclusterError: no endpoint was found at the beginning; later errors are shown, and the chat goes on.
@@ -61,10 +61,10 @@ def _typed() -> str | None:
     except UnicodeDecodeError:
         note("what was typed is no text in the encoding of this terminal")
         return ""
-    if text in _ENDS:
+    if text.removeprefix("/") in _ENDS:
         return None
     if text in {"/help", "/?"}:
-        note(_HELP)
+        note_folded(_HELP)
         return ""
     return text
 
@@ -93,5 +93,4 @@ def _answer(conversation: Conversation, typed: str, args: argparse.Namespace) ->
         return
     say()
     sys.stdout.flush()
-    note(speed(reply))
-    tell_cut(reply, args.max_tokens)
+    tell_end(reply, args.max_tokens)

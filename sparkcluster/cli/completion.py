@@ -12,13 +12,14 @@ from sparkcluster.printable import LINES
 SHELLS = ("bash", "zsh", "fish")
 
 _HOW = """\
-Print the script by which a shell completes commands, flags, inventories, and the
-names of nodes, groups, playbooks and checks. To load it in every new shell:
+Print the script by which a shell completes commands, flags, inventories, and
+the names of nodes, groups, playbooks and checks. To load it in every new shell:
 
 bash  echo 'source <(sparkcluster completion bash)' >> ~/.bashrc
 zsh   echo 'source <(sparkcluster completion zsh)' >> ~/.zshrc
       (below the line with compinit)
-fish  sparkcluster completion fish > ~/.config/fish/completions/sparkcluster.fish
+fish  sparkcluster completion fish \\
+      > ~/.config/fish/completions/sparkcluster.fish
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note, say, table
+from sparkcluster.cli.output import note, say_folded, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,12 @@ def run(args: argparse.Namespace) -> int:
     document = {"cluster": spec.inventory.cluster, "enabled": True, "release": done.release, "nodes": nodes}
     if emitted(args, document):
         return 0
-    say(f"{spec.inventory.cluster} is enabled: release {done.release} comes back after a reboot")
+    comes = f"release {done.release} comes back after a reboot"
+    if any(each.unit is None for each in done.nodes.values()):
+        comes += "; where there is no systemd, once the command below runs at every boot"
+    say_folded(f"{spec.inventory.cluster} is enabled: {comes}")
     table(("NODE", "UNIT"), [(name, each.unit or "-") for name, each in done.nodes.items()])
     for name, each in done.nodes.items():
         if each.unit is None:
-            note(f"warning: {name} has no systemd; let it run at every boot: {shlex.join(each.command)}")
+            note(f"warning: {name} has no systemd, run at every boot: {shlex.join(each.command)}")
     return 0

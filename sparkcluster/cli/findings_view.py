@@ -64,13 +64,16 @@ def _show(finding: Finding, inventory: str, *, verbose: bool) -> None:
 
 def say_wrapped(indent: str, word: str, text: str) -> None:
     """``word: text`` on lines that fit; a path or command in it is not broken."""
-    room = max(20, width() - len(indent))
-    first, *more = textwrap.wrap(f"{word}: {clean(text)}", room, break_long_words=False, break_on_hyphens=False) or [
-        f"{word}:"
-    ]
-    say(indent, label(word), first.removeprefix(f"{word}:"))
-    for line in more:
-        say(f"{indent}  {line}")
+    lines = textwrap.wrap(
+        f"{word}: {clean(text)}",
+        width() - len(indent),
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    say(indent, label(word), lines[0].removeprefix(f"{word}:"))
+    for line in lines[1:]:
+        say(indent, line)
 
 
 def marked(line: str) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
 from sparkcluster.cli.common import at_least, inventory_argument, load_spec, querying
-from sparkcluster.cli.output import coloured, emit_json, label, note, note_folded, painted, say, typed
+from sparkcluster.cli.output import coloured, emit_json, note, note_folded, painted, say, write_remedy
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.merging import LogLine
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
         def show(line: LogLine) -> None:
             waiting.end()
-            printer.show(line.node, line.text, line.at_s)
+            printer.show(line.node, line.text, line.at_s, own=line.own)
             sys.stdout.flush()
             if args.follow:
                 streams.check_reader()
@@ -111,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             return INTERRUPTED  # the normal end of following
     if args.json:
         emit_json({"cluster": spec.inventory.cluster, "lines": printer.lines})
+    printer.tell_none()
     return code
 
 
@@ -121,8 +123,7 @@ def _run_failed(args: argparse.Namespace) -> int:
     import time
 
     from sparkcluster.errors import UsageError
-    from sparkcluster.inspect.logs import last_failed
-    from sparkcluster.printable import COLOURS
+    from sparkcluster.inspect.logs import last_failed, succeeded_since
 
     for flag, given in (("--follow", args.follow), ("--since", args.since is not None)):
         if given:
@@ -131,13 +132,14 @@ def _run_failed(args: argparse.Namespace) -> int:
     failed, node, lines = last_failed(spec, args.node)
     quiet = args.json or args.json_lines
     if not quiet:
-        note_folded(f"the last launch of {spec.inventory.cluster} failed {failed.ago(time.time())}: {failed.message}")
+        ago = failed.ago(time.time())
+        note_folded(f"the last launch of {spec.inventory.cluster} that failed, {ago}: {failed.message}")
+        if succeeded_since(spec.inventory.cluster, failed.at_s):
+            note("an up from this machine has succeeded since")
     printer = _Printer(args, [node])
     reason = failed.reason if failed.reason and failed.reason.node == node else None
-    numbered = list(enumerate(lines, 1))
-    for number, text in numbered[len(lines) - args.tail :] if args.tail is not None else numbered:
-        if args.grep is None or args.grep.search(COLOURS.sub("", text)):
-            printer.show(node, text, None, marked=reason is not None and reason.number == number)
+    for number, text in _asked_for(args, lines):
+        printer.show(node, text, None, marked=reason is not None and reason.number == number)
     sys.stdout.flush()
     if args.json:
         about: dict[str, Any] = {
@@ -152,8 +154,17 @@ def _run_failed(args: argparse.Namespace) -> int:
         if failed.reason:
             note(f"{failed.reason.place}: ", painted(failed.reason.line, "1;31"))
         if failed.hint:
-            note(label("hint"), f" {typed(failed.hint).replace('INVENTORY', shlex.quote(str(args.inventory)))}")
+            write_remedy(sys.stderr, "hint", failed.hint.replace("INVENTORY", shlex.quote(str(args.inventory))))
+        printer.tell_none()
     return 0
+
+
+def _asked_for(args: argparse.Namespace, lines: Sequence[str]) -> list[tuple[int, str]]:
+    """The lines that --tail and --grep leave, with their numbers in the log."""
+    from sparkcluster.printable import COLOURS
+
+    numbered = list(enumerate(lines, 1))[0 if args.tail is None else max(0, len(lines) - args.tail) :]
+    return [(at, text) for at, text in numbered if args.grep is None or args.grep.search(COLOURS.sub("", text))]
 
 
 class _Printer:
@@ -163,10 +174,17 @@ class _Printer:
         self._args = args
         self._width = max(map(len, nodes))
         self._colours = {node: _COLOURS[at % len(_COLOURS)] for at, node in enumerate(nodes)}
+        self._none = True
         self.lines: list[dict[str, Any]] = []
 
-    def show(self, node: str, text: str, at_s: float | None, *, marked: bool = False) -> None:
-        """Write one line; ``marked`` in red."""
+    def tell_none(self) -> None:
+        """Say that --grep found no line of a rank; not with JSON, nor where a log is followed."""
+        if self._none and self._args.grep and not (self._args.follow or self._args.json or self._args.json_lines):
+            note("no line matches")
+
+    def show(self, node: str, text: str, at_s: float | None, *, marked: bool = False, own: bool = False) -> None:
+        """Write one line; ``marked`` in red. One of ``own`` is a message of this program."""
+        self._none = self._none and own
         if self._args.json or self._args.json_lines:
             document = {"node": node, "line": text, "at": None if at_s is None else _iso(at_s)}
             if self._args.json:

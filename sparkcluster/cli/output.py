@@ -17,6 +17,8 @@ _COLOURS = {"error": "1;31", "warning": "33", "info": "34", "hint": "36", "then"
 _LOG_LINES = 20
 _LONGEST = 300
 _SHORT = 18
+# A blank at which no line is folded; textwrap knows it.
+_JOINED = "\N{NO-BREAK SPACE}"
 _PROGRAMS = (
     "sparkcluster|sudo|docker|ssh|ssh-(?:keygen|keyscan|copy-id)|export|unset|mkdir|ls|cp|mv|rm|cat|chmod|chown|curl|ping|"
     "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?"
@@ -140,23 +142,21 @@ def note_folded(text: str, *, kind: str = "", indent: str = "") -> None:
 
 
 def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
-    """Write a hint after ``word``: whole if it has a command, so that it can be pasted, else folded on a terminal.
+    """Write a hint after ``word``: whole if it begins with a command, else folded on a terminal.
 
-    What follows ``; or`` is on a line of its own.
+    What follows ``; or`` is on a line of its own. A command in it, up to a comma or semicolon, and a flag with its
+    value stay on one line, so that they can be pasted.
     """
-    for number, part in enumerate(text.split("; or ")):
-        name = "or" if number else word
-        if stream.isatty() and _is_prose(part):
-            _write_folded(stream, part, name, indent)
-        else:
-            write(stream, indent, label(name), f" {typed(part)}")
-
-
-def _is_prose(text: str) -> bool:
-    """Whether ``text`` names no command: a program, a flag or an assignment."""
     import re
 
-    return re.search(rf"(?<![\w./-])({_PROGRAMS})\s|(^|\s)--?\w|\w=", text) is None
+    for number, part in enumerate(text.split("; or ")):
+        name = "or" if number else word
+        if stream.isatty() and re.match(rf"(?:{_PROGRAMS})\s|\w+=", part) is None:
+            command = rf"(?<![\w./-])(?:{_PROGRAMS})\s(?:[^,;]|[,;](?!\s))*|(?<!\S)--?\w[\w-]*\s[^\s,;]+"
+            joined = re.sub(command, lambda found: typed(found[0]).replace(" ", _JOINED), part)
+            _write_folded(stream, joined, name, indent)
+        else:
+            write(stream, indent, label(name), f" {typed(part)}")
 
 
 def _write_folded(stream: TextIO, text: str, kind: str, indent: str) -> None:
@@ -175,14 +175,15 @@ def folded(stream: TextIO, text: str, *, indent: str = "") -> list[str]:
     import shutil
 
     text = clean(text)
-    if not stream.isatty() or len(indent) + len(text) <= (width := shutil.get_terminal_size().columns):
-        return [f"{indent}{text}"]
-    import textwrap
+    lines = [f"{indent}{text}"]
+    if stream.isatty() and len(lines[0]) > (width := shutil.get_terminal_size().columns):
+        import textwrap
 
-    more = indent + " " * (len(text) - len(text.lstrip()) + 2)
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
-    )
+        more = indent + " " * (len(text) - len(text.lstrip()) + 2)
+        lines = textwrap.wrap(
+            text, width, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+        )
+    return [line.replace(_JOINED, " ") for line in lines]
 
 
 def table(

@@ -40,7 +40,7 @@ def request(
     verify: Verify,
     *,
     limit_s: float,
-    max_tokens: int,
+    max_tokens: int | None,
     counters: Counters | None = None,
     idle_s: float | None = None,
     messages: Messages | None = None,
@@ -75,6 +75,7 @@ def ask(
     limit_s: float | None = None,
     first_s: float | None = None,
     max_tokens: int | None = None,
+    limited: bool = True,
     show: Show | None = None,
     counters: Counters | None = None,
     until_dead: bool = False,
@@ -91,6 +92,8 @@ def ask(
         limit_s: the most seconds that the whole answer may take.
         first_s: the most seconds to the first token; with it the limit is for the time without a token.
         max_tokens: the most tokens that are generated.
+        limited: send that limit; otherwise the engine takes what its context leaves (``get_max_tokens`` in
+            vllm/entrypoints/utils.py).
         show: called with each piece of text as it comes.
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
@@ -109,7 +112,7 @@ def ask(
         endpoint,
         verify,
         limit_s=first_s or longest_s,
-        max_tokens=tokens,
+        max_tokens=tokens if limited else None,
         counters=counters,
         idle_s=idle_s,
         messages=messages,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from typing import Any
@@ -24,10 +25,22 @@ from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 
+TOKENS = 512
+"""The most tokens of an answer where nothing else is given."""
+
 
 def document(reply: Reply) -> dict[str, Any]:
     """The answer for other programs."""
     return {"group": reply.group, **reply.done, "tokens_per_s": reply.tokens_per_s}
+
+
+def cut(reply: Reply, max_tokens: int | None) -> str | None:
+    """That the answer ended at the limit of tokens, and what to do about it; None where it did not."""
+    if reply.finish != "length":
+        return None
+    if max_tokens is None and reply.tokens is not None and reply.tokens < TOKENS:
+        return "the answer ended at the end of the model's context; max-model-len in the playbook sets it"
+    return f"the answer ended at the limit of {max_tokens or TOKENS} tokens; --max-tokens N allows more"
 
 
 def speed(reply: Reply) -> str:
@@ -41,13 +54,15 @@ def speed(reply: Reply) -> str:
 class Conversation:
     """Prompts and answers of one group; its endpoint is looked for again after it did not answer.
 
+    An answer has at most ``max_tokens`` tokens; without it ``TOKENS``, or fewer where the context leaves no more.
+
     Attributes:
         messages: what was said so far, the system prompt first.
         endpoint: of the group that answers; None before the first question, and after a failure.
     """
 
     def __init__(
-        self, fleet: Fleet, spec: Spec, *, group: str | None, max_tokens: int, system: str | None = None
+        self, fleet: Fleet, spec: Spec, *, group: str | None, max_tokens: int | None, system: str | None = None
     ) -> None:
         self._fleet = fleet
         self._spec = spec
@@ -118,10 +133,15 @@ class Conversation:
             show(kind, text)
 
         question = {"role": "user", "content": prompt}
-        verify = self._verify.model_copy(update={"max_tokens": self._max_tokens})
         host = self._fleet.hosts[endpoint.head]
+        ask_once = functools.partial(
+            ask_endpoint, host, endpoint, self._verify, max_tokens=self._max_tokens or TOKENS, show=listen,
+            messages=[*self.messages, question],
+        )  # fmt: skip
         try:
-            reply = ask_endpoint(host, endpoint, verify, show=listen, messages=[*self.messages, question])
+            reply = ask_once()
+            if reply.problem == "too-long" and self._max_tokens is None:
+                reply = ask_once(limited=False)
         finally:
             # an answer without a question, or two questions in a row, are what some chat templates refuse
             if heard:
@@ -134,8 +154,11 @@ class Conversation:
         path = self._spec.inventory_path
         if reply.problem == "too-long":
             what = "the conversation" if self.goes_on else "the prompt"
-            limit = re.search(r"(?i)maximum (?:context|model) length (?:is|of) (\d+)", reply.message)
+            limit = re.search(r"(?i)maximum (?:context|model) length (?:is |of )?\(?(\d+)", reply.message)
             context = f"the model's context of {limit[1]} tokens" if limit else "the model's context"
+            if self._max_tokens is None:
+                hint = "shorten the prompt, or raise max-model-len in the playbook"
+                return PromptTooLong(f"{what} does not fit in {context}", hint=hint)
             return PromptTooLong(
                 f"{what} and {self._max_tokens} tokens of answer do not fit in {context}",
                 hint="shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook",
@@ -148,7 +171,7 @@ class Conversation:
             f"the model does not answer: {reply.message}",
             node=endpoint.head,
             step="ask",
-            hint=f"sparkcluster status {path}",
+            hint=f"sparkcluster {'doctor' if reply.problem == 'engine-dead' else 'status'} {path}",
         )
 
 
@@ -159,7 +182,7 @@ def ask(
     show: Show,
     *,
     group: str | None,
-    max_tokens: int,
+    max_tokens: int | None,
     system: str | None = None,
 ) -> Reply:
     """Stream one completion, as ``Conversation.ask`` does, which raises what this one does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.again import LIMIT_S
@@ -16,6 +16,7 @@ from sparkcluster.launch.watching import Gone, Lines, LoginFailed, Tick, Watchin
 from sparkcluster.plan.records import cluster_ranks
 from sparkcluster.printable import COLOURS
 from sparkcluster.probing.collect import collect_facts
+from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
 
 # Signs of life after which a node has sent the lines that it already had.
@@ -187,6 +188,12 @@ def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch,
     by_error = failed.reason.node if failed.reason else failed.node
     chosen = node or (by_error if by_error in failed.logs else next(iter(failed.logs)))
     return failed, str(chosen), failed_logs.lines_of(failed.logs[str(chosen)])
+
+
+def succeeded_since(cluster: str, at_s: float) -> bool:
+    """Whether an ``up`` of the cluster from this machine has succeeded after ``at_s``, in seconds since 1970."""
+    since = datetime.fromtimestamp(at_s, UTC).strftime(observed.TIME)
+    return any(entry["what"] == "up" and str(entry.get("time")) > since for entry in observed.read(cluster)[0])
 
 
 def _own(node: str, text: str) -> LogLine:

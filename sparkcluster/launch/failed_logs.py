@@ -49,7 +49,7 @@ class FailedLaunch:
     def described(self, now_s: float) -> str:
         """How long before ``now_s`` it failed and why, and the line that says so with its place."""
         line = f"; {self.reason.place}: {self.reason.line}" if self.reason else ""
-        return f"the last launch failed {self.ago(now_s)}: {self.message}{line}"
+        return f"the last launch that failed, {self.ago(now_s)}: {self.message}{line}"
 
 
 def directory(cluster: str) -> Path:

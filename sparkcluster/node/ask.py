@@ -34,6 +34,8 @@ WAITING_S = 5.0
 METRICS_S = 3.0
 # vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
 _TOO_LONG = re.compile(r"maximum context length|maximum model length|context_(?:length|window)_exceeded", re.I)
+# Of vLLM's EngineDeadError (vllm/v1/engine/exceptions.py): the trace is in its log alone.
+_TRACE = " See stack trace (above) for the root cause."
 
 
 class Failed(Exception):
@@ -82,7 +84,8 @@ def explain(status: int, body: bytes, keyed: bool = True) -> Failed:
         message = inner.get("message") or inner.get("detail") if isinstance(inner, dict) else inner
     except (ValueError, AttributeError):
         message = text
-    words = re.sub(r"\s+", " ", str(message or http.client.responses.get(status, "no reason")))[:400]
+    words = re.sub(r"\s+", " ", str(message or http.client.responses.get(status, "no reason")))
+    words = words.replace(_TRACE, "")[:400]
     if status in (401, 403):
         refused = "rejects the API key that its rank was started with"
         what = refused if keyed else "requires an API key, and its rank was started without one"

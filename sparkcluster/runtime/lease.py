@@ -184,8 +184,8 @@ class Lease(Closing):
                 step="lease",
                 hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
                 if said.held.get("operation") == "restart"
-                else f"wait until it ends; the lease of a killed command expires after {TTL_S} s. If no such command "
-                f"runs, the answer of {host.name} is wrong: remove {host.name} from the inventory",
+                else f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
+                f"{TTL_S} s; if it is still held then and no such command runs, reboot {host.name}",
             )
         if said.epoch is None:
             raise malformed(host.name, "lease", "it has no epoch")

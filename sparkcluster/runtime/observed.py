@@ -17,6 +17,8 @@ from sparkcluster.output_file import state_home, write
 from sparkcluster.printable import clean
 
 LINES = 500
+# Of the entries; as text they are in the order of time.
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 _BYTES = 4 << 20
 _TEXT = 300
 _writing = threading.Lock()
@@ -33,7 +35,7 @@ def note(cluster: str, what: str, **values: Any) -> None:
     Lines that cannot be read are dropped. Of two commands that write at the same moment, one line may be lost.
     """
     file = path(cluster)
-    entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "what": what, **values}
+    entry = {"time": time.strftime(TIME, time.gmtime()), "what": what, **values}
     try:
         with _writing:
             entries = [*read(cluster)[0], entry][-LINES:]

@@ -16,6 +16,9 @@ from sparkcluster.lab.sparks import Spark
 FAULTS: dict[str, Fault] = {**network.FAULTS, **host.FAULTS, **files.FAULTS, **services.FAULTS}
 """Every kind of fault."""
 
+EXAMPLES = {"mtu": "1500", "path-mtu": "1500", "port-busy": "8000", "clock": "30", "swap": "4"}
+"""Arguments to show in a hint; of the other kinds it shows what the argument is called."""
+
 
 def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
     """Inject a fault into a Spark; a line that says so.
@@ -30,7 +33,10 @@ def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
     least = 0 if fault.argument is None or fault.argument.startswith("[") else 1
     if not least <= len(args) <= (fault.argument is not None):
         expected = "takes no argument" if fault.argument is None else f"takes {fault.argument}"
-        raise UsageError(f"fault {kind} {expected}", hint=f"sparkcluster lab fault {spark.name} {kind}")
+        example = EXAMPLES.get(kind, fault.argument or "") if least else ""
+        raise UsageError(
+            f"fault {kind} {expected}", hint=f"sparkcluster lab fault {spark.name} {kind} {example}".rstrip()
+        )
     steps = fault.put(spark, *args)
     if steps:
         spark.state.faults.setdefault(spark.name, []).append({"kind": kind, "undo": steps})

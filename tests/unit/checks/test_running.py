@@ -325,6 +325,27 @@ def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
     assert "its container no longer exists" in found[0].summary
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "This command will now block forever until terminated by a signal.",
+        "Subprocesses exit with SIGTERM will be treated as graceful, thus NOT reported.",
+    ],
+)
+def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed, line):
+    beta = look(rank("beta", 1, "loading", line, state="exited", exit_code=255))
+    (finding,) = [each for each in diagnosed(None, beta, silence("refused", "")) if each.code == "RUN-005"]
+    assert "Ray" not in finding.seen
+    assert "SIG" not in finding.seen.upper()
+    assert finding.summary.endswith("it exited with code 255, as after a reboot")
+    assert finding.remedy[0] == "sparkcluster up INVENTORY"
+    assert finding.remedy[1].startswith("sparkcluster enable INVENTORY ")
+    other = look(rank("beta", 1, "last words", state="exited", exit_code=3))
+    (finding,) = [each for each in diagnosed(None, other, silence("refused", "")) if each.code == "RUN-005"]
+    assert finding.seen.endswith("last words")
+    assert finding.remedy == ("sparkcluster logs INVENTORY beta", "sparkcluster up INVENTORY")
+
+
 def test_a_rank_that_the_kernel_killed_for_memory(diagnosed):
     beta = look(rank("beta", 1, state="exited", exit_code=137, oom_killed=True))
     assert ("RUN-014", "beta") in codes(diagnosed(None, beta, silence("refused", "")))
@@ -429,7 +450,9 @@ def test_nothing_runs(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
     assert next(finding for finding in found if finding.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
-    failed = diagnosed(look(), look(), record={}, failed="the last launch failed 2 h ago: why; /x/alpha.log:7: line")
+    failed = diagnosed(
+        look(), look(), record={}, failed="the last launch that failed, 2 h ago: why; /x/alpha.log:7: line"
+    )
     finding = next(finding for finding in failed if finding.code == "RUN-001")
     assert "/x/alpha.log:7: line" in finding.seen
     assert finding.remedy == ("sparkcluster logs INVENTORY --failed", "sparkcluster up INVENTORY")

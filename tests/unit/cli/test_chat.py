@@ -88,7 +88,9 @@ def test_ctrl_c_at_the_prompt_drops_the_line_alone(chatting):
         chatting.type("\x03")
         if ">>> " in chatting.during(1):
             break
-    chatting.type("/exit\n")
+    chatting.type("/help\n")
+    chatting.until("exit, quit, bye or Ctrl-D ends the chat")
+    chatting.type("exit\n")
     assert chatting.end() == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.cli import common, findings_view, output, progress
 from sparkcluster.cli import main as frame
-from sparkcluster.cli import output, progress
 from sparkcluster.errors import FoundErrors, LaunchError
 from sparkcluster.findings import Finding
 from sparkcluster.printable import LINES
@@ -174,3 +175,66 @@ def test_what_a_thread_reports_after_the_end_is_not_shown(kind):
     report.progress("left", "loading")
     report.note("late")
     assert stream.getvalue() == before
+
+
+HELD = "wait for the upgrade by ops@desk, which holds the lease and renewed it a moment ago; then "
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (f"sparkcluster up {'x' * 80}.yaml", [f"hint: sparkcluster up {'x' * 80}.yaml"]),
+        (
+            "shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook",
+            ["hint: shorten the prompt, lower --max-tokens, or raise max-model-len in the", "  playbook"],
+        ),
+        (
+            f"{HELD}sparkcluster up a.yaml --replace, or leave it",
+            [
+                "hint: wait for the upgrade by ops@desk, which holds the lease and renewed it a",
+                "  moment ago; then sparkcluster up a.yaml --replace, or leave it",
+            ],
+        ),
+        (
+            f"{HELD}remember to type sparkcluster up a.yaml --replace --yes --json-lines",
+            [
+                "hint: wait for the upgrade by ops@desk, which holds the lease and renewed it a",
+                "  moment ago; then remember to type",
+                "  sparkcluster up a.yaml --replace --yes --json-lines",
+            ],
+        ),
+    ],
+)
+def test_a_hint_is_folded_between_words_and_a_command_in_it_stays_on_one_line(monkeypatch, text, lines) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    output.write_remedy(stream, "hint", text)
+    assert stream.getvalue().splitlines() == lines
+
+
+def test_what_is_wrapped_fits_with_its_indent(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for letters in range(1, 9):
+        findings_view.say_wrapped("    ", "seen", " ".join(["x" * letters] * 60))
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_the_default_inventory_is_named_in_whole_words(monkeypatch, tmp_path) -> None:
+    path = tmp_path / "the inventory of the two machines in the machine room.yaml"
+    path.write_text("cluster: a")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("SPARKCLUSTER_INVENTORY", str(path))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    common.fill_in_inventory(argparse.Namespace(json=False, json_lines=False))
+    lines = sys.stderr.getvalue().splitlines()
+    assert " ".join(line.strip() for line in lines) == f"inventory: {path} (from SPARKCLUSTER_INVENTORY)"
+    assert len(lines) > 1
+
+
+@pytest.mark.parametrize("name", frame.COMMANDS)
+def test_the_help_of_a_command_fits_80_columns(monkeypatch, capsys, name) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        frame.main([name, "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

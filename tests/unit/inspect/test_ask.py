@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.errors import NotServing, PromptTooLong
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.ask import Conversation, ask
+from sparkcluster.inspect.ask import TOKENS, Conversation, ask, cut
 from sparkcluster.inspect.status import status
 
 DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_s": 0.1, "total_s": 0.2}}
@@ -91,6 +91,13 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     assert group["why"] == f"{said}; sparkcluster up INVENTORY --replace starts it with the key of the inventory"
 
 
+def test_a_dead_engine_is_for_doctor(asked):
+    fleet, spec = asked(failing("engine-dead", "the engine answers 500: EngineCore encountered an issue."))
+    with pytest.raises(NotServing) as caught:
+        ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=8)
+    assert caught.value.hint == f"sparkcluster doctor {spec.inventory_path}"
+
+
 @pytest.mark.parametrize(
     ("message", "limit"),
     [
@@ -103,3 +110,19 @@ def test_a_prompt_that_does_not_fit_is_said_so(asked, message, limit):
     with pytest.raises(PromptTooLong) as caught:
         ask(*asked(failing("too-long", message)), "hi", lambda *_: None, group=None, max_tokens=8)
     assert caught.value.message == f"the prompt and 8 tokens of answer do not fit in the model's context{limit}"
+    assert "lower --max-tokens" in caught.value.hint
+
+
+def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(asked):
+    long = failing("too-long", "Input length (600) exceeds model's maximum context length (512).")
+    done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}
+    fleet, spec = asked(lambda request: long if request["max_tokens"] else done)
+    reply = ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=None)
+    assert cut(reply, None).startswith("the answer ended at the end of the model's context")
+    limits = [request["max_tokens"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
+    assert limits == [TOKENS, None]
+    with pytest.raises(
+        PromptTooLong, match=r"^the prompt does not fit in the model's context of 512 tokens$"
+    ) as caught:
+        ask(*asked(long), "hi", lambda *_: None, group=None, max_tokens=None)
+    assert "--max-tokens" not in caught.value.hint

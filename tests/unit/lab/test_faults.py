@@ -129,3 +129,15 @@ def test_the_other_spark_of_a_fault_is_on_a_rail_of_this_one_not_on_another_pair
     with pytest.raises(UsageError, match="b and c share no rail"):
         faults.put(second, kind, ["c"])
     assert ran == []
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [(["mtu"], "mtu 1500"), (["driver"], "driver VERSION"), (["silence", "1", "2"], "silence"),
+     (["disk-full", "x"], "disk-full")],
+)  # fmt: skip
+def test_a_hint_shows_the_argument_that_a_fault_takes(spark, ran, words, typed):
+    with pytest.raises(UsageError) as caught:
+        faults.put(spark, words[0], words[1:])
+    assert caught.value.hint == f"sparkcluster lab fault spark-0001 {typed}"
+    assert ran == []

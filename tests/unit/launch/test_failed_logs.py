@@ -37,7 +37,9 @@ def test_what_was_kept_is_read_again_with_the_line_that_says_why(tmp_path):
     assert (found.message, found.hint, found.node, found.at_s) == ("rank ended", "h", "b/c", NOW)
     assert found.reason == error.reason
     assert {node: lines_of(path) for node, path in found.logs.items()} == {"alpha": ["a�b", "why"], "b/c": ["x"]}
-    assert found.described(NOW + 7200) == (f"the last launch failed 2 h ago: rank ended; {tmp_path}/alpha.log:2: why")
+    assert found.described(NOW + 7200) == (
+        f"the last launch that failed, 2 h ago: rank ended; {tmp_path}/alpha.log:2: why"
+    )
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '{"at_s": 1}', '{"at_s": "x", "logs": []}'])

@@ -159,6 +159,12 @@ def test_without_a_stream_and_with_a_prompt(serve: Serve, capsys: pytest.Capture
         ),
         (500, {"error": {"message": "no", "code": "context_length_exceeded"}}, "too-long", "no"),
         (500, {"error": {"message": "EngineCore encountered an issue"}}, "engine-dead", "EngineCore"),
+        (
+            500,
+            {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
+            "engine-dead",
+            "the engine answers 500: EngineCore encountered an issue.",
+        ),
     ],
 )
 def test_what_the_endpoint_refuses_is_told_by_kind(
@@ -167,6 +173,7 @@ def test_what_the_endpoint_refuses_is_told_by_kind(
     error = ask.main(request(serve(json.dumps(body), status)))["error"]
     assert (error["status"], error["kind"]) == (status, kind)
     assert words in error["message"]
+    assert "trace" not in error["message"]
 
 
 def test_an_engine_that_dies_in_the_middle_is_an_error(serve: Serve) -> None:

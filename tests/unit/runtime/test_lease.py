@@ -162,8 +162,10 @@ def test_a_staging_that_another_took_in_a_silence_is_named_as_one(fleet, homes):
 
 def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
     with lease(fleet, "ann@desk").acquire(["beta"]):
-        with pytest.raises(LeaseHeld, match=r"^ann@desk is running up on atlas, started \d+ s ago$"):
+        with pytest.raises(LeaseHeld, match=r"^ann@desk is running up on atlas, started \d+ s ago$") as caught:
             lease(fleet, "bob").acquire(list(NODES))
+        assert caught.value.hint.startswith("wait until it ends, or stop it where it was typed")
+        assert "inventory" not in caught.value.hint
         until = time.monotonic() + 5
         while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/lease.lock")) and time.monotonic() < until:
             time.sleep(0.02)
