@@ -186,6 +186,17 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
         seen = f"release {number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)
         yield Seen(f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
+    yield from _rotated(cluster)
+
+
+def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
+    for group, names in cluster.running.rotated.items():
+        for variable in names:
+            seen = f"{group} was started with another value of {variable} than is set here"
+            if variable == cluster.engine.api_key:
+                seen += ": clients with the new API key get HTTP 401"
+            restart = ("sparkcluster upgrade INVENTORY   restarts it with the value here",)
+            yield Seen(f"{variable} has changed since {group} was started", seen, restart, severity="warning")
 
 
 @running_check(

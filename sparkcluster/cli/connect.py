@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from sparkcluster.cli import common
 from sparkcluster.cli.common import emitted, inventory_argument, load_spec
 from sparkcluster.cli.output import label, note, say, table, typed, write
+from sparkcluster.cli.progress import Waiting
 
 WIDTH = 80
 
@@ -24,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what to paste into a client to stdout, and what to know about it to stderr; contacts no node."""
+    """Print what to paste into a client to stdout, and what to know about it to stderr."""
     from sparkcluster.endpoint.clients import CLIENTS
-    from sparkcluster.inspect.connect import connection, document
 
     if args.client is not None and args.client not in CLIENTS:
         from sparkcluster.errors import UsageError
@@ -40,8 +41,16 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.runtime.secrets import api_key
 
         key = api_key(spec)
+    from sparkcluster.inspect.connect import connection, document, serving
+
+    other = None
+    if not spec.chosen:
+        with common.connect_fleet(spec.inventory) as fleet, Waiting("querying what serves"):
+            spec, other = serving(fleet, spec, args.group)
     found = document(connection(spec, args.group, key=key), args.client)
     if not emitted(args, found):
+        if other is not None:
+            _said("note", other)
         show(found, args.inventory)
     return 0
 

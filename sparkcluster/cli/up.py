@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
-from sparkcluster.cli.output import label, note, note_folded, program, say
+from sparkcluster.cli.output import label, note, note_folded, program, say, say_folded
 
 if TYPE_CHECKING:
     from sparkcluster.release.after_ready import Ran
@@ -103,8 +103,22 @@ def show(document: dict[str, Any], inventory: object, spec: Spec | None = None) 
             say(f"  {word:<6} {command}")
         say(f"  use    {program()} connect {path}")
     say(f"  stop   {program()} down {path}")
+    if spec is not None:
+        for line in _kept(spec, path):
+            say_folded(line, indent="  ")
     from sparkcluster.spec.inventory import OPEN_API
 
     if spec is not None and spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
         note(label("warning"), " the API requires no key, and is open to the network")
         note(label("hint"), f" {program()} key {path}")
+
+
+def _kept(spec: Spec, path: str) -> list[str]:
+    """What to write so that the next ``up`` finds what the command line chose, and not another plan."""
+    flags = list(zip(spec.chosen[::2], spec.chosen[1::2], strict=True))
+    playbooks = [value for flag, value in flags if flag == "--playbook"]
+    others = [word for pair in flags if pair[0] != "--playbook" for word in pair]
+    lines = [f"keep   write `playbook: {name}` into {path}" for name in playbooks if name != spec.inventory.playbook]
+    if others:
+        lines.append(f"keep   give the next up {shlex.join(others)} too, or write it into a playbook")
+    return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -200,6 +200,7 @@ class Running:
         recorded: the newest release recorded on any node; None where no record can be read.
         lease: the one that is held right now, or None.
         failed: what the last launch that failed said, if none has succeeded since; empty without one.
+        rotated: by group, names of secrets that have another value here than it was started with.
     """
 
     observations: Mapping[str, Observation | Unread] = dataclasses.field(default_factory=dict)
@@ -207,6 +208,7 @@ class Running:
     recorded: ReleaseFact | None = None
     lease: LeaseFact | None = None
     failed: str = ""
+    rotated: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     def seen(self) -> Iterator[tuple[str, Observation]]:
         """Every node that was inspected."""

@@ -1,4 +1,4 @@
-"""What a client needs to use a group's API, from inventory and playbook alone: no node is contacted."""
+"""What a client needs to use a group's API: of what serves, else of inventory and playbook."""
 
 from __future__ import annotations
 
@@ -7,17 +7,52 @@ import ipaddress
 import shlex
 from typing import Any
 
+from pydantic import ValidationError
+
 from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, warnings
 from sparkcluster.endpoint.connection import Connection, Key, curl
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.inspect import state
+from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
+from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import Node
+from sparkcluster.spec.playbook import Playbook
 
+# For every node: who configures a client does not wait for a Spark that is switched off.
+ANSWER_S = 5.0
 LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
+
+
+def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, str | None]:
+    """``spec`` with the playbook that serves in ``group``, by default the first, and what to say of it, if anything.
+
+    Where nothing runs, or no node answers, it is ``spec`` itself.
+
+    Raises:
+        UsageError: there is no such group.
+    """
+    inventory = spec.inventory
+    _head(inventory, group)
+    collected = collect_facts(fleet, spec, limit_s=ANSWER_S)
+    if collected.errors and not collected.facts:
+        return spec, "no node answered: this is what the inventory says, not what was seen to serve"
+    latest = recorded_release(inventory, collected.facts)
+    recorded = recorded_groups(state.present_record(cluster_ranks(inventory.cluster, collected.facts), latest))
+    found = recorded.get(group or next(iter(recorded), ""))
+    try:
+        playbook = Playbook.model_validate(found.playbook) if found and found.playbook else spec.playbook
+    except ValidationError:  # of another version of sparkcluster
+        playbook = spec.playbook
+    if found is None or playbook.model_name == spec.playbook.model_name:
+        return dataclasses.replace(spec, playbook=playbook), None
+    other = f"release {found.release} serves {playbook.model_name}, and the inventory names {spec.playbook.name}"
+    return dataclasses.replace(spec, playbook=playbook), other
 
 
 def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:

@@ -46,6 +46,7 @@ from sparkcluster.plan.records import (
 )
 from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
+from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import EMPTY
@@ -153,7 +154,8 @@ def doctor(
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     failed = last_failure(spec.inventory.cluster, latest, time.time())
-    running = Running(observations, replies, latest, current_lease(facts), failed)
+    changed = {name: secrets.rotated(group.secrets, spec) for name, group in recorded_groups(recorded).items()}
+    running = Running(observations, replies, latest, current_lease(facts), failed, changed)
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])

@@ -35,6 +35,7 @@ from sparkcluster.plan.records import (
 )
 from sparkcluster.plan.switch import pending
 from sparkcluster.probing.collect import Collected, collect_facts
+from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import OPEN_API
 
@@ -194,8 +195,12 @@ def _group(
 def _warning(found: Found, name: str, group: RecordedGroup | None) -> str | None:
     """What is to be said of a group's endpoint, with what to type; None without."""
     inventory = found.spec.inventory
+    if group is None:
+        return None
+    if engines.engine(group.engine).api_key in secrets.rotated(group.secrets, found.spec):
+        return "clients with the API key of the inventory get HTTP 401, as it changed: sparkcluster upgrade INVENTORY"
     # The interconnect joins the nodes alone.
-    if group is None or inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:
+    if inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:
         return None
     if not open_without_key(found.endpoints[name], group.plan["endpoints"][name]):
         return None

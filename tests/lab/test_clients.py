@@ -46,8 +46,12 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     second = file.read_text().strip()
     assert second != first
     assert "Unauthorized" in pasted(curl_line(up.out))
-    # the cluster still serves, with the key that it was started with
-    assert cli("status", inventory, "--json").ok().json["state"] == "serving"
+    # the cluster still serves, with the key that it was started with, and says so
+    status = cli("status", inventory, "--json").ok().json
+    assert status["state"] == "serving"
+    assert [f"sparkcluster upgrade {inventory}" in group["warning"] for group in status["groups"]] == [True]
+    seen = cli("doctor", inventory, "--json").ok().json["findings"]
+    assert ("RUN-020", "warning") in {(each["code"], each["severity"]) for each in seen}
     refused = cli("up", inventory)
     assert refused.code == 1
     assert "a secret differs" in refused.err

@@ -483,6 +483,16 @@ def test_a_node_and_a_playbook_that_the_inventory_names_no_more(diagnosed):
     assert "older" in found[1].summary
 
 
+def test_a_secret_that_has_changed_since_the_start(diagnosed):
+    """The API key is what clients notice; both are used from the next start on."""
+    found = diagnosed(rotated={"default": ("VLLM_API_KEY", "HF_TOKEN"), "other": ()})
+    assert [(finding.code, finding.severity, finding.summary) for finding in found] == [
+        ("RUN-020", "warning", "VLLM_API_KEY has changed since default was started"),
+        ("RUN-020", "warning", "HF_TOKEN has changed since default was started"),
+    ]
+    assert ["HTTP 401" in finding.seen for finding in found] == [True, False]
+
+
 def test_records_that_cannot_be_read_or_are_not_there(diagnosed):
     broken = diagnosed(facts={"beta": {"release": Unread(unread="not JSON")}})
     assert codes(broken) == {("RUN-019", "beta")}

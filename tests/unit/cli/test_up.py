@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sparkcluster.cli import up
@@ -19,8 +21,9 @@ def shown(cluster, monkeypatch, capsys):
     """``shown(**inventory)``: the last lines of ``up`` on stdout, and what it says on stderr."""
     monkeypatch.setattr(connect, "ssh_target", lambda node: SshTarget(node.host, "nvidia"))
 
-    def show(**inventory):
-        up.show(DOCUMENT, "my desk.yaml", cluster({"a": "192.168.1.11"}, **inventory))
+    def show(chosen=(), **inventory):
+        spec = dataclasses.replace(cluster({"a": "192.168.1.11"}, **inventory), chosen=chosen)
+        up.show(DOCUMENT, "my desk.yaml", spec)
         out, err = capsys.readouterr()
         return [line.strip() for line in out.splitlines()[3:]], err
 
@@ -52,3 +55,12 @@ def test_what_is_open_without_a_key_is_a_warning_unless_the_inventory_ignores_it
     assert "warning: the API requires no key" in err
     assert "hint: sparkcluster key 'my desk.yaml'" in err
     assert shown(api={"host": "management"}, ignore=["NET-020"])[1] == ""
+
+
+def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
+    assert [line for line in shown()[0] if line.startswith("keep")] == []
+    lines, _ = shown(("--playbook", "qwen3.6-27b-nvfp4", "--image", "vllm/x:1", "--set", "args.max-num-seqs=8"))
+    assert lines[-2:] == [
+        "keep   write `playbook: qwen3.6-27b-nvfp4` into 'my desk.yaml'",
+        "keep   give the next up --image vllm/x:1 --set args.max-num-seqs=8 too, or write it into a playbook",
+    ]

@@ -1,17 +1,24 @@
-"""What a client is told is where the API is seen from the user's machine, and no node is contacted for it."""
+"""What a client is told is where the API is seen from the user's machine, and the model that serves."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
 
+from sparkcluster.cli import common
 from sparkcluster.cli import main as frame
 from sparkcluster.endpoint.clients import CLIENTS
+from sparkcluster.errors import HostTimeout
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
+from sparkcluster.spec.playbook import Playbook
 from tests.unit import golden
 
 FULL = {
@@ -44,6 +51,7 @@ def no_ssh_config(monkeypatch):
         return SshTarget({"alias": "spark-1.lan"}.get(node.host, node.host), node.ssh.user or "me", jump=jump)
 
     monkeypatch.setattr(connect, "ssh_target", ssh_target)
+    monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet({}))
 
 
 @pytest.fixture
@@ -183,3 +191,31 @@ def test_the_name_of_a_model_is_no_command_where_it_is_pasted(inventory, capsys)
     assert read["continue"]["models"][0]["model"] == name
     assert read["hermes"]["model"]["default"] == name
     assert read["vscode"][0]["models"][0]["id"] == name
+
+
+def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, capsys, monkeypatch):
+    """After ``upgrade --playbook`` the two differ; what the command line chooses is about that playbook."""
+    one = world()
+    one.staged()
+    one.spec = dataclasses.replace(one.spec, playbook=Playbook.model_validate(FULL))
+    plan = one.plan(7)
+    one.run(plan).record(plan, 7)
+    answers = {name: facts.model_dump(mode="json") for name, facts in one.facts.items()}
+    nodes = Fleet({name: FakeHost(name).program("probe", lambda _, said=said: said) for name, said in answers.items()})
+    monkeypatch.setattr(common, "connect_fleet", lambda _: nodes)
+    path = Path(inventory(BARE))
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"cluster": one.spec.inventory.cluster}))
+    out, err = run(capsys, str(path), "--client", "curl")
+    assert '"model": "qwen3.6-35b-a3b"' in out
+    assert "note: release 7 serves qwen3.6-35b-a3b, and the inventory names bare" in " ".join(err.split())
+    found = json.loads(run(capsys, str(path), "--json").out)
+    assert (found["model"], found["context"], found["tools"]) == ("qwen3.6-35b-a3b", 131072, True)
+    assert json.loads(run(capsys, str(path), "--playbook", "bare.yaml", "--json").out)["model"] == "Qwen/Qwen3.6-27B"
+
+
+def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(inventory, capsys, monkeypatch):
+    silent = FakeHost("spark-1").on(answer=HostTimeout("spark-1: no route to host", node="spark-1"))
+    monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet({"spark-1": silent}))
+    out, err = run(capsys, inventory(), "--client", "curl")
+    assert '"model": "qwen3.6-35b-a3b"' in out
+    assert "note: no node answered: this is what the inventory says" in err

@@ -12,6 +12,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.status import status
 from sparkcluster.release import journal
+from sparkcluster.runtime.secrets import keyed_hashes
 
 
 @pytest.fixture
@@ -96,6 +97,25 @@ def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(t
     shown = capsys.readouterr().out
     assert ("    warning: open to the network, and requires no key\n" in shown) is is_open
     assert ("    hint: sparkcluster key 'my inventory.yaml'\n" in shown) is is_open
+
+
+def test_a_key_that_was_rotated_since_the_start_is_a_warning_with_what_to_type(told, world, capsys, monkeypatch):
+    """The head asks itself with the key of then, so that the answer does not tell."""
+    one = world(api={"host": "management", "key": {"env": "SPARK_API_KEY"}})
+    plan = one.plan(3)
+    one.run(plan).record(plan, 3, secrets={"default": keyed_hashes({"VLLM_API_KEY": "first"})})
+    warnings = {}
+    for key in ("first", "second", ""):
+        monkeypatch.setenv("SPARK_API_KEY", key)
+        document = told(one)
+        assert document["state"] == "serving"
+        warnings[key] = document["groups"][0]["warning"]
+    assert warnings == {"first": None, "second": warnings["second"], "": None}
+    monkeypatch.setenv("SPARK_API_KEY", "second")
+    cli_status.show(cli_status.pasted(told(one), "mine.yaml"))
+    shown = capsys.readouterr().out
+    assert "warning: clients with the API key of the inventory get HTTP 401" in shown
+    assert "hint: sparkcluster upgrade mine.yaml" in shown
 
 
 def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
