@@ -50,6 +50,9 @@ class Report:
     def failed(self) -> None:
         """The step that is under way failed, though no exception ends the command."""
 
+    def done(self) -> None:
+        """The step that is under way is done: an error that follows is not about it."""
+
     def log(self, node: str, line: str) -> None:
         """The last log line of the rank that others wait for; replaces the one before."""
 

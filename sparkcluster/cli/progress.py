@@ -289,6 +289,13 @@ class Screen(Report):
         """The step that is under way failed."""
         self._well = False
 
+    def done(self) -> None:
+        """The step that is under way is done."""
+        self._keep(well=self._well)
+        self._step, self._log = "", ""
+        self._nodes.clear()
+        self._transfers.clear()
+
     def _keep(self, *, well: bool) -> None:
         """Print a line for the step that ended, if there was one."""
         from rich.text import Text

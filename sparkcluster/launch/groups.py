@@ -41,6 +41,8 @@ def launch_groups(
         outcomes = calls.wait(WAIT_S)
     except KeyboardInterrupt:
         outcomes = _interrupted(calls, launches, report, cancelled)
+    if any(isinstance(outcome, SparkclusterError) for outcome in outcomes.values()):
+        report.failed()
     _keep_logs(outcomes, logs)
     return outcomes
 

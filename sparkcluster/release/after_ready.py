@@ -65,6 +65,7 @@ def run(spec: Spec, done: Up, report: Report) -> list[Ran]:
             text = f"interrupted; {spec.inventory.cluster} serves release {done.release}"
             raise Interrupted(text, step="after_ready") from None
         if ran.problem:
+            report.failed()
             report.note(f"warning: after_ready: {shlex.join(command)}: {ran.problem}; release {done.release} serves")
         out.append(ran)
     return out

@@ -381,6 +381,7 @@ class Deployment:
                 changer.apply({name: [step | kept_rank(groups, name) | {"start": starts[name]}] for name in plan.nodes})
             except SparkclusterError as error:
                 raise failed or _unrecorded(error) from error
+            self.report.done()
         if failed:
             raise failed
         return replies

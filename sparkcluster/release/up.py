@@ -84,6 +84,7 @@ def up(
     actions = {group.action for group in groups.values()}
     # With the lease held, what is refused may be about ranks that its holder is starting: a guard, say.
     changing = Action.REFUSE in actions and current_lease(view.facts) is not None
+    report.done()
     if not changing:
         refuse(view, groups)
     note_differences(view, groups, report)

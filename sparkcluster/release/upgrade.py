@@ -79,6 +79,7 @@ def _bring_back(
         lost = set(served) - _serving(view)
         if not lost or pending(view.facts, view.newest):
             return
+        report.failed()
         report.note(f"{cause(error)}: {', '.join(sorted(lost))} of release {number} is gone: starting it again")
         done = rollback(fleet, spec, number, options, report)
     except (LeaseHeld, LeaseLost, Interrupted):
@@ -86,6 +87,7 @@ def _bring_back(
     except SparkclusterError as failed:
         text = f"{cause(error)}; release {number} could not be started again: {failed.message}"
         raise LaunchError(text, node=failed.node, step="way back", hint=by_hand) from error
+    report.done()
     text = f"{cause(error)}; release {number} serves again, as release {done.release}"
     raise RolledBack(text, node=error.node, step=error.step, hint=error.hint) from error
 

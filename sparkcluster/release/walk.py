@@ -319,7 +319,7 @@ class Walk:
         plan = self.new.view.ready()[1]
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         host = self.changer.fleet.hosts[endpoint.head]
-        self.report.progress(endpoint.head, "measuring its speed")
+        self.report.step("measure", "the speed of the new release")
         after = speed.measure(host, endpoint, self.spec.playbook.verify, plan.engine)
         self.measured.after[name] = after
         note = speed.compare(name, before, after, self.options.min_speed, endpoint.head)
@@ -385,6 +385,7 @@ class Walk:
             text = f"{why}; going back to release {kept.number} failed too: {failed.message}"
             return LaunchError(text, node=failed.node, step="way back", hint=by_hand)
         self.forget()
+        self.report.done()
         self.number = number
         text = f"{why}; release {kept.number} serves again, as release {number}"
         kind = Interrupted if interrupted else RolledBack
@@ -392,6 +393,7 @@ class Walk:
 
     def step_back(self, text: str) -> None:
         """Report that it is gone back, and why."""
+        self.report.failed()
         self.report.note(text)
         self.report.step("way back", "starting the release before")
         self.doing.step = "way back"

@@ -44,10 +44,14 @@ def test_lines_above_a_question_stay(asks: str) -> None:
 
 ENDS = """
 from sparkcluster.cli.progress import reporter
+from sparkcluster.errors import UsageError
 def run():
     with reporter(as_json=False, json_lines=False) as report:
         report.step("look")
         report.step("change")
+        if sys.argv[1] == "is done":
+            report.done()
+            raise UsageError("what was seen is not what is wanted")
         report.failed()
         if sys.argv[1] == "begins another":
             report.step("look again")
@@ -57,11 +61,15 @@ as_command(run)
 
 @pytest.mark.parametrize(
     ("case", "marks"),
-    [("ends", ["✓ look", "✗ change"]), ("begins another", ["✓ look", "✗ change", "✓ look again"])],
+    [
+        ("ends", ["✓ look", "✗ change"]),
+        ("begins another", ["✓ look", "✗ change", "✓ look again"]),
+        ("is done", ["✓ look", "✓ change"]),
+    ],
 )
 def test_a_step_that_failed_is_not_marked_as_done(case: str, marks: list[str]) -> None:
     with OnTerminal("import os; os.environ['NO_COLOR'] = '1'\n" + COMMAND + ENDS, case) as terminal:
-        assert terminal.end() == 0
+        assert terminal.end() == (2 if case == "is done" else 0)
     shown = [line[line.index(mark) :] for line in terminal.shown.splitlines() for mark in "✓✗" if mark in line]
     assert [re.sub(r"  \d+\.\d s$", "", line.split("\x1b")[0]) for line in shown] == marks
     assert all(re.search(r"  \d+\.\d s(\x1b|$)", line) for line in shown)

@@ -28,13 +28,28 @@ FOUR = "alpha beta gamma delta"
 
 
 class Told(Report):
-    """A Report that remembers its notes."""
+    """A Report that remembers its notes, and the steps that ended, with ``!`` behind one that failed.
+
+    ``begun`` is the step under way, which an error that ends the command is about.
+    """
 
     def __init__(self):
         self.notes = []
+        self.ended = []
+        self.begun = ""
+        self.well = True
 
     def step(self, name, text=""):
-        pass
+        self.done()
+        self.begun = name
+
+    def failed(self):
+        self.well = False
+
+    def done(self):
+        if self.begun:
+            self.ended.append(self.begun if self.well else f"{self.begun}!")
+        self.begun, self.well = "", True
 
     def progress(self, node, text):
         pass
@@ -91,6 +106,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
         def launch(changer, launches, report, logs):
             outcomes = {}
+            report.step("watch")
             for each in launches:
                 done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
                 run.steps = each.steps
@@ -102,6 +118,8 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                     for name in each.plan.nodes:
                         world.run(each.plan, name)
                         run.tick("started")
+            if any(isinstance(outcome, Exception) for outcome in outcomes.values()):
+                report.failed()
             return outcomes
 
         class HeldLease(Lease):

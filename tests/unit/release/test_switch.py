@@ -105,6 +105,9 @@ def test_a_release_that_fails_is_taken_back(up, switching):
     assert value(cluster) == ("1", 4)
     assert up.done[-2:] == ["launch alpha beta", "launch alpha beta"]
     assert [node.switch for node in cluster.facts.values()] == [None, None]
+    # what is marked as failed is the start of the new release, and not what the way back did
+    assert [step for step in up.report.ended if step.endswith("!")] == ["watch!"]
+    assert (up.report.ended[-2:], up.report.begun) == (["watch", "record"], "")
 
 
 def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_path, monkeypatch):

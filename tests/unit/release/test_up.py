@@ -224,6 +224,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     with pytest.raises(OtherPlan, match="a secret differs from the one in use") as caught:
         up(cluster)
     assert caught.value.lines == ("default: VLLM_API_KEY has a new value  (secrets: switch)",)
+    assert (up.report.ended, up.report.begun) == (["probe", "verify"], "")
     assert "sparkcluster upgrade inventory.yaml" in caught.value.hint
     assert "--replace" in caught.value.hint
     monkeypatch.delenv("KEY")
