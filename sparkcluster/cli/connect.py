@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import textwrap
@@ -28,13 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what to paste into a client to stdout, and what to know about it to stderr."""
     from sparkcluster.endpoint.clients import CLIENTS
+    from sparkcluster.errors import UsageError
+    from sparkcluster.suggest import closest, did_you_mean
 
     if args.client is not None and args.client not in CLIENTS:
-        from sparkcluster.errors import UsageError
-        from sparkcluster.suggest import did_you_mean
-
         hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
         raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
+    if (near := closest(args.inventory, CLIENTS)) and not os.path.exists(args.inventory):  # noqa: PTH110 - false for every error
+        raise UsageError(f"{args.inventory}: no such file", hint=f"did you mean --client {near}?")
     spec = load_spec(args)
     key = None
     if args.show_key:

@@ -40,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-gb", metavar="GB", type=_memory, default=128.0, help="nominal memory of a node (default: 128)"
     )
-    parser.add_argument("--nodes", metavar="N", type=at_least(1), help="nodes that share the model (default: 1)")
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        type=at_least(1),
+        help="nodes that share the model (default: those of the inventory, else the fewest that the playbook allows)",
+    )
     set_flag(parser)
     common_flags(parser, "--json")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.output import note, note_folded, write
+from sparkcluster.errors import UsageError
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description=textwrap.fill(f"kinds: {_kinds()}", 79, break_on_hyphens=False),
     )
     fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
-    fault.add_argument("kind", metavar="KIND", help="kind of fault")
+    fault.add_argument("kind", nargs="?", metavar="KIND", help="kind of fault")
     fault.add_argument("argument", nargs="*", metavar="ARG", help="arguments of that kind")
 
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     run_on = commands.add_parser("run", help="run a command on a Spark as root, without SSH")
     run_on.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
-    about = "the command and its arguments, after -- (default: a shell); --name comes before NODE"
+    about = "the command and its arguments, after --, or one text for sh (default: a shell); --name comes before NODE"
     run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help=about)
 
     for command in (up, down, fault, heal, run_on):
@@ -85,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
         if not found:
             note(f"there is no lab {args.name}")
     elif args.lab_command == "fault":
+        if args.kind is None:
+            raise UsageError("KIND is missing", hint=f"one of: {_kinds()}")
         done = core.Lab.open(args.name).fault(args.node, args.kind, *args.argument)
         _print(args, {"lab": args.name, "fault": done}, [done])
     elif args.lab_command == "heal":
@@ -112,6 +115,8 @@ def _run_on(lab: Lab, args: argparse.Namespace) -> int:
     import subprocess
 
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
+    if len(argv) == 1 and " " in argv[0]:
+        argv = ["sh", "-c", *argv]
     return subprocess.run(lab.spark(args.node).enter(argv or ["bash"]), check=False).returncode
 
 

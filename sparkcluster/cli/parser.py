@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from sparkcluster.errors import UsageError
@@ -27,16 +27,14 @@ class Parser(argparse.ArgumentParser):
             UsageError: an unknown flag, a missing or extra argument, an invalid value.
         """
         flags, rest = self.split(words)
+        # first: a word that is the value of an unknown flag is no argument of the command
+        self._refuse_unknown(word for word in flags if word.startswith("--") and self._subparsers is None)
         lacking = self._lacks_inventory(rest)
         if lacking:
             rest.insert(0, "")
         # argparse gives an optional argument nothing if a flag comes before its word, as in logs INVENTORY -f NODE.
         parsed, unknown = self.parse_known_args([*flags, *(["--"] if rest else []), *rest])
-        for word in unknown:
-            if word.startswith("-"):
-                flag = word.partition("=")[0]
-                hint = did_you_mean(flag, sorted(set(_flags(self))), f"{self.prog} --help")
-                raise UsageError(f"unknown flag of {self.prog}: {flag[:60]}", hint=hint)
+        self._refuse_unknown(word for word in unknown if word.startswith("-"))
         if unknown:
             raise UsageError(f"unexpected argument: {unknown[0][:60]}", hint=f"{self.prog} --help")
         if lacking:
@@ -44,6 +42,13 @@ class Parser(argparse.ArgumentParser):
 
             fill_in_inventory(parsed)
         return parsed
+
+    def _refuse_unknown(self, words: Iterable[str]) -> None:
+        known = set(_flags(self))
+        for flag in (word.partition("=")[0] for word in words):
+            if flag not in known:
+                hint = did_you_mean(flag, sorted(known), f"{self.prog} --help")
+                raise UsageError(f"unknown flag of {self.prog}: {flag[:60]}", hint=hint)
 
     def split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """The flags in ``words`` with their values, and the other words; all are flags of a command with commands."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.plan.cost import Difference
-from sparkcluster.plan.docker_run import INSIDE
+from sparkcluster.plan.docker_run import INSIDE, mounts
 from sparkcluster.spec import Spec, library, powers
 
 
@@ -95,15 +93,6 @@ def _same(environments: Iterable[Mapping[str, str]]) -> set[str]:
     if len(found) < 2:
         return set()
     return {name for name, value in found[0].items() if all(env.get(name) == value for env in found)}
-
-
-def mounts(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Source, target and ``, read-only`` of every bind mount of a docker command."""
-    for flag, value in itertools.pairwise(argv):
-        if flag == "--mount":
-            fields = dict(part.partition("=")[::2] for part in next(csv.reader([value])))
-            if fields.get("type") == "bind":
-                yield fields["source"], fields["target"], ", read-only" if "readonly" in fields else ""
 
 
 def ports(launcher: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal
+
+from sparkcluster.plan.docker_run import mounts
 
 # Environment is compared separately; the others contain the release or the plan hash, which differ between any two
 # plans.
@@ -144,9 +146,23 @@ def _container(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection
             yield from _flags("engine", _grouped(before.get(key, [])), wanted, class_of)
         elif isinstance(before.get(key), dict) and isinstance(after.get(key), dict):
             yield from ((kind, line) for line in _values(key, before[key], after[key]))
+        elif isinstance(before.get(key), list) and isinstance(after.get(key), list):
+            yield from ((kind, line) for line in _words(key, before[key], after[key]))
         else:
             yield kind, f"{key}: {_shown(before.get(key))} → {_shown(after.get(key))}"
-    yield from _flags("run", _comparable(old), _comparable(new), class_of)
+    was, is_ = _comparable(old), _comparable(new)
+    bound, binds = _bind_mounts(was), _bind_mounts(is_)
+    for target in sorted(bound.keys() | binds.keys()):
+        (before_at, flag), (after_at, other) = bound.get(target, ("none", ())), binds.get(target, ("none", ()))
+        if flag != other:
+            yield class_of(other or flag), f"mount {target}: {before_at} → {after_at}"
+    mounted = {flag for _, flag in (*bound.values(), *binds.values())}
+    yield from _flags("run", *([flag for flag in flags if flag not in mounted] for flags in (was, is_)), class_of)
+
+
+def _bind_mounts(flags: Iterable[Flag]) -> dict[str, tuple[str, Flag]]:
+    """What is mounted from where, and the flag of it, by its path in the container."""
+    return {target: (f"{source}{how}", flag) for flag in flags for source, target, how in mounts(flag)}
 
 
 def _class_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Flag], Class]:
@@ -196,6 +212,13 @@ def _values(label: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             yield f"{label} {name}: {_shown(old.get(name))} → {_shown(new.get(name))}"
+
+
+def _words(label: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[str]:
+    """What a list has lost and gained; both whole where only the order differs."""
+    lines = [f"{label} - {word}" for word in old if word not in new]
+    lines += [f"{label} + {word}" for word in new if word not in old]
+    yield from lines or [f"{label}: {_shown(old)} → {_shown(new)}"]
 
 
 def _shown(value: Any) -> str:

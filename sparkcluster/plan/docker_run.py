@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
 from sparkcluster.spec.playbook import Container, Ulimit, is_root
@@ -69,6 +70,15 @@ def bind(source: str, target: str, *, read_only: bool = False) -> list[str]:
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
     csv.writer(line, lineterminator="").writerow(fields)
     return ["--mount", line.getvalue()]
+
+
+def mounts(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Source, target and ``, read-only`` of every bind mount of a docker command."""
+    for flag, value in itertools.pairwise(argv):
+        if flag == "--mount":
+            fields = dict(part.partition("=")[::2] for part in next(csv.reader([value])))
+            if fields.get("type") == "bind":
+                yield fields["source"], fields["target"], ", read-only" if "readonly" in fields else ""
 
 
 def run(

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 from sparkcluster.spec.base import Section, options
 from sparkcluster.spec.slips import missing_space
+from sparkcluster.suggest import closest
 
 Sections = Sequence[type[Section]]
 
@@ -79,7 +80,20 @@ def for_unknown_key(key: str, siblings: Mapping[str, Any], sections: Sections) -
         return "unknown key", f"indent it below {empty}:"
     if inner:
         return "unknown key", f"put it below {' or '.join(f'{name}:' for name in inner)}"
-    return None
+    names = {name for section in sections for name in section.model_fields}
+    other = _ELSEWHERE.get(key)
+    if other in names:
+        return "unknown key", f"did you mean {other}?"
+    of_engine = "-" in key and "args" in names and closest(key, names) is None
+    return ("unknown key", f"put it below args:, as in --set args.{key}=…") if of_engine else None
+
+
+# Keys of other tools, and what they are called here.
+_ELSEWHERE = {
+    **dict.fromkeys(("arguments", "flags", "engine_args", "vllm_args", "extra_args"), "args"),
+    **dict.fromkeys(("environment", "envs", "variables"), "env"),
+    "volumes": "mounts",
+}
 
 
 def for_text(path: Sequence[str | int], value: str) -> str | None:

@@ -113,8 +113,11 @@ def _read_inventory(path: Path) -> Document:
         # without the suffixes, which are alike
         others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
         near = closest(path.stem, others)
-        examples = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
-        raise UsageError(error.message, hint=f"did you mean {others[near]}?" if near else examples) from None
+        hint = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
+        if path.suffix not in {".yaml", ".yml"}:
+            here = f"; here: {', '.join(sorted(others.values())[:6])}" if others else ""
+            hint = f"give the path of an inventory, a YAML file{here}"
+        raise UsageError(error.message, hint=f"did you mean {others[near]}?" if near else hint) from None
     kinds.refuse_as_inventory(document)
     return document
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from sparkcluster.cli.plan_view import brief, mounts, ports, whole
+from sparkcluster.cli.plan_view import brief, ports, whole
+from sparkcluster.plan.docker_run import mounts
 
 
 @pytest.fixture

@@ -115,6 +115,8 @@ def test_another_model_is_one_of_weights_with_its_name_and_mounts(serving, writt
         ({"env": {"A": "1"}}, "every node: env A: unset → 1"),
         ({"served_name": "q"}, "model: Qwen/Qwen3-8B → q"),
         ({"container": {"cap_add": ["SYS_NICE"]}}, "every node: run + --cap-add SYS_NICE"),
+        ({"mounts": [{"source": "/data/a", "target": "/a"}]}, "every node: mount /a: none → /data/a, read-only"),
+        ({"setup": ["echo a"]}, "every node: setup + echo a"),
     ],
 )
 def test_arguments_cost_a_switch(serving, written, playbook, line):
