@@ -18,12 +18,14 @@ DISK_FLOOR_BYTES = 10**9
 # The images for arm64 are 18 to 24 GB, and Docker keeps the archive beside the layers while it loads one.
 IMAGE_SPACE_BYTES = 25 * 10**9
 
+PRUNE = "sparkcluster models INVENTORY --prune   removes weights that no release names"
+
 
 @node_check(
     "HOST-005",
     "The disks are not full",
     needs=("disks",),
-    remedy="docker image prune; df -h",
+    remedy="sparkcluster models INVENTORY --prune; docker image prune; df -h",
 )
 def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A full disk leaves half an image or a truncated record."""
@@ -37,7 +39,7 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
             f"{share(disk.free_bytes, disk.total_bytes)} are free",
-            (f"df -h {quote(disk.path)}", "docker image prune"),
+            (PRUNE, f"df -h {quote(disk.path)}", "docker image prune"),
         )
 
 
@@ -76,7 +78,7 @@ def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "There is space for weights that are missing",
     needs=("disks",),
     source="practitioners' reports: downloads that fail at 97 %",
-    remedy="remove unused models, or set hf_home to a larger disk",
+    remedy="sparkcluster models INVENTORY --prune, or set hf_home to a larger disk",
 )
 def weights_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Staging fails in the middle of the weights, after minutes of copying.
@@ -94,7 +96,7 @@ def weights_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             f"{name} has no space for the weights of {context.spec.playbook.model.label}",
             disk,
             whole - weights.size_bytes,
-            (f"du -sh {quote(disk.path)}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
+            (PRUNE, f"du -sh {quote(disk.path)}/hub/* | sort -h", "set hf_home in the inventory to a larger disk"),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, reporting, switch_flags
+from sparkcluster.cli.output import say_folded
 from sparkcluster.cli.upgrade import show_switch, switched
 
 
@@ -27,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
         options = Options(timeout_s=args.timeout, trust=args.trust, min_speed=0, wait_s=args.wait)
         done = rollback(fleet, spec, args.release, options, report)
         ran = after_ready.run(spec, done, report)
-    document = switched(spec, done, ran)
+    document = switched(spec, done, ran) | {"restored": done.restored}
     if not emitted(args, document):
-        show_switch(document, args.inventory)
+        show_switch(document, args.inventory, done.view.spec)
+        name = done.view.spec.playbook.name
+        if name != spec.playbook.name:
+            say_folded(f"keep   write `playbook: {name}` into {args.inventory}", indent="  ")
     return 0

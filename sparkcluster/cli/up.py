@@ -87,8 +87,8 @@ def result(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def show(document: dict[str, Any], inventory: object, spec: Spec | None = None) -> None:
-    """The result for people, on stdout; of ``spec``, where that is what serves, also how it is used."""
+def show(document: dict[str, Any], inventory: object, spec: Spec) -> None:
+    """The result for people, on stdout, and how ``spec``, which serves, is used."""
     state = "up" if document["changed"] else "already up, nothing changed"
     say(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
     for group in document["groups"]:
@@ -96,19 +96,18 @@ def show(document: dict[str, Any], inventory: object, spec: Spec | None = None) 
     say(f"  model  {document['model']}")
     path = shlex.quote(str(inventory))
     say(f'  try    {program()} ask {path} "Hello"')
-    if spec is not None and document["groups"]:
+    if document["groups"]:
         from sparkcluster.inspect.connect import commands
 
         for word, command in commands(spec, document["groups"][0]["endpoint"]).items():
             say(f"  {word:<6} {command}")
         say(f"  use    {program()} connect {path}")
     say(f"  stop   {program()} down {path}")
-    if spec is not None:
-        for line in _kept(spec, path):
-            say_folded(line, indent="  ")
+    for line in _kept(spec, path):
+        say_folded(line, indent="  ")
     from sparkcluster.spec.inventory import OPEN_API
 
-    if spec is not None and spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
+    if spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
         note(label("warning"), " the API requires no key, and is open to the network")
         note(label("hint"), f" {program()} key {path}")
 

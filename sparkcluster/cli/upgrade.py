@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         ran = after_ready.run(spec, done, report)
     document = switched(spec, done, ran) | {"moved_bytes": done.moved_bytes}
     if not emitted(args, document):
-        show_switch(document, args.inventory, None if args.resume else spec)
+        show_switch(document, args.inventory, done.view.spec)
     return 0
 
 
@@ -117,9 +117,11 @@ def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def show_switch(document: dict[str, Any], inventory: object, spec: Spec | None = None) -> None:
+def show_switch(document: dict[str, Any], inventory: object, spec: Spec) -> None:
     """The result for people, on stdout; ``spec`` as in ``up``."""
     show(document, inventory, spec)
+    if document.get("restored"):
+        say(f"  is     release {document['restored']} again")
     if document.get("moved_bytes"):
         say(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
     if document["downtime_s"]:

@@ -150,14 +150,19 @@ def _container(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection
             yield from ((kind, line) for line in _words(key, before[key], after[key]))
         else:
             yield kind, f"{key}: {_shown(before.get(key))} → {_shown(after.get(key))}"
-    was, is_ = _comparable(old), _comparable(new)
-    bound, binds = _bind_mounts(was), _bind_mounts(is_)
-    for target in sorted(bound.keys() | binds.keys()):
-        (before_at, flag), (after_at, other) = bound.get(target, ("none", ())), binds.get(target, ("none", ()))
-        if flag != other:
-            yield class_of(other or flag), f"mount {target}: {before_at} → {after_at}"
-    mounted = {flag for _, flag in (*bound.values(), *binds.values())}
-    yield from _flags("run", *([flag for flag in flags if flag not in mounted] for flags in (was, is_)), class_of)
+    yield from _run(_comparable(old), _comparable(new), class_of)
+
+
+def _run(old: Sequence[Flag], new: Sequence[Flag], class_of: Callable[[Flag], Class]) -> Iterator[tuple[Class, str]]:
+    """Of options of ``docker run``: bind mounts by their path in the container, the others as they are."""
+    before, after = _bind_mounts(old), _bind_mounts(new)
+    for target in sorted(before.keys() | after.keys()):
+        (was, flag), (is_, wanted) = before.get(target, ("none", ())), after.get(target, ("none", ()))
+        if flag != wanted:
+            yield class_of(wanted or flag), f"mount {target}: {was} → {is_}"
+    mounted = {flag for _, flag in (*before.values(), *after.values())}
+    rest, wanted_rest = ([flag for flag in flags if flag not in mounted] for flags in (old, new))
+    yield from _flags("run", rest, wanted_rest, class_of)
 
 
 def _bind_mounts(flags: Iterable[Flag]) -> dict[str, tuple[str, Flag]]:

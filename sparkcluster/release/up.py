@@ -43,6 +43,7 @@ class Up:
         downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
         speed: tokens/s before and after, by group; None where it was not measured.
         moved_bytes: of image and weights, that an upgrade copied while the release before served.
+        restored: the release that a rollback let serve again; 0 without one.
     """
 
     view: View
@@ -55,6 +56,7 @@ class Up:
     downtime_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     speed: Mapping[str, tuple[float | None, float | None]] = dataclasses.field(default_factory=dict)
     moved_bytes: int = 0
+    restored: int = 0
 
 
 def up(

@@ -186,7 +186,7 @@ def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, rep
         )
         done = again if done is None else dataclasses.replace(again, changed=done.changed or again.changed)
     assert done is not None  # noqa: S101 - it has groups
-    return done
+    return dataclasses.replace(done, restored=number)
 
 
 def _stopped(fleet: Fleet, spec: Spec) -> int | None:

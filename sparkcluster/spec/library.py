@@ -119,8 +119,9 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         return found
     available = _in([*directories, *bundled()])
     alike = [each for each in available if name.lower() in each.lower()]
-    hint = "sparkcluster playbooks lists the bundled ones"
-    hint = f"one of: {', '.join(alike[:6])}" if alike[1:] else did_you_mean(name, alike or available, hint)
+    hint = did_you_mean(name, alike or available, "sparkcluster playbooks lists the bundled ones")
+    if len(alike) > 1:
+        hint = f"one of: {', '.join(alike[:6])}"
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
 
 

@@ -186,14 +186,16 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         needed = max(0, whole - present)
         disk = _disk(facts[name], "docker" if staging.what == "image" else "hf_home")
         if disk is not None and disk.free_bytes < needed:
-            prune = "docker image prune" if staging.what == "image" else f"du -sh {shlex.quote(disk.path)}/*"
+            unused = "sparkcluster models INVENTORY --prune; or "
+            look = f"du -sh {shlex.quote(disk.path)}/*"
+            hint = "docker image prune" if staging.what == "image" else unused + look
             errors.append(
                 StageError(
                     f"{name} has {size(disk.free_bytes)} free at {disk.path}, and {staging.what} "
                     f"{staging.name} need {size(needed)}",
                     node=name,
                     step=f"stage {staging.what}",
-                    hint=f"{prune}   on {name}",
+                    hint=f"{hint}   on {name}",
                 )
             )
     if errors:

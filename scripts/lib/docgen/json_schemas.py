@@ -347,7 +347,7 @@ DOCUMENTS: dict[str, Schema] = {
         expected_downtime_s=number("how long the last start took", null=True),
         findings=FINDINGS,
     ),
-    "rollback": record(**SWITCHED),
+    "rollback": record(**SWITCHED, restored=integer("the release that serves again, under a new number")),
     "down": record(
         cluster=text(),
         state=text("of the nodes that were contacted", enum=["down"]),
