@@ -35,6 +35,7 @@ from sparkcluster.plan.records import (
 )
 from sparkcluster.plan.switch import pending
 from sparkcluster.probing.collect import Collected, collect_facts
+from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import OPEN_API
 
@@ -196,8 +197,6 @@ def _warning(found: Found, name: str, group: RecordedGroup | None) -> str | None
     inventory = found.spec.inventory
     if group is None:
         return None
-    from sparkcluster.runtime import secrets  # which imports how plans are made: nodes are asked first
-
     if engines.engine(group.engine).api_key in secrets.rotated(group.secrets, found.spec):
         return "clients with the API key of the inventory get HTTP 401, as it changed: sparkcluster upgrade INVENTORY"
     # The interconnect joins the nodes alone.

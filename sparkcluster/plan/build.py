@@ -38,11 +38,11 @@ from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Ro
 from sparkcluster.spec import Spec, beside
 from sparkcluster.spec.library import all_bundled
 from sparkcluster.spec.playbook import Playbook, is_root
+from sparkcluster.spec.variables import RAY_TOKEN
 from sparkcluster.topology import parallel, vocabularies
 from sparkcluster.topology.model import Group, Member, Topology
 
 SECRETS_FILE = "secrets.env"
-RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 # Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
 JOIN_TIMEOUT_S = 300
 

@@ -9,13 +9,15 @@ import os
 import secrets
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
-from sparkcluster.plan.build import RAY_TOKEN
-from sparkcluster.plan.model import Plan
 from sparkcluster.spec import Spec
+from sparkcluster.spec.variables import RAY_TOKEN
+
+if TYPE_CHECKING:
+    from sparkcluster.plan.model import Plan
 
 MAKE = "sparkcluster key INVENTORY"
 

@@ -46,6 +46,7 @@ DEFAULTS = frozenset(
 )
 """The same on every node; the ``env`` of a playbook may set another value."""
 
+RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 HUB_TOKENS = frozenset({"HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN"})
 """Open the user's account on the Hugging Face hub: no engine gets them, since weights are staged before it starts."""
 
@@ -55,7 +56,7 @@ OWNERS = {
         ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "RAY_ADDRESS", "WORLD_SIZE"),
         "leave it out: it follows from groups in the inventory",
     ),
-    **dict.fromkeys(("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), "leave it out: Ray's token is made for each release"),
+    **dict.fromkeys(("RAY_AUTH_MODE", RAY_TOKEN), "leave it out: Ray's token is made for each release"),
 }
 """Follow from other keys, with what to do instead. An engine has more: ``Engine.variables``."""
 

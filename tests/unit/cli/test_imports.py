@@ -76,7 +76,7 @@ def imported_plainly(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "before_contact", "in_all"), [("status", 90, 91), ("preflight", 55, 144), ("up", 55, 201)]
+    ("command", "before_contact", "in_all"), [("status", 95, 96), ("preflight", 55, 144), ("up", 55, 201)]
 )
 def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     inventory: str, command: str, before_contact: int, in_all: int
