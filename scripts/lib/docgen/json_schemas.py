@@ -140,7 +140,7 @@ EXPECTED = by_name(
         record(
             node=text(),
             source=text("a node, the host of a hub or registry, this machine, or build"),
-            bytes=integer("null where nobody said it yet", null=True),
+            bytes=integer("null while it is unknown", null=True),
             over=text("network and interface"),
             encrypted=boolean(),
             seconds=number("about how long it takes; null where nothing tells", null=True),
