@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -50,15 +51,16 @@ class Finding:
     @property
     def headline(self) -> str:
         """Code, place, else the node if the summary lacks it, and summary."""
-        node = f"{self.node}: " if self.node and self.node not in self.summary else ""
+        told = self.node and re.search(rf"(?<![\w.-]){re.escape(self.node)}(?![\w-]|\.\w)", self.summary)
+        node = f"{self.node}: " if self.node and not told else ""
         return f"{self.code} {self.place or node}{self.summary}"
 
-    def notes(self, inventory: str) -> Iterator[str]:
-        """Lines for a command that continues: the summary, what was seen, and what to type; INVENTORY replaced."""
+    def notes(self, inventory: object) -> Iterator[str]:
+        """Lines for a command that continues: the summary, what was seen, and what to type, with this inventory."""
         yield f"{self.severity}: {self.headline}"
         for label, text in self.details():
             if label != "why":
-                yield f"  {label}: {text.replace('INVENTORY', inventory)}"
+                yield f"  {label}: {text.replace('INVENTORY', shlex.quote(str(inventory)))}"
 
     def details(self) -> Iterator[tuple[str, str]]:
         """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS."""

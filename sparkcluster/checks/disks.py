@@ -18,14 +18,14 @@ DISK_FLOOR_BYTES = 10**9
 # The images for arm64 are 18 to 24 GB, and Docker keeps the archive beside the layers while it loads one.
 IMAGE_SPACE_BYTES = 25 * 10**9
 
-PRUNE = "sparkcluster models INVENTORY --prune   removes weights that no release names"
+PRUNE = "sparkcluster models INVENTORY --prune   removes staged weights that nothing uses"
 
 
 @node_check(
     "HOST-005",
     "The disks are not full",
     needs=("disks",),
-    remedy="sparkcluster models INVENTORY --prune; docker image prune; df -h",
+    remedy="df -h; docker image prune; sparkcluster models INVENTORY --prune",
 )
 def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A full disk leaves half an image or a truncated record."""
@@ -35,11 +35,12 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         if disk.free_bytes < DISK_FLOOR_BYTES and (context.docker or disk.purpose != "docker")
     ]
     # Paths on the same file system are one full disk.
-    for disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.values():
+    for size_, disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.items():
+        has_weights = any((each.total_bytes, each.free_bytes) == size_ for each in full if each.purpose == "hf_home")
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
             f"{share(disk.free_bytes, disk.total_bytes)} are free",
-            (PRUNE, f"df -h {quote(disk.path)}", "docker image prune"),
+            (*([PRUNE] if has_weights else []), f"df -h {quote(disk.path)}", "docker image prune"),
         )
 
 

@@ -20,7 +20,7 @@ from sparkcluster.checks.running_cluster import (
 )
 from sparkcluster.engines.causes import ABORTED, KILLED
 from sparkcluster.engines.signature import EXPLAINED, plain
-from sparkcluster.facts.base import Unread
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
 
@@ -56,7 +56,9 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             remedy = [f"{LOGS} {name}", UP]
             if rank.exit_code == LOST and cluster.spec.inventory.runtime.kind == "docker":
                 ending += ", as after a reboot"
-                remedy = [UP, f"{ENABLE}   once it serves: then it comes back after a reboot"]
+                enabled = name in cluster.facts and read(cluster.facts[name].enabled) is not None
+                comes_back = f"{ENABLE}   once it serves: then it comes back after a reboot"
+                remedy = [UP, *([] if enabled else [comes_back]), f"{LOGS} {name}   if it was not rebooted"]
             yield Seen(
                 f"the rank of {group} on {name} is not running: {ending}", clipped(seen), tuple(remedy), node=name
             )
@@ -180,8 +182,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
             seen = f"release {number} runs on it"
             remedy = (f"{DOWN} --also HOST   with the address of {name}: stops its ranks there as well", UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
-    named = cluster.spec.playbook.name
-    served = cluster.recorded.record.get("playbook", {}).get("name")
+    named, served = cluster.spec.playbook.name, cluster.served
     if served and served != named:
         seen = f"release {number} is {served}"
         compare = (f"{UP}, which shows the difference and changes nothing",)
@@ -195,8 +196,8 @@ def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
             seen = f"{group} was started with another value of {variable} than is set here"
             if variable == cluster.engine.api_key:
                 seen += ": clients with the new API key get HTTP 401"
-            restart = ("sparkcluster upgrade INVENTORY   restarts it with the value here",)
-            yield Seen(f"{variable} has changed since {group} was started", seen, restart, severity="warning")
+            remedy = (f"{cluster.restart}   restarts it with the value here",)
+            yield Seen(f"{variable} has changed since {group} was started", seen, remedy, severity="warning")
 
 
 @running_check(

@@ -43,16 +43,16 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.runtime.secrets import api_key
 
         key = api_key(spec)
-    from sparkcluster.inspect.connect import connection, document, serving
+    from sparkcluster.inspect.connect import Serving, connection, document, serving
 
-    other = None
+    served = Serving(spec)
     if not spec.chosen:
         with common.connect_fleet(spec.inventory) as fleet, Waiting("querying what serves"):
-            spec, other = serving(fleet, spec, args.group)
-    found = document(connection(spec, args.group, key=key), args.client)
+            served = serving(fleet, spec, args.group)
+    found = document(connection(served.spec, args.group, key=key), args.client, served.release)
     if not emitted(args, found):
-        if other is not None:
-            _said("note", other)
+        if served.note is not None:
+            _said("note", served.note)
         show(found, args.inventory)
     return 0
 

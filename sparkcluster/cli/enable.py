@@ -32,5 +32,5 @@ def run(args: argparse.Namespace) -> int:
     table(("NODE", "UNIT"), [(name, each.unit or "-") for name, each in done.nodes.items()])
     for name, each in done.nodes.items():
         if each.unit is None:
-            note(f"warning: {name} has no systemd, run at every boot: {shlex.join(each.command)}")
+            note(f"warning: {name} has no systemd; run this at every boot: {shlex.join(each.command)}")
     return 0

@@ -134,8 +134,9 @@ def _run_failed(args: argparse.Namespace) -> int:
     if not quiet:
         ago = failed.ago(time.time())
         note_folded(f"the last launch of {spec.inventory.cluster} that failed, {ago}: {failed.message}")
-        if succeeded_since(spec.inventory.cluster, failed.at_s):
-            note("an up from this machine has succeeded since")
+        succeeded = succeeded_since(spec.inventory.cluster, failed.at_s)
+        if succeeded:
+            note(f"`{succeeded}` from this machine has succeeded since")
     printer = _Printer(args, [node])
     reason = failed.reason if failed.reason and failed.reason.node == node else None
     for number, text in _asked_for(args, lines):

@@ -21,7 +21,8 @@ _SHORT = 18
 _JOINED = "\N{NO-BREAK SPACE}"
 _PROGRAMS = (
     "sparkcluster|sudo|docker|ssh|ssh-(?:keygen|keyscan|copy-id)|export|unset|mkdir|ls|cp|mv|rm|cat|chmod|chown|curl|ping|"
-    "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?"
+    "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?|df|du|echo|"
+    "lspci|getent|findmnt|lsblk|dmesg|ethtool|ibv_devinfo|ibdev2netdev|modprobe|sysctl|readlink|vllm"
 )
 
 
@@ -141,17 +142,40 @@ def note_folded(text: str, *, kind: str = "", indent: str = "") -> None:
     _write_folded(sys.stderr, text, kind, indent)
 
 
-def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
-    """Write a hint after ``word``: whole if it begins with a command, else folded on a terminal.
+def say_line(line: str, indent: str = "") -> None:
+    """Write a line of ``Finding.notes`` to stdout; a hint as ``write_remedy`` does."""
+    for part in noted(sys.stdout, line, indent):
+        say(part)
 
-    What follows ``; or`` is on a line of its own. A command in it, up to a comma or semicolon, and a flag with its
-    value stay on one line, so that they can be pasted.
+
+def noted(stream: TextIO, line: str, indent: str = "") -> list[str]:
+    """A line as those that are written of it: whole if it is a hint that has a command, else folded on a terminal."""
+    from sparkcluster.findings import REMEDY_LABELS
+
+    word, _, text = line.strip().partition(": ")
+    if word in REMEDY_LABELS and _has_command(text):
+        return [indent + typed(line)]
+    return folded(stream, typed(line), indent=indent)
+
+
+def _has_command(text: str) -> bool:
+    """Whether ``text`` begins with a command, or has one that is told apart from the words after it by three blanks."""
+    import re
+
+    return re.match(rf"(?:{_PROGRAMS})\s|\w+=", text) is not None or "   " in text or " | " in text or " && " in text
+
+
+def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
+    """Write a hint after ``word``: whole if it has a command that has to be pasted as a line, else folded on a terminal.
+
+    What follows ``; or`` is on a line of its own. A command within a sentence, up to a comma or semicolon, and a flag
+    with its value are not broken.
     """
     import re
 
     for number, part in enumerate(text.split("; or ")):
         name = "or" if number else word
-        if stream.isatty() and re.match(rf"(?:{_PROGRAMS})\s|\w+=", part) is None:
+        if stream.isatty() and not _has_command(part):
             command = rf"(?<![\w./-])(?:{_PROGRAMS})\s(?:[^,;]|[,;](?!\s))*|(?<!\S)--?\w[\w-]*\s[^\s,;]+"
             joined = re.sub(command, lambda found: typed(found[0]).replace(" ", _JOINED), part)
             _write_folded(stream, joined, name, indent)

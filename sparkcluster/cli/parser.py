@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         """
         flags, rest = self.split(words)
         # first: a word that is the value of an unknown flag is no argument of the command
-        self._refuse_unknown(word for word in flags if word.startswith("--") and self._subparsers is None)
+        self._refuse_unknown(self._named(flags))
         lacking = self._lacks_inventory(rest)
         if lacking:
             rest.insert(0, "")
@@ -42,6 +42,15 @@ class Parser(argparse.ArgumentParser):
 
             fill_in_inventory(parsed)
         return parsed
+
+    def _named(self, flags: Sequence[str]) -> Iterator[str]:
+        """The long flags in ``flags``, which have their values after them as ``split`` returns them."""
+        queue = iter(flags if self._subparsers is None else ())
+        for word in queue:
+            if word.startswith("--"):
+                yield word
+            if self._wants_value(word):
+                next(queue, None)
 
     def _refuse_unknown(self, words: Iterable[str]) -> None:
         known = set(_flags(self))

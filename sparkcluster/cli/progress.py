@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from sparkcluster.cli import transfers
-from sparkcluster.cli.output import in_colour, moves, write
+from sparkcluster.cli.output import in_colour, moves, noted, typed, write
 from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report, Transfer
 
@@ -151,7 +151,7 @@ class Lines(Report):
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self._write(text)
+        self._write(typed(text))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -234,6 +234,8 @@ class Screen(Report):
         from rich.table import Table
         from rich.text import Text
 
+        if not self._step:
+            return Text("")
         seconds = f"  {time.monotonic() - self._began:.0f} s"
         head = Text.assemble((self._step, "bold"), (seconds, "dim"))
         table = Table.grid(padding=(0, 2))
@@ -283,7 +285,8 @@ class Screen(Report):
         """A line that stays."""
         from rich.text import Text
 
-        self._console.print(Text(clean(text), "yellow" if text.startswith("warning") else ""))
+        for line in noted(self._console.file, text):
+            self._console.print(Text(clean(line), "yellow" if text.startswith("warning") else ""), soft_wrap=True)
 
     def failed(self) -> None:
         """The step that is under way failed."""

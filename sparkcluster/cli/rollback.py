@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, reporting, switch_flags
-from sparkcluster.cli.output import say_folded
 from sparkcluster.cli.upgrade import show_switch, switched
 
 
@@ -30,8 +29,5 @@ def run(args: argparse.Namespace) -> int:
         ran = after_ready.run(spec, done, report)
     document = switched(spec, done, ran) | {"restored": done.restored}
     if not emitted(args, document):
-        show_switch(document, args.inventory, done.view.spec)
-        name = done.view.spec.playbook.name
-        if name != spec.playbook.name:
-            say_folded(f"keep   write `playbook: {name}` into {args.inventory}", indent="  ")
+        show_switch(document, args.inventory, done.view.spec, spec)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
 from sparkcluster.cli.output import label, note, note_folded, program, say, say_folded
+from sparkcluster.errors import OtherPlan, UsageError
 
 if TYPE_CHECKING:
     from sparkcluster.release.after_ready import Ran
@@ -37,8 +39,6 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import plan
 
         return plan.run(args)
-    from sparkcluster.errors import OtherPlan
-
     try:
         with reporting(args) as (fleet, spec, report):
             consent.ask(spec, report, yes=args.yes)
@@ -87,8 +87,11 @@ def result(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def show(document: dict[str, Any], inventory: object, spec: Spec) -> None:
-    """The result for people, on stdout, and how ``spec``, which serves, is used."""
+def show(document: dict[str, Any], inventory: object, spec: Spec, written: Spec | None = None) -> None:
+    """The result for people, on stdout, and how ``spec``, which serves, is used.
+
+    ``written`` is what the inventory says, where the command line did not say what is to serve.
+    """
     state = "up" if document["changed"] else "already up, nothing changed"
     say(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
     for group in document["groups"]:
@@ -103,7 +106,7 @@ def show(document: dict[str, Any], inventory: object, spec: Spec) -> None:
             say(f"  {word:<6} {command}")
         say(f"  use    {program()} connect {path}")
     say(f"  stop   {program()} down {path}")
-    for line in _kept(spec, path):
+    for line in _kept(spec, path, written):
         say_folded(line, indent="  ")
     from sparkcluster.spec.inventory import OPEN_API
 
@@ -112,12 +115,29 @@ def show(document: dict[str, Any], inventory: object, spec: Spec) -> None:
         note(label("hint"), f" {program()} key {path}")
 
 
-def _kept(spec: Spec, path: str) -> list[str]:
-    """What to write so that the next ``up`` finds what the command line chose, and not another plan."""
+def _kept(spec: Spec, path: str, written: Spec | None) -> list[str]:
+    """What to write so that the next ``up`` finds what serves, and not another plan; ``written`` as in ``show``."""
     flags = list(zip(spec.chosen[::2], spec.chosen[1::2], strict=True))
-    playbooks = [value for flag, value in flags if flag == "--playbook"]
+    chosen = next((value for flag, value in flags if flag == "--playbook"), spec.inventory.playbook)
     others = [word for pair in flags if pair[0] != "--playbook" for word in pair]
-    lines = [f"keep   write `playbook: {name}` into {path}" for name in playbooks if name != spec.inventory.playbook]
+    lines = []
+    if chosen != spec.inventory.playbook:
+        lines.append(f"keep   write `playbook: {_from_inventory(spec, chosen)}` into {path}")
     if others:
         lines.append(f"keep   give the next up {shlex.join(others)} too, or write it into a playbook")
+    if written is not None and written.playbook != spec.playbook:
+        lines.append(f"note   the inventory says otherwise: {program()} plan {path} shows what an up would change")
     return lines
+
+
+def _from_inventory(spec: Spec, name: str) -> str:
+    """The playbook that ``--playbook NAME`` found from the current directory, as the inventory has to name it."""
+    from sparkcluster.spec.library import find
+
+    base, plus, overlays = name.partition("+")
+    beside = spec.inventory_path.parent
+    try:
+        same = os.path.samefile(find(base, [beside]), spec.playbook_path)
+    except (OSError, UsageError):
+        same = False
+    return name if same else os.path.relpath(spec.playbook_path, beside) + plus + overlays

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, number_type, reporting, switch_flags
-from sparkcluster.cli.output import say
+from sparkcluster.cli.output import say, say_line
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
 from sparkcluster.report import size
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         ran = after_ready.run(spec, done, report)
     document = switched(spec, done, ran) | {"moved_bytes": done.moved_bytes}
     if not emitted(args, document):
-        show_switch(document, args.inventory, done.view.spec)
+        show_switch(document, args.inventory, done.view.spec, spec if args.resume else None)
     return 0
 
 
@@ -102,8 +102,8 @@ def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) 
         if found.start_s is not None and any(each.cost != "nothing" for each in found.differences):
             say(f"  expected downtime: about {found.start_s:.0f} s and what requests in flight take, as the last start")
         for finding in found.findings:
-            for line in finding.notes(str(spec.inventory_path)):
-                say(f"  {line}")
+            for line in finding.notes(spec.inventory_path):
+                say_line(line, indent="  ")
     return 1 if has_errors(found.findings) else 0
 
 
@@ -117,11 +117,11 @@ def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def show_switch(document: dict[str, Any], inventory: object, spec: Spec) -> None:
-    """The result for people, on stdout; ``spec`` as in ``up``."""
-    show(document, inventory, spec)
+def show_switch(document: dict[str, Any], inventory: object, spec: Spec, written: Spec | None) -> None:
+    """The result for people, on stdout; ``spec`` and ``written`` as in ``up``."""
+    show(document, inventory, spec, written)
     if document.get("restored"):
-        say(f"  is     release {document['restored']} again")
+        say(f"  again  release {document['restored']}, as it was recorded")
     if document.get("moved_bytes"):
         say(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
     if document["downtime_s"]:

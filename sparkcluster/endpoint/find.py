@@ -10,8 +10,14 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 
-KEY_REMEDY = "sparkcluster up INVENTORY --replace"
-"""Starts the ranks of an endpoint that rejects the key, or requires one, anew with the key of the inventory."""
+
+def restart(served: object, written: str) -> str:
+    """Command that starts what serves anew with the secrets that are set here, such as the API key of the inventory.
+
+    ``served`` is the name of the playbook that serves, as a record has it; ``written`` that of the inventory's.
+    """
+    other = isinstance(served, str) and served != written and re.fullmatch(r"[A-Za-z0-9][\w.-]*", served)
+    return f"sparkcluster upgrade INVENTORY{f' --playbook {served}' if other else ''}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

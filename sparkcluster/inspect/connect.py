@@ -29,30 +29,46 @@ LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
 
 
-def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, str | None]:
-    """``spec`` with the playbook that serves in ``group``, by default the first, and what to say of it, if anything.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """What a client is told about.
 
-    Where nothing runs, or no node answers, it is ``spec`` itself.
+    Attributes:
+        spec: with the playbook that serves; that of the inventory where nothing does, or no node answers.
+        release: number of the release that serves; None likewise.
+        note: what to say about it, if anything.
+    """
+
+    spec: Spec
+    release: int | None = None
+    note: str | None = None
+
+
+def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
+    """What serves in ``group``, by default the first of the inventory.
 
     Raises:
         UsageError: there is no such group.
     """
     inventory = spec.inventory
-    _head(inventory, group)
+    name, _ = _group(inventory, group)
     collected = collect_facts(fleet, spec, limit_s=ANSWER_S)
     if collected.errors and not collected.facts:
-        return spec, "no node answered: this is what the inventory says, not what was seen to serve"
+        return Serving(spec, note="no node answered: this is what the inventory says, not what was seen to serve")
     latest = recorded_release(inventory, collected.facts)
-    recorded = recorded_groups(state.present_record(cluster_ranks(inventory.cluster, collected.facts), latest))
-    found = recorded.get(group or next(iter(recorded), ""))
+    present = state.present_record(cluster_ranks(inventory.cluster, collected.facts), latest)
+    found = recorded_groups(present).get(name)
+    if found is None:
+        return Serving(spec)
     try:
-        playbook = Playbook.model_validate(found.playbook) if found and found.playbook else spec.playbook
-    except ValidationError:  # of another version of sparkcluster
-        playbook = spec.playbook
-    if found is None or playbook.model_name == spec.playbook.model_name:
-        return dataclasses.replace(spec, playbook=playbook), None
-    other = f"release {found.release} serves {playbook.model_name}, and the inventory names {spec.playbook.name}"
-    return dataclasses.replace(spec, playbook=playbook), other
+        playbook = Playbook.model_validate(found.playbook)
+        engines.engine(playbook.engine).api_features(playbook)
+    except (ValidationError, UsageError):  # of another version of sparkcluster
+        unread = f"what release {found.release} has recorded cannot be read: this is what the inventory says"
+        return Serving(spec, note=unread)
+    now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
+    other = f"release {found.release} serves {now}; the inventory has {then}" if now != then else None
+    return Serving(dataclasses.replace(spec, playbook=playbook), found.release, other)
 
 
 def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:
@@ -64,7 +80,7 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         UsageError: there is no such group, or ssh_config cannot be used.
     """
     inventory, playbook = spec.inventory, spec.playbook
-    url, tunnel, known = _reached(inventory, _head(inventory, group))
+    url, tunnel, known = _reached(inventory, _group(inventory, group)[1])
     source = inventory.api.key
     return Connection(
         cluster=inventory.cluster,
@@ -90,8 +106,8 @@ def commands(spec: Spec, endpoint: str) -> dict[str, str]:
     return {"curl": curl(dataclasses.replace(found, url=endpoint))}
 
 
-def document(found: Connection, client: str | None = None) -> dict[str, Any]:
-    """The document of ``--json``; ``client`` is the name of the one that is connected."""
+def document(found: Connection, client: str | None = None, release: int | None = None) -> dict[str, Any]:
+    """The document of ``--json``; ``client`` is the name of the one that is connected, ``release`` what serves."""
     chosen = None
     if client is not None:
         what = CLIENTS[client]
@@ -106,6 +122,7 @@ def document(found: Connection, client: str | None = None) -> dict[str, Any]:
         }
     return {
         "cluster": found.cluster,
+        "release": release,
         "endpoint": found.url if found.known else None,
         "tunnel": found.tunnel,
         "model": found.model,
@@ -119,13 +136,14 @@ def document(found: Connection, client: str | None = None) -> dict[str, Any]:
     }
 
 
-def _head(inventory: Inventory, group: str | None) -> Node:
+def _group(inventory: Inventory, name: str | None) -> tuple[str, Node]:
+    """The name of a group, by default of the first, and its head."""
     groups = {each.name: each.nodes for each in inventory.groups}
     groups = groups or {"default": [node.label for node in inventory.nodes]}
-    name = group or next(iter(groups))
+    name = name or next(iter(groups))
     if name not in groups:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(groups)}")
-    return next(node for node in inventory.nodes if node.label == groups[name][0])
+    return name, next(node for node in inventory.nodes if node.label == groups[name][0])
 
 
 def _reached(inventory: Inventory, head: Node) -> tuple[str, str | None, bool]:

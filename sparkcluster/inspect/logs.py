@@ -190,10 +190,11 @@ def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch,
     return failed, str(chosen), failed_logs.lines_of(failed.logs[str(chosen)])
 
 
-def succeeded_since(cluster: str, at_s: float) -> bool:
-    """Whether an ``up`` of the cluster from this machine has succeeded after ``at_s``, in seconds since 1970."""
+def succeeded_since(cluster: str, at_s: float) -> str | None:
+    """The last command that verified a release from this machine after ``at_s``, in seconds since 1970; else None."""
     since = datetime.fromtimestamp(at_s, UTC).strftime(observed.TIME)
-    return any(entry["what"] == "up" and str(entry.get("time")) > since for entry in observed.read(cluster)[0])
+    later = [each for each in observed.read(cluster)[0] if each["what"] == "up" and str(each.get("time")) > since]
+    return str(later[-1].get("operation", "up")) if later else None
 
 
 def _own(node: str, text: str) -> LogLine:

@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import KEY_REMEDY, Endpoint, open_without_key, recorded_endpoints
+from sparkcluster.endpoint.find import Endpoint, open_without_key, recorded_endpoints, restart
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -173,10 +173,11 @@ def _group(
 ) -> Document:
     """One group as it is now."""
     group, ranks = found.groups.get(name), found.present.groups().get(name, {})
+    again = restart(((group.playbook if group else None) or {}).get("name"), found.spec.playbook.name)
     if word == state.ORPHANED:
         why: str | None = state.left_by(found.facts)
     else:
-        why = reply.message if isinstance(reply, SparkclusterError) else problem(reply)
+        why = reply.message if isinstance(reply, SparkclusterError) else problem(reply, again)
     numbers = [release for of_node in ranks.values() for rank in of_node if (release := release_of(rank)) is not None]
     return {
         "name": name,
@@ -188,17 +189,18 @@ def _group(
         "why": why,
         "uptime_s": _uptime_s(found, name),
         "load": load_of(ranks, seen),
-        "warning": _warning(found, name, group),
+        "warning": _warning(found, name, group, word, again),
     }
 
 
-def _warning(found: Found, name: str, group: RecordedGroup | None) -> str | None:
-    """What is to be said of a group's endpoint, with what to type; None without."""
+def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, again: str) -> str | None:
+    """What is to be said of a group's endpoint, with what to type; None without. ``again`` as in ``problem``."""
     inventory = found.spec.inventory
     if group is None:
         return None
-    if engines.engine(group.engine).api_key in secrets.rotated(group.secrets, found.spec):
-        return "clients with the API key of the inventory get HTTP 401, as it changed: sparkcluster upgrade INVENTORY"
+    key = engines.engine(group.engine).api_key
+    if word == state.SERVING and secrets.rotated(group.secrets, found.spec, [key]):
+        return f"the API key changed since the start, so that clients with the new one get HTTP 401: {again}"
     # The interconnect joins the nodes alone.
     if inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:
         return None
@@ -243,12 +245,12 @@ def _load(counters: Sequence[Counters]) -> Document:
     }
 
 
-def problem(reply: Reply | None) -> str | None:
-    """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
+def problem(reply: Reply | None, again: str) -> str | None:
+    """Why a group is not ready, in one line; a slow answer alone is no sign of death. ``again`` restarts it."""
     if reply is None or reply.problem is None:
         return None
     if reply.problem == "unauthorized":
-        return f"{reply.message}; {KEY_REMEDY} starts it with the key of the inventory"
+        return f"{reply.message}; {again} starts it with the key of the inventory"
     if busy(reply):
         return f"no token within {reply.limit_s:.0f} s: its engine is busy with other requests"
     if dead([], reply) is None and reply.problem == "timeout":

@@ -76,9 +76,13 @@ def mounts(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Source, target and ``, read-only`` of every bind mount of a docker command."""
     for flag, value in itertools.pairwise(argv):
         if flag == "--mount":
-            fields = dict(part.partition("=")[::2] for part in next(csv.reader([value])))
-            if fields.get("type") == "bind":
-                yield fields["source"], fields["target"], ", read-only" if "readonly" in fields else ""
+            try:
+                fields = dict(part.partition("=")[::2] for part in next(csv.reader([value]), []))
+            except csv.Error:  # of a record, which a node may have written
+                continue
+            source, target = fields.get("source"), fields.get("target")
+            if fields.get("type") == "bind" and source and target:
+                yield source, target, ", read-only" if "readonly" in fields else ""
 
 
 def run(

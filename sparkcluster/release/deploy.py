@@ -204,7 +204,7 @@ class Deployment:
             raise FoundErrors(findings)
         for finding in [*findings, *reached]:
             if finding.severity in {"warning", "error"}:
-                for line in finding.notes(str(self.spec.inventory_path)):
+                for line in finding.notes(self.spec.inventory_path):
                     self.report.note(line)
 
     def prove_gpu(self, names: Collection[str]) -> None:

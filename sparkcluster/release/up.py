@@ -142,8 +142,9 @@ def up(
             speed=walk.measured.speed,
         )
     observed.note(
-        spec.inventory.cluster, "up", model=spec.playbook.model_name, seconds=round(done.seconds, 1),
-        clear_caches=options.clear_caches, hub_offline=_offline(done.view),
+        spec.inventory.cluster, "up", operation=operation, model=spec.playbook.model_name,
+        seconds=round(done.seconds, 1), clear_caches=options.clear_caches,
+        hub_offline=_offline(done.view),
     )  # fmt: skip
     return done
 

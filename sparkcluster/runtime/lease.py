@@ -185,7 +185,7 @@ class Lease(Closing):
                 hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
                 if said.held.get("operation") == "restart"
                 else f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
-                f"{TTL_S} s; if it is still held then and no such command runs, reboot {host.name}",
+                f"{TTL_S} s; if it is held after that, reboot {host.name}, which ends what runs there",
             )
         if said.epoch is None:
             raise malformed(host.name, "lease", "it has no epoch")

@@ -66,15 +66,15 @@ def renewed(recorded: Mapping[str, Any], values: Mapping[str, str], names: Colle
     return {"salt": new["salt"], "hashes": {name: hashes[name] for name in sorted(hashes.keys() & set(names))}}
 
 
-def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
-    """Names of secrets whose value is not the one that ``recorded``, from ``keyed_hashes``, was made of.
+def rotated(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | None = None) -> tuple[str, ...]:
+    """Those of the secrets, or of ``names``, whose value is not the one that ``recorded``, from ``keyed_hashes``, has.
 
     Of a secret that is not set here nothing can be said; nor of a record that an older version wrote.
     """
     now: dict[str, str] = {}
     # A record is a node's word: no other variable is read because it names one.
     ours = {*spec.playbook.secrets, engines.engine(spec.playbook.engine).api_key}
-    for name in ours & recorded.get("hashes", {}).keys():
+    for name in ours.intersection(ours if names is None else names) & recorded.get("hashes", {}).keys():
         try:
             now[name] = _value(name, spec)
         except UsageError:

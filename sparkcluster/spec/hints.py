@@ -12,7 +12,6 @@ from typing import Any, get_args, get_origin
 
 from sparkcluster.spec.base import Section, options
 from sparkcluster.spec.slips import missing_space
-from sparkcluster.suggest import closest
 
 Sections = Sequence[type[Section]]
 
@@ -84,8 +83,7 @@ def for_unknown_key(key: str, siblings: Mapping[str, Any], sections: Sections) -
     other = _ELSEWHERE.get(key)
     if other in names:
         return "unknown key", f"did you mean {other}?"
-    of_engine = "-" in key and "args" in names and closest(key, names) is None
-    return ("unknown key", f"put it below args:, as in --set args.{key}=…") if of_engine else None
+    return None
 
 
 # Keys of other tools, and what they are called here.

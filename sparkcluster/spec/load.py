@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import shlex
 import stat
 from collections.abc import Sequence
@@ -115,11 +116,18 @@ def _read_inventory(path: Path) -> Document:
         near = closest(path.stem, others)
         hint = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
         if path.suffix not in {".yaml", ".yml"}:
-            here = f"; here: {', '.join(sorted(others.values())[:6])}" if others else ""
-            hint = f"give the path of an inventory, a YAML file{here}"
+            found = [str(each) for each in sorted(path.parent.glob("*.y*ml")) if _lists_nodes(each)]
+            hint = f"give the path of an inventory, a YAML file{': ' * bool(found)}{', '.join(found[:6])}"
         raise UsageError(error.message, hint=f"did you mean {others[near]}?" if near else hint) from None
     kinds.refuse_as_inventory(document)
     return document
+
+
+def _lists_nodes(path: Path) -> bool:
+    try:
+        return re.search(rb"^nodes\s*:", _bytes(path, path.name), re.MULTILINE) is not None
+    except UsageError:
+        return False
 
 
 def _group_sizes(inventory: Inventory) -> list[int]:

@@ -190,7 +190,8 @@ def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Pr
     """The problem of a key that is not among ``allowed``."""
     if path in REFUSED:
         return document.problem(path, *REFUSED[path], key=True)
-    hint = [did_you_mean(path[-1], allowed), f"allowed: {', '.join(allowed)}"]
+    of_engine = "arguments of the engine go below args:;" if "-" in str(path[-1]) and "args" in allowed else None
+    hint = [did_you_mean(path[-1], allowed, of_engine), f"allowed: {', '.join(allowed)}"]
     return document.problem(path, "unknown key", " ".join(filter(None, hint)), key=True)
 
 

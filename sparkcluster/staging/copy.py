@@ -196,7 +196,7 @@ def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError
     """The StageError for a failure, of what comes from ``source`` if that is known, with a hint."""
     path = shlex.quote(failure.text.rpartition(": ")[2])
     hints = {
-        "disk": f"sparkcluster models INVENTORY --prune; or df -h   on {failure.node}",
+        "disk": f"{'sparkcluster models INVENTORY --prune; or ' * ('weights' in step.name)}df -h   on {failure.node}",
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "linked": f"cp the file from a node that has it right to {path}   on {failure.node}",

@@ -103,9 +103,29 @@ class Arguments:
         return {**value, **{key: int(text) if str(text).isdecimal() else text for key, text in parts.items()}}
 
 
+# Kinds of RoPE scaling that max_position_embeddings counts.
+_SCALED_ALREADY = frozenset({"su", "longrope", "llama3"})
+
+
 def extends_context(args: Arguments) -> bool:
     """Whether the playbook extends the model's context, as by YaRN."""
-    return "hf-overrides" in args.values or "rope-scaling" in args.values
+    return any(name.partition(".")[0] in {"hf-overrides", "rope-scaling"} for name in args.values)
+
+
+def trained_context(positions: int, rope: object) -> int:
+    """Tokens that vLLM takes a model for, by its config.json (``_get_and_verify_max_len`` in vllm/config/model.py).
+
+    ``positions`` are its max_position_embeddings; ``rope`` is its rope_parameters or rope_scaling, for models with
+    several kinds of attention a mapping of them by kind.
+    """
+    if not isinstance(rope, Mapping):
+        return positions
+    kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
+    if isinstance(factor, int | float) and factor > 1 and kind not in _SCALED_ALREADY:
+        original = rope.get("original_max_position_embeddings")
+        base = original if kind == "yarn" and isinstance(original, int) else positions
+        return max(positions, min(int(base * factor), 1 << 40))
+    return max(positions, *(trained_context(positions, each) for each in rope.values() if isinstance(each, Mapping)), 0)
 
 
 def longest_context(args: Arguments, native: int | None) -> int | None:

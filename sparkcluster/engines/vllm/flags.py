@@ -228,9 +228,11 @@ def example(flag: Flag) -> str:
     """What to write for ``flag`` in place of a value that is none of it."""
     if flag.type == "json":
         return f"write {flag.name} as a section with 'key: value' below it, or as JSON in single quotes"
-    text = {"int": "a whole number, unquoted", "size": "32768 or 32k"}.get(flag.type)
-    text = "0.82" if flag.name == _SHARE else text
-    return f"write {flag.name}: {text}" if text else f"vllm serve --help={flag.name}"
+    if flag.name == _SHARE:
+        return f"write {flag.name}: 0.82"
+    if flag.type in {"int", "float"}:
+        return f"write {flag.name}: N, where N is {_described(flag)}"
+    return f"write {flag.name}: 32768" if flag.type == "size" else f"vllm serve --help={flag.name}"
 
 
 def expected_choice(flag: Flag, value: Any) -> str | None:

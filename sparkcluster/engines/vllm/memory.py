@@ -87,7 +87,9 @@ def of_playbook(
     share = dataclasses.replace(share, rank_bytes=share.rank_bytes + sum(adapters.values()))
     auto = arguments.wants_auto(written)
     pool = arguments.pool_bytes(written)
-    longest = arguments.longest_context(args, config.context if config.text.has("max_position_embeddings") else None)
+    rope = config.text.values.get("rope_parameters") or config.text.values.get("rope_scaling")
+    trained = arguments.trained_context(config.context, rope) if config.text.has("max_position_embeddings") else None
+    longest = arguments.longest_context(args, trained)
 
     def fit_of(version: Version) -> Fit:
         engine = arguments.engine(written, config, version=version, ranks=ranks, stages=stages, context=context)

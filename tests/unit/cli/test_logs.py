@@ -59,7 +59,7 @@ def test_the_kept_log_is_printed_with_the_line_that_says_why(failed, capsys):
 
 
 def test_a_success_since_the_failure_is_said(failed, capsys, monkeypatch):
-    said = "an up from this machine has succeeded since"
+    said = "`up` from this machine has succeeded since"
     for at, known in ((time.gmtime(time.time() - 60), False), (time.gmtime(time.time() + 60), True)):
         monkeypatch.setattr(observed.time, "gmtime", lambda at=at: at)
         observed.note("atlas", "up")

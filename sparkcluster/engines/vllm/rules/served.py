@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkcluster.checks.registry import SECURITY, Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
-from sparkcluster.engines.vllm.arguments import Arguments
+from sparkcluster.engines.vllm.arguments import Arguments, trained_context
 from sparkcluster.engines.vllm.family_flags import Model
 from sparkcluster.engines.vllm.versions import Family, Version
 from sparkcluster.facts.base import Unread, read
@@ -138,7 +138,7 @@ class Served(Arguments):
         """Tokens that the model was trained for."""
         tokens = self._of_config("max_position_embeddings")
         if type(tokens) is int and tokens > 0:
-            return tokens
+            return trained_context(tokens, self._of_config("rope_parameters") or self._of_config("rope_scaling"))
         return self.model.context if self.model else None
 
     @functools.cached_property
