@@ -166,7 +166,7 @@ def _has_command(text: str) -> bool:
 
 
 def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
-    """Write a hint after ``word``: whole if it has a command that has to be pasted as a line, else folded on a terminal.
+    """Write a hint after ``word``: whole if it is a command or has a pipe, else folded on a terminal.
 
     What follows ``; or`` is on a line of its own. A command within a sentence, up to a comma or semicolon, and a flag
     with its value are not broken.

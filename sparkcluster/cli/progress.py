@@ -203,6 +203,7 @@ class Screen(Report):
         from rich.spinner import Spinner
 
         # With NO_COLOR alone rich still writes bold and dim.
+        self._stream = stream
         self._console = Console(file=stream, highlight=False, color_system="auto" if in_colour(stream) else None)
         self._nodes: dict[str, str] = {}
         self._rates = transfers.Rates()
@@ -285,7 +286,7 @@ class Screen(Report):
         """A line that stays."""
         from rich.text import Text
 
-        for line in noted(self._console.file, text):
+        for line in noted(self._stream, text):
             self._console.print(Text(clean(line), "yellow" if text.startswith("warning") else ""), soft_wrap=True)
 
     def failed(self) -> None:

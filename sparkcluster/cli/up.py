@@ -137,7 +137,7 @@ def _from_inventory(spec: Spec, name: str) -> str:
     base, plus, overlays = name.partition("+")
     beside = spec.inventory_path.parent
     try:
-        same = os.path.samefile(find(base, [beside]), spec.playbook_path)
+        same = find(base, [beside]).samefile(spec.playbook_path)
     except (OSError, UsageError):
         same = False
     return name if same else os.path.relpath(spec.playbook_path, beside) + plus + overlays

@@ -199,7 +199,7 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     if group is None:
         return None
     key = engines.engine(group.engine).api_key
-    if word == state.SERVING and secrets.rotated(group.secrets, found.spec, [key]):
+    if word == state.SERVING and secrets.rotated(group.secrets, found.spec, [key or ""]):
         return f"the API key changed since the start, so that clients with the new one get HTTP 401: {again}"
     # The interconnect joins the nodes alone.
     if inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:

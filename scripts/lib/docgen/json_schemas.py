@@ -533,9 +533,7 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "connect": record(
         cluster=text(),
-        release=integer(
-            "that serves; null where none does or no node answered, as the rest is of the inventory", null=True
-        ),
+        release=integer("that serves; null where the rest is what the inventory says", null=True),
         endpoint=text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
         tunnel=text("command that has to run while it is used, or null", null=True),
         model=text("name that requests carry"),

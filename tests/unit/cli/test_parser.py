@@ -161,3 +161,12 @@ def test_no_word_is_a_command_of_ours_and_none_is_listed_twice() -> None:
 
     assert len(words) == len(set(words))
     assert not set(words) & set(COMMANDS)
+
+
+def test_an_unknown_flag_comes_before_what_follows_from_it_and_a_value_is_no_flag(directory: Path) -> None:
+    """``rollback --playbook x`` has an unknown flag, not a release called x; text for a flag may begin with dashes."""
+    (directory / "sparkcluster.yaml").touch()
+    with pytest.raises(UsageError, match="unknown flag of sparkcluster rollback: --playbook"):
+        parser("rollback").read(["--playbook", "x"])
+    assert parser("logs").read(["--grep", "--- a b"]).grep.pattern == "--- a b"
+    assert parser("ask").read(["--system", "--- be brief", "hello"]).system == "--- be brief"

@@ -45,6 +45,11 @@ def test_a_mount_with_a_comma_in_its_path_is_read_as_docker_reads_it():
     assert list(mounts(argv)) == [("/a,b", "/c", ", read-only")]
 
 
+@pytest.mark.parametrize("value", ["type=bind", "type=bind,source=/a", "a\rb", "", "x" * 200_000, 'type=bind,"'])
+def test_what_a_record_says_that_is_no_bind_mount_is_none(value):
+    assert list(mounts(["docker", "run", "--mount", value, "image"])) == []
+
+
 def test_ports_are_those_of_the_commands():
     launcher = {
         "ray": {"start": ["ray", "start", "--port=6379", "--node-manager-port=6380"]},

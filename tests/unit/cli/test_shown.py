@@ -184,6 +184,11 @@ HELD = "wait for the upgrade by ops@desk, which holds the lease and renewed it a
     ("text", "lines"),
     [
         (f"sparkcluster up {'x' * 80}.yaml", [f"hint: sparkcluster up {'x' * 80}.yaml"]),
+        (f"du -sh '/mnt/{'x' * 60}'/hub/* | sort -h", [f"hint: du -sh '/mnt/{'x' * 60}'/hub/* | sort -h"]),
+        (
+            f"echo 'a, b; {'x' * 60}' | sudo tee /etc/a; or reboot",
+            [f"hint: echo 'a, b; {'x' * 60}' | sudo tee /etc/a", "or: reboot"],
+        ),
         (
             "shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook",
             ["hint: shorten the prompt, lower --max-tokens, or raise max-model-len in the", "  playbook"],
@@ -211,6 +216,28 @@ def test_a_hint_is_folded_between_words_and_a_command_in_it_stays_on_one_line(mo
     stream = Terminal()
     output.write_remedy(stream, "hint", text)
     assert stream.getvalue().splitlines() == lines
+
+
+def test_a_warning_of_a_command_that_continues_names_its_node_and_can_be_pasted(monkeypatch) -> None:
+    finding = Finding(
+        "HOST-029",
+        "warning",
+        "link to spark-10 is slow",
+        node="spark-1",
+        remedy=("sparkcluster models INVENTORY --prune",),
+    )
+    assert list(finding.notes(Path("my desk.yaml"))) == [
+        "warning: HOST-029 spark-1: link to spark-10 is slow",
+        "  hint: sparkcluster models 'my desk.yaml' --prune",
+    ]
+    for summary in ("spark-1 is slow", "the disk of spark-1", "spark-1: slow", "it is spark-1."):
+        assert Finding("X", "error", summary, node="spark-1").headline == f"X {summary}"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with progress.Screen(stream) as screen:
+        screen.note(f"  hint: sparkcluster up {'x' * 50}.yaml --yes")
+    assert f"  hint: sparkcluster up {'x' * 50}.yaml --yes\n" in stream.getvalue()
 
 
 def test_what_is_wrapped_fits_with_its_indent(monkeypatch, capsys) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sparkcluster.cli import up
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
+from sparkcluster.spec.library import find
 
 DOCUMENT = {
     "cluster": "atlas", "changed": True, "release": 3, "seconds": 66.5, "model": "Qwen/Qwen3-8B",
@@ -21,8 +22,9 @@ def shown(cluster, monkeypatch, capsys):
     """``shown(**inventory)``: the last lines of ``up`` on stdout, and what it says on stderr."""
     monkeypatch.setattr(connect, "ssh_target", lambda node: SshTarget(node.host, "nvidia"))
 
-    def show(chosen=(), **inventory):
+    def show(chosen=(), path=None, **inventory):
         spec = dataclasses.replace(cluster({"a": "192.168.1.11"}, **inventory), chosen=chosen)
+        spec = dataclasses.replace(spec, playbook_path=path or spec.playbook_path)
         up.show(DOCUMENT, "my desk.yaml", spec)
         out, err = capsys.readouterr()
         return [line.strip() for line in out.splitlines()[3:]], err
@@ -59,8 +61,24 @@ def test_what_is_open_without_a_key_is_a_warning_unless_the_inventory_ignores_it
 
 def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
     assert [line for line in shown()[0] if line.startswith("keep")] == []
-    lines, _ = shown(("--playbook", "qwen3.6-27b-nvfp4", "--image", "vllm/x:1", "--set", "args.max-num-seqs=8"))
+    path = find("qwen3.6-27b-nvfp4", [])
+    lines, _ = shown(("--playbook", "qwen3.6-27b-nvfp4", "--image", "vllm/x:1", "--set", "args.max-num-seqs=8"), path)
     assert lines[-2:] == [
         "keep   write `playbook: qwen3.6-27b-nvfp4` into 'my desk.yaml'",
         "keep   give the next up --image vllm/x:1 --set args.max-num-seqs=8 too, or write it into a playbook",
     ]
+
+
+def test_a_playbook_that_was_found_from_elsewhere_is_named_as_the_inventory_finds_it(shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "plays/mine.yaml"
+    path.parent.mkdir()
+    path.write_text("name: mine\n")
+    lines, _ = shown(("--playbook", "plays/mine.yaml"), path)
+    assert lines[-1] == "keep   write `playbook: plays/mine.yaml` into 'my desk.yaml'"
+    monkeypatch.chdir(path.parent)
+    lines, _ = shown(("--playbook", "mine.yaml+fast"), path)
+    assert lines[-1] == "keep   write `playbook: mine.yaml+fast` into 'my desk.yaml'"
+    monkeypatch.chdir(tmp_path)
+    lines, _ = shown(("--playbook", "mine"), path)
+    assert lines[-1] == "keep   write `playbook: plays/mine.yaml` into 'my desk.yaml'"

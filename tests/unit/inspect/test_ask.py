@@ -86,9 +86,9 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     with pytest.raises(NotServing) as caught:
         ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=8)
     assert caught.value.message == said
-    assert f"sparkcluster up {spec.inventory_path} --replace" in caught.value.hint
+    assert f"sparkcluster upgrade {spec.inventory_path} " in caught.value.hint
     (group,) = status(fleet, spec)["groups"]
-    assert group["why"] == f"{said}; sparkcluster up INVENTORY --replace starts it with the key of the inventory"
+    assert group["why"] == f"{said}; sparkcluster upgrade INVENTORY starts it with the key of the inventory"
 
 
 def test_a_dead_engine_is_for_doctor(asked):

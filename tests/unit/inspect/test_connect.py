@@ -207,9 +207,15 @@ def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, c
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"cluster": one.spec.inventory.cluster}))
     out, err = run(capsys, str(path), "--client", "curl")
     assert '"model": "qwen3.6-35b-a3b"' in out
-    assert "note: release 7 serves qwen3.6-35b-a3b, and the inventory names bare" in " ".join(err.split())
+    assert "note: release 7 serves qwen3.6-35b-a3b of the playbook coder; the inventory has" in " ".join(err.split())
     found = json.loads(run(capsys, str(path), "--json").out)
     assert (found["model"], found["context"], found["tools"]) == ("qwen3.6-35b-a3b", 131072, True)
+    assert found["release"] == 7
+    for said in answers.values():  # what a node has written is not what the user has to mend
+        said["release"]["record"]["groups"]["default"]["playbook"]["args"]["max-model-len"] = -5
+    out, err = run(capsys, str(path), "--client", "curl")
+    assert '"model": "Qwen/Qwen3.6-27B"' in out
+    assert "note: what release 7 has recorded cannot be read" in " ".join(err.split())
     assert json.loads(run(capsys, str(path), "--playbook", "bare.yaml", "--json").out)["model"] == "Qwen/Qwen3.6-27B"
 
 

@@ -9,6 +9,7 @@ import pytest
 from sparkcluster import checks
 from sparkcluster.checks.registry import Context
 from sparkcluster.engines.vllm import flags
+from sparkcluster.engines.vllm.arguments import Arguments, extends_context, trained_context
 from sparkcluster.engines.vllm.versions import Versions
 from sparkcluster.topology.model import EMPTY
 
@@ -169,7 +170,7 @@ def test_a_value_of_the_wrong_kind(cluster):
     ("args", "remedy"),
     [
         ({"gpu-memory-utilization": 5}, "write gpu-memory-utilization: 0.82"),
-        ({"max-num-seqs": 0}, "write max-num-seqs: a whole number"),
+        ({"max-num-seqs": 0}, "write max-num-seqs: N, where N is a whole number, 1 or more"),
         ({"hf-overrides": "{bad"}, "write hf-overrides as a section"),
     ],
 )
@@ -217,3 +218,32 @@ def test_a_code_that_was_renamed_is_told_its_new_one(cluster):
     spec = cluster({"a": "192.168.86.11"}, ignore=["SM121-024"])
     (found,) = (finding for finding in checks.check_written(spec) if finding.code == "SPEC-007")
     assert found.remedy == ("write IMG-010",)
+
+
+@pytest.mark.parametrize(
+    ("rope", "tokens"),
+    [
+        (None, 32768),
+        ({"rope_type": "default", "rope_theta": 1e6}, 32768),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"rope_type": "linear", "factor": 2}, 65536),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 32768),
+        ({"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 1024}, 32768),
+        (
+            {"full_attention": {"rope_type": "linear", "factor": 8}, "sliding_attention": {"rope_type": "default"}},
+            262144,
+        ),
+        ({"rope_type": "yarn", "factor": "4"}, 32768),
+        ({"rope_type": "yarn", "factor": 1e300}, 1 << 40),
+        ([4], 32768),
+    ],
+)
+def test_the_context_of_a_model_counts_its_own_scaling(rope, tokens):
+    """As ``_get_and_verify_max_len`` in vllm/config/model.py derives it, but never less than max_position_embeddings."""
+    assert trained_context(32768, rope) == tokens
+
+
+def test_an_extended_context_may_be_written_with_a_dot(cluster):
+    for name in ("hf-overrides", "hf-overrides.rope_parameters.factor", "rope-scaling"):
+        spec = cluster({"a": "192.168.86.11"}, playbook={"args": {name: 4}})
+        assert extends_context(Arguments(spec.playbook))
