@@ -18,6 +18,7 @@ from sparkcluster.checks.running_cluster import (
     clipped,
     running_check,
 )
+from sparkcluster.endpoint.find import KEY_NOT_IN_USE
 from sparkcluster.engines.causes import ABORTED, KILLED
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.base import Unread, read
@@ -185,7 +186,10 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     named, served = cluster.spec.playbook.name, cluster.served
     if served and served != named:
         seen = f"release {number} is {served}"
-        compare = (f"{UP}, which shows the difference and changes nothing",)
+        compare = (
+            f"to keep it, write `playbook: {served}` into the inventory",
+            "or sparkcluster plan INVENTORY   shows the difference",
+        )
         yield Seen(f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
     yield from _rotated(cluster)
 
@@ -193,9 +197,9 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
 def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     for group, names in cluster.running.rotated.items():
         for variable in names:
-            seen = f"{group} was started with another value of {variable} than is set here"
+            seen = f"{group} was started with another value of {variable} than is set here, or without it"
             if variable == cluster.engine.api_key:
-                seen += ": clients with the new API key get HTTP 401"
+                seen += f": {KEY_NOT_IN_USE}"
             remedy = (f"{cluster.restart}   restarts it with the value here",)
             yield Seen(f"{variable} has changed since {group} was started", seen, remedy, severity="warning")
 

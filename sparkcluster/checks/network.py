@@ -66,7 +66,7 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
                 "or list the management network under interconnect.rails to run over TCP",
             ),
             node=name,
-            step=None if any(cabled_twins(facts) for facts in context.facts.values()) else "",
+            step=None if all(cabled_twins(context.facts[member]) for member in names) else "",
         )
 
 

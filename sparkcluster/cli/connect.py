@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
             served = serving(fleet, spec, args.group)
     found = document(connection(served.spec, args.group, key=key), args.client, served.release)
     if not emitted(args, found):
-        if served.note is not None:
-            _said("note", served.note)
+        for text in served.notes:
+            _said("note", text.replace("INVENTORY", shlex.quote(str(args.inventory))))
         show(found, args.inventory)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -38,10 +39,19 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             raise UsageError(f"unexpected argument: {unknown[0][:60]}", hint=f"{self.prog} --help")
         if lacking:
-            from sparkcluster.cli.common import fill_in_inventory
-
-            fill_in_inventory(parsed)
+            self._fill_in_inventory(parsed, rest)
         return parsed
+
+    def _fill_in_inventory(self, parsed: argparse.Namespace, rest: Sequence[str]) -> None:
+        from sparkcluster.cli.common import fill_in_inventory, is_inventory
+
+        try:
+            fill_in_inventory(parsed)
+        except UsageError:
+            later = next((word for word in rest[1:] if is_inventory(word)), None)
+            if later is None:
+                raise
+            raise UsageError("INVENTORY comes first", hint=f"{self.prog} {shlex.quote(later)} …") from None
 
     def _named(self, flags: Sequence[str]) -> Iterator[str]:
         """The long flags in ``flags``, which have their values after them as ``split`` returns them."""

@@ -122,7 +122,8 @@ def _kept(spec: Spec, path: str, written: Spec | None) -> list[str]:
     others = [word for pair in flags if pair[0] != "--playbook" for word in pair]
     lines = []
     if chosen != spec.inventory.playbook:
-        lines.append(f"keep   write `playbook: {_from_inventory(spec, chosen)}` into {path}")
+        new = f"`playbook: {_from_inventory(spec, chosen)}`"
+        lines.append(f"keep   write {new} into {path}, in place of `playbook: {spec.inventory.playbook}`")
     if others:
         lines.append(f"keep   give the next up {shlex.join(others)} too, or write it into a playbook")
     if written is not None and written.playbook != spec.playbook:

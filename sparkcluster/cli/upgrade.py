@@ -125,7 +125,7 @@ def show_switch(document: dict[str, Any], inventory: object, spec: Spec, written
     if document.get("moved_bytes"):
         say(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
     if document["downtime_s"]:
-        say(f"  down   {document['downtime_s']} s (release {document['from']} served before)")
+        say(f"  gap    {document['downtime_s']} s without an answer (release {document['from']} served before)")
     for name, speed in document["speed"].items():
         if speed["before"] and speed["after"]:
             share = speed["after"] / speed["before"]

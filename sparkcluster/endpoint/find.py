@@ -10,6 +10,8 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 
+KEY_NOT_IN_USE = "the API key of the inventory is not in use before a restart: clients with it may get HTTP 401"
+
 
 def restart(served: object, written: str) -> str:
     """Command that starts what serves anew with the secrets that are set here, such as the API key of the inventory.

@@ -13,7 +13,7 @@ from sparkcluster.answers import checked
 from sparkcluster.errors import CommandFailed, HostError
 from sparkcluster.hosts.base import DOCUMENT_BYTES, Closing, Host, Stream
 from sparkcluster.hosts.fleet import Calls
-from sparkcluster.hosts.program import document, stream
+from sparkcluster.hosts.program import document, full_disk, stream
 
 T = TypeVar("T")
 
@@ -50,9 +50,9 @@ class Conversation(Closing):
         found = document(line)
         if found is None:
             reason = line[:500].decode(errors="replace") or self.stream.finish().reason
-            raise CommandFailed(
-                f"{self.module} failed on {self.host.name}: {reason}", node=self.host.name, step=self.module
-            )
+            text = f"{self.module} failed on {self.host.name}: {reason}"
+            hint = full_disk(self.host, reason)
+            raise CommandFailed(text, node=self.host.name, step=self.module, hint=hint)
         return checked(kind, found, node=self.host.name, step=self.module)
 
     def close(self) -> None:

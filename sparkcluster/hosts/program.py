@@ -103,6 +103,11 @@ def command(
     return [python, *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
 
 
+def full_disk(host: Host, reason: str) -> str | None:
+    """What to type where a program ended since it could not write."""
+    return f"df -h   on {host.name}, whose disk is full: remove what is not needed" if "Errno 28" in reason else None
+
+
 def call(
     host: Host,
     module: str,
@@ -124,7 +129,7 @@ def call(
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
     found = document(result.stdout.rstrip().rpartition(b"\n")[2]) if result.ok else None
     if found is None:
-        hint = "sudo apt-get install python3" if result.exit_code == 127 else None
+        hint = "sudo apt-get install python3" if result.exit_code == 127 else full_disk(host, result.reason)
         raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
     return checked(answer, found, node=host.name, step=task)
 

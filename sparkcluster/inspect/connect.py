@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, warnings
 from sparkcluster.endpoint.connection import Connection, Key, curl
+from sparkcluster.endpoint.find import KEY_NOT_IN_USE, restart
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
@@ -19,6 +20,7 @@ from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.inspect import state
 from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
+from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import Node
 from sparkcluster.spec.playbook import Playbook
@@ -36,12 +38,12 @@ class Serving:
     Attributes:
         spec: with the playbook that serves; that of the inventory where nothing does, or no node answers.
         release: number of the release that serves; None likewise.
-        note: what to say about it, if anything.
+        notes: what to say about it.
     """
 
     spec: Spec
     release: int | None = None
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
@@ -54,21 +56,24 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
     name, _ = _group(inventory, group)
     collected = collect_facts(fleet, spec, limit_s=ANSWER_S)
     if collected.errors and not collected.facts:
-        return Serving(spec, note="no node answered: this is what the inventory says, not what was seen to serve")
+        return Serving(spec, notes=("no node answered: this is what the inventory says, not what was seen to serve",))
     latest = recorded_release(inventory, collected.facts)
     present = state.present_record(cluster_ranks(inventory.cluster, collected.facts), latest)
     found = recorded_groups(present).get(name)
     if found is None:
-        return Serving(spec)
+        down = f"{inventory.cluster} does not serve now: this is what the inventory says"
+        return Serving(spec, notes=(down,) if collected.facts else ())
     try:
         playbook = Playbook.model_validate(found.playbook)
         engines.engine(playbook.engine).api_features(playbook)
     except (ValidationError, UsageError):  # of another version of sparkcluster
         unread = f"what release {found.release} has recorded cannot be read: this is what the inventory says"
-        return Serving(spec, note=unread)
+        return Serving(spec, notes=(unread,))
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
-    other = f"release {found.release} serves {now}; the inventory has {then}" if now != then else None
-    return Serving(dataclasses.replace(spec, playbook=playbook), found.release, other)
+    notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
+    if secrets.unused(found.secrets, spec, [engines.engine(playbook.engine).api_key or ""]):
+        notes.append(f"{KEY_NOT_IN_USE}: {restart(playbook.name, spec.playbook.name)}")
+    return Serving(dataclasses.replace(spec, playbook=playbook), found.release, tuple(notes))
 
 
 def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:

@@ -154,7 +154,7 @@ def doctor(
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     failed = last_failure(spec.inventory.cluster, latest, time.time())
-    changed = {name: secrets.rotated(group.secrets, spec) for name, group in recorded_groups(recorded).items()}
+    changed = {name: secrets.unused(group.secrets, spec) for name, group in recorded_groups(recorded).items()}
     running = Running(observations, replies, latest, current_lease(facts), failed, changed)
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)

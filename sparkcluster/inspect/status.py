@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import Endpoint, open_without_key, recorded_endpoints, restart
+from sparkcluster.endpoint.find import KEY_NOT_IN_USE, Endpoint, open_without_key, recorded_endpoints, restart
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -199,8 +199,11 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     if group is None:
         return None
     key = engines.engine(group.engine).api_key
-    if word == state.SERVING and secrets.rotated(group.secrets, found.spec, [key or ""]):
-        return f"the API key changed since the start, so that clients with the new one get HTTP 401: {again}"
+    if word == state.SERVING and secrets.unused(group.secrets, found.spec, [key or ""]):
+        return f"{KEY_NOT_IN_USE}: {again}"
+    served = (group.playbook or {}).get("name", found.spec.playbook.name)
+    if word == state.SERVING and served != found.spec.playbook.name:
+        return f"it serves {served}, and the inventory names {found.spec.playbook.name}: sparkcluster plan INVENTORY"
     # The interconnect joins the nodes alone.
     if inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:
         return None

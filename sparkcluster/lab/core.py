@@ -20,6 +20,7 @@ from sparkcluster.lab.registry import Registry
 from sparkcluster.lab.sparks import Spark, make_key, sparks_of
 from sparkcluster.lab.spec import with_access
 from sparkcluster.lab.state import State
+from sparkcluster.suggest import closest
 
 Report = Callable[[str], None]
 
@@ -104,7 +105,10 @@ class Lab:
         machine.require()
         found = State.read(state.directory_of(name))
         if found is None or found.stage != "up":
-            raise LabError(f"no lab {name} is up", hint=f"sparkcluster lab up --name {name}")
+            base = state.directory_of(name).parent
+            near = closest(name, [each.name for each in base.glob("*") if (each / "state.json").is_file()])
+            hint = f"did you mean --name {near}?" if near else f"sparkcluster lab up --name {name}"
+            raise LabError(f"no lab {name} is up", hint=hint)
         return cls(found)
 
     def _make(self, report: Report) -> None:

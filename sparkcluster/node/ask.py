@@ -33,7 +33,11 @@ COUNTERS_S = 2.0
 WAITING_S = 5.0
 METRICS_S = 3.0
 # vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
-_TOO_LONG = re.compile(r"maximum context length|maximum model length|context_(?:length|window)_exceeded", re.I)
+_TOO_LONG = re.compile(
+    r"maximum context length|maximum model length|context_(?:length|window)_exceeded"
+    r"|max_tokens must be at least 1, got -",
+    re.I,
+)
 # Of vLLM's EngineDeadError (vllm/v1/engine/exceptions.py): the trace is in its log alone.
 _TRACE = " See stack trace (above) for the root cause."
 

@@ -220,6 +220,9 @@ def _hint(view: View, *, upgrade: bool = False) -> str:
     path = quote(str(view.spec.inventory_path))
     same = " ".join([path, *map(quote, view.spec.chosen)])
     first = f"sparkcluster upgrade {same}; or " if upgrade else ""
+    served = view.newest.record.get("playbook", {}).get("name") if view.newest else None
+    if upgrade and not view.spec.chosen and served and served != view.spec.playbook.name:
+        first = f"to keep what serves, write `playbook: {served}` into {path}; or {first}"
     return f"{first}sparkcluster up {same} --replace; or sparkcluster down {path}, then up"
 
 

@@ -83,6 +83,12 @@ def rotated(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | No
     return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name], recorded["hashes"][name]))
 
 
+def unused(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | None = None) -> tuple[str, ...]:
+    """``rotated``, and the API key where there is one now and the ranks were started without any."""
+    added = of_inventory(spec).keys() - recorded.get("hashes", {}).keys() if recorded.get("salt") else set()
+    return tuple(sorted({*rotated(recorded, spec, names), *added}))
+
+
 def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:
     """Whether the secrets ``names`` have the values here that ``recorded``, from ``keyed_hashes``, was made of.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,6 +98,9 @@ def _kept(spec: Spec, variable: str | None) -> str | None:
 
 
 def _write(file: Path, key: str) -> None:
+    # A slip in a path must not become a directory: the default is below the home.
+    if not file.parent.is_dir() and not file.is_relative_to(Path.home()):
+        raise UsageError(f"{file.parent}: no such directory", hint=f"mkdir -p {shlex.quote(str(file.parent))}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

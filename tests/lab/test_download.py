@@ -110,7 +110,7 @@ def test_a_download_outlives_its_operator_and_ctrl_c_ends_its_container(lab, hub
     shown = cli("status", lab.inventory, "--json").json["staging"]
     assert shown is None or shown["attached"] is False
     second = cli.start("stage", inventory, "weights", env=environment)
-    second.wait_for("GB downloaded")
+    second.wait_for("B downloaded")
     assert sum(len(containers(spark)) for spark in lab.sparks) == 1
     second.kill(signal.SIGINT)
     assert second.wait(30).code == 130

@@ -33,7 +33,7 @@ LIFE = [
     ("status", "sparkcluster status mine.yaml", "", 0),
     ("ask", 'sparkcluster ask mine.yaml "Why is the sky blue?" --max-tokens 20', "", 0),
     ("connect", "sparkcluster connect mine.yaml --client curl", "", 0),
-    ("logs", "sparkcluster logs mine.yaml spark-1 --grep 'KV cache'", "", 0),
+    ("logs", "sparkcluster logs mine.yaml spark-1 --grep 'KV cache size'", "", 0),
     ("doctor", "sparkcluster doctor mine.yaml", "", 0),
     ("models", "sparkcluster models mine.yaml", "", 0),
     ("upgrade", "sparkcluster upgrade mine.yaml --set args.max-num-seqs=8", YES, 0),

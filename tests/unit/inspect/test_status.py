@@ -114,7 +114,7 @@ def test_a_key_that_was_rotated_since_the_start_is_a_warning_with_what_to_type(t
     monkeypatch.setenv("SPARK_API_KEY", "second")
     cli_status.show(cli_status.pasted(told(one), "mine.yaml"))
     shown = capsys.readouterr().out
-    assert "warning: the API key changed since the start, so that clients with the new one get HTTP 401" in shown
+    assert "warning: the API key of the inventory is not in use before a restart" in " ".join(shown.split())
     assert "hint: sparkcluster upgrade mine.yaml" in shown
 
 

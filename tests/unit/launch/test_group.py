@@ -90,7 +90,7 @@ class Watched(FakeStream):
             time.sleep(0.02)
 
 
-class Told:
+class Told(Report):
     """A Report that remembers."""
 
     def __init__(self):
