@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 
-KEY_NOT_IN_USE = "the API key of the inventory is not in use before a restart: clients with it may get HTTP 401"
+KEY_NOT_IN_USE = "the API key of the inventory is not in use before a restart, and clients with it may get HTTP 401"
 
 
 def restart(served: object, written: str) -> str:

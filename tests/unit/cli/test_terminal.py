@@ -293,7 +293,9 @@ def test_everything_is_written_by_one_function() -> None:
         "cli/main.py: sys.stdout.write(f'sparkcluster {__version__}\\n')",
         "cli/main.py: sys.stdout.write(usage())",
         "cli/output.py: stream.write(''.join([begin, *shown, end]))",
-        "cli/progress.py: self._console.print("
-        "Text(clean(line), 'yellow' if text.startswith('warning') else ''), soft_wrap=True)",
+        (
+            "cli/progress.py: self._console.print("
+            "Text(clean(line), 'yellow' if text.startswith('warning') else ''), soft_wrap=True)"
+        ),
         "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}', (seconds, 'dim')))",
     ]
