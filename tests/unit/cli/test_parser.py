@@ -102,6 +102,14 @@ def test_typed_precedes_variable_precedes_file(
         read([])
 
 
+def test_an_inventory_that_comes_last_is_told_to_come_first(directory: Path) -> None:
+    with pytest.raises(UsageError, match=r"^INVENTORY comes first$") as caught:
+        parser("ask").read(["Hello there", "desk.yaml"])
+    assert caught.value.hint == "sparkcluster ask desk.yaml …"
+    (directory / "sparkcluster.yaml").touch()
+    assert parser("ask").read(["explain", "desk.yaml"]).prompt == ["explain", "desk.yaml"]
+
+
 def test_help_needs_no_inventory_and_wrong_flags_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser("logs").read(["spark-1", "--help"])

@@ -219,6 +219,13 @@ def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, c
     assert json.loads(run(capsys, str(path), "--playbook", "bare.yaml", "--json").out)["model"] == "Qwen/Qwen3.6-27B"
 
 
+def test_what_does_not_serve_is_told(world, inventory, capsys, monkeypatch):
+    answers = {name: facts.model_dump(mode="json") for name, facts in world().facts.items()}
+    nodes = Fleet({name: FakeHost(name).program("probe", lambda _, said=said: said) for name, said in answers.items()})
+    monkeypatch.setattr(common, "connect_fleet", lambda _: nodes)
+    assert "note: desk does not serve now: this is what the inventory says" in run(capsys, inventory()).err
+
+
 def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(inventory, capsys, monkeypatch):
     silent = FakeHost("spark-1").on(answer=HostTimeout("spark-1: no route to host", node="spark-1"))
     monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet({"spark-1": silent}))

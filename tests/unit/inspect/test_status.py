@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -13,6 +14,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.status import status
 from sparkcluster.release import journal
 from sparkcluster.runtime.secrets import keyed_hashes
+from sparkcluster.spec.inventory import Api
 
 
 @pytest.fixture
@@ -116,6 +118,21 @@ def test_a_key_that_was_rotated_since_the_start_is_a_warning_with_what_to_type(t
     shown = capsys.readouterr().out
     assert "warning: the API key of the inventory is not in use before a restart" in " ".join(shown.split())
     assert "hint: sparkcluster upgrade mine.yaml" in shown
+
+
+def test_a_key_that_was_made_since_the_start_and_another_playbook_are_warnings(told, world, monkeypatch):
+    monkeypatch.setenv("SPARK_API_KEY", "first")
+    one = world()
+    plan = one.plan(3)
+    one.run(plan).record(plan, 3, secrets={"default": keyed_hashes({})})
+    assert told(one)["groups"][0]["warning"] is None
+    keyed = one.spec.inventory.model_copy(update={"api": Api.model_validate({"key": {"env": "SPARK_API_KEY"}})})
+    served, one.spec = one.spec, dataclasses.replace(one.spec, inventory=keyed)
+    assert "is not in use before a restart" in told(one)["groups"][0]["warning"]
+    other = served.playbook.model_copy(update={"name": "another"})
+    one.spec = dataclasses.replace(served, playbook=other)
+    warning = told(one)["groups"][0]["warning"]
+    assert warning == f"it serves {served.playbook.name}, and the inventory names another: sparkcluster plan INVENTORY"
 
 
 def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):

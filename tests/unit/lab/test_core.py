@@ -33,3 +33,14 @@ def test_a_failed_start_leaves_no_directory(tmp_path, monkeypatch):
         pass
     assert made == [run]
     assert not run.exists()
+
+
+def test_a_lab_that_is_not_up_is_looked_for_among_those_that_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "require", lambda: None)
+    monkeypatch.setenv("SPARKCLUSTER_LAB_DIR", str(tmp_path))
+    (tmp_path / "eyes").mkdir()
+    (tmp_path / "eyes/state.json").write_text("{}")
+    for name, hint in (("eyse", "did you mean --name eyes?"), ("desk", "sparkcluster lab up --name desk")):
+        with pytest.raises(LabError, match=f"no lab {name} is up") as caught:
+            Lab.open(name)
+        assert caught.value.hint == hint

@@ -158,6 +158,9 @@ def test_without_a_stream_and_with_a_prompt(serve: Serve, capsys: pytest.Capture
             "16384",
         ),
         (500, {"error": {"message": "no", "code": "context_length_exceeded"}}, "too-long", "no"),
+        # of a request without max_tokens whose prompt alone is longer than the context
+        (400, {"error": {"message": "max_tokens must be at least 1, got -1981."}}, "too-long", "-1981"),
+        (400, {"error": {"message": "max_tokens must be at least 1, got 0."}}, "rejected", "got 0"),
         (500, {"error": {"message": "EngineCore encountered an issue"}}, "engine-dead", "EngineCore"),
         (
             500,

@@ -152,11 +152,13 @@ def test_what_cannot_be_done_changes_nothing(desk, tmp_path):
         ("api:\n", ()),
         (LOCAL, ("--file", str(tmp_path / "none" / "\n"))),
         (LOCAL, ("--file", str(tmp_path / "home"))),
+        (LOCAL, ("--file", str(tmp_path / "a-slip/spark.key"))),
         ("api: {hots: x}\n", ()),
     ):
         desk(api, *words, code=2)
         assert desk.inventory.read_text() == HEAD + api
         assert not desk.file.exists()
+        assert not (tmp_path / "a-slip").exists()
 
 
 def test_the_document_has_what_was_done_and_no_key(desk):
