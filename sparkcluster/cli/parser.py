@@ -37,7 +37,10 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args([*flags, *(["--"] if rest else []), *rest])
         self._refuse_unknown(word for word in unknown if word.startswith("-"))
         if unknown:
-            raise UsageError(f"unexpected argument: {unknown[0][:60]}", hint=f"{self.prog} --help")
+            word = unknown[0][:60]
+            playbook = word.endswith((".yaml", ".yml")) and "--playbook" in self._option_string_actions
+            hint = f"did you mean --playbook {shlex.quote(word)}?" if playbook else f"{self.prog} --help"
+            raise UsageError(f"unexpected argument: {word}", hint=hint)
         if lacking:
             self._fill_in_inventory(parsed, rest)
         return parsed

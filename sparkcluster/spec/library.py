@@ -14,7 +14,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import shown
 from sparkcluster.spec.playbook import REPOSITORY
-from sparkcluster.suggest import did_you_mean
+from sparkcluster.suggest import closest, did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
 # In a checkout strangers' files may lie among the bundled ones, and in an installed package one may be edited.
@@ -111,9 +111,12 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         for path in candidates:
             if os.path.exists(path):  # noqa: PTH110 - false for every error
                 return path
-        if re.fullmatch(REPOSITORY, name) and not any(path.parent.is_dir() for path in candidates):
+        if _is_repository(name) and not any(path.parent.is_dir() for path in candidates):
             return _of_model(name, [*directories, *bundled()])
-        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=f"searched {_list(candidates)}")
+        stems = {each.stem: each for path in candidates for each in path.parent.glob("*.y*ml")}
+        near = closest(Path(name).stem, stems)
+        where = f"did you mean {Path(name).with_name(stems[near].name)}?" if near else f"searched {_list(candidates)}"
+        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=where)
     found = _file(name, [*directories, *bundled()], other_than)
     if found is not None:
         return found
@@ -123,6 +126,10 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
     if len(alike) > 1:
         hint = f"one of: {', '.join(alike[:6])}"
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
+
+
+def _is_repository(name: str) -> bool:
+    return re.fullmatch(REPOSITORY, name) is not None and not name.endswith(_SUFFIXES)
 
 
 def _of_model(repository: str, directories: Sequence[Path]) -> Path:
