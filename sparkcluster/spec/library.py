@@ -113,10 +113,7 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
                 return path
         if _is_repository(name) and not any(path.parent.is_dir() for path in candidates):
             return _of_model(name, [*directories, *bundled()])
-        stems = {each.stem: each for path in candidates for each in path.parent.glob("*.y*ml")}
-        near = closest(Path(name).stem, stems)
-        where = f"did you mean {Path(name).with_name(stems[near].name)}?" if near else f"searched {_list(candidates)}"
-        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=where)
+        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=_alike(name, candidates))
     found = _file(name, [*directories, *bundled()], other_than)
     if found is not None:
         return found
@@ -126,6 +123,16 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
     if len(alike) > 1:
         hint = f"one of: {', '.join(alike[:6])}"
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
+
+
+def _alike(name: str, candidates: Sequence[Path]) -> str:
+    """A hint with the file that ``name`` resembles, or else where it was searched."""
+    stems: dict[str, Path] = {}
+    for path in candidates:
+        with contextlib.suppress(OSError):
+            stems |= {each.stem: each for each in path.parent.glob("*.y*ml")}
+    near = closest(Path(name).stem, stems)
+    return f"did you mean {Path(name).with_name(stems[near].name)}?" if near else f"searched {_list(candidates)}"
 
 
 def _is_repository(name: str) -> bool:

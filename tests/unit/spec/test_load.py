@@ -170,6 +170,20 @@ def test_playbook_is_found_by_its_model(tmp_path: Path, monkeypatch: pytest.Monk
         assert caught.value.message == words
 
 
+def test_a_path_without_a_playbook_names_the_file_that_is_like_it(tmp_path: Path) -> None:
+    path = write(tmp_path, INVENTORY)
+    write(tmp_path / "plays", MINE, "mine.yaml")
+    for name, hint in {
+        "plays/mien.yaml": "did you mean plays/mine.yaml?",
+        "plays/other.yaml": "searched ",
+        "nowhere/else.yaml": "searched ",
+        f"{'a' * 5000}/x.yaml": "searched ",
+    }.items():
+        with pytest.raises(UsageError, match="^no playbook at ") as caught:
+            load.load(path, name)
+        assert str(caught.value.hint).startswith(hint)
+
+
 def test_inventory_and_playbook_may_have_the_same_name(tmp_path: Path) -> None:
     path = write(tmp_path / "inventory", INVENTORY, "mine.yaml")
     write(tmp_path / "playbooks", MINE, "mine.yaml")
