@@ -179,7 +179,7 @@ def test_a_path_without_a_playbook_names_the_file_that_is_like_it(tmp_path: Path
         "nowhere/else.yaml": "searched ",
         f"{'a' * 5000}/x.yaml": "searched ",
     }.items():
-        with pytest.raises(UsageError, match="^no playbook at ") as caught:
+        with pytest.raises(UsageError, match=r"^no playbook at ") as caught:
             load.load(path, name)
         assert str(caught.value.hint).startswith(hint)
 
