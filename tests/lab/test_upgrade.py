@@ -294,7 +294,7 @@ def test_what_serves_again_takes_the_key_of_today(lab, cli, variant, image, rank
 @pytest.mark.full
 def test_a_release_whose_secrets_are_lost_needs_the_same_again(lab, cli, variant, image, ranks, upgrade):
     """Ray's token is none of them, since nobody has to know it; nor is the API key, which is that of today."""
-    inventory = variant(lab, playbook={"secrets": ["THE_SECRET"]})
+    inventory = variant(lab, playbook={"secrets": ["THE_SECRET"]}, permit={"secrets": ["THE_SECRET"]})
     old, new = {"THE_SECRET": "first-value"}, {"THE_SECRET": "second-value"}
     cli("up", inventory, "--json", env=old).ok()
     upgrade(inventory, image(lab, "newer"), env=new).ok()
