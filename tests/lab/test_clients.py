@@ -56,7 +56,7 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     assert refused.code == 1
     assert "a secret differs" in refused.err
     assert f"sparkcluster upgrade {inventory}" in refused.err
-    cli("upgrade", inventory).ok()
+    cli("upgrade", inventory, "--min-speed", "0").ok()  # a test machine is not always equally fast
     assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]
     assert not {first, second} & {word.strip('"') for word in (up.out + client.out).split()}
 
