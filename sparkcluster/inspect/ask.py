@@ -112,7 +112,7 @@ class Conversation:
                 f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
             )
         group = recorded_groups(recorded)[name]
-        self._verify, self._served = group.verify, (group.playbook or {}).get("name")
+        self._verify, self._served = group.verify, group.playbook_name
         self.endpoint = endpoint
         return endpoint
 

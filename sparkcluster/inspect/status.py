@@ -173,7 +173,7 @@ def _group(
 ) -> Document:
     """One group as it is now."""
     group, ranks = found.groups.get(name), found.present.groups().get(name, {})
-    again = restart(((group.playbook if group else None) or {}).get("name"), found.spec.playbook.name)
+    again = restart(group.playbook_name if group else None, found.spec.playbook.name)
     if word == state.ORPHANED:
         why: str | None = state.left_by(found.facts)
     else:
@@ -201,7 +201,7 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     key = engines.engine(group.engine).api_key
     if word == state.SERVING and secrets.unused(group.secrets, found.spec, [key or ""]):
         return f"{KEY_NOT_IN_USE}: {again}"
-    served = (group.playbook or {}).get("name", found.spec.playbook.name)
+    served = group.playbook_name or found.spec.playbook.name
     if word == state.SERVING and served != found.spec.playbook.name:
         return f"it serves {served}, and the inventory names {found.spec.playbook.name}: sparkcluster plan INVENTORY"
     # The interconnect joins the nodes alone.

@@ -98,6 +98,11 @@ class RecordedGroup:
         """Its head."""
         return next((name for name, node in self.plan["nodes"].items() if node.get("role") == "head"), None)
 
+    @property
+    def playbook_name(self) -> object:
+        """Name of the playbook that it was started from, as the record has it; None likewise."""
+        return (self.playbook or {}).get("name")
+
     def as_json(self) -> dict[str, Any]:
         """What a record holds of it beside its plan."""
         verify = self.verify.model_dump(mode="json", exclude_defaults=True)
