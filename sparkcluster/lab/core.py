@@ -248,7 +248,7 @@ def _spec(source: Path | spec.LabSpec | None, count: int | None, *, bare: bool) 
 def _remove(directory: Path, found: State | None) -> None:
     """Remove everything of a lab: processes, cables, control groups, files, in this order."""
     if found is not None and state.owns(found):
-        _end_boots(found)
+        _end_started(found)
         in_parallel(Spark.kill, sparks_of(found))
         network.down(found)
 
@@ -260,7 +260,6 @@ def _remove(directory: Path, found: State | None) -> None:
         state.release(found)
 
     def gone() -> bool:
-        # What a `lab up` that was killed had started, such as mkfs, may write there for a moment.
         shutil.rmtree(directory, ignore_errors=True)
         return not directory.exists()
 
@@ -268,10 +267,21 @@ def _remove(directory: Path, found: State | None) -> None:
         raise LabError(f"cannot remove {directory}", step="lab down", hint=f"findmnt -R {directory}")
 
 
-def _end_boots(found: State) -> None:
-    """Kill boots that have not entered a namespace of the lab yet: `lab up` may have been killed."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        words = command_line(int(entry.name))
-        if "sparkcluster.lab.boot" in words and words[-1].startswith(f"{found.directory}/nodes/"):
+def _end_started(found: State) -> None:
+    """Kill what a `lab up` that was killed had started, and that is in no namespace of the lab: boots, mkfs, keys."""
+
+    def ended() -> bool:
+        pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+        own = [pid for pid in pids if _is_started(command_line(pid), f"{found.directory}/")]
+        for pid in own:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(entry.name), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        return not own
+
+    if not wait_until(ended, limit_s=10.0):
+        raise LabError(f"what started lab {found.name} does not end", step="lab down")
+
+
+def _is_started(words: list[str], directory: str) -> bool:
+    is_ours = "sparkcluster.lab.boot" in words or words[:1] in (["mkfs.ext4"], ["ssh-keygen"])
+    return is_ours and words[-1].startswith(directory)

@@ -201,7 +201,7 @@ class GroupGuard:
         why = problem(self._own.node, reports, group.unreached)
         if why is not None:
             self._forget()
-            self.wait_for(why)
+            self.wait_for(why, passing=any(report.get("busy") for report in reports.values()))
             self._waited = min(self._waited + 1, 20)
             # A node that boots is met soon; one that is off is not asked every second.
             return min(self._look_s * 1.3**self._waited, LONGEST_WAIT_S) if group.unreached else self._look_s
@@ -221,17 +221,21 @@ class GroupGuard:
             return self._look_s
         return self._restart_if_allowed(start, reason)
 
-    def wait_for(self, why: Optional[str]) -> None:
-        """Say what is waited for, in the log and in a file."""
+    def wait_for(self, why: Optional[str], *, passing: bool = False) -> None:
+        """Say what is waited for, in the log and, unless it is ``passing``, in a file, which is what ``status`` shows.
+
+        The lease says who is at work, and does not outlive that; a file would, until the next look.
+        """
         path = os.path.join(self._own.directory, enabled.WAITS_FILE)
         changed, self._waits = why != self._waits, why
-        if why is None:
+        if changed and why is not None:
+            self._say("waits: %s" % why)
+        if why is None or passing:
             with contextlib.suppress(FileNotFoundError):  # also one that was left before a reboot
                 os.unlink(path)
             return
         if not changed and os.path.exists(path):
             return
-        self._say("waits: %s" % why)
         self._write(enabled.WAITS_FILE, {"why": why, "since": time.time()})
 
     def _follow(self, start: Report) -> None:

@@ -67,10 +67,11 @@ class OwnRank:
     def report(self) -> Dict[str, Any]:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
-        ``why`` is what keeps the guard from changing anything, or None.
+        ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
         """
         start = self.start_document()
-        why = self._why(start)
+        operator = self._operator()
+        why = self._unwanted(start) if operator is None else "%s is changing the cluster" % operator
         states: Dict[str, str] = {}
         if why is None:
             try:
@@ -83,14 +84,15 @@ class OwnRank:
                 if others:
                     why = "%s runs on %s, and is not of the recorded release" % (", ".join(sorted(others)), self.node)
         return {"node": self.node, "release": start.get("number", 0), "leases": self.leases(start),
-                "ranks": states, "why": why}  # fmt: skip
+                "ranks": states, "why": why, "busy": operator is not None}  # fmt: skip
 
-    def _why(self, start: Dict[str, Any]) -> Optional[str]:
+    def _operator(self) -> Optional[str]:
+        """Who has the lease of this node, if that is not this guard."""
         lock, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
-        if self.held is None and common.is_locked(lock):
-            last = common.read_json(record) or {}
-            return "%s is changing the cluster" % str(last.get("operator") or "an operator")[:200]
-        return self._unwanted(start)
+        if self.held is not None or not common.is_locked(lock):
+            return None
+        last = common.read_json(record) or {}
+        return str(last.get("operator") or "an operator")[:200]
 
     def _unwanted(self, start: Dict[str, Any]) -> Optional[str]:
         """Why nothing is to be started here, whoever has the lease."""

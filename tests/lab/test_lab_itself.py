@@ -409,20 +409,7 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_lab_killed_while_it_comes_up_leaves_nothing_after_down(alone, moment):
-    command = [
-        sys.executable,
-        "-m",
-        "sparkcluster",
-        "lab",
-        "up",
-        "--sparks",
-        "2",
-        "--engine",
-        "none",
-        "--name",
-        "short",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with coming_up() as process:
         until = time.monotonic() + 20
         while not (alone / "short" / MOMENTS[moment]).exists() and time.monotonic() < until:
             time.sleep(0.001)
@@ -430,6 +417,38 @@ def test_a_lab_killed_while_it_comes_up_leaves_nothing_after_down(alone, moment)
     index = json.loads((alone / "short" / "state.json").read_text())["index"]
     assert down("short") is True
     assert left_of(alone, index) == []
+
+
+def test_a_disk_that_a_killed_lab_was_making_does_not_go_on(alone):
+    """Held still in the middle, since it takes a moment only."""
+
+    def makers():
+        with contextlib.suppress(OSError):
+            for entry in Path("/proc").glob("[0-9]*"):
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if words[0] == "mkfs.ext4" and str(alone) in words[-2]:
+                    yield int(entry.name)
+
+    held = []
+    with coming_up() as process:
+        until = time.monotonic() + 20
+        while not held and time.monotonic() < until:
+            for pid in makers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    held.append(pid)
+        os.kill(process.pid, signal.SIGKILL)
+    assert held
+    index = json.loads((alone / "short" / "state.json").read_text())["index"]
+    assert down("short") is True
+    assert left_of(alone, index) == []
+
+
+def coming_up():
+    command = ["lab", "up", "--sparks", "2", "--engine", "none", "--name", "short"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "sparkcluster", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def test_up_after_a_crash_clears_and_comes_up(alone):

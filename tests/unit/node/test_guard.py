@@ -282,7 +282,10 @@ def test_nothing_starts_while_an_operator_has_the_lease(cluster):
     cluster.enable()
     lock = common.try_lock(str(cluster.beta.directory / "lease.lock"))
     cluster.boot()
-    cluster.starts_nothing("ann is changing the cluster")
+    eventually(lambda: cluster.alpha.says("waits: ann is changing the cluster"))
+    time.sleep(1)
+    assert [node.pids() for node in cluster.nodes] == [[], []]
+    assert cluster.alpha.waits is None  # the lease says it, and ends with it: `status` after `up` is clean at once
     lock.close()
     cluster.serves()
 
@@ -614,7 +617,7 @@ def test_only_who_took_the_lease_starts_or_stops(cluster):
 
 
 def report(**changes):
-    return {"release": 1, "leases": 0, "ranks": {"a": "running"}, "why": None, **changes}
+    return {"release": 1, "leases": 0, "ranks": {"a": "running"}, "why": None, "busy": False, **changes}
 
 
 @pytest.mark.parametrize(
