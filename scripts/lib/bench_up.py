@@ -17,11 +17,12 @@ from bench import PROGRAM, PYTHON, Turns, lab, show, ssh, timed
 from sparkcluster.lab import Lab
 
 
-def quick_verify(inventory: Path) -> None:
-    """One second between the two answers, in both ways of starting."""
+def as_usual(inventory: Path) -> None:
+    """No pause between the two answers, as by hand, and a share of the memory, as every playbook for a Spark has."""
     path = inventory.with_name("playbook.yaml")
     document = yaml.safe_load(path.read_text())
     document["verify"] = {**document.get("verify", {}), "pause_s": 0}
+    document["args"] = {**document.get("args", {}), "gpu-memory-utilization": 0.8}
     path.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
@@ -72,7 +73,7 @@ def sweep(inventory: Path, plan: dict[str, object]) -> None:
 def cold(engine: str, times: int) -> bool:
     """``up`` from cold over the same containers by hand, in turns."""
     with lab(2, engine) as made:
-        quick_verify(made.inventory)
+        as_usual(made.inventory)
         path = str(made.inventory)
         timed([PROGRAM, "up", path, "--yes"])  # image asked, files of the launcher in place
         timed([PROGRAM, "down", path])
@@ -153,7 +154,7 @@ def growth() -> None:
     figures = {}
     for sparks in (2, 4, 8):
         with lab(sparks, "stub") as made:
-            quick_verify(made.inventory)
+            as_usual(made.inventory)
             path = str(made.inventory)
             timed([PROGRAM, "up", path, "--yes"])
             timed([PROGRAM, "down", path])

@@ -53,7 +53,9 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             ending = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
             ending = ending or f"it exited with code {rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
-            seen = "; ".join([ended_as, *others, *(part for part in (rank.error, _last_line(rank)) if part)])
+            last = _last_line(rank)
+            log = f"its log ends: {last}" if last else ""
+            seen = "; ".join(filter(None, [ended_as, *others, rank.error, log]))
             remedy = [f"{LOGS} {name}", UP]
             if rank.exit_code == LOST and cluster.spec.inventory.runtime.kind == "docker":
                 ending += ", as after a reboot"
@@ -225,7 +227,7 @@ def explained(cluster: RunningCluster) -> Iterator[Seen]:
     "RUN-024",
     "An engine that died did not exit with code 0",
     source="sparkrun PR #121",
-    remedy="`sparkcluster down` and `up`; judge by an answer, never by an exit code",
+    remedy="`sparkcluster up`, which starts it again; judge by an answer, never by an exit code",
 )
 def false_success(cluster: RunningCluster) -> Iterator[Seen]:
     """An API server may exit with 0 after its engine died, so a restart policy on failure does nothing."""
@@ -234,7 +236,7 @@ def false_success(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         for name, line in _false_success(cluster, ended).items():
             summary = f"the engine of {group} on {name} died and its server exited with code 0"
-            yield Seen(summary, clipped(line), (f"{LOGS} {name}", AGAIN), node=name)
+            yield Seen(summary, clipped(line), (f"{LOGS} {name}", UP), node=name)
 
 
 def _false_success(cluster: RunningCluster, ended: Ranks) -> dict[str, str]:

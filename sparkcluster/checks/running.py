@@ -152,7 +152,7 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
 @running_check(
     "RUN-016",
     "The engine behind the API is alive",
-    remedy="`sparkcluster down` and `up`; the reason is further up in the log",
+    remedy="`sparkcluster up`, which starts it again; the reason is further up in the log",
 )
 def engine(cluster: RunningCluster) -> Iterator[Seen]:
     """The API server outlives its engine: it returns 200 for /health and 500 for every completion."""
@@ -169,7 +169,7 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
         )
         log = cluster.death(cluster.lines(group))
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
-        remedy = (LOGS, AGAIN)
+        remedy = (LOGS, UP)
         yield Seen(f"the engine of {group} is dead behind its API", seen, remedy, node=reply.head)
 
 

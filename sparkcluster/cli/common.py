@@ -35,7 +35,7 @@ _FLAGS = {
 _SWITCH_FLAGS = {
     "--timeout": "limit until the model answers, in seconds; vLLM's own limits follow the playbook's ready_timeout_s",
     "--wait": "wait up to S seconds for another operator's lease instead of exiting with code 3",
-    "--min-speed": "go back if the new release has less than R times the old one's tok/s; 0: do not measure",
+    "--min-speed": "go back if the new release has less than R times the old one's tokens/s; 0: do not measure",
     "--trust": "apply what NODE has recorded to the other nodes, where they lack it or differ",
     "--no-rollback": "leave a new release that fails as it is, and write a bundle",
 }

@@ -1,4 +1,7 @@
-"""The question before a playbook that can do more on the nodes than serve first runs there."""
+"""The question before a playbook that can do more on the nodes than serve first runs there.
+
+Acceptance is remembered by the hash of what is accepted (``powers.digest``).
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,49 @@ import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sparkcluster.report import Report
     from sparkcluster.spec import Spec
+
+
+def pending(spec: Spec) -> list[str]:
+    """The kinds of what the playbook can do beyond serving, where ``up`` would ask about them; else empty."""
+    from sparkcluster.spec import library, powers
+
+    if library.all_bundled(spec):
+        return []
+    kinds = dict.fromkeys(power.kind for power in powers.of(spec.playbook, spec.inventory) if power.asks)
+    return [] if not kinds or _acceptance(spec).is_file() else list(kinds)
+
+
+def _acceptance(spec: Spec) -> Path:
+    """The file that says that the playbook is accepted with this very content."""
+    from sparkcluster.output_file import state_home
+    from sparkcluster.spec import powers
+
+    return state_home() / "accepted" / powers.digest(spec)
 
 
 def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     """Ask unless the playbook is bundled, asks for nothing more, or was accepted with this very content.
 
-    A playbook that is taken in place of a bundled one is named. Acceptance is remembered by the content's hash;
-    ``yes`` accepts unasked.
+    A playbook that is taken in place of a bundled one is named. ``yes`` accepts unasked.
 
     Raises:
         UsageError: it is not accepted, or nobody can be asked.
     """
     from sparkcluster.errors import UsageError
-    from sparkcluster.output_file import state_home
     from sparkcluster.spec import library, powers
 
     if library.all_bundled(spec):
         return
     for line in library.shadowing(spec):
         report.note(line)
-    kinds = dict.fromkeys(power.kind for power in powers.of(spec.playbook, spec.inventory) if power.asks)
-    accepted = state_home() / "accepted" / powers.digest(spec)
-    if not kinds or accepted.is_file():
+    kinds = pending(spec)
+    if not kinds:
         return
+    accepted = _acceptance(spec)
     path, shown = str(spec.playbook_path), "\n".join(powers.lines(spec.playbook, spec.inventory))
     if yes:
         for line in shown.splitlines():

@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
             note_folded(finding.headline, kind=finding.severity)
         if view.plan is None:
             note_folded(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
-        note_folded(f"state now: {', '.join(f'{name} {group.state.value}' for name, group in states.items())}")
+        for name, group in states.items():
+            note_folded(f"{name} {plan_view.NOW[group.state.value]}")
         for line in plan_view.beside(spec, differing):
             note_folded(line)
     return 1 if has_errors(view.findings) else 0

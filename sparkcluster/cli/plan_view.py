@@ -10,6 +10,16 @@ from sparkcluster.plan.cost import Difference
 from sparkcluster.plan.docker_run import INSIDE, mounts
 from sparkcluster.spec import Spec, library, powers
 
+NOW = {
+    "empty": "is down: up starts it",
+    "started": "is starting: up waits for its answer",
+    "serving": "runs as planned: up asks it, and leaves it if it answers",
+    "other": "runs, and not as planned: up changes nothing; --replace restarts it",
+    "remains": "has ended, or in part: up removes what is left, and starts it",
+    "taken": "has ranks here with another state_dir: up refuses",
+}
+"""What a group is in now, by ``release.states.State``, and what ``up`` does then."""
+
 
 def brief(document: Mapping[str, Any]) -> Iterator[str]:
     """Per node what distinguishes it: mounts, ports, and the variables that are not the same on all nodes."""

@@ -73,8 +73,11 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import junit
 
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
-    if not emitted(args, found.as_json()):
+    asks = consent.pending(spec)
+    if not emitted(args, found.as_json() | {"asks": asks}):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
+        if asks:
+            note_folded(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
     if args.bundle:
         note_folded(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if args.fix:

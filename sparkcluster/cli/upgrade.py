@@ -129,4 +129,4 @@ def show_switch(document: dict[str, Any], inventory: object, spec: Spec, written
     for name, speed in document["speed"].items():
         if speed["before"] and speed["after"]:
             share = speed["after"] / speed["before"]
-            say(f"  speed  {name}: {speed['before']:.1f} → {speed['after']:.1f} tok/s ({share:.2f} times)")
+            say(f"  speed  {name}: {speed['before']:.1f} → {speed['after']:.1f} tokens/s ({share:.2f} times)")

@@ -110,7 +110,8 @@ def completion(connection: Connection) -> str:
         quoted = shlex.quote(f"Authorization: Bearer {bearer}")
     body = json.dumps({"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]})
     lines = [
-        f"curl {shlex.quote(f'{connection.url}/chat/completions')}",
+        # the answer does not end its line
+        f"curl -w '\\n' {shlex.quote(f'{connection.url}/chat/completions')}",
         *([f"  -H {quoted}"] if bearer else []),
         "  -H 'Content-Type: application/json'",
         f"  -d {shlex.quote(body)}",

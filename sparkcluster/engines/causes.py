@@ -182,7 +182,10 @@ def _by_exit_code(code: int | None, engine: Engine) -> Cause | None:
         126: Cause("its program is not executable", "is the image built for this machine's processor?"),
         127: Cause("its program is not in the image", "command in the playbook may be wrong"),
         ABORTED: Cause(KILLED[ABORTED]),
-        137: Cause(f"{KILLED[137]}, most often because memory ran out", f"sudo dmesg; {engine.memory_hint}"),
+        137: Cause(
+            f"{KILLED[137]}, most often because memory ran out",
+            f"sudo dmesg on that node says whether; if it did, {engine.memory_hint}",
+        ),
         139: Cause(KILLED[139], "sudo dmesg on that node shows where"),
         143: Cause("it received SIGTERM"),
     }

@@ -12,6 +12,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.checks import run_stage
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context
+from sparkcluster.checks.running_cluster import AGAIN
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
@@ -84,8 +85,11 @@ class Diagnosis:
 
     @property
     def next(self) -> str:
-        """What to type: what ``up`` finds dead, it starts again."""
-        return next_command(DOWN if self.state == DEGRADED else self.state)
+        """What to type: what ``up`` finds dead, it starts again; what only seems to serve has to go down first."""
+        if self.state != DEGRADED:
+            return next_command(self.state)
+        is_stuck = any(each.severity == "error" and AGAIN in each.remedy for each in self.findings)
+        return AGAIN if is_stuck else next_command(DOWN)
 
     @property
     def ok(self) -> bool:

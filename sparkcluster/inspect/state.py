@@ -94,7 +94,7 @@ def _of_groups(
             found[name] = SERVING
         elif unrecorded:
             found[name] = STARTING if starting else ORPHANED
-        elif not any(rank.state == "running" for rank in here):
+        elif not here:
             found[name] = DOWN
         else:
             found[name] = STARTING if starting else DEGRADED

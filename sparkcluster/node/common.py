@@ -28,6 +28,9 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
 
+BLOCK_BYTES = 4096
+"""Of ext4, as DGX OS makes it."""
+
 
 class Refused(Exception):
     """The lease does not allow this change."""
@@ -97,6 +100,30 @@ def write_atomically(path: str, content: bytes | bytearray, mode: int = 0o600) -
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise
+
+
+def write_on_full_disk(path: str, content: bytes) -> None:
+    """``write_atomically``; where the disk is full, over the old content of a small JSON file, which needs no space.
+
+    Raises:
+        OSError: the disk is full, and there is no old content, or it has fewer blocks.
+    """
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        try:
+            handle = open_own(path, os.O_WRONLY)
+        except OSError:
+            raise error from None
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            size = os.fstat(handle).st_size
+            if not 0 < size <= BLOCK_BYTES >= len(content):
+                raise
+            # White space at its end covers what was longer.
+            file.write(content.ljust(size))
+            os.fsync(handle)
 
 
 def open_own(path: str, flags: int) -> int:

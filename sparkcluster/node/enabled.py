@@ -81,7 +81,7 @@ def stop(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
     directory = directory_of(request["state_dir"], request["cluster"])
     if os.path.isdir(directory):
-        common.write_atomically(os.path.join(directory, STOPPED_FILE), b"%d\n" % int(time.time()))
+        common.write_atomically(os.path.join(directory, STOPPED_FILE), b"")  # of no bytes: on a full disk, too
     return {}
 
 

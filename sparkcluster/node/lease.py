@@ -75,7 +75,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             "granted": granted,
             "mark": mark,
         }
-        common.write_atomically(record, json.dumps(document).encode())
+        # Without it nothing could be stopped or pruned on a node whose disk is full.
+        common.write_on_full_disk(record, json.dumps(document).encode())
 
     if epoch is not None:
         common.emit({"resumed": epoch})

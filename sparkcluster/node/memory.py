@@ -13,7 +13,7 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Set
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.model_files import forget
@@ -155,16 +155,16 @@ def mapped() -> str:
 
 
 def evict(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
-    """Drop the files below ``paths``, and those of the image, from the page cache; MemFree before and after.
+    """Drop the files below ``paths`` from the page cache, and those of the image; MemFree before and after.
 
-    Pages that were not written to the disk yet stay.
+    Pages that were not written to the disk yet stay, and the image if ``enough_bytes`` are free without.
     """
     before = meminfo()["MemFree"]
     for path in step["paths"]:
         for descriptor in opened(common.expand(path)):
             forget(descriptor)
-    why: Optional[str] = None
-    if step["image"]:
+    why, enough = None, step.get("enough_bytes")
+    if step["image"] and (enough is None or meminfo()["MemFree"] < enough):
         try:
             run_once("evict", step["image"], EVICT, docker.as_root(), limit_s=step["limit_s"])
         except Failed as error:

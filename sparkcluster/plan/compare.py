@@ -54,7 +54,7 @@ def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str
 
 
 def _measured(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for key, label, unit in (("ttft_s", "first token", "s"), ("tokens_per_s", "speed", "tok/s")):
+    for key, label, unit in (("ttft_s", "first token", "s"), ("tokens_per_s", "speed", "tokens/s")):
         before, after = old.get(key), new.get(key)
         if before and after and before != after:
             yield f"{label} when verified: {before:.2f} → {after:.2f} {unit} ({after / before:.2f} times)"

@@ -24,7 +24,7 @@ from sparkcluster.plan.records import current_lease, recorded_groups, recorded_r
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.runtime.memory import EVICT_S, weights_paths
+from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
 from sparkcluster.spec import Spec
 
@@ -81,7 +81,6 @@ def start_documents(
         for name in group.names:
             planned = plan.nodes[name]
             image = next((rank.image for rank in planned.containers), None)
-            evict = {"do": "evict", "paths": weights_paths(spec.playbook, facts[name]), "image": image}
             steps = start_steps(planned, entry=entry, secrets={}, hashes=hashes.get(group.name, {}), kept_secrets=0)
             documents[name] = {
                 "group": group.name,
@@ -89,7 +88,7 @@ def start_documents(
                 "address": addresses[name],
                 "peers": {other: address for other, address in addresses.items() if other != name},
                 "ranks": [rank.name for rank in planned.containers],
-                "steps": [{**evict, "limit_s": EVICT_S}, *steps],
+                "steps": [evict_step(spec.playbook, facts[name], image), *steps],
                 "ask": asked if planned.role == "head" else None,
                 "ready_timeout_s": ready_timeout_s,
             }

@@ -69,7 +69,7 @@ def compare(group: str, before: Speed | None, after: Speed, min_speed: float, no
     share = after.tokens_per_s / before.tokens_per_s
     if share >= min_speed:
         return None
-    text = f"{group} is slower: {before.tokens_per_s:.1f} → {after.tokens_per_s:.1f} tok/s ({share:.2f} times)"
+    text = f"{group} is slower: {before.tokens_per_s:.1f} → {after.tokens_per_s:.1f} tokens/s ({share:.2f} times)"
     if before.busy or after.busy:
         return f"warning: {text}, while other requests ran"
     hint = f"to accept it: --min-speed {share * 0.9:.2f}"

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from sparkcluster import engines
 from sparkcluster.answers import checked
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
@@ -28,6 +29,8 @@ GIB = 2**30
 RETURN_S = 60
 """Seconds in which memory comes back after a rank ended, if it does."""
 EVICT_S = 60
+IMPORTED_BYTES = 8 * GIB
+"""An estimate of what an engine reads of its image before it looks at MemFree: PyTorch and libraries of CUDA."""
 _SILENT_S = 20
 
 
@@ -116,9 +119,8 @@ def evict(
     steps: dict[str, list[Step]] = {}
     for name, node in nodes.items():
         image = next((rank.image for rank in node.containers), None)
-        weights = weights_paths(playbook, facts[name])
-        steps[name] = [{"do": "evict", "paths": weights, "image": image, "limit_s": EVICT_S}]
-        report.progress(name, f"dropping weights and image from its page cache, up to {EVICT_S} s")
+        steps[name] = [evict_step(playbook, facts[name], image)]
+        report.progress(name, f"freeing its page cache, up to {EVICT_S} s")
     answers = _answers(changer, steps, EVICT_S)
     for name, found in answers.items():
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
@@ -126,6 +128,18 @@ def evict(
             report.note(f"{name}: the page cache of the image was not dropped: {found.image_failed}")
     if answers:
         report.note(f"page cache dropped: {'; '.join(freed(name, found) for name, found in answers.items())}")
+
+
+def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
+    """The agent's step that drops the weights of a playbook from the page cache of a node, and its ``image``.
+
+    The image only where MemFree is less than the engine takes: a container for that takes seconds, and what the engine
+    imports is read from the disk again.
+    """
+    memory, share = read(facts.memory), engines.engine(playbook.engine).memory_share(playbook, facts)
+    enough = int(memory.total_bytes * share) + IMPORTED_BYTES if memory and share else None
+    found = {"paths": weights_paths(playbook, facts), "image": image, "enough_bytes": enough}
+    return {"do": "evict", **found, "limit_s": EVICT_S}
 
 
 def weights_paths(playbook: Playbook, facts: Facts) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from sparkcluster.spec.base import Section, options
+from sparkcluster.spec.document import shown
 from sparkcluster.spec.slips import missing_space
 
 Sections = Sequence[type[Section]]
@@ -57,7 +58,7 @@ def for_list(value: object, entries: Sections) -> str | None:
         return f"write each entry as '- {next(iter(_required(entries)), 'name')}: …'"
     if entries:
         return f"write each entry in a line of its own below it, as '- {next(iter(_required(entries)), 'name')}: …'"
-    return f"write [{subnet_of(value) or value}]" if isinstance(value, (str, int, float)) else None
+    return f"write [{subnet_of(value) or shown(str(value))[1:-1]}]" if isinstance(value, (str, int, float)) else None
 
 
 def for_unknown_key(key: str, siblings: Mapping[str, Any], sections: Sections) -> tuple[str, str] | None:
@@ -99,7 +100,7 @@ def for_text(path: Sequence[str | int], value: str) -> str | None:
     if value[-1:] in {",", ";"}:
         return f"remove the '{value[-1]}' at its end"
     if value[:1] in _CURLY:
-        return f'write it in straight quotes: "{value.strip(_CURLY)}"'
+        return f'write it in straight quotes: "{shown(value.strip(_CURLY))[1:-1]}"'
     if path[:1] == ("nodes",) and path[-1] == "host":
         plain = re.fullmatch(r"(?:[a-z]+://)?(?:([a-z_][\w.-]*)@)?([0-9A-Za-z][0-9A-Za-z.-]*)(?::\d+)?/?", value)
         if plain:

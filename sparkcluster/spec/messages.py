@@ -14,7 +14,7 @@ from sparkcluster.spec import hints, slips
 from sparkcluster.spec.base import Section, options
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret
-from sparkcluster.suggest import did_you_mean
+from sparkcluster.suggest import closest, did_you_mean
 
 # The patterns of the models in words; a test checks that none is missing.
 PATTERNS = {
@@ -77,6 +77,7 @@ _NOT_SHOWN = ("env", "setup", "command", "after_ready")
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:
     """The problems that pydantic found in ``document``, one for each place."""
     out: dict[KeyPath, Problem] = {}
+    kinds: dict[KeyPath, str] = {}
     for each in error.errors(include_url=False, include_context=True):
         path = _path(each["loc"], document.data, each["type"])
         if path == ("interconnect",) and isinstance(each["input"], dict):
@@ -84,9 +85,17 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
         if path[:1] == ("args",):
             path = path[:2]  # the branches of the union mean nothing to a user
         if path not in out:
-            out[path] = _problem(each, path, document, model)
-    misspelt = {(*path[:-1], slips.missing_space(path[-1])) for path in out if path}
-    return [problem for path, problem in out.items() if path not in misspelt]
+            out[path], kinds[path] = _problem(each, path, document, model), each["type"]
+    unknown = [path for path, kind in kinds.items() if kind == "extra_forbidden"]
+    meant = {
+        (*path[:-1], slips.missing_space(path[-1]) or closest(path[-1], _allowed(model, path))) for path in unknown
+    }
+    # What is extended brings the rest.
+    extends = ("extends",) in meant
+    lacks = {
+        path for path, kind in kinds.items() if kind == "missing" and (path in meant or (extends and not path[1:]))
+    }
+    return [problem for path, problem in out.items() if path not in lacks]
 
 
 def may_show(path: KeyPath, value: object) -> bool:
@@ -190,9 +199,9 @@ def unknown_key(document: Document, path: KeyPath, allowed: Sequence[str]) -> Pr
     """The problem of a key that is not among ``allowed``."""
     if path in REFUSED:
         return document.problem(path, *REFUSED[path], key=True)
-    of_engine = "arguments of the engine go below args:;" if "-" in str(path[-1]) and "args" in allowed else None
-    hint = [did_you_mean(path[-1], allowed, of_engine), f"allowed: {', '.join(allowed)}"]
-    return document.problem(path, "unknown key", " ".join(filter(None, hint)), key=True)
+    of_engine = "arguments of the engine go below args:; " if "-" in str(path[-1]) and "args" in allowed else ""
+    hint = did_you_mean(path[-1], allowed, f"{of_engine}allowed: {', '.join(allowed)}")
+    return document.problem(path, "unknown key", hint, key=True)
 
 
 def _is(path: KeyPath, document: Document, value: object) -> str:

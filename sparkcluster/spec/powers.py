@@ -129,7 +129,7 @@ def lines(playbook: Playbook, inventory: Inventory, variants: Iterable[Playbook]
         head = f"{'!' if power.asks else ' '} {power.kind:<11}"
         out += [head + shown(text, len(text) + 2)[1:-1] for text in texts]
     if any(power.asks for power in powers):
-        out.append("  !: more than serving; you are asked once, unless the playbook is bundled")
+        out.append("  !: more than serving; up asks once for this content (bundled playbooks: never)")
     needed = permit(powers, inventory)
     return [*out, f"  it needs this in the inventory: {needed}"] if needed else out
 

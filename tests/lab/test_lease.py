@@ -111,3 +111,18 @@ def test_a_controller_that_was_stopped_makes_nothing_after_a_down(lab, cli, rank
         assert woken.error["kind"] == "LeaseLost", woken
         time.sleep(1)
         assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
+
+
+def test_a_cluster_is_stopped_although_a_disk_of_it_is_full(lab, cli, ranks):
+    """What takes the lease writes over its record: a user frees space only once the engine lets go of its files."""
+    cli("up", lab.inventory).ok()
+    cli("enable", lab.inventory).ok()
+    lab.fault("right", "disk-full")
+    assert lab.sparks[1].run(["sh", "-c", "echo more > /root/more"], check=False).returncode == 1
+    down = cli("down", lab.inventory)
+    assert down.code == 0, down
+    assert ranks(lab) == {"left": [], "right": []}
+    lab.heal()
+    cli("disable", lab.inventory).ok()
+    again = cli("up", lab.inventory, "--json").ok().json
+    assert again["state"] == "serving"

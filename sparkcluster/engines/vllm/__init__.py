@@ -70,7 +70,7 @@ class Vllm(Engine):
     ready = "Application startup complete"
     stalled = r"No available shared memory broadcast block found in \d+ seconds"
     memory_hint = (
-        "lower gpu-memory-utilization or max-model-len in the playbook, or free the page cache on that node:"
+        "lower gpu-memory-utilization or max-model-len in the playbook; or free the page cache on that node:"
         " sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
     )
     dead = r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|died unexpectedly"

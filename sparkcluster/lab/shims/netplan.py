@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from typing import Any
 
@@ -25,6 +26,8 @@ def netplan(args: list[str]) -> int:
         return apply() if hardware.is_root() else hardware.refuse("Permission denied")
     if words[:1] in (["try"], ["status"], ["rebind"], ["ip"]):
         return hardware.refuse("netplan: a virtual Spark does not support " + words[0])
+    if words[:1] == ["generate"] and os.access(PROGRAM, os.X_OK):
+        return _generate(args)
     if os.access(PROGRAM, os.X_OK):
         os.execv(PROGRAM, ["netplan", *args])
     return hardware.refuse("netplan: netplan.io is not installed, a virtual Spark has only `netplan apply`")
@@ -33,7 +36,7 @@ def netplan(args: list[str]) -> int:
 def apply() -> int:
     """Configure every interface of the ConnectX-7 and of the management network as the files say; the exit status."""
     if os.access(PROGRAM, os.X_OK):
-        if subprocess.run([PROGRAM, "generate"], check=False).returncode:
+        if _generate(["generate"]):
             return INVALID
         ethernets = merged()
     else:
@@ -49,6 +52,13 @@ def apply() -> int:
                 _link_local_by_kernel(live[name], wanted="ipv6" in (entry or {}).get("link-local", ["ipv6"]))
     text = "".join(line + "\n" for line in lines)
     return subprocess.run(["/usr/sbin/ip", "-batch", "-"], input=text.encode(), check=False).returncode
+
+
+def _generate(args: list[str]) -> int:
+    """Check the files; without units for systemd, by which a program takes it for the init (sd_booted(3))."""
+    done = subprocess.run([PROGRAM, *args], check=False)
+    shutil.rmtree("/run/systemd/system", ignore_errors=True)
+    return done.returncode
 
 
 def merged() -> dict[str, Any]:

@@ -268,7 +268,7 @@ this recipe can:
 ! argument   tool-parser-plugin=/sparkcluster/model/p.py
 ! variable   LD_PRELOAD=/model/x
 ! variable   TRITON_CACHE_DIR=/tmp/t
-  !: more than serving; you are asked once, unless the playbook is bundled
+  !: more than serving; up asks once for this content (bundled playbooks: never)
 """
 
 

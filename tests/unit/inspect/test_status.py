@@ -149,7 +149,7 @@ def test_what_is_left_of_a_recorded_release_is_not_orphaned(told, world, there):
     plan = one.plan(3)
     document = told(one.run(plan, *there, state="exited").record(plan, 3), answers=False)
     assert (document["state"], document["next"]) == ("degraded", "sparkcluster doctor INVENTORY")
-    assert [group["state"] for group in document["groups"]] == ["down"]
+    assert [group["state"] for group in document["groups"]] == ["degraded"]
 
 
 def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world):

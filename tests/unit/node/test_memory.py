@@ -222,6 +222,17 @@ def test_the_container_that_drops_an_image_has_no_capability_and_no_network_and_
     ]  # fmt: skip
 
 
+def test_the_image_stays_in_the_cache_where_enough_is_free(weights, tmp_path, monkeypatch):
+    (tmp_path / "docker").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for enough, ran in ((1, False), (1 << 60, True), (None, True)):
+        step = {"paths": [str(weights.parent)], "image": "sha256:1", "enough_bytes": enough, "limit_s": 5}
+        assert memory.evict({}, step)["image_failed"] is None
+        assert resident(weights) == 0
+        assert (tmp_path / "ran").exists() is ran
+
+
 def test_an_image_that_cannot_be_run_does_not_keep_the_weights_in_the_cache(weights, monkeypatch):
     monkeypatch.setenv("PATH", "")
     answer = memory.evict({}, {"paths": [str(weights.parent)], "image": "sha256:1", "limit_s": 1})

@@ -83,7 +83,7 @@ def test_speed_is_compared_as_a_ratio(world):
     new.record["groups"]["default"]["measured"] = {"ttft_s": 1.0, "tokens_per_s": 10.0}
     assert compare(old, new) == [
         "default: first token when verified: 0.50 → 1.00 s (2.00 times)",
-        "default: speed when verified: 20.00 → 10.00 tok/s (0.50 times)",
+        "default: speed when verified: 20.00 → 10.00 tokens/s (0.50 times)",
     ]
     new.record["groups"]["default"]["measured"] = {"ttft_s": None, "tokens_per_s": None}
     assert compare(old, new) == []

@@ -310,7 +310,7 @@ def test_a_slow_release_is_an_error_and_under_load_a_warning():
     assert compare("default", before, Speed(71.0), 0.7, "alpha") is None
     assert compare("default", None, slow, 0.7, "alpha") is None
     assert "while other requests ran" in compare("default", dataclasses.replace(before, busy=True), slow, 0.7, "alpha")
-    with pytest.raises(LaunchError, match=r"100\.0 → 60\.0 tok/s") as caught:
+    with pytest.raises(LaunchError, match=r"100\.0 → 60\.0 tokens/s") as caught:
         compare("default", before, slow, 0.7, "alpha")
     assert "--min-speed" in caught.value.hint
 

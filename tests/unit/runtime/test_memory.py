@@ -130,15 +130,18 @@ def test_weights_and_drafters_are_dropped(model, where):
 
 def test_the_change_of_memfree_is_said(ask, monkeypatch):
     monkeypatch.setattr(memory, "weights_paths", lambda *_: ["/m"])
+    monkeypatch.setattr(memory.engines, "engine", lambda _: SimpleNamespace(memory_share=lambda *_: 0.8))
+    playbook, facts = SimpleNamespace(engine="vllm"), SimpleNamespace(memory=SimpleNamespace(total_bytes=100 * GIB))
     nodes = {"a": plan("sha256:1"), "b": plan(None)}
     notes, asked = ask(
-        lambda changer, report: memory.evict(changer, None, nodes, dict.fromkeys("ab"), report),
+        lambda changer, report: memory.evict(changer, playbook, nodes, dict.fromkeys("ab", facts), report),
         a={"results": [{"free_before_bytes": 62 * GIB, "free_bytes": 103 * GIB}]},
         b={"results": [{"free_before_bytes": 1 * GIB, "free_bytes": 1 * GIB, "image_failed": "no python3"}]},
     )
-    assert asked["a"] == [{"do": "evict", "paths": ["/m"], "image": "sha256:1", "limit_s": 60}]
+    enough = 88 * GIB  # the engine's share, and what it reads of the image
+    assert asked["a"] == [{"do": "evict", "paths": ["/m"], "image": "sha256:1", "enough_bytes": enough, "limit_s": 60}]
     assert asked["b"][0]["image"] is None
-    assert ask.doing == [(name, "dropping weights and image from its page cache, up to 60 s") for name in "ab"]
+    assert ask.doing == [(name, "freeing its page cache, up to 60 s") for name in "ab"]
     assert notes == [
         "b: the page cache of the image was not dropped: no python3",
         "page cache dropped: a MemFree 62.0 → 103.0 GiB; b MemFree 1.0 → 1.0 GiB",

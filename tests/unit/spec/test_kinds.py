@@ -32,7 +32,7 @@ NAMES_IT = "give the playbook that it names, gpt-oss-20b; sparkcluster playbooks
         ("lint other.yaml", "other.yaml:2:11: playbook: inventory.yaml is an inventory, not a playbook", NAMES_IT),
         ("lint compose.yaml", "compose.yaml is neither an inventory nor a playbook", "sparkcluster import compose.yaml"),
         ("fit compose.yaml", "compose.yaml is neither a playbook nor an inventory", "sparkcluster import compose.yaml"),
-        ("lint typo.yaml", "typo.yaml:1:1: cluster: is required", "add cluster"),
+        ("lint typo.yaml", "typo.yaml:1:1: clustr: unknown key", "did you mean cluster?"),
         ("import inventory.yaml", "inventory.yaml:1:1: an inventory of sparkcluster", "sparkcluster lint inventory.yaml"),
         ("import serve.yaml", "serve.yaml:1:1: a playbook of sparkcluster", "sparkcluster lint serve.yaml checks it"),
         ("discover --into serve.yaml", "serve.yaml is a playbook, not an inventory", "give an inventory"),

@@ -93,7 +93,8 @@ def moving(served: Served) -> Iterator[Seen]:
     A registry may reassign any tag.
     """
     if served.moves or ("/" in served.image and "@" not in served.image):
-        remedy = f"write image: {served.digest or 'NAME@sha256:…, which sparkcluster status shows once it serves'}"
+        shown = "NAME@sha256:…, which sparkcluster status shows once it serves, where a registry has the image"
+        remedy = f"write image: {served.digest or shown}"
         summary = "is reassigned to new builds" if served.moves else "is not a digest: it may name another build"
         yield served.say(IMAGE, f"the tag {served.tag or 'latest'} {summary}", remedy)
 
