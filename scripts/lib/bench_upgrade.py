@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 from bench import PROGRAM, lab, show, ssh, timed, wait_until_quiet
-from bench_up import quick_verify, running_plan
+from bench_up import as_usual, running_plan
 
 from sparkcluster.lab import Lab
 
@@ -99,7 +99,7 @@ def restart_by_hand(inventory: Path, plan: dict[str, object]) -> None:
 def switch(engine: str, times: int) -> bool:
     """The downtime of a switch over that of a restart by hand, in turns; and how long the old release answered."""
     with lab(2, engine) as made:
-        quick_verify(made.inventory)
+        as_usual(made.inventory)
         path = str(made.inventory)
         timed([PROGRAM, "up", path, "--yes"])
         images = [build(made, name) for name in ("even", "odd")]
@@ -147,7 +147,7 @@ def served_again(made: Lab) -> int:
 def guards(engine: str, times: int) -> None:
     """From the death of a rank to the next answer, of an enabled cluster, over that of a restart by hand, in turns."""
     with lab(2, engine) as made:
-        quick_verify(made.inventory)
+        as_usual(made.inventory)
         timed([PROGRAM, "up", str(made.inventory), "--yes"])
         timed([PROGRAM, "enable", str(made.inventory)])
         plan = running_plan(made)
