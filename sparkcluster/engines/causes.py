@@ -184,7 +184,7 @@ def _by_exit_code(code: int | None, engine: Engine) -> Cause | None:
         ABORTED: Cause(KILLED[ABORTED]),
         137: Cause(
             f"{KILLED[137]}, most often because memory ran out",
-            f"sudo dmesg on that node says whether; if it did, {engine.memory_hint}",
+            f"the kernel's log of that node says whether it did (dmesg); if so, {engine.memory_hint}",
         ),
         139: Cause(KILLED[139], "sudo dmesg on that node shows where"),
         143: Cause("it received SIGTERM"),

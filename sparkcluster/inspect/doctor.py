@@ -86,10 +86,11 @@ class Diagnosis:
     @property
     def next(self) -> str:
         """What to type: what ``up`` finds dead, it starts again; what only seems to serve has to go down first."""
-        if self.state != DEGRADED:
-            return next_command(self.state)
-        is_stuck = any(each.severity == "error" and AGAIN in each.remedy for each in self.findings)
-        return AGAIN if is_stuck else next_command(DOWN)
+        if self.state in {SERVING, DEGRADED} and any(
+            each.severity == "error" and AGAIN in each.remedy for each in self.findings
+        ):
+            return AGAIN
+        return next_command(DOWN if self.state == DEGRADED else self.state)
 
     @property
     def ok(self) -> bool:

@@ -223,7 +223,9 @@ class _Attempt:
             if not isinstance(event, Gone):
                 self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())
             for rank in ranks:
-                self._report.progress(rank.node, rank.progress.text)
+                # once the head's API is ready, the others are past what their logs say late
+                if self._verifying is None or rank is self._readiness.head:
+                    self._report.progress(rank.node, rank.progress.text)
             slowest = self._readiness.slowest
             if slowest.lines:
                 self._report.log(slowest.node, slowest.lines[-1])
