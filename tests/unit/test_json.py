@@ -101,7 +101,7 @@ def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
         "status": status(fleet, one.spec),
         "releases": {"cluster": "atlas", **history(fleet, one.spec)},
         "models": {"cluster": "atlas", **models(fleet, one.spec).as_json(), "removed": {"o/m": {"alpha": 5}}},
-        "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json(),
+        "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json() | {"asks": []},
         "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
         "plan": {
             **one.plan().as_json(),

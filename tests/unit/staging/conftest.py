@@ -29,6 +29,8 @@ from tests.unit.staging.workers import Proxy, Worker
 from tests.unit.staging.world import REVISION, World
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
+# A node has none of the programs of the environment that runs the tests: hf, of huggingface_hub, is one.
+PATH = ":".join(each for each in os.environ["PATH"].split(":") if each != str(Path(sys.executable).parent))
 DOCKER = f"""#!{sys.executable} -IS
 import gzip, hashlib, io, json, os, sys, tarfile
 place = os.environ["FAKE_DOCKER"]
@@ -192,7 +194,7 @@ class Node(LocalHost):
         self.engine.documents = self._document
         self._before = [
             "env", "-u", "HF_TOKEN", "-u", "DOCKER_CONFIG", f"HOME={home}", f"FAKE_DOCKER={self.docker}",
-            f"DOCKER_HOST=unix://{self.engine.socket}", f"PATH={tools}:{os.environ['PATH']}",
+            f"DOCKER_HOST=unix://{self.engine.socket}", f"PATH={tools}:{PATH}",
         ]  # fmt: skip
 
     def _start(self, argv: list[str], limit_s: float | None = None) -> Stream:
