@@ -267,7 +267,7 @@ class FoundErrors(SparkclusterError):
         errors = [finding for finding in self.findings if finding.severity == "error"]
         plural = "" if len(errors) == 1 else "s"
         super().__init__(
-            f"{len(errors)} error{plural} to fix before launch",
+            f"{len(errors)} error{plural} to fix before launch; nothing was started",
             node=errors[0].node if len(errors) == 1 else None,
             step="preflight",
             hint=errors[0].remedy[0] if errors and errors[0].remedy else None,

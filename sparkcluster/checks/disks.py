@@ -25,7 +25,7 @@ PRUNE = "sparkcluster models INVENTORY --prune   removes staged weights that not
     "HOST-005",
     "The disks are not full",
     needs=("disks",),
-    remedy="df -h; docker image prune; sparkcluster models INVENTORY --prune",
+    remedy="sparkcluster models INVENTORY --prune; docker image prune; du, for what else fills it",
 )
 def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A full disk leaves half an image or a truncated record."""
@@ -40,7 +40,11 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
             f"{share(disk.free_bytes, disk.total_bytes)} are free",
-            (*([PRUNE] if has_weights else []), f"df -h {quote(disk.path)}", "docker image prune"),
+            (
+                *([PRUNE] if has_weights else []),
+                f"on {name}: docker image prune",
+                f"on {name}: df -h {quote(disk.path)}; sudo du -xhd3 / | sort -h | tail",
+            ),
         )
 
 

@@ -250,7 +250,7 @@ def flags(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"the image has no flag --{name}",
                 f"args.{written} of playbook {playbook.name}",
-                (context.engine.gone_argument(name) or f"{other} in args of the playbook",),
+                (context.engine.gone_argument(name) or other,),
                 ("args", written),
                 node=nodes,
             )

@@ -26,6 +26,7 @@ from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
 
 ENABLE = "sparkcluster enable INVENTORY"
+KEY = "sparkcluster key INVENTORY"
 LOST = 255
 """Exit code of a container that no longer ran when Docker started, as after a reboot (moby#45800)."""
 
@@ -189,7 +190,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     if served and served != named:
         seen = f"release {number} is {served}"
         compare = (
-            f"to keep it, write `playbook: {served}` into the inventory",
+            f"to keep it, write `playbook: {served}`, or the path of its file, into the inventory",
             "or sparkcluster plan INVENTORY   shows the difference",
         )
         yield Seen(f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
@@ -197,6 +198,11 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
 
 
 def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
+    if cluster.running.key_lost:
+        remedy = (f"{KEY} && {cluster.restart}   makes another and takes it into use",)
+        yield Seen(
+            "the API key that the cluster requires is lost", cluster.running.key_lost, remedy, severity="warning"
+        )
     for group, names in cluster.running.rotated.items():
         for variable in names:
             seen = f"{group} was started with another value of {variable} than is set here, or without it"

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import note, note_folded, write
+from sparkcluster.cli.output import label, note, note_folded, write
 from sparkcluster.errors import UsageError
 from sparkcluster.printable import LINES
 
@@ -84,8 +84,14 @@ def run(args: argparse.Namespace) -> int:
     elif args.lab_command == "down":
         found = core.down(args.name, report=note)
         _print(args, {"lab": args.name, "removed": found}, [])
-        if not found:
+        if found:
+            from sparkcluster.lab.engine.install import cache_directory
+
+            note_folded(f"what every lab is made of stays for the next one: {cache_directory() / 'lab'}")
+        else:
             note(f"there is no lab {args.name}")
+            if hint := core.another(args.name):
+                note(label("hint"), f" {hint}")
     elif args.lab_command == "fault":
         if args.kind is None:
             raise UsageError("KIND is missing", hint=f"one of: {_kinds()}")

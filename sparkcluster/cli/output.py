@@ -290,10 +290,12 @@ def render_error(error: SparkclusterError, inventory: str | None = None) -> None
         render_error(other, inventory)
 
 
-def render_finding(finding: Finding, inventory: str = "INVENTORY") -> None:
-    """Write a finding to stderr: code, place, summary, what was seen, why it matters, what to type."""
+def render_finding(finding: Finding, inventory: str) -> None:
+    """Write a finding that is no note to stderr: code, place, summary, what was seen, what to type."""
     from sparkcluster.findings import REMEDY_LABELS
 
+    if finding.severity == "info":
+        return
     note_folded(finding.headline, kind=finding.severity, indent="  ")
     for word, text in finding.details():
         if word in REMEDY_LABELS:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import note_folded, say, table
+from sparkcluster.cli.output import note_folded, say, say_folded, table
 from sparkcluster.errors import UsageError
 
 
@@ -74,7 +74,7 @@ def _compare(args: argparse.Namespace) -> int:
     if not found["differences"]:
         say(f"releases {found['old']} and {found['new']} differ in nothing that is recorded")
     for line in found["differences"]:
-        say(line)
+        say_folded(line)
     return 0
 
 

@@ -115,8 +115,10 @@ def _show_groups(document: dict[str, Any]) -> None:
         if facts:
             say(f"    {'; '.join(facts)}")
         if group["warning"]:
-            what, _, command = group["warning"].partition(": ")
-            say("    ", label("warning"), f" {what}")
+            from sparkcluster.cli.findings_view import say_wrapped
+
+            what, _, command = group["warning"].rpartition(": ")
+            say_wrapped("    ", "warning", what)
             say("    ", label("hint"), f" {command}")
 
 

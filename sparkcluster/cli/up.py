@@ -108,8 +108,12 @@ def show(document: dict[str, Any], inventory: object, spec: Spec, written: Spec 
     say(f"  stop   {program()} down {path}")
     for line in _kept(spec, path, written):
         say_folded(line, indent="  ")
+    from sparkcluster.runtime.secrets import lost_key
     from sparkcluster.spec.inventory import OPEN_API
 
+    if lost := lost_key(spec):
+        note_folded(lost, kind="warning")
+        note(label("hint"), f" {program()} key {path} && {program()} upgrade {path}")
     if spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
         note(label("warning"), " the API requires no key, and is open to the network")
         note(label("hint"), f" {program()} key {path}")
@@ -141,4 +145,8 @@ def _from_inventory(spec: Spec, name: str) -> str:
         same = find(base, [beside]).samefile(spec.playbook_path)
     except (OSError, UsageError):
         same = False
-    return name if same else os.path.relpath(spec.playbook_path, beside) + plus + overlays
+    if same:
+        return name
+    relative = os.path.relpath(spec.playbook_path, beside)
+    # beside the inventory it moves with it; elsewhere a path is plainer as a whole
+    return (str(spec.playbook_path.absolute()) if relative.startswith("../..") else relative) + plus + overlays

@@ -29,6 +29,8 @@ from sparkcluster.inspect.state import (
     DOWN,
     ORPHANED,
     SERVING,
+    STARTING,
+    UNKNOWN,
     left_by,
     next_command,
     present_record,
@@ -85,10 +87,15 @@ class Diagnosis:
 
     @property
     def next(self) -> str:
-        """What to type: what ``up`` finds dead, it starts again; what only seems to serve has to go down first."""
-        if self.state in {SERVING, DEGRADED} and any(
-            each.severity == "error" and AGAIN in each.remedy for each in self.findings
-        ):
+        """What to type: what ``up`` finds dead, it starts again; what only seems to serve has to go down first.
+
+        Where there are errors that ``up`` would refuse, what lists them.
+        """
+        errors = [each for each in self.findings if each.severity == "error"]
+        running = {code for code, check in CATALOGUE.items() if check.stage == "running"}
+        if self.state != STARTING and any(each.code not in running for each in errors):
+            return next_command(UNKNOWN)
+        if self.state in {SERVING, DEGRADED} and any(AGAIN in each.remedy for each in errors):
             return AGAIN
         return next_command(DOWN if self.state == DEGRADED else self.state)
 
@@ -160,7 +167,8 @@ def doctor(
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     failed = last_failure(spec.inventory.cluster, latest, time.time())
     changed = {name: secrets.unused(group.secrets, spec) for name, group in recorded_groups(recorded).items()}
-    running = Running(observations, replies, latest, current_lease(facts), failed, changed)
+    lost = secrets.lost_key(spec)
+    running = Running(observations, replies, latest, current_lease(facts), failed, changed, lost)
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)
     findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])

@@ -198,9 +198,8 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     inventory = found.spec.inventory
     if group is None:
         return None
-    key = engines.engine(group.engine).api_key
-    if word == state.SERVING and secrets.unused(group.secrets, found.spec, [key or ""]):
-        return f"{KEY_NOT_IN_USE}: {again}"
+    if word == state.SERVING and (about_key := _key_warning(found, group, again)):
+        return about_key
     served = group.playbook_name or found.spec.playbook.name
     if word == state.SERVING and served != found.spec.playbook.name:
         return f"it serves {served}, and the inventory names {found.spec.playbook.name}: sparkcluster plan INVENTORY"
@@ -212,11 +211,21 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     return "open to the network, and requires no key: sparkcluster key INVENTORY"
 
 
+def _key_warning(found: Found, group: RecordedGroup, again: str) -> str | None:
+    """As ``_warning``, of the API key that a group requires and the one that is here."""
+    key = engines.engine(group.engine).api_key
+    if lost := secrets.lost_key(found.spec):
+        return f"{lost}: {secrets.MAKE} && {again}"
+    return f"{KEY_NOT_IN_USE}: {again}" if secrets.unused(group.secrets, found.spec, [key or ""]) else None
+
+
 def _uptime_s(found: Found, name: str) -> float | None:
     """For how long all ranks of a group run, by the clocks of their nodes; None where that is unknown."""
     ages = []
     for node, ranks in found.present.groups().get(name, {}).items():
         for rank in ranks:
+            if rank.state != "running":
+                return None
             try:
                 started = dt.datetime.fromisoformat(rank.started_at or "").timestamp()
             except ValueError:

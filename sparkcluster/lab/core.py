@@ -105,10 +105,7 @@ class Lab:
         machine.require()
         found = State.read(state.directory_of(name))
         if found is None or found.stage != "up":
-            base = state.directory_of(name).parent
-            near = closest(name, [each.name for each in base.glob("*") if (each / "state.json").is_file()])
-            hint = f"did you mean --name {near}?" if near else f"sparkcluster lab up --name {name}"
-            raise LabError(f"no lab {name} is up", hint=hint)
+            raise LabError(f"no lab {name} is up", hint=another(name) or f"sparkcluster lab up --name {name}")
         return cls(found)
 
     def _make(self, report: Report) -> None:
@@ -214,6 +211,15 @@ class Lab:
 
     def __exit__(self, *exception: object) -> None:
         self.down()
+
+
+def another(name: str) -> str | None:
+    """A hint with the labs that there are in place of ``name``; None without any."""
+    names = sorted(each.parent.name for each in state.directory_of(name).parent.glob("*/state.json"))
+    near = closest(name, names)
+    if near or not names:
+        return f"did you mean --name {near}?" if near else None
+    return f"add {' or '.join(f'--name {each}' for each in names)}"
 
 
 def down(name: str = "lab", report: Report = lambda _: None) -> bool:

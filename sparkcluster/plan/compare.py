@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,8 +27,9 @@ def compare(old: ReleaseFact, new: ReleaseFact) -> list[str]:
 
 def _identity(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for key, label in (("operator", "operator"), ("version", "sparkcluster"), ("image_digest", "digest")):
-        if old.get(key) != new.get(key):
-            yield f"{label}: {old.get(key) or 'unknown'} → {new.get(key) or 'unknown'}"
+        before, after = (re.sub(r" \(pid \d+\)$", "", str(each.get(key) or "unknown")) for each in (old, new))
+        if before != after:
+            yield f"{label}: {before} → {after}"
 
 
 def _group(old: RecordedGroup, new: RecordedGroup) -> Iterator[str]:
@@ -56,5 +58,5 @@ def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str
 def _measured(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for key, label, unit in (("ttft_s", "first token", "s"), ("tokens_per_s", "speed", "tokens/s")):
         before, after = old.get(key), new.get(key)
-        if before and after and before != after:
+        if before and after and f"{before:.2f}" != f"{after:.2f}":
             yield f"{label} when verified: {before:.2f} → {after:.2f} {unit} ({after / before:.2f} times)"

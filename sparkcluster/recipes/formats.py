@@ -40,7 +40,7 @@ def read(text: str, source: str, importers: Sequence[Importer], choices: Mapping
         if kinds.is_playbook(document.document) and set(document.data) <= set(Playbook.model_fields):
             ours = "a playbook"
         if ours:
-            message, hint = f"{ours} of sparkcluster, nothing to convert", f"sparkcluster lint {source} checks it"
+            message, hint = f"{ours} of sparkcluster, nothing to convert", "sparkcluster lint checks it"
             raise SpecError([document.document.problem((), message, hint)])
         kind = "JSON" if text.lstrip().startswith("{") else "YAML"
         hint = f"supported are {', '.join(each.title for each in formats)}, and shell text with the engine's command"

@@ -222,7 +222,7 @@ def _hint(view: View, *, upgrade: bool = False) -> str:
     first = f"sparkcluster upgrade {same}; or " if upgrade else ""
     served = view.newest.record.get("playbook", {}).get("name") if view.newest else None
     if upgrade and not view.spec.chosen and served and served != view.spec.playbook.name:
-        first = f"to keep what serves, write `playbook: {served}` into {path}; or {first}"
+        first = f"to keep what serves, write `playbook: {served}`, or the path of its file, into {path}; or {first}"
     return f"{first}sparkcluster up {same} --replace; or sparkcluster down {path}, then up"
 
 

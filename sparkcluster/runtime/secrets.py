@@ -89,6 +89,21 @@ def unused(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | Non
     return tuple(sorted({*rotated(recorded, spec, names), *added}))
 
 
+def lost_key(spec: Spec) -> str | None:
+    """Why the file that the inventory names for the API key has none, which what serves still requires; else None.
+
+    A variable may be set in another terminal.
+    """
+    source = spec.inventory.api.key
+    if source is None or source.env:
+        return None
+    try:
+        api_key(spec)
+    except UsageError as error:
+        return error.message
+    return None
+
+
 def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:
     """Whether the secrets ``names`` have the values here that ``recorded``, from ``keyed_hashes``, was made of.
 

@@ -18,12 +18,13 @@ def is_inventory(document: Document) -> bool:
 
 
 def is_playbook(document: Document) -> bool:
-    """Whether a file is a playbook: it is no inventory, and has a model, ``extends`` or mostly keys of a playbook."""
+    """Whether a file is a playbook: it is no inventory, and has a key of one alone, or mostly such keys."""
     if is_inventory(document):
         return False
     keys = set(document.data)
     own = keys & set(Playbook.model_fields)
-    return bool(keys & {"model", "extends"}) or len(own) > max(1, len(keys & set(Inventory.model_fields)))
+    alone = keys & {"model", "extends", "served_name"} or any(closest(key, ["extends"]) for key in keys)
+    return bool(alone) or len(own) > max(1, len(keys & set(Inventory.model_fields)))
 
 
 def is_overlay(document: Document) -> bool:

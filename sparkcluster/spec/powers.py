@@ -135,10 +135,15 @@ def lines(playbook: Playbook, inventory: Inventory, variants: Iterable[Playbook]
 
 
 def digest(spec: Spec) -> str:
-    """SHA-256 of what is accepted: the playbook as composed, on which cluster, and what is asked about."""
+    """SHA-256 of what is accepted: the playbook as composed, on which cluster, and what is asked about.
+
+    Numbers of its arguments are left out, as a length of the context: one that is more than tuning is asked about.
+    """
     playbook, inventory = spec.playbook, spec.inventory
     asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
     written = playbook.model_dump(mode="json", exclude_defaults=True)
+    numbers = {name for name, value in playbook.args.items() if type(value) in {int, float}}
+    written["args"] = {name: value for name, value in written.get("args", {}).items() if name not in numbers}
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
     # other content is asked about again
     content += sorted(each.mark for each in (*spec.beside.values(), *filter(None, [spec.build])))

@@ -139,7 +139,7 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     step: str | None, remedy: tuple[str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
-    output.render_finding(finding)
+    output.render_finding(finding, "INVENTORY")
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
 
 

@@ -120,7 +120,7 @@ def test_a_key_that_was_rotated_since_the_start_is_a_warning_with_what_to_type(t
     assert "hint: sparkcluster upgrade mine.yaml" in shown
 
 
-def test_a_key_that_was_made_since_the_start_and_another_playbook_are_warnings(told, world, monkeypatch):
+def test_a_key_that_was_made_since_the_start_and_another_playbook_are_warnings(told, world, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_API_KEY", "first")
     one = world()
     plan = one.plan(3)
@@ -129,6 +129,11 @@ def test_a_key_that_was_made_since_the_start_and_another_playbook_are_warnings(t
     keyed = one.spec.inventory.model_copy(update={"api": Api.model_validate({"key": {"env": "SPARK_API_KEY"}})})
     served, one.spec = one.spec, dataclasses.replace(one.spec, inventory=keyed)
     assert "is not in use before a restart" in told(one)["groups"][0]["warning"]
+    lost = Api.model_validate({"key": {"file": str(tmp_path / "none")}})
+    one.spec = dataclasses.replace(served, inventory=one.spec.inventory.model_copy(update={"api": lost}))
+    warning = told(one)["groups"][0]["warning"]
+    assert warning.startswith("cannot read the API key from ")
+    assert warning.endswith(": sparkcluster key INVENTORY && sparkcluster upgrade INVENTORY")
     other = served.playbook.model_copy(update={"name": "another"})
     one.spec = dataclasses.replace(served, playbook=other)
     warning = told(one)["groups"][0]["warning"]

@@ -14,6 +14,7 @@ FILES = {
     "serve.yaml": "name: serve\nmodel: {id: owner/model}\nimage: vllm/vllm-openai:v0.20.0\n",
     "fast.yaml": "overlay: fast\nargs: {max-model-len: 1}\n",
     "compose.yaml": "services: {engine: {image: a/b}}\n",
+    "extend.yaml": "extend: serve\nserved_name: x\n",
     "typo.yaml": "clustr: pair\nplaybok: x\n",
 }
 NAMES_IT = "give the playbook that it names, gpt-oss-20b; sparkcluster playbooks lists the bundled ones"
@@ -32,9 +33,10 @@ NAMES_IT = "give the playbook that it names, gpt-oss-20b; sparkcluster playbooks
         ("lint other.yaml", "other.yaml:2:11: playbook: inventory.yaml is an inventory, not a playbook", NAMES_IT),
         ("lint compose.yaml", "compose.yaml is neither an inventory nor a playbook", "sparkcluster import compose.yaml"),
         ("fit compose.yaml", "compose.yaml is neither a playbook nor an inventory", "sparkcluster import compose.yaml"),
+        ("lint extend.yaml", "extend.yaml:1:1: extend: unknown key", "did you mean extends?"),
         ("lint typo.yaml", "typo.yaml:1:1: clustr: unknown key", "did you mean cluster?"),
-        ("import inventory.yaml", "inventory.yaml:1:1: an inventory of sparkcluster", "sparkcluster lint inventory.yaml"),
-        ("import serve.yaml", "serve.yaml:1:1: a playbook of sparkcluster", "sparkcluster lint serve.yaml checks it"),
+        ("import inventory.yaml", "inventory.yaml:1:1: an inventory of sparkcluster", "sparkcluster lint checks it"),
+        ("import serve.yaml", "serve.yaml:1:1: a playbook of sparkcluster", "sparkcluster lint checks it"),
         ("discover --into serve.yaml", "serve.yaml is a playbook, not an inventory", "give an inventory"),
         ("status inventroy.yaml", "inventroy.yaml: no such file", "did you mean inventory.yaml?"),
         ("status away.yaml", "away.yaml: no such file", "sparkcluster discover -o away.yaml writes an inventory"),
