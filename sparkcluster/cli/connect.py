@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkcluster.cli import common
 from sparkcluster.cli.common import emitted, inventory_argument, load_spec
-from sparkcluster.cli.output import label, note, say, table, typed, write
+from sparkcluster.cli.output import label, note, note_next, say, table, typed, write
 from sparkcluster.cli.progress import Waiting
 
 WIDTH = 80
@@ -66,7 +66,7 @@ def show(found: dict[str, Any], inventory: Path) -> None:
         where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
         say(f"{found['endpoint'] or 'address unknown'}  model {found['model']}  key {where}")
         table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]], width=WIDTH)
-        note(typed(f"sparkcluster connect {path} --client NAME prints what to paste"))
+        note_next(f"sparkcluster connect {path} --client NAME")
     else:
         note(f"{client['title']}: paste into {client['where']}")
         write(sys.stdout, client["block"], keep="\n")

@@ -19,6 +19,9 @@ _LONGEST = 300
 _SHORT = 18
 # A blank at which no line is folded; textwrap knows it.
 _JOINED = "\N{NO-BREAK SPACE}"
+_UNIT = r"(?<=\d) (?=(?:%|ms|s|min|h|B|[kMGT]i?B|Gb/s|tokens/s)(?![\w/]))"
+"""Between a number and its unit."""
+
 _PROGRAMS = (
     "sparkcluster|sudo|docker|ssh|ssh-(?:keygen|keyscan|copy-id)|export|unset|mkdir|ls|cp|mv|rm|cat|chmod|chown|curl|ping|"
     "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?|df|du|echo|"
@@ -168,8 +171,8 @@ def _has_command(text: str) -> bool:
 def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None:
     """Write a hint after ``word``: whole if it is a command or has a pipe, else folded on a terminal.
 
-    What follows ``; or`` is on a line of its own. A command within a sentence, up to a comma or semicolon, and a flag
-    with its value are not broken.
+    What follows ``; or`` is on a line of its own, and what follows three blanks where it does not fit beside the
+    command. A command within a sentence, up to a comma or semicolon, and a flag with its value are not broken.
     """
     import re
 
@@ -179,8 +182,13 @@ def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None
             command = rf"(?<![\w./-])(?:{_PROGRAMS})\s(?:[^,;]|[,;](?!\s))*|(?<!\S)--?\w[\w-]*\s[^\s,;]+"
             joined = re.sub(command, lambda found: typed(found[0]).replace(" ", _JOINED), part)
             _write_folded(stream, joined, name, indent)
+            continue
+        command, blanks, about = typed(part).partition("   ")
+        if about and stream.isatty() and len(f"{indent}{name}: {command}{blanks}{about}") > _columns():
+            write(stream, indent, label(name), f" {command}")
+            _write_folded(stream, about.lstrip(), "", f"{indent}  ")
         else:
-            write(stream, indent, label(name), f" {typed(part)}")
+            write(stream, indent, label(name), f" {command}{blanks}{about}")
 
 
 def _write_folded(stream: TextIO, text: str, kind: str, indent: str) -> None:
@@ -196,18 +204,29 @@ def folded(stream: TextIO, text: str, *, indent: str = "") -> list[str]:
 
     A terminal would break it in the middle of a word. What is to be pasted must not go through here.
     """
-    import shutil
-
     text = clean(text)
     lines = [f"{indent}{text}"]
-    if stream.isatty() and len(lines[0]) > (width := shutil.get_terminal_size().columns):
+    if stream.isatty() and len(lines[0]) > (width := _columns()):
+        import re
         import textwrap
 
         more = indent + " " * (len(text) - len(text.lstrip()) + 2)
         lines = textwrap.wrap(
-            text, width, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+            re.sub(_UNIT, _JOINED, text),
+            width,
+            initial_indent=indent,
+            subsequent_indent=more,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
     return [line.replace(_JOINED, " ") for line in lines]
+
+
+def _columns() -> int:
+    """Width of the terminal."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def table(

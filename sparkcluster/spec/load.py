@@ -114,7 +114,9 @@ def _read_inventory(path: Path) -> Document:
         # without the suffixes, which are alike
         others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
         near = closest(path.stem, others)
-        hint = f"sparkcluster discover -o {shlex.quote(name)} writes an inventory; examples are in inventory/"
+        hint = f"sparkcluster discover -o {shlex.quote(name)}   writes an inventory; examples are in inventory/"
+        if not path.parent.is_dir():
+            hint = f"there is no directory {shown(str(path.parent), 300)[1:-1]}"
         if path.suffix not in {".yaml", ".yml"}:
             found = [str(each) for each in sorted(path.parent.glob("*.y*ml")) if _lists_nodes(each)]
             hint = f"give the path of an inventory, a YAML file{': ' * bool(found)}{', '.join(found[:6])}"

@@ -39,7 +39,7 @@ NAMES_IT = "give the playbook that it names, gpt-oss-20b; sparkcluster playbooks
         ("import serve.yaml", "serve.yaml:1:1: a playbook of sparkcluster", "sparkcluster lint checks it"),
         ("discover --into serve.yaml", "serve.yaml is a playbook, not an inventory", "give an inventory"),
         ("status inventroy.yaml", "inventroy.yaml: no such file", "did you mean inventory.yaml?"),
-        ("status away.yaml", "away.yaml: no such file", "sparkcluster discover -o away.yaml writes an inventory"),
+        ("status away.yaml", "away.yaml: no such file", "sparkcluster discover -o away.yaml   writes an inventory"),
     ],
 )  # fmt: skip
 def test_what_was_given_and_what_to_type(
