@@ -37,13 +37,14 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     # Paths on the same file system are one full disk.
     for size_, disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.items():
         has_weights = any((each.total_bytes, each.free_bytes) == size_ for each in full if each.purpose == "hf_home")
+        where = f"df --output=target {quote(disk.path)} | tail -n 1"
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
             f"{share(disk.free_bytes, disk.total_bytes)} are free",
             (
                 *([PRUNE] if has_weights else []),
                 f"on {name}: docker image prune",
-                f"on {name}: df -h {quote(disk.path)}; sudo du -xhd3 / | sort -h | tail",
+                f"on {name}: {where} | xargs -I@ sudo du -xhd3 @ | sort -h | tail",
             ),
         )
 

@@ -26,7 +26,6 @@ from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
 
 ENABLE = "sparkcluster enable INVENTORY"
-KEY = "sparkcluster key INVENTORY"
 LOST = 255
 """Exit code of a container that no longer ran when Docker started, as after a reboot (moby#45800)."""
 
@@ -199,10 +198,9 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
 
 def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     if cluster.running.key_lost:
-        remedy = (f"{KEY} && {cluster.restart}   makes another and takes it into use",)
-        yield Seen(
-            "the API key that the cluster requires is lost", cluster.running.key_lost, remedy, severity="warning"
-        )
+        seen, make = cluster.running.key_lost
+        remedy = (f"{make} && {cluster.restart}   makes another and takes it into use",)
+        yield Seen("the API key that the cluster requires is not here", seen, remedy, severity="warning")
     for group, names in cluster.running.rotated.items():
         for variable in names:
             seen = f"{group} was started with another value of {variable} than is set here, or without it"

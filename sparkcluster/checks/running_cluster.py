@@ -154,7 +154,8 @@ class RunningCluster:
         """Causes that the check ``code`` reports, as errors; ``hint`` for one without a remedy."""
         for found in self.causes:
             if found.cause.code == code:
-                remedy = dict.fromkeys((found.cause.hint or hint, AGAIN))
+                again = UP if found.rank.group in self.ended else AGAIN  # up starts again what has ended
+                remedy = dict.fromkeys((found.cause.hint or (again if hint == AGAIN else hint), again))
                 seen = clipped(found.cause.line) or f"{found.rank.name}: OOMKilled"
                 yield Seen(found.cause.summary, seen, tuple(remedy), severity="error", node=found.node)
 

@@ -183,8 +183,14 @@ def write_remedy(stream: TextIO, word: str, text: str, indent: str = "") -> None
             joined = re.sub(command, lambda found: typed(found[0]).replace(" ", _JOINED), part)
             _write_folded(stream, joined, name, indent)
             continue
-        command, blanks, about = typed(part).partition("   ")
-        if about and stream.isatty() and len(f"{indent}{name}: {command}{blanks}{about}") > _columns():
+        command, blanks, about = typed(part).rpartition("   ")
+        # three blanks in a path in quotes end no command
+        if (
+            command.count("'") % 2 == 0
+            and command
+            and stream.isatty()
+            and len(f"{indent}{name}: {command}{blanks}{about}") > _columns()
+        ):
             write(stream, indent, label(name), f" {command}")
             _write_folded(stream, about.lstrip(), "", f"{indent}  ")
         else:
@@ -238,11 +244,10 @@ def table(
     are left out in the order of ``optional``, and then words are broken.
     """
     import itertools
-    import shutil
     import textwrap
 
     if width is None and sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
+        width = _columns()
     lines = [[clean(cell).expandtabs(1) for cell in row] for row in (columns, *rows)]
     names = list(columns)
     left_out = list(optional)

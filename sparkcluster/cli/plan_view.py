@@ -14,7 +14,7 @@ NOW = {
     "empty": "is down: up starts it",
     "started": "is starting: up waits for its answer",
     "serving": "runs as planned: up asks it, and leaves it if it answers",
-    "other": "runs, and not as planned: up changes nothing; --replace restarts it",
+    "other": "runs, and not as planned: up refuses if it answers; --replace restarts it",
     "remains": "has ended, or in part: up removes what is left, and starts it",
     "taken": "has ranks here with another state_dir: up refuses",
 }

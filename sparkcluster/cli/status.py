@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import label, note_next, say, say_folded, table, typed
+from sparkcluster.cli.output import label, note_next, program, say, say_folded, table, typed
 
 _GB = 1e9
 
@@ -117,9 +117,9 @@ def _show_groups(document: dict[str, Any]) -> None:
         if group["warning"]:
             from sparkcluster.cli.findings_view import say_wrapped
 
-            what, _, command = group["warning"].rpartition(": ")
+            what, colon, command = group["warning"].partition(f": {program()} ")
             say_wrapped("    ", "warning", what)
-            say("    ", label("hint"), f" {command}")
+            say("    ", label("hint"), f" {colon[2:]}{command}")
 
 
 def load(load: dict[str, Any]) -> list[str]:

@@ -108,12 +108,8 @@ def show(document: dict[str, Any], inventory: object, spec: Spec, written: Spec 
     say(f"  stop   {program()} down {path}")
     for line in _kept(spec, path, written):
         say_folded(line, indent="  ")
-    from sparkcluster.runtime.secrets import lost_key
     from sparkcluster.spec.inventory import OPEN_API
 
-    if lost := lost_key(spec):
-        note_folded(lost, kind="warning")
-        note(label("hint"), f" {program()} key {path} && {program()} upgrade {path}")
     if spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
         note(label("warning"), " the API requires no key, and is open to the network")
         note(label("hint"), f" {program()} key {path}")

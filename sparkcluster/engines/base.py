@@ -204,6 +204,10 @@ class Engine(abc.ABC):
         """The share of the node's memory that it allocates when it starts."""
         return 0.0
 
+    def takes_share(self, playbook: Playbook) -> bool:
+        """Whether it takes ``memory_share``: not where a playbook says otherwise how much it takes."""
+        return False
+
     def forecast(
         self,
         playbook: Playbook,

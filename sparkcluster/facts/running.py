@@ -201,7 +201,7 @@ class Running:
         lease: the one that is held right now, or None.
         failed: what the last launch that failed said, if none has succeeded since; empty without one.
         rotated: by group, names of secrets that have another value here than it was started with.
-        key_lost: why the API key that groups were started with is not here any more; None if it is.
+        key_lost: why the API key that groups were started with is not here, and what makes another; None if it is.
     """
 
     observations: Mapping[str, Observation | Unread] = dataclasses.field(default_factory=dict)
@@ -210,7 +210,7 @@ class Running:
     lease: LeaseFact | None = None
     failed: str = ""
     rotated: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    key_lost: str | None = None
+    key_lost: tuple[str, str] | None = None
 
     def seen(self) -> Iterator[tuple[str, Observation]]:
         """Every node that was inspected."""

@@ -71,9 +71,9 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
         return Serving(spec, notes=(unread,))
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
-    again, lost = restart(playbook.name, spec.playbook.name), secrets.lost_key(spec)
+    again, lost = restart(playbook.name, spec.playbook.name), secrets.lost_key(found.secrets, spec)
     if lost:
-        notes.append(f"{lost}: {secrets.MAKE} && {again}")
+        notes.append(f"{lost[0]}: {lost[1]} && {again}")
     elif secrets.unused(found.secrets, spec, [engines.engine(playbook.engine).api_key or ""]):
         notes.append(f"{KEY_NOT_IN_USE}: {again}")
     return Serving(dataclasses.replace(spec, playbook=playbook), found.release, tuple(notes))

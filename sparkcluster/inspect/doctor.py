@@ -167,7 +167,9 @@ def doctor(
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     failed = last_failure(spec.inventory.cluster, latest, time.time())
     changed = {name: secrets.unused(group.secrets, spec) for name, group in recorded_groups(recorded).items()}
-    lost = secrets.lost_key(spec)
+    lost = next(
+        filter(None, (secrets.lost_key(each.secrets, spec) for each in recorded_groups(recorded).values())), None
+    )
     running = Running(observations, replies, latest, current_lease(facts), failed, changed, lost)
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)

@@ -214,8 +214,8 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
 def _key_warning(found: Found, group: RecordedGroup, again: str) -> str | None:
     """As ``_warning``, of the API key that a group requires and the one that is here."""
     key = engines.engine(group.engine).api_key
-    if lost := secrets.lost_key(found.spec):
-        return f"{lost}: {secrets.MAKE} && {again}"
+    if lost := secrets.lost_key(group.secrets, found.spec):
+        return f"{lost[0]}: {lost[1]} && {again}"
     return f"{KEY_NOT_IN_USE}: {again}" if secrets.unused(group.secrets, found.spec, [key or ""]) else None
 
 

@@ -215,7 +215,8 @@ class Lab:
 
 def another(name: str) -> str | None:
     """A hint with the labs that there are in place of ``name``; None without any."""
-    names = sorted(each.parent.name for each in state.directory_of(name).parent.glob("*/state.json"))
+    found = (each.parent.name for each in state.directory_of(name).parent.glob("*/state.json"))
+    names = sorted(each for each in found if each != name)
     near = closest(name, names)
     if near or not names:
         return f"did you mean --name {near}?" if near else None

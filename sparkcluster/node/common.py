@@ -7,7 +7,7 @@ Each cluster has a directory below ``state_dir``::
                                    here; "granted" is false while the next holder has the lock and no epoch yet
     clusters/NAME/change.lock      flock held while one change runs
     clusters/NAME/staging.lock     as these three, of the lease of staging, which has epochs of its own
-    clusters/NAME/staging.json
+    clusters/NAME/staging.json     both records are written over where the disk is full, else replaced
     clusters/NAME/staging-change.lock
     clusters/NAME/releases/N.json  every verified release, numbered
     clusters/NAME/releases/N.env   the secrets of this node's rank of it, for going back (``keep``)
@@ -287,8 +287,8 @@ def changing(
             if len(last) == 2 and int(last[0]) == epoch and int(last[1]) > order:
                 raise Refused("a later change of the same operator was applied before this one")
             lock.seek(0)
-            lock.truncate()
-            lock.write(b"%d %d" % (epoch, order))
+            # over what is there: a full disk has no space for it again once it is let go
+            lock.write((b"%d %d" % (epoch, order)).ljust(64))
             lock.flush()
         yield
     finally:

@@ -10,7 +10,7 @@ from shlex import quote
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
-from sparkcluster.endpoint.find import endpoints
+from sparkcluster.endpoint.find import endpoints, restart
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.base import Unread
@@ -243,6 +243,10 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
     for name, group in groups.items():
         if group.action is not Action.KEEP or group.recorded is None:
             continue
+        if lost := secrets.lost_key(group.recorded.secrets, view.spec):
+            again = restart(group.recorded.playbook_name, view.spec.playbook.name)
+            report.note(f"warning: {lost[0]}")
+            report.note(f"hint: {lost[1]} && {again}".replace("INVENTORY", quote(str(view.spec.inventory_path))))
         since = f"since release {group.recorded.release} was started"
         for line in group.drift:
             report.note(f"{name}: {line} {since}")

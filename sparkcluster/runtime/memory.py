@@ -136,8 +136,9 @@ def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
     The image only where MemFree is less than the engine takes: a container for that takes seconds, and what the engine
     imports is read from the disk again.
     """
-    memory, share = read(facts.memory), engines.engine(playbook.engine).memory_share(playbook, facts)
-    enough = int(memory.total_bytes * share) + IMPORTED_BYTES if memory and share else None
+    memory, engine, enough = read(facts.memory), engines.engine(playbook.engine), None
+    if memory and engine.takes_share(playbook):
+        enough = int(memory.total_bytes * engine.memory_share(playbook, facts)) + IMPORTED_BYTES
     found = {"paths": weights_paths(playbook, facts), "image": image, "enough_bytes": enough}
     return {"do": "evict", **found, "limit_s": EVICT_S}
 

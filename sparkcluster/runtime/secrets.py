@@ -89,18 +89,19 @@ def unused(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | Non
     return tuple(sorted({*rotated(recorded, spec, names), *added}))
 
 
-def lost_key(spec: Spec) -> str | None:
-    """Why the file that the inventory names for the API key has none, which what serves still requires; else None.
+def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
+    """What is wrong with the file of the API key that ranks were started with, and what makes another; else None.
 
-    A variable may be set in another terminal.
+    ``recorded`` is from ``keyed_hashes``. A variable may be set in another terminal.
     """
-    source = spec.inventory.api.key
-    if source is None or source.env:
+    source, name = spec.inventory.api.key, engines.engine(spec.playbook.engine).api_key
+    if source is None or source.env or name not in recorded.get("hashes", {}):
         return None
     try:
         api_key(spec)
     except UsageError as error:
-        return error.message
+        what = f"{error.message}, and what serves requires one; copy it from where it was made, or make another"
+        return what, error.hint or MAKE
     return None
 
 

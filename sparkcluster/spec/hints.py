@@ -20,6 +20,7 @@ Sections = Sequence[type[Section]]
 _CURLY = "\u201c\u201d\u201e\u2018\u2019\xab\xbb"
 NO_SPACE = "no space after '{}:'"
 WRITE_SPACE = "write '{}: …', with a space after the colon"
+LIST = "write it as a list: [first, second]"
 ENTRY = "write '- ' before the first key of each entry, with a space after the dash"
 
 
@@ -58,7 +59,9 @@ def for_list(value: object, entries: Sections) -> str | None:
         return f"write each entry as '- {next(iter(_required(entries)), 'name')}: …'"
     if entries:
         return f"write each entry in a line of its own below it, as '- {next(iter(_required(entries)), 'name')}: …'"
-    return f"write [{subnet_of(value) or shown(str(value))[1:-1]}]" if isinstance(value, (str, int, float)) else None
+    if isinstance(value, str) and not re.fullmatch(r"[\w./@=+-]+( [\w./@=+-]+)*", value, re.ASCII):
+        return LIST
+    return f"write [{subnet_of(value) or value}]" if isinstance(value, (str, int, float)) else None
 
 
 def for_unknown_key(key: str, siblings: Mapping[str, Any], sections: Sections) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ def is_playbook(document: Document) -> bool:
         return False
     keys = set(document.data)
     own = keys & set(Playbook.model_fields)
-    alone = keys & {"model", "extends", "served_name"} or any(closest(key, ["extends"]) for key in keys)
+    alone = keys & {"model", "extends", "served_name"} or any(closest(key, ["extends"], cutoff=0.9) for key in keys)
     return bool(alone) or len(own) > max(1, len(keys & set(Inventory.model_fields)))
 
 

@@ -170,7 +170,7 @@ def _wrong_shape(error: Any, path: KeyPath, document: Document, model: type[Sect
     value = error["input"]
     shown_value, visible = _is(path, document, value), value is not None and may_show(path, value)
     if error["type"] == "list_type":
-        secret = None if value is None else "write it as a list: [first, second]"
+        secret = None if value is None else hints.LIST
         hint = hints.for_list(value, _sections(model, (*path, 0))) if visible else secret
         return f"must be a list{shown_value}", hint
     key = slips.missing_space(value) if visible else None

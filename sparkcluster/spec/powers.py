@@ -50,6 +50,7 @@ _TUNING = """
     PYTORCH_CUDA_ALLOC_CONF TOKENIZERS_PARALLELISM TORCHDYNAMO_DISABLE TORCH_CUDA_ARCH_LIST
     TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TRANSFORMERS_OFFLINE=1
 """
+_AMOUNT = re.compile(r"max-[a-z-]+|gpu-memory-utilization")
 # A number, a word, or key:value as PyTorch has it, which no host name is; no path, address or dotted name.
 _PLAIN = re.compile(r"-?(\d+(\.\d+)?|\.\d+)[a-z]?|[\w+-]*|[a-z]+(_[a-z]+)+:\w+", re.ASCII)
 
@@ -137,13 +138,13 @@ def lines(playbook: Playbook, inventory: Inventory, variants: Iterable[Playbook]
 def digest(spec: Spec) -> str:
     """SHA-256 of what is accepted: the playbook as composed, on which cluster, and what is asked about.
 
-    Numbers of its arguments are left out, as a length of the context: one that is more than tuning is asked about.
+    How much its arguments ask for is left out, as a length of the context: no code is chosen by that.
     """
     playbook, inventory = spec.playbook, spec.inventory
     asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
     written = playbook.model_dump(mode="json", exclude_defaults=True)
-    numbers = {name for name, value in playbook.args.items() if type(value) in {int, float}}
-    written["args"] = {name: value for name, value in written.get("args", {}).items() if name not in numbers}
+    amounts = {name for name, value in playbook.args.items() if _AMOUNT.fullmatch(name) and type(value) in {int, float}}
+    written["args"] = {name: value for name, value in written.get("args", {}).items() if name not in amounts}
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
     # other content is asked about again
     content += sorted(each.mark for each in (*spec.beside.values(), *filter(None, [spec.build])))

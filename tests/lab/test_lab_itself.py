@@ -419,26 +419,21 @@ def test_a_lab_killed_while_it_comes_up_leaves_nothing_after_down(alone, moment)
     assert left_of(alone, index) == []
 
 
-def test_a_disk_that_a_killed_lab_was_making_does_not_go_on(alone):
-    """Held still in the middle, since it takes a moment only."""
-
-    def makers():
-        with contextlib.suppress(OSError):
-            for entry in Path("/proc").glob("[0-9]*"):
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[0] == "mkfs.ext4" and str(alone) in words[-2]:
-                    yield int(entry.name)
-
-    held = []
+def test_a_disk_that_a_killed_lab_was_making_does_not_go_on(alone, tmp_path, monkeypatch):
+    """In place of mkfs, which takes a moment only, a process of its name and arguments that stays."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "mkfs.ext4").write_text(
+        f"#!{sys.executable}\nimport os, sys\nopen('{tmp_path}/began', 'w').close()\n"
+        "os.execv(sys.executable, ['mkfs.ext4', '-c', 'import time; time.sleep(60)', *sys.argv[1:]])\n"
+    )
+    (tools / "mkfs.ext4").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     with coming_up() as process:
         until = time.monotonic() + 20
-        while not held and time.monotonic() < until:
-            for pid in makers():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-                    held.append(pid)
+        while not (tmp_path / "began").exists() and time.monotonic() < until:
+            time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
-    assert held
     index = json.loads((alone / "short" / "state.json").read_text())["index"]
     assert down("short") is True
     assert left_of(alone, index) == []

@@ -98,7 +98,8 @@ the hub's cache, is not mounted. The directory and the folder may be links thems
 
 If there are such lines and the playbook is not bundled, `up`, `stage` and `preflight --deep` show the list and ask
 before they contact a node. They ask once: your yes is stored for this content of the playbook and this cluster, in
-`~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again. `--yes` accepts without being asked.
+`~/.local/state/sparkcluster/accepted`. A changed playbook is asked about again, unless
+only a length or an amount in `args` changed (`max-…`, `gpu-memory-utilization`). `--yes` accepts without being asked.
 Without a terminal, or with `--json`, they do not ask: without `--yes` they exit with code 2. `preflight --deep` asks
 since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.
 

@@ -84,6 +84,7 @@ class Vllm(Engine):
     drain_s = imported(".drain", "seconds")
     vocabularies = imported(".vocabulary", "vocabularies")
     memory_share = imported(".arguments", "claimed")
+    takes_share = imported(".arguments", "takes_share")
     forecast = imported(".memory", "forecast")
     tuning_arguments = imported(".tuning", "arguments")
     tuning_variables = imported(".tuning", "variables")

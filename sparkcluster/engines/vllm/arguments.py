@@ -321,6 +321,11 @@ def claimed(playbook: Playbook, *facts: Facts) -> float:
     return defaults.utilizations(of_engine(playbook.image, facts))[-1]
 
 
+def takes_share(playbook: Playbook) -> bool:
+    """Whether a rank takes what ``claimed`` says: --kv-cache-memory-bytes goes beyond."""
+    return "kv-cache-memory-bytes" not in Arguments(playbook).values
+
+
 def wants_auto(playbook: Playbook) -> bool:
     """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
     return Arguments(playbook).values.get(UTILIZATION) == AUTO

@@ -513,7 +513,7 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
     assert "this recipe can" not in again.stderr
     playbook.write_text(f"# a comment\n{SETUP}")
     assert up(path, port).returncode == 1
-    for args, code in (("max-model-len: 4096", 1), ("trust-remote-code: true", 2), ("kv-cache-dtype: fp8", 2)):
+    for args, code in (("max-model-len: 4096", 1), ("tokenizer-revision: 2", 2), ("kv-cache-dtype: fp8", 2)):
         playbook.write_text(f"{SETUP}args: {{{args}}}\n")
         assert up(path, port).returncode == code, args
     playbook.write_text(SETUP.replace("install x", "install y"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
 import pytest
 
+from sparkcluster.checks.running_cluster import AGAIN, UP
 from sparkcluster.errors import CommandTimeout, HostTimeout
+from sparkcluster.findings import Finding
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.doctor import doctor
@@ -72,6 +75,21 @@ def test_a_healthy_cluster_is_told_in_one_line(told, world):
     assert document["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
     # What is asked of nodes changes nothing on them.
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe", "observe", "ask"}
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy", "typed"),
+    [
+        ("HOST-005", "df", "sparkcluster preflight INVENTORY"),
+        ("SSH-003", "ssh", "sparkcluster preflight INVENTORY"),
+        ("RUN-004", AGAIN, AGAIN),
+        ("RUN-004", UP, 'sparkcluster ask INVENTORY "Hello"'),
+    ],
+)
+def test_what_to_type_next_is_what_helps(told, world, code, remedy, typed):
+    found, _ = told(served(world()))
+    wrong = Finding(code=code, severity="error", summary="wrong", why="", remedy=(remedy,))
+    assert dataclasses.replace(found, findings=(wrong,)).next == typed
 
 
 def test_the_kernels_log_is_asked_for_and_ranks_by_their_state_directory(told, world):

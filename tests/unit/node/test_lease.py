@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -367,3 +368,21 @@ def test_only_releases_with_a_number_are_counted_and_the_highest_are_kept(hold, 
     request = {"state_dir": str(state), "cluster": "atlas", "epoch": 1, "steps": steps}
     assert "results" in call(LocalHost("spark-1"), "agent", request, answer=dict)
     assert sorted(path.name for path in folder.iterdir()) == ["1000000.json", "999999.json", "x.json", "\u0663.json"]
+
+
+def test_a_record_is_written_over_where_the_disk_is_full(tmp_path, monkeypatch):
+    """The real full disk is the lab's; here, what is refused."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(common, "write_atomically", full)
+    path = tmp_path / "lease.json"
+    with pytest.raises(OSError, match="No space"):
+        common.write_on_full_disk(str(path), b"{}")
+    path.write_text('{"epoch": 7, "operator": "somebody with a long name"}')
+    common.write_on_full_disk(str(path), b'{"epoch": 8}')
+    assert common.read_json(str(path)) == {"epoch": 8}
+    with pytest.raises(OSError, match="No space"):
+        common.write_on_full_disk(str(path), b" " * 5000)
+    assert common.read_json(str(path)) == {"epoch": 8}

@@ -130,7 +130,9 @@ def test_weights_and_drafters_are_dropped(model, where):
 
 def test_the_change_of_memfree_is_said(ask, monkeypatch):
     monkeypatch.setattr(memory, "weights_paths", lambda *_: ["/m"])
-    monkeypatch.setattr(memory.engines, "engine", lambda _: SimpleNamespace(memory_share=lambda *_: 0.8))
+    monkeypatch.setattr(
+        memory.engines, "engine", lambda _: SimpleNamespace(memory_share=lambda *_: 0.8, takes_share=lambda _: True)
+    )
     playbook, facts = SimpleNamespace(engine="vllm"), SimpleNamespace(memory=SimpleNamespace(total_bytes=100 * GIB))
     nodes = {"a": plan("sha256:1"), "b": plan(None)}
     notes, asked = ask(

@@ -72,7 +72,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_missing_inventory_can_be_written_by_discover(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load.load(tmp_path / "my pair.yaml")
-    assert (caught.value.hint or "").startswith(f"sparkcluster discover -o '{tmp_path}/my pair.yaml' writes ")
+    assert (caught.value.hint or "").startswith(f"sparkcluster discover -o '{tmp_path}/my pair.yaml'   writes ")
 
 
 def test_file_below_a_file(tmp_path: Path) -> None:
