@@ -224,7 +224,7 @@ class _Attempt:
                 self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())
             for rank in ranks:
                 # once the head's API is ready, the others are past what their logs say late
-                if self._verifying is None or rank is self._readiness.head:
+                if not self._readiness.ready or rank is self._readiness.head:
                     self._report.progress(rank.node, rank.progress.text)
             slowest = self._readiness.slowest
             if slowest.lines:

@@ -36,7 +36,7 @@ LIFE = [
     ("logs", "sparkcluster logs mine.yaml spark-1 --grep 'KV cache size'", "", 0),
     ("doctor", "sparkcluster doctor mine.yaml", "", 0),
     ("models", "sparkcluster models mine.yaml", "", 0),
-    ("upgrade", "sparkcluster upgrade mine.yaml --set args.max-num-seqs=8", YES, 0),
+    ("upgrade", "sparkcluster upgrade mine.yaml --set args.max-num-seqs=8", f"{YES} --min-speed 0.05", 0),
     ("releases", "sparkcluster releases mine.yaml 1 2", "", 0),
     ("rollback", "sparkcluster rollback mine.yaml", "", 0),
     ("enable", "sparkcluster enable mine.yaml", "", 0),
