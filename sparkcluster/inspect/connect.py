@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, warnings
 from sparkcluster.endpoint.connection import Connection, Key, curl
-from sparkcluster.endpoint.find import KEY_NOT_IN_USE, restart
+from sparkcluster.endpoint.find import restart
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
@@ -71,11 +71,9 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
         return Serving(spec, notes=(unread,))
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
-    again, lost = restart(playbook.name, spec.playbook.name), secrets.lost_key(found.secrets, spec)
-    if lost:
-        notes.append(f"{lost[0]}: {lost[1]} && {again}")
-    elif secrets.unused(found.secrets, spec, [engines.engine(playbook.engine).api_key or ""]):
-        notes.append(f"{KEY_NOT_IN_USE}: {again}")
+    again = restart(playbook.name, spec.playbook.name)
+    if warning := secrets.key_warning(found.secrets, spec, playbook.engine, again):
+        notes.append(warning)
     return Serving(dataclasses.replace(spec, playbook=playbook), found.release, tuple(notes))
 
 

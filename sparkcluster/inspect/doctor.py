@@ -166,10 +166,9 @@ def doctor(
         calls = ask_groups(fleet, spec, questions, limit_s, report)
     replies = replies_of(calls, questions, until - time.monotonic() + 1, limit_s)
     failed = last_failure(spec.inventory.cluster, latest, time.time())
-    changed = {name: secrets.unused(group.secrets, spec) for name, group in recorded_groups(recorded).items()}
-    lost = next(
-        filter(None, (secrets.lost_key(each.secrets, spec) for each in recorded_groups(recorded).values())), None
-    )
+    started_with = {name: group.secrets for name, group in recorded_groups(recorded).items()}
+    changed = {name: secrets.unused(each, spec) for name, each in started_with.items()}
+    lost = next(filter(None, (secrets.lost_key(each, spec) for each in started_with.values())), None)
     running = Running(observations, replies, latest, current_lease(facts), failed, changed, lost)
     report.step("check", count(len(facts), "node"))
     findings, topology = examine(spec, collected, facts)

@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import KEY_NOT_IN_USE, Endpoint, open_without_key, recorded_endpoints, restart
+from sparkcluster.endpoint.find import Endpoint, open_without_key, recorded_endpoints, restart
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -198,8 +198,8 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     inventory = found.spec.inventory
     if group is None:
         return None
-    if word == state.SERVING and (about_key := _key_warning(found, group, again)):
-        return about_key
+    if word == state.SERVING and (warning := secrets.key_warning(group.secrets, found.spec, group.engine, again)):
+        return warning
     served = group.playbook_name or found.spec.playbook.name
     if word == state.SERVING and served != found.spec.playbook.name:
         return f"it serves {served}, and the inventory names {found.spec.playbook.name}: sparkcluster plan INVENTORY"
@@ -209,14 +209,6 @@ def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, ag
     if not open_without_key(found.endpoints[name], group.plan["endpoints"][name]):
         return None
     return "open to the network, and requires no key: sparkcluster key INVENTORY"
-
-
-def _key_warning(found: Found, group: RecordedGroup, again: str) -> str | None:
-    """As ``_warning``, of the API key that a group requires and the one that is here."""
-    key = engines.engine(group.engine).api_key
-    if lost := secrets.lost_key(group.secrets, found.spec):
-        return f"{lost[0]}: {lost[1]} && {again}"
-    return f"{KEY_NOT_IN_USE}: {again}" if secrets.unused(group.secrets, found.spec, [key or ""]) else None
 
 
 def _uptime_s(found: Found, name: str) -> float | None:

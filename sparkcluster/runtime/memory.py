@@ -139,8 +139,8 @@ def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
     memory, engine, enough = read(facts.memory), engines.engine(playbook.engine), None
     if memory and engine.takes_share(playbook):
         enough = int(memory.total_bytes * engine.memory_share(playbook, facts)) + IMPORTED_BYTES
-    found = {"paths": weights_paths(playbook, facts), "image": image, "enough_bytes": enough}
-    return {"do": "evict", **found, "limit_s": EVICT_S}
+    weights = weights_paths(playbook, facts)
+    return {"do": "evict", "paths": weights, "image": image, "enough_bytes": enough, "limit_s": EVICT_S}
 
 
 def weights_paths(playbook: Playbook, facts: Facts) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster import engines
+from sparkcluster.endpoint.find import KEY_NOT_IN_USE
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.variables import RAY_TOKEN
@@ -103,6 +104,17 @@ def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
         what = f"{error.message}, and what serves requires one; copy it from where it was made, or make another"
         return what, error.hint or MAKE
     return None
+
+
+def key_warning(recorded: Mapping[str, Any], spec: Spec, engine: str, again: str) -> str | None:
+    """What is to be said of the API key of ranks of ``engine`` and the one that is here, with what to type; else None.
+
+    ``recorded`` is from ``keyed_hashes``, ``again`` the command that starts the ranks anew.
+    """
+    if lost := lost_key(recorded, spec):
+        return f"{lost[0]}: {lost[1]} && {again}"
+    changed = unused(recorded, spec, [engines.engine(engine).api_key or ""])
+    return f"{KEY_NOT_IN_USE}: {again}" if changed else None
 
 
 def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:

@@ -26,17 +26,15 @@ def netplan(args: list[str]) -> int:
         return apply() if hardware.is_root() else hardware.refuse("Permission denied")
     if words[:1] in (["try"], ["status"], ["rebind"], ["ip"]):
         return hardware.refuse("netplan: a virtual Spark does not support " + words[0])
-    if words[:1] == ["generate"] and os.access(PROGRAM, os.X_OK):
-        return _generate(args)
     if os.access(PROGRAM, os.X_OK):
-        os.execv(PROGRAM, ["netplan", *args])
+        return _real(args)
     return hardware.refuse("netplan: netplan.io is not installed, a virtual Spark has only `netplan apply`")
 
 
 def apply() -> int:
     """Configure every interface of the ConnectX-7 and of the management network as the files say; the exit status."""
     if os.access(PROGRAM, os.X_OK):
-        if _generate(["generate"]):
+        if _real(["generate"]):
             return INVALID
         ethernets = merged()
     else:
@@ -54,8 +52,8 @@ def apply() -> int:
     return subprocess.run(["/usr/sbin/ip", "-batch", "-"], input=text.encode(), check=False).returncode
 
 
-def _generate(args: list[str]) -> int:
-    """Check the files; without units for systemd, by which a program takes it for the init (sd_booted(3))."""
+def _real(args: list[str]) -> int:
+    """Run the real program; without units for systemd, by which a program takes it for the init (sd_booted(3))."""
     done = subprocess.run([PROGRAM, *args], check=False)
     shutil.rmtree("/run/systemd/system", ignore_errors=True)
     return done.returncode
