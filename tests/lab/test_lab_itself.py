@@ -14,6 +14,7 @@ import pytest
 
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.lab import Lab, LabError, down
+from sparkcluster.lab.machine import wait_until
 from sparkcluster.lab.spec import load
 
 pytestmark = [
@@ -423,16 +424,14 @@ def test_a_disk_that_a_killed_lab_was_making_does_not_go_on(alone, tmp_path, mon
     """In place of mkfs, which takes a moment only, a process of its name and arguments that stays."""
     tools = tmp_path / "tools"
     tools.mkdir()
+    stays = f"import os, time; open(f'{tmp_path}/began-{{os.getpid()}}', 'w').close(); time.sleep(60)"
     (tools / "mkfs.ext4").write_text(
-        f"#!{sys.executable}\nimport os, sys\nopen('{tmp_path}/began', 'w').close()\n"
-        "os.execv(sys.executable, ['mkfs.ext4', '-c', 'import time; time.sleep(60)', *sys.argv[1:]])\n"
+        f"#!{sys.executable}\nimport os, sys\nos.execv(sys.executable, ['mkfs.ext4', '-c', {stays!r}, *sys.argv[1:]])\n"
     )
     (tools / "mkfs.ext4").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     with coming_up() as process:
-        until = time.monotonic() + 20
-        while not (tmp_path / "began").exists() and time.monotonic() < until:
-            time.sleep(0.001)
+        assert wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2, limit_s=30.0)
         os.kill(process.pid, signal.SIGKILL)
     index = json.loads((alone / "short" / "state.json").read_text())["index"]
     assert down("short") is True
