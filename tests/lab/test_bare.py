@@ -278,7 +278,7 @@ def test_what_sets_a_spark_up_is_seen_survives_a_reboot_and_can_be_undone(left):
     assert left.run(["dpkg-query", "-W", "-f=${db:Status-Status} ", "perftest"]).stdout == "installed "
     assert left.run(["timedatectl", "show", "-p", "NTP", "--value"]).stdout == "no\n"
     assert left.run(["systemctl", "get-default"]).stdout == "multi-user.target\n"
-    assert wait_until(lambda: left.snapshot()["sysctls"]["vm.dirty_ratio"] == "0", limit_s=2)
+    assert wait_until(lambda: left.snapshot()["sysctls"]["vm.dirty_ratio"] == "0", limit_s=20)
     assert left.snapshot()["sysctls"]["vm.dirty_bytes"] == "200000000"
     different = {path for path in before["files"] | changed["files"] if _differs(path, before, changed)}
     assert {"/etc/group", "/etc/gshadow", "/usr/bin/ib_write_bw", "/etc/sysctl.d/60-example.conf"} <= different
@@ -286,7 +286,7 @@ def test_what_sets_a_spark_up_is_seen_survives_a_reboot_and_can_be_undone(left):
     assert left.snapshot()["sysctls"]["vm.swappiness"] == "10"
     assert left.snapshot()["sysctls"]["vm.dirty_ratio"] == "0"
     left.run(["sh", "-c", UNDO])
-    assert wait_until(lambda: left.snapshot()["sysctls"] == before["sysctls"], limit_s=2)
+    assert wait_until(lambda: left.snapshot()["sysctls"] == before["sysctls"], limit_s=20)
 
 
 def _differs(path, before, after):

@@ -256,7 +256,7 @@ def test_a_fault_for_some_seconds_ends_by_itself(kind, lab, talk):
     right = lab.sparks[1]
     lab.fault("right", kind, "2")
     assert not right.ssh_answers()
-    assert wait_until(right.ssh_answers, limit_s=6, step_s=0.1)
+    assert wait_until(right.ssh_answers, limit_s=20, step_s=0.1)
     assert says(talk, "again", 5)
     lab.heal()
     assert says(talk, "healed", 5)
@@ -282,7 +282,7 @@ def test_a_slow_docker_engine_answers_again_after_the_time_or_healing(lab):
         assert not answers()
         if heal:
             lab.heal()
-        assert wait_until(answers, limit_s=8, step_s=0.1)
+        assert wait_until(answers, limit_s=20, step_s=0.1)
 
 
 def test_a_restart_of_sshd_ends_no_session(lab, talk):

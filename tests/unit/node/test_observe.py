@@ -132,7 +132,7 @@ def test_a_hanging_reader_affects_only_its_own_reading():
     assert "KeyError" in readings.value("fails")["unread"]
     assert readings.value("reads") == 7
     assert readings.value("never") is None
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     forever.set()
 
 

@@ -45,7 +45,7 @@ def test_it_ends_by_itself_when_nobody_asks_it_any_more(node, monkeypatch):
     silent, never = socket.socketpair()
     with silent, never, silent.makefile("rb") as lines:
         node.serve(lines)
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 10
         never.shutdown(socket.SHUT_RDWR)
 
 

@@ -585,7 +585,7 @@ def pair() -> Iterator[Pair]:
 def test_both_twins_hear_both_twins_of_the_other_end(pair: Pair) -> None:
     began = time.monotonic()
     assert pair.heard() == {(twin, mac) for twin in ("t0", "t1") for mac in pair.macs()}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 def test_what_was_set_up_is_found_by_its_addresses(pair: Pair) -> None:

@@ -307,7 +307,7 @@ def test_it_ends_when_its_input_closes(start_watch: Callable[..., WatchProgram],
     program.until(lambda event: "tick" in event)
     began = time.monotonic()
     assert program.close() == 0
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def test_without_follow_it_reports_once_and_ends(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
