@@ -29,8 +29,8 @@ from tests.unit.staging.workers import Proxy, Worker
 from tests.unit.staging.world import REVISION, World
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
-# A node has none of the programs of the environment that runs the tests: hf, of huggingface_hub, is one.
-PATH = ":".join(each for each in os.environ["PATH"].split(":") if each != str(Path(sys.executable).parent))
+# A node has none of the programs of Python's environments here: hf, of huggingface_hub, is one.
+PATH = ":".join(each for each in os.environ["PATH"].split(":") if not (Path(each).parent / "pyvenv.cfg").exists())
 DOCKER = f"""#!{sys.executable} -IS
 import gzip, hashlib, io, json, os, sys, tarfile
 place = os.environ["FAKE_DOCKER"]
