@@ -31,9 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--block", metavar="N", type=int, help="code block of the page to import, if several start an engine"
     )
     parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write the playbook to OUT instead of stdout")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", type=_file, help="write the playbook to OUT instead of stdout, which is -"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     common_flags(parser, "--json")
+
+
+def _file(text: str) -> Path | None:
+    """The file of ``-o``; None for standard output."""
+    return None if text == "-" else Path(text)
 
 
 def run(args: argparse.Namespace) -> int:

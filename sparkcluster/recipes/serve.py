@@ -236,6 +236,12 @@ def playbook(
         document["image"] = _resolved(container.image, "the image is")
     document |= {"tensor_parallel": 1, **served.keys}
     document["args"] = served.args
+    homes = {**{f"--{name}": value for name, value in served.args.items()}, **env}
+    notes += [
+        f"{shown(f'{name} {value}')}: nothing makes a home directory of ~ there; write the whole path"
+        for name, value in homes.items()
+        if isinstance(value, str) and re.search(r"(?<![^=:,])~(?=/|$)", value)
+    ]
     document["env"] = env
     document["secrets"] = secrets
     document["setup"] = command.setup
@@ -273,6 +279,10 @@ def _model(written: str, volumes: list[Volume], downloads: dict[str, str], notes
     if not written.startswith(("/", "~")):
         raise UsageError(
             f"the model {written} is neither a repository nor a full path", hint="write ORGANISATION/NAME, or /path"
+        )
+    if set(written) & set("*?["):
+        raise UsageError(
+            f"the model {written} is a pattern, which a shell fills in on its machine", hint="write its path"
         )
     source = written
     for volume in volumes:

@@ -18,12 +18,13 @@ from sparkcluster.recipes.shell.marks import (
     plain,
     shown,
     unknown,
+    with_brackets,
 )
 from sparkcluster.recipes.shell.reader import parse
 from sparkcluster.recipes.shell.redirects import left_out
 from sparkcluster.recipes.shell.script import Assumed, Call, Script
 from sparkcluster.recipes.shell.scripts import SHELLS, invocation
-from sparkcluster.recipes.shell.syntax import written
+from sparkcluster.recipes.shell.syntax import text_of, written
 from sparkcluster.recipes.shell.wrappers import Unwrapped, unwrapped
 
 __all__ = [
@@ -44,7 +45,9 @@ __all__ = [
     "parse",
     "plain",
     "shown",
+    "text_of",
     "unknown",
     "unwrapped",
+    "with_brackets",
     "written",
 ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DOES = re.compile(
     r"\s*(sudo\s+)?(cd|pushd|mkdir|cp|mv|rm|ln|chmod|chown|export|source|\.|sleep|git|pip3?|uv|apt(-get)?|wget|hf"
     r"|huggingface-cli|docker\s+(pull|rm|stop|build|network|volume|kill|login|run|compose)|ray|python3?|bash|sh|set|vllm"
-    r"|make|conda|touch|cat|tee)\b"
+    r"|make|conda|touch|cat|tee|sed\s+-i)\b"
 )
 
 
@@ -113,6 +113,7 @@ def then(run: Evaluator, status: Status, left: Node, sign: str, right: Callable[
         return status
     asks = status is Status.MAYBE or (status is Status.LIKELY and not _DOES.match(text_of(_last(left))))
     if sign == "&&" and status is not Status.NO:
+        run.script.asking += [left] if asks else []
         return joins.either(run, left, right, lambda: Status.NO) if asks else right()
     if sign == "||" and status is Status.NO:
         return right()

@@ -234,7 +234,9 @@ class Evaluator:
 
     def background(self, node: Node) -> Status:
         """``A &``."""
+        self._within.append(node)  # of `( … )` as well, whose statements are run one by one
         self.subshell(node)
+        self._within.pop()
         return Status.YES
 
     def subshell(self, node: Node) -> Status:
@@ -297,6 +299,8 @@ class Evaluator:
                 status = self.run(left)
             return branches.then(self, status, left, sign.type, lambda: self._with(right, found))
         status = self.run(body)
+        if found.target is not None:
+            self.state.files[self.state.path(found.target)] = None
         if found.stdin is not None:
             self.script.notes.append(redirects.left_out(found.name))
         return status

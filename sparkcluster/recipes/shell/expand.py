@@ -24,6 +24,10 @@ _INSIDE = re.compile(r"([!#]?)([A-Za-z_]\w*+|[0-9]++|[@*#?$!-])(?:\[([^\]]*)\])?
 _BRACES = re.compile(r"\{[^{},\s]*,[^{}]*\}")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "0": "\0"}
 
+_PARAMETER = re.compile(r"(?:^|[^\\])(?:\\\\)*\$[0-9@*#?!$-]")
+_LITERAL = {'"': '\\"', '\\"': '\\\\\\"'}
+"""What a here-document takes as it is, as it would be in double quotes."""
+
 
 class _Fields:
     """The words that one word of the text becomes."""
@@ -201,8 +205,13 @@ def here_document(run: Evaluator, node: Node, *, literal: bool) -> str:
         return with_brackets(text_of(node))
     out = _Fields(run)
     for part in pieces(node):
-        if isinstance(part, str):
+        if isinstance(part, str) and _PARAMETER.search(part):  # which the grammar takes for text
+            quoted = re.sub(r'\\.|"', lambda found: _LITERAL.get(found[0], found[0]), part, flags=re.DOTALL)
+            out.add(_in_quotes(run, quoted, node))
+        elif isinstance(part, str):
             out.add(with_brackets(_unescaped(part, "$`\\")))
+        elif text_of(part).lstrip().startswith("$(("):
+            out.add(_in_quotes(run, text_of(part).lstrip(), node))
         else:
             _put(run, part, out, quoted=True)
     out.end()
@@ -364,8 +373,12 @@ def word(run: Evaluator, written: str, node: Node, *, quoted: bool = False) -> s
         written = written[1:-1]
     if not re.search(r"[$`\\\"']", written):
         return run.filled(filled(written, quoted=False))
-    escaped = re.sub(r'(?<!\\)"', "", written)
-    root = tree(f'"{escaped}"', run.where, run.line(node))
+    return _in_quotes(run, re.sub(r'(?<!\\)"', "", written), node)
+
+
+def _in_quotes(run: Evaluator, written: str, node: Node) -> str:
+    """The value of a text as it would be in double quotes."""
+    root = tree(f'"{written}"', run.where, run.line(node))
     strings = [child for command in statements(root) for child in _strings(command)]
     with run.deeper(node):
         return text(run, strings[0]) if len(strings) == 1 else run.undecided(written, node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tree_sitter import Node
@@ -103,16 +103,16 @@ class Call:
     guards: tuple[Assumed, ...] = ()
     within: tuple[Node, ...] = ()
 
-    def whole(self, engine: Call) -> Node | None:
-        """The statement that has to run before ``engine`` where that is more than this command."""
-        outer = next((node for node in self.within if node not in engine.within and not _is_chain(node)), None)
+    def whole(self, engine: Call, asked: Collection[Node]) -> Node | None:
+        """The statement that has to run before ``engine`` where that is more than this command; ``Script.asking``."""
+        outer = next((each for each in self.within if each not in engine.within and not _is_chain(each, asked)), None)
         alone = outer is not None and outer.type == "command" and outer == self.within[-1]
         return None if alone else outer
 
 
-def _is_chain(node: Node) -> bool:
-    """Whether a statement is ``A && B``, whose parts can be run one after the other."""
-    return node.type == "list" and any(child.type == "&&" for child in node.children)
+def _is_chain(node: Node, asked: Collection[Node]) -> bool:
+    """Whether a statement is ``A && B``, whose parts can be run one after the other, as A is no condition."""
+    return node.type == "list" and node.children[1].type == "&&" and node.children[0] not in asked
 
 
 class Budget:
@@ -147,6 +147,7 @@ class Script:
         undecided: by name, the condition on which the value of a variable depends.
         defines: values of the user for what the text leaves open.
         asked: names that it leaves open, and placeholders; in order.
+        asking: what is in front of `&&` and fails where what follows is not to run.
         where: its file.
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
@@ -168,6 +169,7 @@ class Script:
     undecided: dict[str, Assumed] = dataclasses.field(default_factory=dict)
     defines: dict[str, str] = dataclasses.field(default_factory=dict)
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
+    asking: list[Node] = dataclasses.field(default_factory=list)
     where: str = "the text"
     line: int = 0
     ended: int | None = None

@@ -277,6 +277,20 @@ def test_an_exit_that_does_not_keep_the_engine_from_starting_is_no_assumption(te
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("docker run -e D=$HOME/t i:1 vllm serve org/m", "D ~/t: nothing makes a home directory of ~ there"),
+        ("export D=~/t\nvllm serve org/m", "D ~/t: "),
+        ("vllm serve org/m --chat-template $HOME/t.jinja", "--chat-template ~/t.jinja: "),
+        ("docker run -e D=/t i:1 vllm serve org/m --chat-template a~b", None),
+    ],
+)
+def test_a_home_directory_that_nothing_fills_in_is_told(text, told):
+    notes = [line for line in convert(text, "x.sh").notes if "home directory" in line]
+    assert [told in line for line in notes] == [True] if told else notes == []
+
+
+@pytest.mark.parametrize(
     ("text", "image", "env", "setup"),
     [
         # NVIDIA's commands for two Sparks: a container first, the engine by docker exec

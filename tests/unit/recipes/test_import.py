@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster import plan, topology
+from sparkcluster.cli.main import main
 from sparkcluster.recipes import convert
 from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
@@ -374,3 +375,11 @@ def test_the_same_text_gives_the_same_file_in_every_process(seed):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert re.findall(r"NAME_[A-Z]", done.stdout) == names
+
+
+def test_an_output_that_is_a_dash_is_stdout(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text("vllm serve org/m\n")
+    assert main(["import", "x.sh", "-o", "-"]) == 0
+    assert "id: org/m" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["x.sh"]

@@ -32,6 +32,8 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("vllm serve", "names no model"),
         ("vllm serve $MODEL", "does not set"),
         ("vllm serve gpt2", "neither a repository nor a full path"),
+        ("vllm serve ~/hub/models--org--m/snapshots/*/", "is a pattern"),
+        ("vllm serve --model /models/llama*", "is a pattern"),
         ("vllm serve 'org/m", "is not closed"),
         ('vllm serve "org/m', "is not closed"),
         ("vllm serve ${M", "is not closed"),
