@@ -13,7 +13,7 @@ from sparkcluster.errors import NoEngine, Problem, SpecError, UsageError
 from sparkcluster.recipes import compose, formats, markdown, structured, unit_file, write
 from sparkcluster.recipes.choices import Choices, Format, Made
 from sparkcluster.recipes.commands import Start, starts
-from sparkcluster.recipes.serve import Importer, playbook
+from sparkcluster.recipes.serve import Importer, ensure_parsed, playbook
 from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, mark, plain, shown, unknown
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse as parse_yaml
@@ -143,24 +143,17 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     notes += [f"only the first engine of the text is imported, not {other.shown}" for other in others]
     notes += [f"only the first engine of line {line} is imported" for line in dict.fromkeys(chosen.rivals)]
     _refuse_open(chosen, found.script, source)
-    broken = [line for line, text in found.script.unread if any(_mentions(text, importer) for importer in importers)]
-    if broken:
-        raise UsageError(f"{source}:{broken[0]}: cannot be parsed as shell text", hint="copy the whole command")
+    for importer in importers:
+        ensure_parsed(found.script, importer)
     document, more = playbook(chosen.container, chosen.command, found.downloads, chosen.importer)
-    unread = [f"line {line}, which cannot be parsed as shell text" for line, _ in found.script.unread]
-    return document, [*more, *notes, *found.notes, *unread]
-
-
-def _mentions(text: str, importer: Importer) -> bool:
-    return importer.COMMAND.split()[0] in text
+    return document, [*more, *notes, *found.notes, *found.script.unparsed]
 
 
 def _none(text: str, script: Script, source: str, importers: list[Importer], compose: int | None) -> UsageError:
     """Why no engine was found."""
     titles = " or ".join(engines.engine(importer.ENGINE).title for importer in importers)
-    broken = [line for line, text in script.unread if any(_mentions(text, importer) for importer in importers)]
-    if broken:
-        return UsageError(f"{source}:{broken[0]}: cannot be parsed as shell text", hint="copy the whole command")
+    for importer in importers:
+        ensure_parsed(script, importer)
     if compose is not None:
         return NoEngine(
             f"{source}:{compose}: docker compose starts what its compose file says",

@@ -180,6 +180,7 @@ class Command:
             text, environment={name: value for name, value in env.items() if value is not None}, outer=outer,
             where=outer.where, line=outer.line, arguments=arguments, options=options,
         )  # fmt: skip
+        ensure_parsed(script, importer)
         script.calls = [call for call in script.calls if not call.silent]
         missing = {name: None for name, value in env.items() if value is None}
         made = [cls.plain(call.words, {**missing, **call.environment}, script, importer) for call in script.calls]
@@ -198,8 +199,19 @@ class Command:
         command.assumed = (*call.assumed, *command.assumed)
         kept = "\n".join(before)
         command.guards = (*(each for each in call.guards if each.text not in kept), *command.guards)
-        command.notes += script.notes
+        command.notes += [*script.notes, *script.unparsed]
         return command
+
+
+def ensure_parsed(script: Script, importer: Importer) -> None:
+    """Refuse a text that may start the engine in what cannot be parsed.
+
+    Raises:
+        UsageError: it may.
+    """
+    for line, text in script.unread:
+        if importer.COMMAND.split()[0] in text:
+            raise UsageError(f"{script.where}:{line}: cannot be parsed as shell text", hint="copy the whole command")
 
 
 def playbook(

@@ -185,6 +185,11 @@ class Script:
         """The words of each call that is not for what it prints."""
         return [call.words for call in self.calls if not call.silent]
 
+    @property
+    def unparsed(self) -> list[str]:
+        """Notes about ``unread``."""
+        return [f"line {line}, which cannot be parsed as shell text" for line, _ in self.unread]
+
 
 @dataclasses.dataclass(slots=True)
 class State:

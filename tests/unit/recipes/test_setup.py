@@ -138,3 +138,10 @@ def test_a_here_document_is_expanded_where_it_is_written(text, model):
 def test_a_file_that_a_block_writes_is_not_certain(text):
     with pytest.raises(UsageError, match=r"\.env contains is not certain"):
         convert(f"{text}\nsource .env\nvllm serve ${{M:-org/z}}", "x.sh")
+
+
+def test_what_cannot_be_parsed_is_told_or_refused_within_bash_c_too():
+    text = "docker run i:1 bash -c '\n{ ((A=1 %s; A=2 make ); make all); }\nvllm serve org/m'"
+    assert "line 1, which cannot be parsed as shell text" in convert(text % "make", "x.sh").notes
+    with pytest.raises(UsageError, match=r"x\.sh:1: cannot be parsed"):
+        convert(text % "vllm serve org/q", "x.sh")
