@@ -143,11 +143,9 @@ def _set_up(work: Work) -> Result:
         "setup", outcomes, {n: setup.scripts(found, n, steps, confirm="self").root for n in outcomes}
     )
     # What was done is looked at again.
-    done = setup_view.done_steps(outcomes)
-    after = look() if done else found
-    unchanged = [each for each in after.changes if (each.node, each.step) in done]
-    removed = setup_scripts.remove_done("setup", _finished(after, options))
-    well = all(each.ok for each in outcomes.values()) and not unchanged
+    after = look() if setup_view.done_steps(outcomes) else found
+    removed = [] if after.errors else setup_scripts.remove_done("setup", _finished(after, options))
+    well = setup_view.is_well(outcomes, steps, after)
     if not well:
         work.report.failed()
 
@@ -157,13 +155,13 @@ def _set_up(work: Work) -> Result:
             outcomes,
             by_hand,
             found,
-            unchanged=unchanged,
+            after,
             accepted=steps,
             whole=not options.only and not options.nodes,
             inventory=name,
         )
 
-    good = well and steps == {each.step for each in found.changes} and not setup_view.problems(after)
+    good = well and steps == {each.step for each in found.changes}
     return Result(good, setup_view.document(work.inventory.cluster, after, texts, outcomes), show)
 
 

@@ -53,15 +53,17 @@ def _undo(work: Work, found: Collected, rows: Mapping[str, Sequence[Row]]) -> Re
             texts[node] = setup.undo_scripts(survey, node, options.only)
         except SetupError as error:  # what one node's journal says stops no other
             found.errors[node] = error
-    if not options.yes:
+    possible = any(texts.values())
+    if possible and not options.yes:
         if options.json or not is_asked():
             raise UsageError(
                 "nobody can be asked whether to undo it", hint=f"sparkcluster setup {name} --show shows it; add --yes"
             )
-        if not work.terminal.confirm("\n".join([*setup_view.journal_lines(rows), "undo it?"])):
+        shown = setup_view.journal_lines({node: rows[node] for node in texts})
+        if not work.terminal.confirm("\n".join([*shown, "undo it?"])):
             raise UsageError("nothing was undone", hint="answer y, or add --yes")
     with interrupted(f"what is undone stays so: run sparkcluster setup {name} --undo again"):
-        outcomes = work.run(found.surveys, texts, root_first=True)
+        outcomes = work.run(found.surveys, texts, root_first=True) if possible else {}
     by_hand = setup_scripts.write(
         "undo",
         outcomes,
@@ -72,8 +74,7 @@ def _undo(work: Work, found: Collected, rows: Mapping[str, Sequence[Row]]) -> Re
         work.report.failed()
 
     def show() -> None:
-        setup_view.show_undone(outcomes, by_hand, found.surveys, inventory=name)
-        setup_view.show_errors(found.errors)
+        setup_view.show_undone(outcomes, by_hand, found, inventory=name)
 
     return Result(ok, setup_view.undo_document(work.inventory.cluster, outcomes, found.errors), show)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import re
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from sparkcluster.setup.run import Outcome
@@ -24,19 +23,20 @@ _STEP = re.compile(r"#   ([a-z-]+): ")
 def write(kind: Kind, outcomes: Mapping[str, Outcome], texts: Mapping[str, str]) -> dict[str, Path]:
     """Write the scripts that somebody has to run by hand; their files by node.
 
-    Raises:
-        UsageError: a file cannot be written, or is not the user's.
+    Why one was not written, or is a file of somebody else, is the error of its node's outcome.
     """
-    from sparkcluster import output_file
     from sparkcluster.errors import UsageError
 
     files = {}
     for node, outcome in outcomes.items():
         if outcome.by_hand:
-            files[node] = path = _path(kind, node)
-            if os.path.lexists(path) and not _is_own(path):
-                raise UsageError(f"{path} exists, and is not a file of yours", hint="run this in another directory")
-            output_file.write(path, functools.partial(_fill, texts[node].encode()), private=True)
+            path = _path(kind, node)
+            try:
+                _write(path, texts[node].encode())
+                files[node] = path
+            except UsageError as error:
+                error.node = node
+                outcome.error = error
     return files
 
 
@@ -55,8 +55,13 @@ def remove_done(kind: Kind, done: Mapping[str, Collection[str]]) -> list[Path]:
     return removed
 
 
-def _fill(data: bytes, file: IO[bytes]) -> None:
-    file.write(data)
+def _write(path: Path, data: bytes) -> None:
+    from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
+
+    if os.path.lexists(path) and not _is_own(path):
+        raise UsageError(f"{path} exists, and is not a file of yours", hint="run this in another directory")
+    output_file.write(path, lambda file: file.write(data), private=True)
 
 
 def _path(kind: Kind, node: str) -> Path:

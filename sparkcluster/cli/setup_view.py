@@ -28,11 +28,11 @@ from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
-    from sparkcluster.facts.survey import Survey
     from sparkcluster.setup.changes import Change
     from sparkcluster.setup.journal import Row
     from sparkcluster.setup.run import Look, Outcome, Scripts
     from sparkcluster.setup.steps import Step
+    from sparkcluster.setup.survey import Collected
 
 _RUN_S = 3600
 """Changes of one operator that are not further apart than this are shown as of one time."""
@@ -142,18 +142,20 @@ def show_outcomes(
     outcomes: Mapping[str, Outcome],
     by_hand: Mapping[str, Path],
     found: Look,
+    after: Look,
     *,
-    unchanged: Sequence[Change],
     accepted: set[str],
     whole: bool,
     inventory: str,
 ) -> None:
-    """What became of every node; ``whole``: of all steps on all nodes."""
-    _say_outcomes(outcomes, by_hand, "done")
-    for change in unchanged:
-        say_wrapped("", "error", f"{change.node}: {change.step} was done, and still: {change.found}")
-    show_blocked(found, inventory)
+    """What became of every node, ``found`` before and ``after`` it; ``whole``: of all steps on all nodes."""
     done = done_steps(outcomes)
+    _say_outcomes(outcomes, by_hand, "done")
+    for change in due(outcomes, accepted, after):
+        still = f" was done, and still: {change.found}"
+        text = still if (change.node, change.step) in done else f": {change.found} -> {change.wanted}"
+        say_wrapped("", "error", f"{change.node}: {change.step}{text}")
+    show_blocked(after, inventory)
     later = dict.fromkeys(
         f"{each.step} on {each.node}: {each.later}"
         for each in found.changes
@@ -162,9 +164,10 @@ def show_outcomes(
     for text in later:
         note_folded(f"takes effect later: {text}")
     skipped = [each.step.name for each in steps(found) if each.step.name not in accepted]
-    show_troubles(found)
-    good = all(each.ok for each in outcomes.values()) and not unchanged and not problems(found)
-    if not good:
+    if not after.errors:
+        show_troubles(after)
+    show_errors(after.errors)
+    if outcomes and not is_well(outcomes, accepted, after):
         say_verdict("not set up: see above; what was done stays, and setup goes on from there", ok=False)
         return
     if skipped:
@@ -172,8 +175,32 @@ def show_outcomes(
     else:
         what = f"set up: {count(len(found.surveys), 'node')}" if whole else f"done: {', '.join(sorted(accepted))}"
         say_verdict(what, ok=True)
-    note(f"to take it back: sparkcluster setup {inventory} --undo")
-    note_next(f"sparkcluster preflight {inventory}")
+    if done:
+        note(f"to take it back: sparkcluster setup {inventory} --undo")
+        note_next(f"sparkcluster preflight {inventory}")
+
+
+def is_well(outcomes: Mapping[str, Outcome], accepted: set[str], after: Look) -> bool:
+    """Whether the ``accepted`` steps were done and nothing is wrong ``after`` them."""
+    well = all(each.ok for each in outcomes.values()) and not after.errors
+    return well and not due(outcomes, accepted, after) and not problems(after)
+
+
+def due(outcomes: Mapping[str, Outcome], accepted: set[str], after: Look) -> list[Change]:
+    """Changes of ``accepted`` steps that are due ``after`` them, though nothing failed on the node.
+
+    Without an answer of every node, steps that follow from all of them are not judged.
+    """
+    from sparkcluster.setup.steps import BY_NAME
+
+    done = done_steps(outcomes)
+    failed = {node for node, outcome in outcomes.items() if not outcome.ok}
+    judged = {name for name in accepted if not (after.errors and BY_NAME[name].joint)}
+    return [
+        each
+        for each in after.changes
+        if each.step in judged and not each.blocked and (each.node not in failed or (each.node, each.step) in done)
+    ]
 
 
 def done_steps(outcomes: Mapping[str, Outcome]) -> set[tuple[str, str]]:
@@ -197,10 +224,11 @@ def _say_outcomes(
                 say("  ", label("then" if number else "hint"), f" {typed(hint)}")
         for step, reason in outcome.failed.items():
             say_wrapped("", "error", f"{node}: {step}: {reason}")
-        if outcome.error is not None:
-            render_error(outcome.error)
         if outcome.by_hand:
             say_wrapped("", "error", f"{node}: {outcome.by_hand}")
+        if outcome.error is not None:
+            render_error(outcome.error)
+        if node in by_hand:
             file = shlex.quote(str(by_hand[node]))
             say("  ", label("hint"), f" read {file}, and copy it to {node}")
             say("  ", label("then"), f" an administrator runs there: sudo sh {file}")
@@ -214,21 +242,23 @@ def show_removed(files: Sequence[Path]) -> None:
 
 
 def show_undone(
-    outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path], surveys: Mapping[str, Survey], *, inventory: str
+    outcomes: Mapping[str, Outcome], by_hand: Mapping[str, Path], found: Collected, *, inventory: str
 ) -> None:
-    """What became of every node that was undone; ``surveys`` are from before."""
+    """What became of every node that was undone; ``found`` is from before."""
     from sparkcluster.setup.journal_text import way_on
 
     def ways_on(node: str, text: str) -> list[str]:
-        return [each.replace("INVENTORY", inventory) for each in way_on(node, surveys[node].journal, text)]
+        return [each.replace("INVENTORY", inventory) for each in way_on(node, found.surveys[node].journal, text)]
 
     _say_outcomes(outcomes, by_hand, "undone", ways_on)
-    good = all(each.ok for each in outcomes.values())
-    say_verdict("as before setup" if good else "not all of it is undone: see above", ok=good)
+    show_errors(found.errors)
+    good = all(each.ok for each in outcomes.values()) and not found.errors
+    bad = "not all of it is undone: see above" if outcomes else "nothing was undone: see above"
+    say_verdict("as before setup" if good else bad, ok=good)
 
 
 def show_errors(errors: Mapping[str, SparkclusterError]) -> None:
-    """Nodes that did not answer."""
+    """Nodes that did not answer, or whose journal cannot be used."""
     for error in errors.values():
         render_error(error)
 
@@ -266,9 +296,9 @@ def _time(at: float) -> str:
 def document(
     cluster: str, found: Look, scripts: Mapping[str, Scripts], outcomes: Mapping[str, Outcome] | None = None
 ) -> dict[str, Any]:
-    """The result of ``setup`` and of ``--dry-run``."""
+    """The result of ``setup`` and of ``--dry-run``; the nodes are those of ``scripts``."""
     nodes: dict[str, Any] = {}
-    for node in found.surveys:
+    for node in scripts:
         changes = [
             {
                 "step": each.step,
@@ -281,12 +311,11 @@ def document(
             for each in found.changes
             if each.node == node
         ]
-        own = scripts.get(node)
-        nodes[node] = {"changes": changes, "script": own.root if own else "", "login_script": own.login if own else ""}
+        nodes[node] = {"changes": changes, "script": scripts[node].root, "login_script": scripts[node].login}
         if outcomes is not None:
             nodes[node] |= _outcome(outcomes.get(node))
     troubles = [dataclasses.asdict(each) for each in found.troubles]
-    return {**_document(cluster, nodes, {}, changed=outcomes is not None), "troubles": troubles}
+    return {**_document(cluster, nodes, found.errors, changed=outcomes is not None), "troubles": troubles}
 
 
 def _document(
@@ -319,4 +348,4 @@ def undo_document(
 ) -> dict[str, Any]:
     """The result of ``--undo``."""
     nodes = {node: _outcome(outcome) for node, outcome in outcomes.items()}
-    return _document(cluster, nodes, errors, changed=True)
+    return _document(cluster, nodes, errors, changed=bool(outcomes))

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from docgen import json_schemas
 
+from sparkcluster.cli import setup as command
 from sparkcluster.cli.main import guarded
+from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import AuthFailed, HostRefused, SparkclusterError
 from sparkcluster.hosts import connect
 from sparkcluster.hosts.fake import FakeHost
@@ -19,7 +21,7 @@ from sparkcluster.setup import run as setup
 from sparkcluster.setup.run import Outcome
 from tests.unit.on_terminal import OnTerminal
 from tests.unit.setup import wired
-from tests.unit.setup.test_changes import bare, ready
+from tests.unit.setup.test_changes import SYSCTL, SYSCTL_TEXT, bare, ready, state
 from tests.unit.setup.test_script import JOURNAL
 
 INVENTORY = """
@@ -37,6 +39,7 @@ class Nodes:
         self.answers: dict[str, object] = {}
         self.hosts: dict[str, FakeHost] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.afterwards: dict[str, object] = {}
         self.prompts = None
         monkeypatch.setattr(connect, "connect", self.connect)
         monkeypatch.setattr(setup, "run", self.run)
@@ -56,6 +59,7 @@ class Nodes:
 
     def run(self, fleet, surveys, texts, report, **_):
         self.texts = texts
+        self.answers |= self.afterwards
         return {name: self.outcomes[name] for name, text in texts.items() if text}
 
     @property
@@ -137,7 +141,162 @@ def test_without_node_one_that_does_not_answer_stops_it(nodes, capsys):
     assert "no key was accepted" in capsys.readouterr().err
 
 
+# The verdict is that of what was found afterwards
+
+SYSCTLS = {"vm.swappiness": "1", "vm.dirty_bytes": "268435456", "vm.dirty_ratio": "0"}
+GONE = HostRefused("b: no route to host", node="b", hint="ping it")
+ONLY_SYSCTL = ["setup", "mine.yaml", "--only", "sysctl"]
+
+
+def with_sysctl(found):
+    return {**found, "sysctls": SYSCTLS, "files": {**found.get("files", {}), SYSCTL: state(SYSCTL_TEXT)}}
+
+
+def with_twin_down(found):
+    down = {"enP2p1s0f1np1": {"operstate": "down", "carrier": False}}
+    return {**found, "interfaces": [each | down.get(each["name"], {}) for each in found["interfaces"]]}
+
+
+@pytest.fixture
+def sysctl(nodes):
+    """``sysctl`` is done on both, and found done afterwards."""
+    nodes.outcomes = {name: Outcome(done=["sysctl"]) for name in "ab"}
+    nodes.afterwards = {name: with_sysctl(found) for name, found in nodes.answers.items()}
+    return nodes
+
+
+def test_what_was_wrong_before_and_is_right_afterwards_is_no_error(sysctl, capsys):
+    sysctl.answers["a"] = with_twin_down(sysctl.answers["a"])
+    assert guarded([*ONLY_SYSCTL, "--yes"]) == 0
+    out, err = capsys.readouterr()
+    assert "error" not in out
+    assert out.endswith("done: sysctl\n")
+    assert "next: sparkcluster preflight" in err
+
+
+def test_what_is_wrong_only_afterwards_is_an_error(sysctl, capsys):
+    sysctl.afterwards["a"] = with_twin_down(sysctl.afterwards["a"])
+    assert guarded([*ONLY_SYSCTL, "--yes"]) == 1
+    out, err = capsys.readouterr()
+    assert "error: enP2p1s0f1np1 of a is down" in out
+    assert out.endswith("what was done stays, and setup goes on from there\n")
+    assert "next:" not in err
+
+
+def test_a_change_that_is_due_only_afterwards_is_one_that_was_not_made(sysctl, capsys):
+    before, sysctl.answers["b"] = sysctl.answers["b"], sysctl.afterwards["b"]
+    sysctl.afterwards["b"] = before
+    assert guarded([*ONLY_SYSCTL, "--yes"]) == 1
+    out, err = capsys.readouterr()
+    assert "error: b: sysctl: vm.swappiness=?, vm.dirty_bytes=? -> vm.swappiness=1" in out
+    assert "next:" not in err
+
+
+@pytest.mark.parametrize("node", ["b", "spark-a"])
+def test_a_node_that_does_not_answer_afterwards_is_an_error(request, sysctl, capsys, node):
+    if node == "spark-a":
+        request.getfixturevalue("alone").outcomes[node] = Outcome(done=["sysctl"])
+    sysctl.afterwards[node] = HostRefused(f"{node}: no route to host", node=node, hint="ping it")
+    answers = dict(sysctl.answers)
+    assert guarded([*ONLY_SYSCTL, "--yes"]) == 1
+    out, err = capsys.readouterr()
+    assert f"{node}: done: sysctl" in out
+    assert out.endswith("not set up: see above; what was done stays, and setup goes on from there\n")
+    assert "error" not in out  # such as one about the cable between them
+    assert f"error: {node}: no route to host" in err
+    assert "next:" not in err
+
+    sysctl.answers = answers
+    assert guarded([*ONLY_SYSCTL, "--yes", "--json"]) == 1
+    found = document(capsys)
+    assert found["nodes"][node] | {"script": ""} == {
+        "changes": [], "script": "", "login_script": "", "done": ["sysctl"], "failed": {}, "left": [], "by_hand": None,
+        "error": None,
+    }  # fmt: skip
+    assert found["errors"] == {node: f"{node}: no route to host"}
+
+
+def test_steps_that_follow_from_all_nodes_are_not_judged_without_one(nodes, capsys):
+    """Alone, ``a`` would get no address."""
+    nodes.outcomes = {"a": Outcome(by_hand="sudo refuses"), "b": Outcome(done=["netplan", "hosts"])}
+    nodes.afterwards["b"] = GONE
+    assert guarded(["setup", "mine.yaml", "--yes", "--only", "netplan", "--only", "hosts"]) == 1
+    out = capsys.readouterr().out
+    assert re.findall("error: .*", out) == ["error: a: sudo refuses"]
+    assert Path("setup-a.sh").exists()
+
+
+def test_with_every_change_refused_nothing_is_left_to_do(nodes, capsys, monkeypatch):
+    monkeypatch.setattr(command, "is_asked", lambda: True)
+    monkeypatch.setattr(Terminal, "confirm", lambda _self, _question: False)
+    assert guarded(ONLY_SYSCTL) == 1
+    out, err = capsys.readouterr()
+    assert out == "not set up: sysctl left as it was\n"
+    assert err.splitlines() == ["look: at 2 nodes"]
+
+
+# Undo
+
+
+def journal(step, **changes):
+    return [each.model_dump() | changes for each in JOURNAL if each.step == step]
+
+
+def test_an_undo_without_one_of_the_nodes_is_not_all_of_it(nodes, capsys):
+    nodes.answers["a"]["journal"] = journal("sysctl")
+    nodes.answers["b"] = GONE
+    nodes.outcomes["a"] = Outcome(done=["sysctl"])
+    assert guarded(["setup", "mine.yaml", "--undo", "--yes"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "a: undone: sysctl\nnot all of it is undone: see above\n"
+    assert "error: b: no route to host" in err
+
+
+@pytest.mark.parametrize("words", [["--yes"], []])
+def test_a_journal_that_cannot_be_undone_is_not_asked_about(alone, capsys, words):
+    alone.answers["spark-a"]["journal"] = journal("sysctl", kind="new-kind")
+    assert guarded(["setup", "mine.yaml", "--undo", *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == "nothing was undone: see above\n"
+    assert "is not one of setup" in err
+    assert "change" not in err
+    assert guarded(["setup", "mine.yaml", "--undo", "--json"]) == 1
+    assert document(capsys)["changed"] is False
+
+
+def test_only_what_can_be_undone_is_asked_about(nodes, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("sparkcluster.cli.setup_journal.is_asked", lambda: True)
+    monkeypatch.setattr(Terminal, "confirm", lambda _self, question: bool(asked.append(question)))
+    nodes.answers["a"]["journal"] = journal("sysctl", kind="new-kind")
+    nodes.answers["b"]["journal"] = journal("sysctl")
+    assert guarded(["setup", "mine.yaml", "--undo"]) == 2
+    assert len(asked) == 1
+    assert "b, by " in asked[0]
+    assert "a, by " not in asked[0]
+
+
 # Scripts for an administrator
+
+
+@pytest.mark.parametrize("words", [[], ["--undo"]])
+def test_a_script_that_cannot_be_written_hides_no_change(nodes, capsys, words):
+    name = f"{'undo' if words else 'setup'}-b.sh"
+    Path(name).mkdir()
+    for each in "ab":
+        nodes.answers[each]["journal"] = journal("sysctl")
+    nodes.outcomes = {"a": Outcome(done=["sysctl"]), "b": Outcome(by_hand="sudo refuses")}
+    assert guarded([*ONLY_SYSCTL, "--yes", *words]) == 1
+    out, err = capsys.readouterr()
+    assert f"a: {'undone' if words else 'done'}: sysctl\n" in out
+    assert "error: b: sudo refuses\n" in out
+    assert f"sudo sh {name}" not in out
+    assert f"error: {name} exists, and is not a file of yours" in err
+    assert guarded([*ONLY_SYSCTL, "--yes", "--json", *words]) == 1
+    found = document(capsys)["nodes"]
+    assert found["a"]["done"] == ["sysctl"]
+    assert found["b"]["by_hand"] == "sudo refuses"
+    assert name in found["b"]["error"]
 
 
 def test_a_script_is_removed_once_what_it_does_is_done(alone, capsys):
@@ -209,7 +368,9 @@ def test_what_an_undo_left_has_a_way_on(alone, capsys):
 
 NO_KEY = """
 import sys
+from sparkcluster.cli import setup as command
 from sparkcluster.cli.main import guarded
+from sparkcluster.cli.prompts import Terminal
 from sparkcluster.cli.prompts import Terminal
 from sparkcluster.hosts import connect, own_key, ssh
 from sparkcluster.hosts.fake import FakeHost
