@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from sparkcluster.cli.progress import Waiting
     from sparkcluster.cli.prompts import Terminal
     from sparkcluster.hosts.resolve import SshSettings
+    from sparkcluster.setup import inventory_file
     from sparkcluster.setup.cabling import Cabling
     from sparkcluster.setup.discover import Spark, Target
     from sparkcluster.setup.mdns import Candidate
     from sparkcluster.setup.networks import Attached
     from sparkcluster.spec import Spec
+    from sparkcluster.spec.inventory import Ssh
 
 _COMMENT_COLUMNS = 110
 
@@ -125,8 +128,6 @@ def _may_write(args: argparse.Namespace, confirm: Callable[[str], bool]) -> None
 
 def _settings(args: argparse.Namespace, spec: Spec | None) -> SshSettings:
     """How Sparks are reached that the inventory does not have: as its others, unless flags say otherwise."""
-    import dataclasses
-
     from sparkcluster.hosts.resolve import SshSettings
 
     settings = SshSettings(**spec.inventory.ssh.model_dump()) if spec else SshSettings()
@@ -177,35 +178,86 @@ def _candidates(
         f"  {number} {'*' if each in likely else ' '} {each.name}  {each.addresses[0]}"
         for number, each in enumerate(browsed.candidates, 1)
     ]
-    question = "\n".join(
-        ["these announce SSH (*: named like a Spark):", *lines, "which are yours? (numbers, Enter: those with *) "]
-    )
-    picked = set(re.findall(r"[0-9]+", terminal.ask(question) or ""))
-    chosen = [each for number, each in enumerate(browsed.candidates, 1) if str(number) in picked]
-    return chosen if picked else likely
+    which = "which are yours? (numbers or ranges, 0: none, Enter: those with *) "
+    question = "\n".join(["these announce SSH (*: named like a Spark):", *lines, which])
+    while (answer := terminal.ask(question) or "").strip():
+        picked = _picked(answer, len(browsed.candidates))
+        if picked is not None:
+            return [browsed.candidates[number - 1] for number in picked]
+        question = f"answer with numbers of the list, such as 1 3 or 1-3\n{which}"
+    return likely
+
+
+def _picked(answer: str, among: int) -> list[int] | None:
+    """The numbers, from 1 to ``among``, in an answer such as ``1 3`` or ``1-3``; ``0`` is none; None for no answer."""
+    words = re.sub(r"\s*-\s*", "-", answer).replace(",", " ").split()
+    picked: set[int] = set()
+    for word in words if words != ["0"] else ():
+        ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", word)
+        low, high = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if not 1 <= low <= high <= among:
+            return None
+        picked |= set(range(low, high + 1))
+    return sorted(picked)
 
 
 def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark], cables: Cabling) -> str | None:
     """The inventory to write, checked; None where there is nothing to write."""
     from sparkcluster.cli import cabling_view
-    from sparkcluster.setup import existing, inventory_file
+    from sparkcluster.setup import inventory_file
 
-    entries = [
-        inventory_file.Entry(name, spark.host, spark.user) for name, spark in sparks.items() if spark.how != "inventory"
-    ]
-    if not entries:
+    new = {name: spark for name, spark in sparks.items() if spark.how != "inventory"}
+    if not new:
         return None
+    cabled = {frozenset(pair) for segment in cables.segments for pair in itertools.combinations(segment.nodes, 2)}
     if spec is not None:
-        user = spec.inventory.ssh.user
-        return inventory_file.with_nodes(existing.read(args.into), str(args.into), entries, user=user)
+        return _added(args.into, spec, new, cabled)
+    entries = [inventory_file.Entry(name, spark.host, spark.user) for name, spark in new.items()]
     surveys = {name: spark.survey for name, spark in sparks.items()}
     return inventory_file.new_text(
         args.cluster or ("sparks" if len(entries) > 1 else entries[0].name),
         entries,
-        cabled={frozenset(pair) for segment in cables.segments for pair in itertools.combinations(segment.nodes, 2)},
+        cabled=cabled,
         ssh=inventory_file.Ssh(_absolute(args.identity), _absolute(args.known_hosts)),
         drawing=cabling_view.draw(surveys, cables, width=_COMMENT_COLUMNS) if len(entries) > 1 else (),
     )
+
+
+def _added(into: Path, spec: Spec, new: Mapping[str, Spark], cabled: Collection[frozenset[str]]) -> str:
+    """The inventory ``into`` with the Sparks that are ``new`` in it, checked."""
+    from sparkcluster.errors import SpecError
+    from sparkcluster.setup import existing, inventory_file
+
+    ssh = spec.inventory.ssh
+    entries = [
+        inventory_file.Entry(name, spark.host, spark.user, _other_files(spark.address.ssh, ssh))
+        for name, spark in new.items()
+    ]
+    names = [*(node.label for node in spec.inventory.nodes), *new]
+    text = inventory_file.with_nodes(existing.read(into), str(into), entries, user=ssh.user)
+    made = inventory_file.for_more(text, names, cabled)
+    if made != text:
+        note_folded(f"playbook {inventory_file.PAIR} replaces {inventory_file.ONE_SPARK}, which is for one Spark")
+    try:
+        existing.check(into, made)
+    except SpecError as error:
+        # at its nodes: the playbook is not for so many, and groups cannot name nodes that the file lacks
+        way_on = f"set another playbook in {into}, such as {inventory_file.PAIR}, and run this again"
+        hint = f"{way_on}; sparkcluster playbooks --sparks {len(names)} lists others"
+        raise SpecError(
+            [dataclasses.replace(each, hint=hint) if each.path == "nodes" else each for each in error.problems]
+        ) from None
+    return made
+
+
+def _other_files(used: SshSettings, inventory: Ssh) -> inventory_file.Ssh:
+    """Of the files with which a Spark was reached those that are not of the ``inventory`` for every node."""
+    from sparkcluster.setup import inventory_file
+
+    def other(file: str | None, listed: str | None) -> str | None:
+        return file if file and Path(file).expanduser() != Path(listed or "").expanduser() else None
+
+    return inventory_file.Ssh(other(used.identity, inventory.identity), other(used.known_hosts, inventory.known_hosts))
 
 
 def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) -> None:
@@ -217,7 +269,6 @@ def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) 
     if args.output:
         output_file.write(args.output, lambda file: file.write(text.encode()))
         return
-    existing.check(args.into, text)
     for line in existing.difference(args.into, existing.read(args.into), text):
         note_folded(line)
     if not args.yes and not confirm(f"change {args.into}?"):

@@ -23,6 +23,14 @@ _USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Ssh:
+    """What an ``ssh`` section gets beside the login name: files that were named on the command line."""
+
+    identity: str | None = None
+    known_hosts: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """A node to be written.
 
@@ -30,19 +38,13 @@ class Entry:
         name: its name; see ``node_names``.
         host: address or name by which it was reached.
         user: login name there; None leaves it to ssh_config.
+        ssh: files for its own ``ssh`` section.
     """
 
     name: str
     host: str
     user: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ssh:
-    """What the ``ssh`` section gets beside the login name: files that were named on the command line."""
-
-    identity: str | None = None
-    known_hosts: str | None = None
+    ssh: Ssh = Ssh()
 
 
 def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[str]:
@@ -100,7 +102,7 @@ def new_text(
         f"nodes:{_note('the first is the head and serves the endpoint' if len(entries) > 1 else '')}",
         *node_lines(entries, user=user, indent=2),
         "",
-        *_serving(entries, cabled),
+        *_serving([entry.name for entry in entries], cabled),
         "",
         "api:",
         "  host: management                # the head's LAN address; 127.0.0.1: that machine only",
@@ -117,21 +119,25 @@ def _note(text: str) -> str:
 
 
 def _ssh_lines(user: str | None, ssh: Ssh) -> list[str]:
-    keys = {"user": user, "identity": ssh.identity, "known_hosts": ssh.known_hosts}
-    lines = [f"  {key}: {scalar(value)}" for key, value in keys.items() if value is not None]
+    lines = [f"  {pair}" for pair in _ssh_pairs(user, ssh)]
     head = "ssh:                              # for every node; a node's ssh section overrides it key by key"
     return [head, *lines, ""] if lines else []
 
 
-def _serving(entries: Sequence[Entry], cabled: Collection[frozenset[str]]) -> list[str]:
+def _ssh_pairs(user: str | None, ssh: Ssh) -> list[str]:
+    keys = {"user": user, "identity": ssh.identity, "known_hosts": ssh.known_hosts}
+    return [f"{key}: {scalar(value)}" for key, value in keys.items() if value is not None]
+
+
+def _serving(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[str]:
     """The playbook, and the groups that it is served by."""
     listed = "`sparkcluster playbooks` lists the others; for another model, copy one of them and set its path here."
-    if len(entries) == 1:
+    if len(names) == 1:
         return [f"# {listed}", f"playbook: {ONE_SPARK}"]
     playbook = ["# Fits one Spark; two have room for its full context.", f"# {listed}", f"playbook: {PAIR}"]
-    if len(entries) == 2:
+    if len(names) == 2:
         return playbook
-    groups = pairs([entry.name for entry in entries], cabled)
+    groups = pairs(names, cabled)
     return [
         f"# {count(len(groups), 'group')}, each with the whole model and its own endpoint; the first node is its head.",
         "# A model that needs more Sparks: one group of as many. Without groups all nodes serve one model together.",
@@ -152,13 +158,14 @@ def common_user(entries: Iterable[Entry]) -> str | None:
 
 
 def node_lines(entries: Iterable[Entry], *, user: str | None, indent: int) -> list[str]:
-    """Lines of the ``nodes`` list; a login name other than ``user`` stands at its node."""
+    """Lines of the ``nodes`` list; a login name other than ``user``, and files of SSH, stand at their node."""
     space = " " * indent
     lines = []
     for entry in entries:
         lines += [f"{space}- host: {scalar(entry.host)}", f"{space}  name: {scalar(entry.name)}"]
-        if entry.user not in {None, user} and _USER.fullmatch(entry.user or ""):
-            lines.append(f"{space}  ssh: {{user: {scalar(entry.user or '')}}}")
+        other = entry.user if entry.user != user and _USER.fullmatch(entry.user or "") else None
+        if own := _ssh_pairs(other, entry.ssh):
+            lines.append(f"{space}  ssh: {{{', '.join(own)}}}")
     return lines
 
 
@@ -197,6 +204,16 @@ def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | No
     if parse(made, file).data != {**before, "nodes": [*before["nodes"], *wanted]}:
         raise _refusal(file, entries, user, "the end of its nodes is unclear")
     return made
+
+
+def for_more(text: str, names: Sequence[str], cabled: Collection[frozenset[str]]) -> str:
+    """The inventory ``text`` with what ``new_text`` has nodes with these ``names`` serve, instead of one Spark.
+
+    As it is where it serves something else.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    one, more = (newline.join(["", *_serving(each, cabled), ""]) for each in (names[:1], names))
+    return text.replace(one, more, 1)
 
 
 def with_key(text: str, file: str, key_file: str) -> str:

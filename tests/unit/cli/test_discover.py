@@ -183,6 +183,7 @@ nodes:
 
 playbook: gpt-oss-120b   # fits two
 """
+INTO = ["discover", "--into", "mine.yaml", "--yes"]
 ADDED = "  - host: 192.168.1.12\n    name: spark-0002\n"
 
 
@@ -245,12 +246,47 @@ def test_groups_are_left_and_the_lines_are_shown(network, capsys, mine):
 
 
 def test_an_inventory_that_would_be_invalid_is_not_written(network, capsys, mine):
-    """The playbook fits one Spark."""
+    """The playbook fits one Spark; with the one that is named instead the same command works."""
     text = MINE.replace("gpt-oss-120b", "gpt-oss-20b")
     mine.write_text(text)
-    assert guarded(["discover", "--into", "mine.yaml", "--yes", "--host", "192.168.1.12"]) == 2
+    assert guarded([*INTO, "--host", "192.168.1.12"]) == 2
     assert mine.read_text() == text
-    assert "playbook gpt-oss-20b is for one Spark, and the inventory lists 2" in capsys.readouterr().err
+    err = " ".join(capsys.readouterr().err.split())
+    assert "playbook gpt-oss-20b is for one Spark, and the inventory lists 2" in err
+    assert "hint: set another playbook in mine.yaml, such as gpt-oss-120b, and run this again; " in err
+    mine.write_text(text.replace("gpt-oss-20b", "gpt-oss-120b"))
+    assert guarded([*INTO, "--host", "192.168.1.12"]) == 0
+
+
+@pytest.mark.parametrize("new", [2, 3, 4])
+def test_the_playbook_that_discover_wrote_for_one_spark_becomes_that_for_more(network, capsys, tmp_path, new):
+    hosts = [f"192.168.1.{10 + number}" for number in range(1, new + 1)]
+    for number, host in enumerate(hosts, 1):
+        network.put(host, answer=machine(number, f"{host}/24"))
+    whole, one = tmp_path / "whole.yaml", tmp_path / "mine.yaml"
+    assert guarded(["discover", *(f"--host={host}" for host in hosts), "-o", "whole.yaml", "--cluster", "mine"]) == 0
+    assert guarded(["discover", "--host", hosts[0], "-o", "mine.yaml", "--cluster", "mine"]) == 0
+    capsys.readouterr()
+    assert guarded([*INTO, *(f"--host={host}" for host in hosts[1:])]) == 0
+    assert load(one).inventory == load(whole).inventory
+    assert lint([one]).findings == lint([whole]).findings
+    assert one.read_text().count("\n# `sparkcluster playbooks` lists") == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert "playbook gpt-oss-120b replaces qwen3.6-35b-a3b-nvfp4, which is for one Spark" in err
+
+
+def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_differ(network, mine, tmp_path):
+    (tmp_path / "new key").write_text("")
+    flags = ["-i", "new key", "--known-hosts", "kh", "--user", "bob"]
+    assert guarded([*INTO, "--host", "192.168.1.12", *flags]) == 0
+    first, second = load(mine).inventory.nodes
+    assert first.ssh is None
+    assert second.ssh.model_dump(exclude_none=True, exclude_defaults=True) == {
+        "user": "bob", "identity": str(tmp_path / "new key"), "known_hosts": str(tmp_path / "kh")
+    }  # fmt: skip
+    mine.write_text(MINE)
+    assert guarded([*INTO, "--host", "192.168.1.12", "-i", "id"]) == 0
+    assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")
 
 
 def test_json_names_the_file_that_was_changed(network, capsys, mine):

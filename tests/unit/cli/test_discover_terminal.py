@@ -73,6 +73,33 @@ def test_what_is_not_picked_is_not_logged_in_to(file):
     assert "192.168.1.11" not in terminal.shown.partition(WHICH)[2] + file.read_text()
 
 
+@pytest.mark.parametrize(
+    ("answer", "picked"),
+    [("1-3", "123"), ("1 - 2", "12"), ("1,3", "13"), ("2-2 3", "23"), ("0", ""), (" ", "1")],
+)
+def test_ranges_are_picked(file, answer, picked):
+    with OnTerminal(PROGRAM, "--user", "bob") as terminal:
+        terminal.until(WHICH)
+        terminal.type(f"{answer}\r")
+        terminal.end()
+    shown = terminal.shown.partition(WHICH)[2]
+    hosts = {"1": "192.168.1.11", "2": "192.168.1.9", "3": "192.168.1.8"}
+    assert "".join(number for number, host in hosts.items() if host in shown) == picked
+
+
+@pytest.mark.parametrize("answer", ["4", "1 4", "2-4", "3-1", "nas", "1-", "0 1", "-1"])
+def test_what_is_not_in_the_list_is_asked_again(file, answer):
+    with OnTerminal(PROGRAM, "--user", "bob", "-o", "mine.yaml") as terminal:
+        terminal.until(WHICH)
+        terminal.type(f"{answer}\r")
+        terminal.until("numbers of the list, such as 1 3 or 1-3")
+        terminal.until(WHICH)
+        terminal.type("2\r")
+        assert terminal.end() == 0
+    assert "192.168.1.9" in file.read_text()
+    assert "192.168.1.11" not in file.read_text()
+
+
 def test_a_bad_login_is_refused(file):
     with OnTerminal(PROGRAM, "--host", "192.168.1.11") as terminal:
         terminal.until(LOGIN)

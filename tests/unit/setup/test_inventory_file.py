@@ -11,10 +11,22 @@ from hypothesis import strategies as st
 
 from sparkcluster.errors import UsageError
 from sparkcluster.linting import lint
-from sparkcluster.setup.inventory_file import Entry, Ssh, common_user, new_text, node_names, pairs, scalar, with_nodes
+from sparkcluster.setup.inventory_file import (
+    ONE_SPARK,
+    PAIR,
+    Entry,
+    Ssh,
+    common_user,
+    for_more,
+    new_text,
+    node_names,
+    pairs,
+    scalar,
+    with_nodes,
+)
 from sparkcluster.spec.document import parse
 from sparkcluster.spec.inventory import Inventory
-from sparkcluster.spec.load import load
+from sparkcluster.spec.load import load, load_named
 
 ODD = ["no", "1e5", "0x1f", "null", "12:30", "-x-", "spärk", "a b", "", ".", "SPARK-1A2B", "spark-1a2b", "$(reboot)", "x" * 300, "~", "y", "1_0"]  # fmt: skip
 
@@ -153,6 +165,38 @@ def test_a_file_without_a_last_line_end_and_one_of_windows():
     assert with_nodes("nodes:\n- host: a", "f", NEW, user="nvidia") == "nodes:\n- host: a\n" + BLOCK
     text = "nodes:\r\n- host: a\r\ncluster: x\r\n"
     assert with_nodes(text, "f", NEW, user="nvidia") == text.replace("cluster", BLOCK.replace("\n", "\r\n") + "cluster")
+
+
+def test_files_of_ssh_are_written_at_their_node():
+    new = [Entry("b", "192.168.1.12", "bob", Ssh("/id", "/k n")), Entry("c", "192.168.1.13", "nvidia", Ssh("/id"))]
+    made = parse(with_nodes("nodes:\n- host: a\n", "f", new, user="nvidia"), "f").data["nodes"]
+    assert [each.get("ssh") for each in made] == [
+        None, {"user": "bob", "identity": "/id", "known_hosts": "/k n"}, {"identity": "/id"}
+    ]  # fmt: skip
+
+
+ONE = new_text("a", entries(["a"]))
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_playbook_for_one_spark_becomes_that_for_more(newline):
+    made = for_more(ONE.replace("\n", newline), ["a", "b"], ())
+    assert parse(made, "f").data == {**parse(ONE, "f").data, "playbook": PAIR}
+    assert made.replace(newline, "\n").endswith(new_text("a", entries(["a", "b"])).partition("\n# Fits")[2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [ONE.replace(ONE_SPARK, "gpt-oss-20b"), ONE.replace(ONE_SPARK, f"{ONE_SPARK}+x"), ONE.replace(ONE_SPARK, f"{ONE_SPARK}  # mine"),
+     ONE.replace("# `spark", "# Mine. `spark"), new_text("a", entries(["a", "b"]))],
+)  # fmt: skip
+def test_a_playbook_that_discover_did_not_write_stays(text):
+    assert for_more(text, ["a", "b"], ()) == text
+
+
+def test_the_playbook_for_one_spark_is_for_no_more():
+    assert not load_named(ONE_SPARK).serves_on(2)
+    assert all(load_named(PAIR, nodes=number).serves_on(number) for number in (1, 2))
 
 
 def test_the_examples_can_be_added_to():
