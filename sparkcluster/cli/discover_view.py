@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from sparkcluster.setup.cabling import Cabling
     from sparkcluster.setup.discover import Discovered, Spark
 
-_FOUND_BY = {
-    "inventory": "inventory",
-    "given": "--host",
-    "this machine": "this machine",
-    "mDNS": "mDNS",
-    "cable": "cable",
-}
-
 
 def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> None:
     """Write to stdout what was found, and to stderr what was not."""
