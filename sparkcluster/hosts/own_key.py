@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sparkcluster.hosts.handshake import public_keys
 from sparkcluster.hosts.resolve import SshTarget
 
 DEFAULT = Path("~/.ssh/id_ed25519")
+_PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _LINE = re.compile(r"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+( [^\x00-\x1f\x7f]*)?")
 
 
@@ -19,17 +21,33 @@ def public_key(name: str, target: SshTarget) -> str | None:
     """The public key that a login to ``target`` offers first, a line of authorized_keys; None if there is no key.
 
     One that a passphrase protects, and that no agent has, counts as well.
+
+    Raises:
+        UsageError: there is a private key, and its public one is unknown.
     """
     found = public_keys(name, target)
     if found:
         return found[0]
     files = [each for each in (target.identity, *target.identities) if each is not None]
     for file in files:
-        public = file.with_name(f"{file.name}.pub")
-        line = public.read_text(errors="replace").strip() if public.is_file() else ""
+        line = _text(file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")).strip()
         if _LINE.fullmatch(line):
             return line
+    for file in files:
+        if _PRIVATE.match(_text(file)):
+            name = shlex.quote(str(file))
+            raise UsageError(
+                f"the public key of {file} is unknown: {file.name}.pub is missing or damaged",
+                hint=f"ssh-keygen -y -f {name} > {name}.pub, then this again",
+            )
     return None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace") if file.is_file() else ""
+    except OSError:
+        return ""  # ssh skips such a file, too
 
 
 def create() -> str:
@@ -40,7 +58,8 @@ def create() -> str:
     """
     file = DEFAULT.expanduser()
     if file.exists():
-        raise UsageError(f"{file} exists, and is not a usable private key", hint=f"ssh-keygen -y -f {file}")
+        hint = f"ssh-keygen -y -f {file}   says why; then move it elsewhere, and this again"
+        raise UsageError(f"{file} exists, and is not a usable private key", hint=hint)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from sparkcluster.cli import setup as command
 from sparkcluster.cli.main import guarded
 from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import AuthFailed, HostRefused, SparkclusterError
-from sparkcluster.hosts import connect
+from sparkcluster.hosts import connect, ssh
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.printable import COLOURS
 from sparkcluster.setup import run as setup
 from sparkcluster.setup.run import Outcome
@@ -387,6 +389,19 @@ own_key.create = lambda: sys.exit("created")
 run.run = lambda fleet, surveys, texts, report, **_: {}
 sys.exit(guarded(["setup", "mine.yaml", *sys.argv[1:]]))
 """
+
+
+def test_a_key_whose_public_one_is_unknown_is_not_said_to_be_absent(alone, capsys, monkeypatch, tmp_path):
+    key = tmp_path / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
+    key.with_suffix(".pub").unlink()
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setattr(ssh, "SshHost", FakeHost)
+    monkeypatch.setattr(FakeHost, "target", SshTarget("192.168.1.11", "nvidia", identities=(key,)), raising=False)
+    monkeypatch.setattr(Terminal, "logged_in", lambda _self, _target: True)
+    monkeypatch.setattr(Terminal, "confirm", lambda _self, question: pytest.fail(question))
+    assert guarded(["setup", "mine.yaml", "--only", "ssh-key"]) == 2
+    assert f"hint: ssh-keygen -y -f {key} > {key}.pub, then this again" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("words", [["--only", "ssh-key"], ["--only", "ssh-key", "--dry-run"]])
