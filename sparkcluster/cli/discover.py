@@ -190,7 +190,7 @@ def _candidates(
 
 def _picked(answer: str, among: int) -> list[int] | None:
     """The numbers, from 1 to ``among``, in an answer such as ``1 3`` or ``1-3``; ``0`` is none; None for no answer."""
-    words = re.sub(r"\s*-\s*", "-", answer).replace(",", " ").split()
+    words = answer.replace(" - ", "-").replace(",", " ").split()
     picked: set[int] = set()
     for word in words if words != ["0"] else ():
         ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", word)
