@@ -216,18 +216,25 @@ def _owner(uid: int) -> str:
 
 
 def foreign(machine: Machine, path: str, uid: int) -> int:
-    """Files and directories at and below ``path`` that root owns, counted to 10000 for one second; 0 for root."""
+    """Files and directories at and below ``path`` that root owns, counted to 10000 for one second; 0 for root.
+
+    Those on other file systems do not count: ``setup`` leaves them alone.
+    """
     if uid == 0:
         return 0
     count, folders, until = 0, [machine.at(path)], time.monotonic() + _FOREIGN_S
     with contextlib.suppress(OSError):
-        count += os.stat(folders[0]).st_uid == 0
+        top = os.stat(folders[0])
+        count += top.st_uid == 0
     while folders and count < _MOST_FOREIGN and time.monotonic() < until:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    count += entry.stat(follow_symlinks=False).st_uid == 0
-                    if entry.is_dir(follow_symlinks=False):
+                    found = entry.stat(follow_symlinks=False)
+                    if found.st_dev != top.st_dev:
+                        continue
+                    count += found.st_uid == 0
+                    if stat.S_ISDIR(found.st_mode):
                         folders.append(entry.path)
     return min(count, _MOST_FOREIGN)
 

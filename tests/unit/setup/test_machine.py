@@ -463,6 +463,37 @@ def test_files_of_other_users_stay_theirs(spark):
     assert spark.snapshot()[file][2] == 5
 
 
+@pytest.mark.parametrize("above", [False, True], ids=["on the disk alone", "above it as well"])
+def test_a_disk_that_is_mounted_in_the_cache_is_left_alone(spark, above):
+    cache = f"/home/{USER}/.cache/huggingface"
+    spark.shell(
+        f"chown -R -h {USER}: {cache}; mkdir {cache}/disk; mount -t tmpfs tmpfs {cache}/disk; mkdir {cache}/disk/lost+found;"
+        f"touch {cache}/disk/file; mkdir {cache}/disk/{USER}; touch {cache}/disk/{USER}/file"
+    )
+    if above:
+        spark.shell(f"mkdir {cache}/of-root; touch {cache}/of-root/file")
+    before = spark.snapshot()
+    assert [each.found for each in found(spark, only=["hf-cache"])] == [f"2 files of root in {cache}"] * above
+    if above:
+        assert set_up(spark, "hf-cache").returncode == 0
+        assert found(spark, only=["hf-cache"]) == []
+        made = difference(before, spark.snapshot())
+        assert {name: state[2:] for name, state in made.items()} == {
+            f"{cache}/of-root": [4242, 4242],
+            f"{cache}/of-root/file": [4242, 4242],
+        }
+        assert undone(spark).returncode == 0
+    assert spark.snapshot() == before
+
+
+def test_a_cache_on_a_disk_of_its_own_is_given_to_the_login(spark):
+    cache = f"/home/{USER}/.cache/huggingface"
+    spark.shell(f"mount -t tmpfs tmpfs {cache}; touch {cache}/file")
+    assert set_up(spark, "hf-cache").returncode == 0
+    assert found(spark, only=["hf-cache"]) == []
+    assert [spark.snapshot()[path][2] for path in (cache, f"{cache}/file")] == [4242, 4242]
+
+
 def test_a_cache_behind_a_link_is_not_given_away(spark):
     """Its user could lead it to files of root's."""
     cache = f"/home/{USER}/.cache/huggingface"
@@ -472,6 +503,18 @@ def test_a_cache_behind_a_link_is_not_given_away(spark):
     done = spark.run(script(ROOT, changes("spark-a", survey, WANTED, ["hf-cache"])), check=False)
     assert f"{cache} leads to /opt/secret" in done.stdout
     assert difference(before, spark.snapshot()) == {}
+
+
+def test_a_link_that_takes_the_place_of_a_directory_is_not_followed(spark):
+    folder = f"/home/{USER}/.cache/huggingface/hub/models--x"
+    spark.shell(
+        f"mkdir /home/secret; touch /home/secret/file; cat >{STATE}/bin/chown; chmod 755 {STATE}/bin/chown",
+        f"#!/bin/sh\n[ -e {folder}.old ] || {{ mv {folder} {folder}.old; ln -s /home/secret {folder}; }}\n"
+        'exec /usr/bin/chown "$@"\n',
+    )
+    set_up(spark, "hf-cache")
+    after = spark.snapshot()
+    assert (after["/home/secret/file"][2], after[f"{folder}.old/file"][2]) == (0, 4242)
 
 
 def test_undo_follows_no_link_that_came_since(spark):
