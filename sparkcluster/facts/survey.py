@@ -126,7 +126,7 @@ class Survey(Fact):
     runtimes: Few[str] = ()
     files: Annotated[dict[str, FileState], Field(max_length=64)] = Field(default_factory=dict)
     sysctls: Annotated[dict[str, str | None], Field(max_length=64)] = Field(default_factory=dict)
-    packages: Annotated[dict[str, str | None], Field(max_length=64)] = Field(default_factory=dict)
+    packages: Annotated[dict[str, str | None], Field(max_length=1024)] = Field(default_factory=dict)
     held: Few[str] = ()
     default_target: str | None = None
     ntp: bool | None = None

@@ -24,7 +24,8 @@ from sparkcluster.node.shared import LABEL_CLUSTER
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _TEXT_BYTES, _FILE_BYTES = 1 << 16, 1 << 20
 _JOURNAL_BYTES, _MOST_ENTRIES = 1 << 23, 1 << 16
-_MOST = 64  # files, sysctls and packages, each
+_MOST = 64  # files, sysctls and requested packages, each
+_MOST_PACKAGES = 1024  # a kernel comes in eight, and those of former ones stay until apt autoremove
 _MOST_FOREIGN, _FOREIGN_S = 10000, 1.0
 _JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/sparkcluster/setup/journal", False))
 _DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target")
@@ -283,9 +284,9 @@ def _sysctls(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]]
 
 
 def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]]:
-    """Version of each installed package by name; of a pattern those that match it."""
+    """Version of each installed package by name, None of one that is not; of a pattern those that match it."""
     wanted = [str(name) for name in names if not str(name).startswith("-")][:_MOST]
-    found: Dict[str, Optional[str]] = {}
+    found: Dict[str, Optional[str]] = {name: None for name in wanted if not set(name) & set("*?[")}
     if wanted:
         # exit code 1 where one is unknown; the others are printed all the same
         form = "${Package}\\t${db:Status-Status}\\t${Version}\\n"
@@ -293,10 +294,7 @@ def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]
             fields = line.split("\t")
             if len(fields) == 3 and fields[1] == "installed":
                 found[fields[0]] = fields[2]
-    for name in wanted:
-        if not set(name) & set("*?["):
-            found.setdefault(name, None)
-    return dict(list(found.items())[:_MOST])
+    return dict(list(found.items())[:_MOST_PACKAGES])
 
 
 def _kinds(entries: Any) -> Set[str]:

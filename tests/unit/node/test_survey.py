@@ -350,6 +350,16 @@ def test_settings_of_the_machine(spark: Any) -> None:
     assert "--admindir=/x" not in argv
 
 
+@pytest.mark.parametrize("kernels", [70, 2000])
+def test_many_kernels_hide_no_other_package(spark: Any, kernels: int) -> None:
+    names = [*(f"linux-image-6.14.0-{number}-nvidia" for number in range(kernels)), "nvidia-driver-580", "perftest"]
+    machine = spark(programs={"dpkg-query": {"output": "".join(f"{name}\tinstalled\t1\n" for name in names)}})
+    packages = surveyed(machine, packages=["linux-image-*", "nvidia-driver-*", "perftest", "none"]).packages
+    assert (packages["perftest"], packages["none"]) == ("1", None)
+    assert ("nvidia-driver-580" in packages) is (kernels < 1000)
+    assert len(packages) == min(kernels + 3, 1024)
+
+
 def test_apt_is_asked_for_held_packages_where_they_matter(spark: Any) -> None:
     machine = spark(programs={"apt-mark showhold": {"output": "nvidia-driver\n"}})
     assert surveyed(machine).held == ()
