@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread
 from sparkcluster.facts.model import Dgx, OsRelease
@@ -42,9 +42,11 @@ class FileState(Fact):
     Attributes:
         sha256: of its content; None where there is no file.
         mode: permissions, such as 0o600.
-        text: content, where it is shorter than 64 KiB and text.
+        text: content, where it is text in UTF-8.
         unread: why it is not known, mostly that only root may read it.
     """
+
+    model_config = ConfigDict(str_max_length=1 << 20)
 
     sha256: Sha256 | None = None
     mode: int | None = None

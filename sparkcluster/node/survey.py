@@ -22,7 +22,7 @@ from sparkcluster.node.readings import Readings, clean
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
-_TEXT_BYTES, _FILE_BYTES = 1 << 16, 1 << 20
+_FILE_BYTES = 1 << 20
 _JOURNAL_BYTES, _MOST_ENTRIES = 1 << 23, 1 << 16
 _MOST = 64  # files, sysctls and requested packages, each
 _MOST_PACKAGES = 1024  # a kernel comes in eight, and those of former ones stay until apt autoremove
@@ -199,7 +199,7 @@ def _state(mode: int, owner: str, content: bytes) -> Dict[str, Any]:
     if len(content) > _FILE_BYTES:
         return {"unread": "larger than %d bytes" % _FILE_BYTES}
     text = None
-    if len(content) < _TEXT_BYTES and b"\0" not in content:
+    if b"\0" not in content:
         with contextlib.suppress(UnicodeDecodeError):
             text = content.decode()
     return {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode, "owner": owner, "text": text}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
+from shlex import quote
 
 from sparkcluster.errors import SetupError
 from sparkcluster.facts.base import read
@@ -141,6 +142,8 @@ def _ssh_key(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
         return replace(change, blocked="left out: you have no SSH key, and all other commands log in by key", hint=hint)
     path = f"{survey.home}/{AUTHORIZED_KEYS}"
     state = survey.files.get(path, FileState())
+    if _illegible(state):
+        return _blocked_by_file(change, survey, path)
     lines = (state.text or "").splitlines()
     blob = wanted.key.split(" ")[1]
     present = any(blob in line.split() for line in lines if not line.lstrip().startswith("#"))
@@ -179,6 +182,12 @@ def _nvidia_runtime(change: Change, survey: Survey, _: Wanted) -> Change | None:
 
 def _blocked_by_docker(change: Change) -> Change:
     return replace(change, blocked="Docker is not installed", hint="sudo apt-get install -y docker.io")
+
+
+def _blocked_by_file(change: Change, survey: Survey, path: str) -> Change:
+    reason = _illegible(survey.files[path])
+    hint = f"make it UTF-8 text of at most 1 MiB that {survey.user} may read: ls -l {quote(path)}   on {change.node}"
+    return replace(change, blocked=f"{path} cannot be read: {reason}", hint=hint)
 
 
 def _sysctl(change: Change, survey: Survey, _: Wanted) -> Change | None:
@@ -227,7 +236,10 @@ def _hosts(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
     if not wanted.hosts:
         return None
     text = "".join(f"{line}\n" for line in wanted.hosts)
-    current = survey.files.get(HOSTS, FileState()).text or ""
+    state = survey.files.get(HOSTS, FileState())
+    if _illegible(state):
+        return _blocked_by_file(change, survey, HOSTS)
+    current = state.text or ""
     if f"{BLOCK[0]}\n{text}{BLOCK[1]}\n" in current:
         return None
     names = [line.split(" ")[1] for line in wanted.hosts]
@@ -333,6 +345,11 @@ def _state(survey: Survey, path: str) -> str:
     if state is None or state.unread:
         return "unknown"
     return "another" if state.sha256 else "missing"
+
+
+def _illegible(state: FileState) -> str | None:
+    """Why a file cannot be judged by its lines, None where it can."""
+    return state.unread or ("not UTF-8 text" if state.sha256 and state.text is None else None)
 
 
 def _last(journal: Sequence[JournalEntry], kind: str, target: str) -> JournalEntry | None:

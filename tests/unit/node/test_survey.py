@@ -142,7 +142,7 @@ def test_files_as_they_are(spark: Any) -> None:
     (root / "etc/netplan/40-cx7.yaml").chmod(0o600)
     (root / "etc/netplan/notes.txt").write_text("x")
     (root / "etc/large").write_bytes(b"x" * ((1 << 20) + 1))
-    (root / "etc/long").write_bytes(b"x" * (1 << 16))
+    (root / "etc/long").write_bytes(b"x" * (1 << 20))
     (root / "etc/binary").write_bytes(b"a\0b")
     (root / "home/nvidia/.bashrc").write_bytes(b"\xff")
     os.mkfifo(root / "etc/pipe")
@@ -159,9 +159,9 @@ def test_files_as_they_are(spark: Any) -> None:
     assert (state.text, state.mode, state.owner) == ("network: {}\n", 0o600, pwd.getpwuid(os.getuid()).pw_name)
     assert state.sha256 == hashlib.sha256(b"network: {}\n").hexdigest()
     assert found["/etc/large"].unread == "larger than 1048576 bytes"
-    assert found["/etc/long"].text is None
-    assert found["/etc/long"].sha256
+    assert found["/etc/long"].text == "x" * (1 << 20)
     assert found["/etc/binary"].text is None
+    assert found["/etc/binary"].sha256
     assert found["/home/nvidia/.bashrc"].text is None
     assert found["/etc/pipe"].unread == found["/etc"].unread == "not a regular file"
     for absent in ("/etc/none", "/etc/none/below"):

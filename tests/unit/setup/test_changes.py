@@ -279,6 +279,21 @@ def test_a_block_of_other_rails_is_replaced():
     assert (change.found, change.wanted) == ("/etc/hosts has other rails", "spark-b-rail1 resolves")
 
 
+@pytest.mark.parametrize(("step", "path"), [("hosts", "/etc/hosts"), ("ssh-key", f"{HOME}/.ssh/authorized_keys")])
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"unread": "larger than 1048576 bytes"}, "larger than 1048576 bytes"),
+        ({"sha256": "ab" * 32, "mode": 0o644, "owner": "root", "text": None}, "not UTF-8 text"),
+    ],
+)
+def test_a_file_that_the_next_look_could_not_judge_is_left(step, path, state, reason):
+    change = one(bare(files={path: state}), step)
+    assert change
+    assert (change.actions, change.blocked) == ((), f"{path} cannot be read: {reason}")
+    assert change.hint == f"make it UTF-8 text of at most 1 MiB that {USER} may read: ls -l {path}   on spark-a"
+
+
 @pytest.mark.parametrize("path", ["/", "/home", HOME])
 def test_a_cache_that_contains_the_home_is_blocked(path):
     change = one(bare(hf_home=path), "hf-cache")

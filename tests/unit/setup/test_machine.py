@@ -143,6 +143,12 @@ def test_packages_are_held_and_let_go(spark):
     assert spark.snapshot() == before
 
 
+def test_a_long_list_in_hosts_is_no_obstacle(spark):
+    spark.shell("echo >>/etc/hosts; seq -f '0.0.0.0 ad%.0f.example.com' 3500 >>/etc/hosts")
+    assert set_up(spark, "hosts").returncode == 0
+    assert found(spark, only=["hosts"]) == []
+
+
 def test_what_was_there_before_comes_back(spark):
     """A file of another text, an address given by hand, a target that was chosen, other limits of dirty pages."""
     spark.shell(
