@@ -35,23 +35,22 @@ mtu() { cat "/sys/class/net/$1/mtu"; }
 # How IPv6 link-local addresses come to be (Linux, networking/ip-sysctl.rst); 1 is not at all.
 addr_gen_mode() { cat "/proc/sys/net/ipv6/conf/$1/addr_gen_mode" 2>/dev/null || echo 1; }
 
-# Addresses, IPv4 and IPv6, of interfaces that are not in $names, without those of containers, those that are replaced by
-# themselves (RFC 8981), and those that cannot be used yet
+# others [FLAG]: addresses, IPv4 and IPv6, of interfaces that are not in $names, without those of containers, those that
+# are replaced by themselves (RFC 8981), those that cannot be used yet, and those with FLAG
 others() {
-  ip -o addr show | awk -v names=" $names " '
-    $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") &&
-      !/ (temporary|tentative|dadfailed) / { print $2 "=" $4 }' | sort
+  ip -o addr show | awk -v names=" $names " -v flags=" (temporary|tentative|dadfailed${1:+|$1}) " '
+    $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") && $0 !~ flags { print $2 "=" $4 }' | sort
 }
 
-# Those of $others that have to stay: link-local ones where a connection uses them, since they come and go on ports where
-# no DHCP server answers
+# Those of $others that have to stay: not those that expire (RFC 4862, 5.5.4); link-local ones where a connection uses
+# them, since they come and go on ports where no DHCP server answers. sshd may have an IPv4 address as ::ffff:ADDRESS.
 management() {
   connections=$(ss -Htn state established 2>/dev/null)
-  others | while read -r each; do
+  others deprecated | while read -r each; do
     address=${each#*=}
     case $address/$connections in
-      fe80:*"[${address%/*}]%${each%%=*}:"*) echo "$each" ;;
-      fe80:*) ;;
+      fe80:*"[${address%/*}]%${each%%=*}:"* | 169.254.*[\ :]"${address%/*}"[]%:]*) echo "$each" ;;
+      fe80:* | 169.254.*) ;;
       *) echo "$each" ;;
     esac
   done

@@ -272,9 +272,10 @@ def connected(spark: Machine, address: str) -> Iterator[None]:
     """A TCP connection to a link-local address of the management interface."""
     program = (
         "import socket, sys\n"
-        "scope = socket.if_nametoindex('enP7s7')\n"
-        "here = socket.create_server((sys.argv[1], 0, 0, scope), family=socket.AF_INET6)\n"
-        "other = socket.socket(socket.AF_INET6)\n"
+        "name = sys.argv[1] + ('%enP7s7' if ':' in sys.argv[1] else '')\n"
+        "family, _, _, _, address = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0]\n"
+        "here = socket.create_server(address, family=family)\n"
+        "other = socket.socket(family)\n"
         "other.connect(here.getsockname())\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"
@@ -287,7 +288,7 @@ def connected(spark: Machine, address: str) -> Iterator[None]:
         running.communicate()
 
 
-MANAGEMENT = ("192.168.86.11/24", "2001:db8::11/64", "fe80::11/64")
+MANAGEMENT = ("192.168.86.11/24", "2001:db8::11/64", "fe80::11/64", "169.254.9.11/16")
 
 
 @pytest.mark.parametrize(
@@ -296,14 +297,14 @@ MANAGEMENT = ("192.168.86.11/24", "2001:db8::11/64", "fe80::11/64")
         *((f"echo {each} >{STATE}/cuts", f"enP7s7 has lost its address {each}") for each in MANAGEMENT),
         (f"touch {STATE}/ignores", f"{TWINS[0]} has no address 192.168.177.11/24"),
     ],
-    ids=["cuts off IPv4", "cuts off IPv6", "cuts off link-local IPv6", "has no effect"],
+    ids=["cuts off IPv4", "cuts off IPv6", "cuts off link-local IPv6", "cuts off link-local IPv4", "has no effect"],
 )
 def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reason):
     for address in MANAGEMENT[1:]:
         spark.shell(f"ip addr add {address} dev enP7s7 nodad")
     before = spark.snapshot()
     spark.shell(fault)
-    with connected(spark, "fe80::11"):
+    with connected(spark, "fe80::11"), connected(spark, "169.254.9.11"):
         done = set_up(spark, "netplan", "limits")
     assert failure(done, "netplan") == f"{reason}; the network is as before"
     assert ("limits", "done", "") in events(done)
@@ -313,8 +314,10 @@ def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reaso
     assert spark.snapshot() == before
 
 
-def test_a_link_local_address_that_nobody_uses_may_go(spark):
-    spark.shell(f"ip addr add fe80::11/64 dev enP7s7 nodad; echo fe80::11/64 >{STATE}/cuts")
+@pytest.mark.parametrize("address", ["fe80::11/64", "169.254.9.11/16", "2001:db8::9/64 preferred_lft 0 valid_lft 3600"])
+def test_an_address_that_is_link_local_or_deprecated_and_that_nobody_uses_may_go(spark, address):
+    nodad = "nodad" if ":" in address else ""
+    spark.shell(f"ip addr add {address} dev enP7s7 {nodad}; echo {address.split()[0]} >{STATE}/cuts")
     assert set_up(spark, "netplan").returncode == 0
 
 
