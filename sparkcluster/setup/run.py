@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from sparkcluster.errors import AuthFailed, HostKeyUnknown, SetupError, SparkclusterError, SudoRefused
 from sparkcluster.facts.survey import Sudo, Survey
+from sparkcluster.hosts.again import until_reached
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.root import stream_as_root
@@ -34,6 +35,7 @@ SILENCE_S = 300.0
 """A step says nothing while apt-get downloads, or Docker restarts."""
 RUN_S = 1800.0
 CONFIRM_S = 30.0
+"""A node is tried again for so long, half of what it waits: WiFi and names in .local are away for seconds meanwhile."""
 TRIES = 3
 """As many passwords as sudo takes (sudoers(5), passwd_tries)."""
 
@@ -282,9 +284,14 @@ def _as_root(
 
     def confirm(token: str) -> None:
         line = confirm_script(token).encode()
-        with host.anew() as fresh, stream_as_root(fresh, line, sudo=sudo, password=typed, task="confirm") as answer:
-            for _ in answer.lines(CONFIRM_S):
-                pass
+
+        def once() -> None:
+            with stream_as_root(fresh, line, sudo=sudo, password=typed, task="confirm") as answer:
+                for _ in answer.lines(CONFIRM_S):
+                    pass
+
+        with host.anew() as fresh:
+            until_reached(fresh, once, limit_s=CONFIRM_S)
 
     with stream:
         _follow(stream, outcome, report, confirm)
@@ -292,7 +299,7 @@ def _as_root(
 
 def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[str], None] | None = None) -> None:
     """Read what a script says until it ends."""
-    name, under_way = stream.name, ""
+    name, under_way, failed = stream.name, "", False
     for line in stream.lines(SILENCE_S, within_s=RUN_S):
         event = parse_line(line.decode(errors="replace"))
         if event.step is None:
@@ -302,6 +309,7 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
             outcome.done.append(event.step)
         elif event.kind == "failed":
             outcome.failed[event.step] = event.text
+            failed = True
         elif event.kind == "left":
             outcome.left.append(event.text)
         elif event.kind == "confirm" and confirm is not None:
@@ -321,5 +329,5 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
             step="setup",
             hint="run this again in a minute, when it has ended",
         )
-    if not ended.ok and not outcome.failed:
+    if not ended.ok and not failed:
         raise SetupError(f"the script ended on {name}: {ended.reason}", node=name, step=under_way or "setup")

@@ -344,6 +344,7 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
             if event.kind == "confirm" and confirms:
                 assert not spark.shell("ls -A /etc/netplan")
                 spark.run(confirm_script(event.text), check=True)
+                spark.run(confirm_script(event.text))  # again, where the answer to the first was lost
     return said
 
 

@@ -1,0 +1,110 @@
+"""How the scripts of setup are run and followed, on nodes that say what a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from sparkcluster import errors
+from sparkcluster.hosts import again
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.report import Report
+from sparkcluster.setup.run import CONFIRM_S, Outcome, Scripts, run
+from tests.unit.setup.test_changes import bare
+
+READY = "\nsparkcluster: root\n"
+DONE = Result(0, f"{READY}netplan: confirm: 17-1\nnetplan: done\n".encode(), b"")
+
+
+class Node(FakeHost):
+    """One whose scripts end as ``ends`` says, in turn; connected to anew, a script ends as ``anew`` says."""
+
+    def __init__(self, *ends: Result | Exception, anew: tuple[Result | Exception, ...] = ()) -> None:
+        super().__init__("spark-a")
+        left = iter(ends)
+        self.on("sh", answer=lambda *_: self.end(next(left)))
+        self.fresh: list[Node] = []
+        self._anew = anew
+
+    @staticmethod
+    def end(found: Result | Exception) -> Result:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def anew(self) -> contextlib.closing[Node]:
+        self.fresh.append(Node(*self._anew))
+        return contextlib.closing(self.fresh[-1])
+
+
+class Notes(Report):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def outcome(node: Node, login: str = "", report: Report | None = None) -> Outcome:
+    scripts = {"spark-a": Scripts(login, "the script of root")}
+    return run(
+        Fleet({"spark-a": node}),  # type: ignore[dict-item]
+        {"spark-a": bare(sudo="root")},
+        scripts,
+        report or Report(),
+        password=lambda *_: None,
+    )["spark-a"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that were slept."""
+    slept: list[float] = []
+    monkeypatch.setattr(again, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
+    return slept
+
+
+UNKNOWN = errors.HostUnknown("spark-a: spark-a.local does not resolve", node="spark-a")
+
+
+@pytest.mark.parametrize("silent", [0, 1, 4])
+def test_a_node_that_is_away_for_seconds_is_confirmed_once_it_is_back(clock, silent):
+    node, report = Node(DONE, anew=(*[UNKNOWN] * silent, Result(0, READY.encode(), b""))), Notes()
+    assert outcome(node, report=report).done == ["netplan"]
+    assert report.notes == []
+    (fresh,) = node.fresh
+    assert len(fresh.calls) == silent + 1
+    assert fresh.closed
+
+
+@pytest.mark.parametrize(
+    ("error", "until_s"), [(UNKNOWN, CONFIRM_S), (errors.AuthFailed("spark-a: no key was accepted"), 0)]
+)
+def test_one_that_stays_away_is_given_up(clock, error, until_s):
+    node, report = Node(DONE, anew=(error,) * 100), Notes()
+    outcome(node, report=report)
+    assert until_s <= sum(clock) <= until_s + 5
+    assert report.notes == [f"spark-a: netplan: not confirmed: {error.message}"]
+
+
+OTHER_MACHINE = Result(2, READY.encode(), b"setup: this is spark-b, not the machine that this script is for\n")
+
+
+def test_a_step_of_the_login_that_failed_hides_no_script_of_root_that_did_not_run():
+    key = Result(1, f"{READY}ssh-key: failed: /home/x belongs to another user\n".encode(), b"")
+    found = outcome(Node(key, OTHER_MACHINE), login="the script of the login")
+    assert found.failed == {"ssh-key": "/home/x belongs to another user"}
+    assert found.error
+    assert (
+        found.error.message
+        == "the script ended on spark-a: setup: this is spark-b, not the machine that this script is for"
+    )
+
+
+def test_a_step_that_failed_is_no_error_of_the_script():
+    found = outcome(Node(Result(1, f"{READY}sysctl: failed: no\nclock: done\n".encode(), b"")))
+    assert (found.failed, found.done, found.error) == ({"sysctl": "no"}, ["clock"], None)
