@@ -27,7 +27,7 @@ HELD = ("linux-image-*", "linux-headers-*", "linux-modules-*", "linux-nvidia*", 
 USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}(:[a-z0-9]{1,20})?")
 _KEY = re.compile(r"[a-z0-9@.-]{1,100} [A-Za-z0-9+/]{16,16384}={0,2}( [^\x00-\x1f\x7f]*)?")
-_HOSTS_LINE = re.compile(r"[0-9a-f.:]{2,45}( [A-Za-z0-9_.-]{1,255})+")
+_HOSTS_LINE = re.compile(r"[0-9a-f.:]{2,45}( [A-Za-z0-9_.:%-]{1,255})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +243,10 @@ def _hosts(change: Change, survey: Survey, wanted: Wanted) -> Change | None:
     if f"{BLOCK[0]}\n{text}{BLOCK[1]}\n" in current:
         return None
     names = [line.split(" ")[1] for line in wanted.hosts]
+    for name in names:
+        if ":" in name:
+            hint = f"give the node with `host: {name.rpartition('-')[0]}` a `name:` in the inventory"
+            return replace(change, blocked=f"{name} is no name of a host", hint=hint)
     return replace(
         change,
         found=f"{HOSTS} has other rails" if BLOCK[0] in current else f"{HOSTS} has no rails",

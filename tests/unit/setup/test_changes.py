@@ -294,6 +294,17 @@ def test_a_file_that_the_next_look_could_not_judge_is_left(step, path, state, re
     assert change.hint == f"make it UTF-8 text of at most 1 MiB that {USER} may read: ls -l {path}   on spark-a"
 
 
+@pytest.mark.parametrize("label", ["2001:db8::5", "fe80::5%enP7s7"])
+def test_a_node_without_a_name_that_hosts_could_have_blocks_that_step_alone(label):
+    wanted = replace(WANTED, hosts=(HOSTS[0], f"192.168.177.12 {label}-rail1"))
+    found = changes("spark-a", bare(), wanted)
+    (change,) = [each for each in found if each.blocked]
+    assert (change.step, change.actions) == ("hosts", ())
+    assert change.blocked == f"{label}-rail1 is no name of a host"
+    assert change.hint == f"give the node with `host: {label}` a `name:` in the inventory"
+    assert len(found) == len(changes("spark-a", bare(), WANTED))
+
+
 @pytest.mark.parametrize("path", ["/", "/home", HOME])
 def test_a_cache_that_contains_the_home_is_blocked(path):
     change = one(bare(hf_home=path), "hf-cache")
