@@ -91,7 +91,6 @@ class Survey(Fact):
         ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
         foreign: files at and below ``hf_home`` that root owns, where the login is not root; counted up to 10000.
         docker: version of the Docker engine; where the login may not use it, of the program; None without Docker.
-        docker_usable: whether the login may use it.
         runtimes: names of the engine's runtimes; where the login may not use it, of those in daemon.json.
         files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it.
         sysctls: value of each requested name; None where the kernel has none.
@@ -99,7 +98,6 @@ class Survey(Fact):
         held: packages that apt does not upgrade, if they were asked for or ``setup`` held some.
         default_target: what systemd starts at boot, such as graphical.target.
         ntp: whether the clock is set to be synchronized; None where timedatectl does not say.
-        synchronized: whether it is.
         journal: what ``setup`` changed here and did not undo.
     """
 
@@ -111,7 +109,6 @@ class Survey(Fact):
     machine: Sha256 | None
     architecture: str
     kernel: str
-    clock_s: Time
     os: OsRelease | Unread
     dgx: Dgx | Unread
     reached_at: str | None = None
@@ -121,10 +118,8 @@ class Survey(Fact):
     neighbours: Few[Neighbour] = ()
     ranks: Few[str] = ()
     hf_home: Path
-    hf_home_owner: str | None = None
     foreign: int = 0
     docker: str | None = None
-    docker_usable: bool = False
     runtimes: Few[str] = ()
     files: Annotated[dict[str, FileState], Field(max_length=64)] = Field(default_factory=dict)
     sysctls: Annotated[dict[str, str | None], Field(max_length=64)] = Field(default_factory=dict)
@@ -132,7 +127,6 @@ class Survey(Fact):
     held: Few[str] = ()
     default_target: str | None = None
     ntp: bool | None = None
-    synchronized: bool | None = None
     journal: Many[JournalEntry] = ()
 
     @property

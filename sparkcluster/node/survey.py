@@ -50,12 +50,11 @@ _DEFAULTS: Dict[str, Any] = {
     "host_keys": [],
     "machine": None,
     "foreign": 0,
-    "hf_home_owner": None,
     "sysctls": {},
     "packages": {},
     "held": [],
     "default_target": None,
-    "clock": (None, None),
+    "ntp": None,
     "journal": [],
     "processes": [],
 }
@@ -92,11 +91,10 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "host_keys": lambda: _host_keys(machine),
         "machine": lambda: system.machine_id(machine),
         "foreign": lambda: foreign(machine, hf_home, facts["uid"]),
-        "hf_home_owner": lambda: _owner(os.stat(machine.at(hf_home)).st_uid),
         "sysctls": lambda: _sysctls(machine, request.get("sysctls") or ()),
         "packages": lambda: _packages(machine, request.get("packages") or ()),
         "default_target": lambda: _default_target(machine),
-        "clock": lambda: _clock(machine),
+        "ntp": lambda: _ntp(machine),
         "journal": lambda: [
             each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
         ],
@@ -111,14 +109,12 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     engine, containers, root = facts.pop("engine"), facts.pop("containers"), facts.pop("root")
     usable = not _unread(engine)
     facts["docker"] = engine["version"] if usable else _docker_program(machine)
-    facts["docker_usable"] = usable
     facts["runtimes"] = engine["runtimes"] if usable else _runtimes(machine)
     facts["sudo"], files, running = ("password", {}, []) if _unread(root) else root
     facts["files"] = files or {path: {"unread": root["unread"]} for path in (paths if _unread(root) else ())}
     running += [each["name"] for each in facts.pop("processes") if each["state"] == "running"]
     running += [] if _unread(containers) else [each["name"] for each in containers if each["state"] == "running"]
     facts["ranks"] = sorted(set(running))
-    facts["ntp"], facts["synchronized"] = facts.pop("clock")
     facts.update(reached_at=machine.reached_at(), hf_home=hf_home)
     return facts
 
@@ -314,12 +310,11 @@ def _default_target(machine: Machine) -> Optional[str]:
     return None
 
 
-def _clock(machine: Machine) -> Tuple[Optional[bool], Optional[bool]]:
-    """Whether NTP is on, and whether it has set the clock."""
-    exit_code, output = machine.run(["timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized"])
+def _ntp(machine: Machine) -> Optional[bool]:
+    """Whether NTP is on."""
+    exit_code, output = machine.run(["timedatectl", "show", "-p", "NTP"])
     found = system.assignments("" if exit_code else output)
-    words = {"yes": True, "no": False}
-    return words.get(found.get("NTP", "")), words.get(found.get("NTPSynchronized", ""))
+    return {"yes": True, "no": False}.get(found.get("NTP", ""))
 
 
 def _docker_program(machine: Machine) -> Optional[str]:

@@ -204,7 +204,8 @@ def _variables(run: Run, used: Sequence[str]) -> list[str]:
     if "hosts" in used:
         values |= {"BEGIN": BLOCK[0], "END": BLOCK[1]}
     if "netplan" in used:
-        values |= {"NETPLAN": NETPLAN, "MTU": str(MTU), "CONFIRM": run.confirm, "CONFIRM_S": str(run.confirm_s)}
+        values |= {"NETPLAN": NETPLAN, "PENDING": PENDING, "MTU": str(MTU)}
+        values |= {"CONFIRM": run.confirm, "CONFIRM_S": str(run.confirm_s)}
     lines = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
     top, below = ("/var/lib", ROOT_DIR) if run.root else ("$HOME", LOGIN_DIR.replace("~", "$HOME"))
     return [*lines, f"TOP={top} dir={below}"]

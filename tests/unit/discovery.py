@@ -49,7 +49,7 @@ def machine(
     return {
         "hostname": f"spark-{number:04x}", "user": "nvidia", "uid": 1000, "groups": ["nvidia"], "home": "/home/nvidia",
         "machine": hashlib.sha256(str(number).encode()).hexdigest(), "architecture": "aarch64",
-        "kernel": "6.14.0-1015-nvidia", "clock_s": 1763690000.0, "sudo": "password", "hf_home": "/home/nvidia/hf",
+        "kernel": "6.14.0-1015-nvidia", "sudo": "password", "hf_home": "/home/nvidia/hf",
         "os": {"id": "ubuntu", "version": "24.04", "pretty_name": "Ubuntu 24.04.3 LTS"},
         "dgx": {"name": "DGX Spark", "platform": "DGX Server for KVM", "ota_version": "7.3.1"},
         "interfaces": interfaces, "host_keys": [f"ssh-ed25519 {'A' * 40}{number:04d}"],

@@ -1,4 +1,4 @@
-SHADOW=/run/netplan/${NETPLAN##*/} PENDING=/run/sparkcluster
+SHADOW=/run/netplan/${NETPLAN##*/}
 
 # The guard runs these functions as well. Addresses are INTERFACE=ADDRESS, links INTERFACE=MTU=ADDR_GEN_MODE.
 GUARD='

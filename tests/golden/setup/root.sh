@@ -21,6 +21,7 @@ LABEL=io.sparkcluster.cluster
 BEGIN='# BEGIN sparkcluster: written by sparkcluster setup'
 END='# END sparkcluster'
 NETPLAN=/etc/netplan/40-cx7.yaml
+PENDING=/run/sparkcluster
 MTU=9000
 CONFIRM=self
 CONFIRM_S=60

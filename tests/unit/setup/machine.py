@@ -156,7 +156,7 @@ setsid env -i "$@" </dev/null >/dev/null 2>&1 9<&- &
 """,
     "timedatectl": f"""
 case "$1 $2" in
-  "show -p") echo "NTP=$(cat {STATE}/ntp)" && echo NTPSynchronized=no ;;
+  "show -p") echo "NTP=$(cat {STATE}/ntp)" ;;
   "set-ntp true") echo yes >{STATE}/ntp ;;
   "set-ntp false") echo no >{STATE}/ntp ;;
 esac
