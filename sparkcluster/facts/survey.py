@@ -87,6 +87,7 @@ class Survey(Fact):
         machine: SHA-256 of /etc/machine-id, which is the same over all addresses of a machine.
         reached_at: its address of the SSH connection; None without SSH.
         neighbours: who answers on its QSFP ports.
+        unaddressed: interfaces of QSFP ports that have a link, but neither an IPv4 nor an IPv6 address.
         host_keys: public host keys, each as ``type base64``.
         ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
         foreign: files at and below ``hf_home`` that root owns, where the login is not root; counted up to 10000.
@@ -116,6 +117,7 @@ class Survey(Fact):
     host_keys: Few[str] = ()
     interfaces: Few[Interface] | Unread
     neighbours: Few[Neighbour] = ()
+    unaddressed: Few[Device] = ()
     ranks: Few[str] = ()
     hf_home: Path
     foreign: int = 0

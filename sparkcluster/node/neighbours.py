@@ -39,7 +39,7 @@ def neighbours(
         interfaces: what ``network.interfaces`` found.
         look_for: IPv4 addresses of other nodes that may be at the other end.
     """
-    names = [each["name"] for each in interfaces if each["driver"] == DRIVER and each["carrier"]]
+    names = [each["name"] for each in _cabled(interfaces)]
     own = {each["mac"].lower() for each in interfaces}
     if not names:
         return []
@@ -77,6 +77,17 @@ def neighbours(
                 known["address"] = each["address"]
             known["name"] = known["name"] or each["name"]
     return list(found.values())
+
+
+def unaddressed(machine: Machine, interfaces: List[Dict[str, Any]]) -> List[str]:
+    """Interfaces of ConnectX-7 that have a carrier and neither an IPv4 nor an IPv6 address: nobody is heard there."""
+    names = [each["name"] for each in _cabled(interfaces) if not each["addresses"]]
+    having = names_with_ipv6(machine, names)
+    return [name for name in names if name not in having]
+
+
+def _cabled(interfaces: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    return [each for each in interfaces if each["driver"] == DRIVER and each["carrier"]]
 
 
 def names_with_ipv6(machine: Machine, names: List[str]) -> List[str]:

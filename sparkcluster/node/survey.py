@@ -47,6 +47,7 @@ done
 # What stands for a value that could not be read.
 _DEFAULTS: Dict[str, Any] = {
     "neighbours": [],
+    "unaddressed": [],
     "host_keys": [],
     "machine": None,
     "foreign": 0,
@@ -84,6 +85,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
         "interfaces": lambda: network.interfaces(machine),
         "neighbours": lambda: neighbours.neighbours(machine, value("interfaces"), request.get("look_for") or ()),
+        "unaddressed": lambda: neighbours.unaddressed(machine, value("interfaces")),
         "engine": lambda: container_facts.docker(machine),
         "containers": lambda: ranks.containers(machine, LABEL_CLUSTER),
         "processes": lambda: ranks.processes(machine, state_dir),

@@ -82,7 +82,10 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
             seen = {each.mac: each for port in members for each in others.get(port.key, ())}
             segments.append(Segment(members, tuple(seen.values())))
         else:
-            loose += [Loose(port, tuple(others.get(port.key, ()))) for port in members]
+            loose += [
+                Loose(port, tuple(others.get(port.key, ())), _is_unaddressed(port, single[port.node]))
+                for port in members
+            ]
     fabrics = _fabrics(segments, list(single))
     unread = [name for name, survey in single.items() if read(survey.interfaces) is None]
     empty = [name for name in single if name not in unread and not any(port.cabled for port in ports[name])]
@@ -100,6 +103,10 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     ]
     at = tuple(each.node for each in swapped if each.node)
     return Cabling(tuple(single), fabrics, tuple(loose), one_sided, tuple(empty), at, tuple(found))
+
+
+def _is_unaddressed(port: Port, survey: Survey) -> bool:
+    return all(twin.name in survey.unaddressed for twin in port.twins if twin.carrier)
 
 
 def _owners(ports: Iterable[Port]) -> tuple[dict[str, Key], dict[str, list[str]]]:

@@ -66,10 +66,16 @@ class Segment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loose:
-    """A port with a link, whose other end is none of the nodes; ``seen`` is who answers there."""
+    """A port with a link, whose other end is none of the nodes.
+
+    Attributes:
+        seen: who answers there.
+        unaddressed: whether it has no address at all, so that nobody could.
+    """
 
     port: Port
     seen: tuple[Neighbour, ...]
+    unaddressed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -47,6 +47,18 @@ def no_cable(node: str, ports: Sequence[Port]) -> Trouble:
 def unknown_end(loose: Loose) -> Trouble:
     """What is at the other end of a cable is none of the nodes."""
     port = loose.port
+    if not loose.seen and loose.unaddressed:
+        # Four attempts of 45 s: autoconnect-retries-default in NetworkManager.conf(5), dhcp-timeout in nm-settings(5).
+        text = (
+            f"{port} has a link, but no address, so that no machine is heard there: "
+            "NetworkManager leaves a port without one after 3 minutes in which no DHCP server answered"
+        )
+        name = next(twin.name for twin in port.twins if twin.carrier)
+        hint = (
+            f"sudo nmcli --wait 0 device connect {quote(name)}   on {port.node} and likewise at the other end, "
+            "or take the cable out and in; then this again within 3 minutes"
+        )
+        return Trouble("no-address", port.node, text, hint)
     if not loose.seen:
         return Trouble(
             "unknown-end",

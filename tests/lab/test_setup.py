@@ -280,6 +280,28 @@ def test_wrong_cables_are_named(desk, spec, says):
     assert says in " ".join((done.out + done.err).split())
 
 
+def test_ports_that_networkmanager_left_without_address_are_named_with_what_brings_it_back(desk):
+    desk = desk(CABLINGS["one cable"])
+    for spark in desk.lab.sparks:
+        desk.lab.fault(spark.name, "no-link-local")
+        assert spark.run(["ip", "-6", "addr", "show", "dev", "enp1s0f1np1"]).stdout == ""
+    hosts = [word for spark in desk.lab.sparks for word in ("--host", spark.host)]
+    done = desk.discover(*hosts)
+    hint = "sudo nmcli --wait 0 device connect enp1s0f1np1 on {} and likewise at the other end"
+    for spark in desk.lab.sparks:
+        assert hint.format(spark.name) in " ".join(done.err.split())
+    done = desk.cli("setup", desk.inventory, "--dry-run", "--json").json
+    assert [(each["name"], each["node"]) for each in done["troubles"]] == [
+        ("no-address", spark.name) for spark in desk.lab.sparks
+    ]
+    desk.lab.heal()
+    for spark in desk.lab.sparks:
+        answers_on_its_cables(spark)
+    assert told(desk.setup("--json").ok().json) == {
+        spark.name: DONE | {"netplan", "hosts"} for spark in desk.lab.sparks
+    }
+
+
 def test_a_spark_that_reboots_in_the_middle_is_named_and_setup_goes_on(desk):
     desk = desk(CABLINGS["one cable"])
     desk.discover().ok()

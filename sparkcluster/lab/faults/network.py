@@ -138,6 +138,26 @@ def _readdress(spark: Spark, function: Function, fresh: str | None) -> Steps:
     return links(spark, spark.unit, lines, undo)
 
 
+SET_MODES = """
+while [ $# -gt 0 ]; do
+  echo "$2" > /proc/sys/net/ipv6/conf/"$1"/addr_gen_mode
+  shift 2
+done
+"""
+
+
+def _no_link_local(spark: Spark, port: str = "") -> Steps:
+    """Take the kernel's link-local addresses away, as NetworkManager does once it has given a port without DHCP up."""
+    ports = _chosen(spark, port, spark.spec.cabled)
+    names = [spark.spec.netdev(function) for function in spark.cabled if function.port in ports]
+    modes = spark.run(["cat", *(f"/proc/sys/net/ipv6/conf/{name}/addr_gen_mode" for name in names)]).stdout.split()
+    lines = [f"link set {name} addrgenmode none" for name in names]
+    links(spark, spark.unit, [*lines, *(f"addr flush dev {name} scope link" for name in names)], [])
+    # A write to the file gives the address at once; `ip link` does when a link comes up.
+    pairs = [word for pair in zip(names, modes, strict=True) for word in pair]
+    return undone_by(spark, ["sh", "-c", SET_MODES, "sh", *pairs])
+
+
 def _twin_subnet(spark: Spark) -> Steps:
     first, second = _cabled(spark)[:2]
     network = _address(spark, first).network
@@ -252,6 +272,7 @@ FAULTS: dict[str, Fault] = {
     "speed": Fault("MBPS", _speed, simulated=True),
     "twin-down": Fault(None, _twin_down),
     "twin-subnet": Fault(None, _twin_subnet),
+    "no-link-local": Fault("[p0|p1]", _no_link_local),
     "no-address": Fault(None, lambda spark: _readdress(spark, _cabled(spark)[1], None)),
     "duplicate-address": Fault("[SPARK]", _duplicate_address),
     "firewall": Fault("[PORT|SPARK]", _firewall),

@@ -435,6 +435,15 @@ def test_a_port_without_ipv6_address_is_not_pinged(spark: Any) -> None:
     assert not [argv for argv in machine.ran if argv[0] == "ping"]
 
 
+@pytest.mark.parametrize("ipv4", [False, True])
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_cabled_ports_without_any_address_are_told(spark: Any, ipv4: bool, ipv6: bool) -> None:
+    without_ipv6 = {"proc/net/if_inet6": "fe800000000000000000000000000001 02 40 20 80 enP7s7\n"}
+    without_ipv4 = {name: {"addresses": []} for name in TWINS}
+    machine = spark(files={} if ipv6 else without_ipv6, interfaces={} if ipv4 else without_ipv4)
+    assert sorted(surveyed(machine).unaddressed) == ([] if ipv4 or ipv6 else sorted(TWINS))
+
+
 def test_ten_thousand_neighbours_are_cut(spark: Any) -> None:
     table = [entry(TWINS[0], f"aa:bb:cc:00:{n >> 8:02x}:{n & 255:02x}") for n in range(10_000)]
     machine = spark(programs={"ip -j neigh": {"output": json.dumps(table)}})

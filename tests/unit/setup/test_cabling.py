@@ -148,6 +148,35 @@ def test_who_answers_beyond_the_nodes_is_kept_for_discover():
     assert "leaf-1 (aa:bb:cc:00:00:02)" in result.troubles[0].text
 
 
+def test_a_port_without_any_address_is_told_from_a_cable_that_leads_nowhere():
+    """NetworkManager takes the link-local address away as well, where no DHCP server answered four times."""
+    found = documents(ONE)
+    for document in found.values():
+        document["neighbours"] = []
+    found["a"]["unaddressed"] = list(TWINS["p1"])
+    found["b"]["unaddressed"] = [TWINS["p1"][1]]  # its other twin can be heard
+    first, second = cabling(parsed(found)).troubles
+    assert (first.name, first.node, second.name) == ("no-address", "a", "unknown-end")
+    assert first.text == (
+        "p1 of a has a link, but no address, so that no machine is heard there: "
+        "NetworkManager leaves a port without one after 3 minutes in which no DHCP server answered"
+    )
+    assert first.hint == (
+        "sudo nmcli --wait 0 device connect enp1s0f1np1   on a and likewise at the other end, "
+        "or take the cable out and in; then this again within 3 minutes"
+    )
+
+
+def test_a_port_without_address_that_hears_others_lacks_nothing():
+    found = documents(ONE)
+    for document in found.values():
+        document["unaddressed"] = list(TWINS["p1"])
+    assert not cabling(parsed(found)).troubles
+    found["b"]["neighbours"] = []
+    found["a"]["neighbours"] = [{"interface": TWINS["p1"][0], "mac": "aa:bb:cc:00:00:02", "name": "leaf-1"}]
+    assert names(cabling(parsed(found))) == [("unknown-end", "a"), ("no-address", "b")]
+
+
 def test_a_machine_that_was_not_surveyed_makes_a_switch_of_a_cable():
     found = documents(ONE)
     found["b"]["neighbours"].append({"interface": TWINS["p1"][0], "mac": "aa:bb:cc:00:00:02", "address": "fe80::2"})
