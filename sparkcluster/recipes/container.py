@@ -124,7 +124,7 @@ def read(words: list[str]) -> Container:
     """What the words after ``docker run`` say.
 
     Raises:
-        UsageError: there is no image among them.
+        UsageError: there is no image among them, or an option cannot be read.
     """
     out = Container()
     index = 0
@@ -226,7 +226,11 @@ def _publish(out: Container, value: str) -> None:
 
 def _volume(out: Container, name: str, value: str) -> None:
     if name == "mount":
-        parts = next(csv.reader([value]), [])
+        try:
+            parts = next(csv.reader([value]), [])
+        except csv.Error:
+            problem = f"--mount {shown(' '.join(value.split()))} has a line break, which Docker refuses"
+            raise UsageError(problem, hint="write the option on one line, without blanks") from None
         fields = {part.partition("=")[0]: part.partition("=")[2] or "true" for part in parts}
         source = fields.get("source", fields.get("src", ""))
         target = fields.get("target", fields.get("destination", fields.get("dst", "")))

@@ -18,5 +18,6 @@ def launched(words: list[str]) -> Container | None:
     if not words or words[0].rpartition("/")[2] != "run_cluster.sh" or len(words) < 5:
         return None
     container = read([*words[5:], words[1]])
+    container.entrypoint = "/bin/bash"
     container.volumes.append(Volume(words[4], _CACHE, read_only=False))
     return container

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparkcluster.recipes.shell.evaluate import Evaluator
 
 _LIMIT = 10**18
-_NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?|\$\{?([0-9]+|#)\}?")
+_NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?|\$(?:\{([0-9]+|#)\}|([0-9#]))")
 
 
 _EXPANSION = re.compile(r"\$\{(?![A-Za-z_]\w*\}|\d+\}|#\})[^{}]*\}")
@@ -62,7 +62,7 @@ def integer(run: Evaluator, text: str, node: Node | None = None) -> int | None:
     """The number that ``text`` gives, which is of ``node``; None if it is not known. A condition gives 1 or 0."""
 
     def put(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+        name = found[1] or found[2] or found[3]
         if name == "#":
             run.script.asked |= {} if run.state.arguments else {"1": None}
             return "unknown" if run.state.arguments is None else str(len(run.state.arguments))

@@ -16,6 +16,7 @@ from sparkcluster.recipes.shell.marks import (
     CLOSE,
     OPEN,
     bare_name,
+    is_argument,
     is_placeholder,
     mark,
     shown,
@@ -98,7 +99,7 @@ class Evaluator:
     def value(self, name: str) -> str | None:
         """The value of a variable or argument, perhaps a mark; None if the text does not set it."""
         state = self.state
-        if name.isdigit() and name != "0":
+        if is_argument(name):
             if state.arguments is None:
                 return mark("@")
             if int(name) <= len(state.arguments):

@@ -73,7 +73,7 @@ def come_in(run: Evaluator, *flows: str) -> bool:
 def _reason(run: Evaluator, node: Node) -> Assumed:
     """A condition with the variables in it that the text does not tell."""
     text = written(node).partition("\n")[0]
-    names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|(\w+))", text))
+    names = dict.fromkeys(found[1] or found[2] for found in re.finditer(r"\$(?:\{(\w+)|([A-Za-z_]\w*|\d))", text))
     names_ = tuple(name for name in names if (value := run.value(name)) is None or not is_known(value))
     run.script.asked |= dict.fromkeys(names_)
     return Assumed(run.line(node), " ".join(shown(text).split()), names_)

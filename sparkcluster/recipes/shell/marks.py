@@ -65,6 +65,11 @@ def shown(text: str) -> str:
     return without_secrets(plain(text), "…")
 
 
+def is_argument(name: str) -> bool:
+    """Whether ``name`` is the number of an argument of a script or function; ``$0`` is none."""
+    return re.fullmatch(r"0*[1-9][0-9]{0,5}", name) is not None
+
+
 def assignment(word: str) -> tuple[str, str] | None:
     """Name and value of ``NAME=value``."""
     found = _ASSIGNMENT.fullmatch(word)

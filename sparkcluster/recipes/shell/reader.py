@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell.evaluate import Evaluator
+from sparkcluster.recipes.shell.marks import is_argument
 from sparkcluster.recipes.shell.script import Script, State
 from sparkcluster.recipes.shell.scripts import interpreted
 from sparkcluster.recipes.shell.syntax import slips, statements, tree
@@ -30,7 +31,7 @@ def parse(
         script.undecided = outer.undecided
         script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
         script.copies, script.directory = outer.copies, outer.directory
-    numbered = sorted((int(name), value) for name, value in script.defines.items() if name.isdigit())
+    numbered = sorted((int(name), value) for name, value in script.defines.items() if is_argument(name))
     given = [value for _, value in numbered]
     environment = environment or {}
     state = State(

@@ -270,6 +270,16 @@ def test_ways_to_write_a_flag(words, args):
         ("docker run vllm/vllm-openai:nightly vllm serve org/m", "vllm/vllm-openai:nightly", {"id": "org/m"}),
         ("./launch-cluster.sh -t own:1 -n 10.0.0.1,10.0.0.2 exec vllm serve org/m -tp 2", "own:1", {"id": "org/m"}),
         ("./launch-cluster.sh --solo exec vllm serve org/m", "vllm-node", {"id": "org/m"}),
+        (
+            "bash run_cluster.sh vllm/vllm-openai:v1 10.0.0.1 --head ~/h\ndocker exec -it node-1 vllm serve org/m -tp 2",
+            "vllm/vllm-openai:v1",
+            {"id": "org/m"},
+        ),
+        (
+            "run_cluster.sh vllm/vllm-openai 10.0.0.1 --head ~/h -e A=1\ndocker exec n /bin/bash -c 'vllm serve org/m'",
+            "vllm/vllm-openai",
+            {"id": "org/m"},
+        ),
         ("docker run --rm a/b:1 nvidia-smi\ndocker run a/b:2 vllm serve org/m", "a/b:2", {"id": "org/m"}),
     ],
 )

@@ -47,6 +47,11 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("vllm serve org/m --hf-token-file ../..\x00", "U+0000 control character"),
         ("vllm serve org/m --seed \ue000x\ue001", "not text"),
         ("docker run --device /dev/sda a/b:1 vllm serve org/m", "control of the node"),
+        (
+            'docker run \\\n --mount "type=bind,src=/a,\ndst=/m" a/b:1 vllm serve org/m',
+            "x.sh:1: --mount type=bind,src=/a, dst=/m",
+        ),
+        ("docker run --mount $'type=bind,src=/a\\r,dst=/a' a/b:1 vllm serve org/m", "a line break"),
         ("A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 30 + "vllm serve org/m", "more than 65536 characters"),
         ("vllm serve org/m " + "x " * 30_000, "more than 20000 words"),
         ("recipe_version: '1'\ncontainer: x\ncommand: vllm serve {model}\n", "defaults does not have"),
