@@ -155,7 +155,7 @@ def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer
     script = dataclasses.replace(out.script, line=call.line)
     words, env = found.words, found.env
     for importer in importers:
-        container = _container(words, env, out, call) or (importer.launched(words) if words else None)
+        container = _container(words, env, out, call) or (importer.launched(words, env) if words else None)
         if container is None:
             command = Command.plain(call.words, call.environment, script, importer)
         else:

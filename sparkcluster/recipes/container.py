@@ -98,6 +98,7 @@ class Container:
         devices: device files beside those that every rank has.
         ulimits: limits that differ from those of every rank.
         user: instead of the image's.
+        keys: of the playbook, beside the section ``container``.
         notes: what was not carried over, and why.
     """
 
@@ -111,6 +112,7 @@ class Container:
     devices: list[str] = dataclasses.field(default_factory=list)
     ulimits: dict[str, int] = dataclasses.field(default_factory=dict)
     user: str | None = None
+    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property

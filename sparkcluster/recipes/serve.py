@@ -92,8 +92,8 @@ class Importer(Protocol):
     def read(self, words: list[str]) -> Served:
         """What the words after the command mean."""
 
-    def launched(self, words: list[str]) -> Container | None:
-        """The container that a command of a recipe's runner starts; None where it is no such command."""
+    def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:
+        """The container that a command of a recipe's runner starts in ``env``; None where it is no such command."""
 
 
 def unwrap(words: Sequence[str], env: Mapping[str, str | None], importers: Iterable[Importer]) -> Unwrapped:
@@ -246,7 +246,7 @@ def playbook(
             notes.append(f"--revision {shown(revision)}: a directory has no revisions")
     if container is not None and container.image:
         document["image"] = _resolved(container.image, "the image is")
-    document |= {"tensor_parallel": 1, **served.keys}
+    document |= {"tensor_parallel": 1, **(container.keys if container else {}), **served.keys}
     document["args"] = served.args
     homes = {**{f"--{name}": value for name, value in served.args.items()}, **env}
     notes += [

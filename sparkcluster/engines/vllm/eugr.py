@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from sparkcluster.recipes import mods
@@ -25,8 +24,8 @@ _KEYS = frozenset(
         "build_args", "cluster_only", "solo_only",
     }
 )  # fmt: skip
-# What launch-cluster.sh sets in every container, DOCKER_ARGS.
-_BY_RUNNER = {"NCCL_IGNORE_CPU_AFFINITY": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+BY_RUNNER = {"NCCL_IGNORE_CPU_AFFINITY": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+"""What launch-cluster.sh sets in every container, DOCKER_ARGS."""
 _PLACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What bash does not take literally between double quotes, where the runner puts the value of a variable.
 _EXPANDED = re.compile(r'[$`"\\]')
@@ -101,28 +100,8 @@ def read(top: Fields, choices: Mapping[str, str], importer: Importer) -> Read:
     named(document, name=name_of(title) if isinstance(title, str) else None, description=top.data.get("description"))
     added = mods.add(document, top.texts("mods"))
     unknown = top.unknown(_KEYS, "a playbook has no such key")
-    notes += set_by_runner(document, _BY_RUNNER, "launch-cluster.sh")
+    notes += set_by_runner(document, BY_RUNNER, "launch-cluster.sh")
     return document, [*mods.build(image, top.texts("build_args")), *added, *notes, *unknown]
-
-
-def launched(words: list[str]) -> Container | None:
-    """The container of ``launch-cluster.sh [options] exec COMMAND``, by which a recipe's command is run by hand."""
-    if words[0].rpartition("/")[2] != "launch-cluster.sh" or "exec" not in words:
-        return None
-    at = words.index("exec")
-    container = Container(image="vllm-node", words=words[at + 1 :])
-    before = words[1:at]
-    for option, value in pairwise(before):
-        if option in {"-t", "--container"}:
-            container.image = value
-        elif option in {"-e", "--env"}:
-            name, equals, text = value.partition("=")
-            container.env[name] = text if equals else None
-        elif option in {"-n", "--nodes"}:
-            container.notes.append(f"--nodes {shown(value)}: list the Sparks in the inventory")
-        elif option == "--apply-mod":
-            container.notes.append(f"{option} {shown(value)}: mount its directory, and run its run.sh under setup")
-    return container
 
 
 def _environment(env: Fields, notes: list[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from sparkcluster.engines.vllm import eugr, import_arguments, model_recipes, run_cluster
+from sparkcluster.engines.vllm import eugr, import_arguments, launch_cluster, model_recipes, run_cluster
 from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.serve import Command
@@ -98,9 +98,9 @@ class VllmImporter:
         ranks = [value for name, value in pairwise(split) if name == "--node-rank"]
         return "--headless" in words or ranks[-1:] not in ([], ["0"])
 
-    def launched(self, words: list[str]) -> Container | None:
-        """The container that a runner's command starts; None where it is no such command."""
-        return eugr.launched(words) or run_cluster.launched(words)
+    def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:
+        """The container that a runner's command starts in ``env``; None where it is no such command."""
+        return launch_cluster.launched(words, env) or run_cluster.launched(words)
 
     @property
     def formats(self) -> Sequence[Format]:

@@ -362,6 +362,40 @@ def test_no_note_shows_a_secret_of_the_text(text):
         assert "abc123" not in made.text
 
 
+def test_options_of_launch_cluster():
+    """Each becomes what it means, or is listed by its name."""
+    text = (
+        "export VLLM_SPARK_EXTRA_DOCKER_ARGS='-v /srv/extra:/extra -e A=1'; B=2\nexport B\n"
+        "./launch-cluster.sh -t own:1 -v /srv/models:/models -p 8001:8000 --ray --apply-vllm-pr 123 --nccl-debug"
+        " --keep-entrypoint --eth-if enp1 -e B --no-cache-dirs -d --new exec vllm serve /models/x --chat-template /extra/x"
+    )
+    made = convert(text, "x.sh")
+    assert made.document == {
+        "name": "x", "model": {"path": "/srv/models/x"}, "image": "own:1", "tensor_parallel": 1, "executor": "ray",
+        "args": {"chat-template": "/extra/x"}, "env": {"A": "1", "NCCL_DEBUG": "INFO", "B": "2"},
+        "mounts": [{"source": "/srv/extra", "target": "/extra", "read_only": False}],
+    }  # fmt: skip
+    told = ["--publish 8001:8000: write api.port: 8001", "--apply-vllm-pr 123: build", "--keep-entrypoint: ranks"]
+    told += ["--eth-if enp1: ", "--no-cache-dirs: ", "--new: unknown option", "itself sets NCCL_IGNORE_CPU_AFFINITY=1"]
+    untold = [each for each in told if not any(each in note for note in made.notes)]
+    unexpected = [note for note in made.notes if not any(each in note for each in told)]
+    assert (untold, unexpected) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("option", "keys"),
+    [("--solo", {"nodes": {"max": 1}}), ("--no-ray", {"executor": "native"}), ("--ray", {"executor": "ray"})],
+)
+def test_options_of_launch_cluster_that_are_keys(option, keys):
+    document = convert(f"./launch-cluster.sh {option} exec vllm serve org/m", "x.sh").document
+    assert {key: document.get(key) for key in keys} == keys
+
+
+def test_options_of_launch_cluster_that_are_unknown():
+    made = convert("export VLLM_SPARK_EXTRA_DOCKER_ARGS=$MORE\nlaunch-cluster.sh exec vllm serve org/m", "x.sh")
+    assert any(note.startswith("VLLM_SPARK_EXTRA_DOCKER_ARGS=$") for note in made.notes), made.notes
+
+
 def test_a_duplicate_command_of_a_recipe_is_said():
     text = "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve vllm serve org/m\n"
     made = convert(text, "x.yaml")
