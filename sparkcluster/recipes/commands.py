@@ -13,9 +13,9 @@ from sparkcluster.recipes.container import Container
 from sparkcluster.recipes.container import read as read_container
 from sparkcluster.recipes.serve import Command, Importer, unwrap
 from sparkcluster.recipes.shell import SHELLS, Assumed, Call, Script, Unwrapped, left_out, parse, plain, shown, unknown
+from sparkcluster.recipes.terminals import PROGRAMS, Terminals
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
-_TERMINALS = frozenset({"tmux", "screen"})
 _QUIET = frozenset(
     {"source", ".", "set", "echo", "printf", "cd", "mkdir", "sleep", "exit", "true", ":", "clear", "trap", "shopt"}
 )
@@ -175,24 +175,33 @@ def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer
 
 def _everywhere(calls: list[Call], script: Script, depth: int = 0) -> Iterator[Call]:
     """The commands, with those that ssh runs elsewhere and tmux in a terminal."""
+    terminals = Terminals()
     for call in calls:
-        inner = _inner(call) if depth < _MAX_REMOTE else []
-        if not inner:
+        inner = _inner(call, script, terminals) if depth < _MAX_REMOTE else None
+        if inner is None:
             yield call
-        for text in inner:
-            nested = parse(text, outer=script, where=script.where, line=call.line)
-            host = _host(call) or call.host
-            inside = [
-                dataclasses.replace(
-                    each,
-                    assumed=(*call.assumed, *each.assumed),
-                    guards=(*call.guards, *each.guards),
-                    host=host,
-                    silent=call.silent or each.silent,
-                )
-                for each in nested.calls
-            ]
-            yield from _everywhere(inside, nested, depth + 1)
+        for nested in inner or ():
+            yield from _within_call(call, nested, script, depth)
+    for call, nested in terminals.rest(script):
+        yield from _within_call(call, nested, script, depth)
+
+
+def _within_call(call: Call, nested: Script, outer: Script, depth: int) -> Iterator[Call]:
+    """The commands of ``nested``, which ``call`` runs; what is lost of it is lost of ``outer``."""
+    host = _host(call) or call.host
+    inside = [
+        dataclasses.replace(
+            each,
+            assumed=(*call.assumed, *each.assumed),
+            guards=(*call.guards, *each.guards),
+            host=host,
+            silent=call.silent or each.silent,
+        )
+        for each in nested.calls
+    ]
+    yield from _everywhere(inside, nested, depth + 1)
+    outer.notes += nested.notes
+    outer.unread += nested.unread
 
 
 def _operands(words: list[str]) -> list[str]:
@@ -209,19 +218,18 @@ def _host(call: Call) -> str:
     return next(iter(_operands(words)), "") if words[:1] == ["ssh"] else ""
 
 
-def _inner(call: Call) -> list[str]:
-    """The shell texts that a command runs elsewhere."""
-    words = unwrap(call.words, {}, ()).words
-    if not words:
-        return []
-    if words[0] in _TERMINALS:
-        return [word for word in words[1:] if " " in word.strip()]
-    if words[0] != "ssh":
-        return []
+def _inner(call: Call, script: Script, terminals: Terminals) -> list[Script] | None:
+    """The shell texts that a command runs elsewhere; None for one that runs nothing."""
+    found = unwrap(call.words, call.environment, ())
+    words = found.words
+    if words[:1] and words[0] in PROGRAMS:
+        return terminals.run(call, found, script)
+    if words[:1] != ["ssh"]:
+        return None
     remote = " ".join(_operands(words)[1:]).strip()
     if call.stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]):
-        return [call.stdin]
-    return [remote] if remote else []
+        remote = call.stdin
+    return [parse(remote, outer=script, where=script.where, line=call.line)] if remote else None
 
 
 def _put_script(container: Container, call: Call, script: Script) -> None:

@@ -190,6 +190,7 @@ IMAGE = "docker run a/b:1 vllm serve org/"
         ("export V={a,b}\ndocker run -e V=$V a/b:1 vllm serve org/m", 1, "V depends on", "V=VALUE"),
         (f"read -p 'Seed? ' S\n{IMAGE}m --seed $S", 1, "S depends on `read", "S=VALUE"),
         (f"xargs vllm serve org/x\n{IMAGE}m", 1, "may start an engine too", "of its own"),
+        (f"tmux run-shell 'vllm serve org/x'\n{IMAGE}m", 1, "may start an engine too", "of its own"),
         (f"$RUN\n{IMAGE}m", 1, "may start an engine too", "of its own"),
         (f"bash <(echo 'vllm serve org/x')\n{IMAGE}m", 1, "may start an engine too", "of its own"),
         (f"echo 'vllm serve org/x' | tee a.sh\nbash a.sh\n{IMAGE}m", None, "is not certain", "one place"),
@@ -244,6 +245,9 @@ def test_a_definition_that_nothing_asks_for_is_refused():
         ("export A=1\nsudo vllm serve org/m", "A: sudo does not pass it on"),
         (f"{IMAGE}m --seed 1 \\ \n  --max-model-len 5", "line 1: a blank behind the backslash"),
         ("C=$(sudo docker run -d i:1 vllm serve org/m)\nvllm serve org/b", "only the first engine of the text is imported, not vllm"),
+        ("export A=1\ntmux new -d 'vllm serve org/m'", "line 2: tmux has A only if it starts its server there"),
+        (f"tmux attach -t v\n{IMAGE}m", "the command tmux attach -t v"),
+        ("ssh spark 'export $(pick); vllm serve org/m'", "line 1: what $(pick) sets"),
         (f"export $(pick)\n{IMAGE}m", "line 1: what $(pick) sets"),
         ("timeout 60 numactl -N 0 vllm serve org/m", "timeout 60 numactl -N 0: left out"),
         ("docker run i:1 uv run --with x vllm serve org/m", "uv run --with x: left out"),
@@ -307,6 +311,12 @@ def test_a_home_directory_that_nothing_fills_in_is_told(text, told):
         ("ssh -p 22 me@spark 'docker run i:1 vllm serve org/m'", "i:1", None, None),
         ("ssh spark <<EOF\ndocker run i:1 vllm serve org/m\nEOF", "i:1", None, None),
         ("tmux new-session -d -s v 'A=1 vllm serve org/m'", None, {"A": "1"}, None),
+        ("export A=1\ntmux new -ds v -e B=2 -c /w 'vllm serve org/m' \\; attach", None, {"A": "1", "B": "2"}, None),
+        ("export A=1\nscreen -dmS v bash -c 'vllm serve org/m'", None, {"A": "1"}, None),
+        ("export A=1\ntmux new -d -s v\nexport C=3\ntmux send-keys -t v 'export B=2' C-m\ntmux send -t v 'vllm serve org/m'\ntmux send -t v Enter", None, {"A": "1", "B": "2"}, None),
+        ("tmux send-keys -t w 'export B=2' C-m\ntmux send-keys -t v -l 'vllm serve org/m'", None, None, None),
+        ("screen -dmS v\nscreen -S v -X stuff 'export A=1^M'\nscreen -S v -p 0 -X stuff 'M=org/m\\nvllm serve $M\\012'", None, {"A": "1"}, None),
+        ("tmux new -d sh -c 'docker run -e A=1 i:1 vllm serve org/m'", "i:1", {"A": "1"}, None),
         # exports of the host enter a container only by -e
         ("export A=1 B=2\ndocker run -e B i:1 vllm serve org/m", "i:1", {"B": "2"}, None),
         ("export A=1\nB=2\nvllm serve org/m", None, {"A": "1"}, None),
@@ -355,6 +365,19 @@ def test_where_it_runs(text, image, env, setup):
     document = convert(text, "x.sh").document
     assert document["model"] == {"id": "org/m"}
     assert (document.get("image"), document.get("env"), document.get("setup")) == (image, env, setup)
+
+
+@pytest.mark.parametrize(
+    "terminal",
+    ["tmux new -d -s v", "tmux new-window -n w", "tmux -L x split-window -h -p 50", "screen -dmS v", "screen -d -m"],
+)
+def test_a_terminal_runs_words_as_they_are(terminal):
+    made = convert(
+        f"""{terminal} vllm serve org/m --speculative-config '{{"method": "ngram"}}'\nvllm serve org/n""", "x.sh"
+    )
+    assert made.document["model"] == {"id": "org/m"}
+    assert made.document["args"] == {"speculative-config": {"method": "ngram"}}
+    assert made.notes == ("only the first engine of the text is imported, not vllm serve org/n",)
 
 
 def test_text_in_quotes_is_no_placeholder():
