@@ -96,7 +96,7 @@ def _candidate(name: str, services: dict[str, Node], importers: list[Importer]) 
         service = compose_service.read(name, services)
         made = container.read(service.arguments())
     except UsageError as error:
-        return _Candidate(name, service, error=error, is_engine=_mentions(services[name], importers))
+        return _Candidate(name, service, error=error, is_engine=_mentions(name, services, importers))
     script = Script(variables={key: value for key, value in made.env.items() if value is not None})
     for importer in importers:
         command = importer.by_variables(made) or Command.of(made, script, importer)
@@ -109,14 +109,23 @@ def _candidate(name: str, services: dict[str, Node], importers: list[Importer]) 
             f"the image of the service {shown(name)} is {shown(made.image)}, which the text does not set",
             hint=f"add --define {missing}=…",
         )
-    return _Candidate(name, service, error=unset, is_engine=unset is not None and _mentions(services[name], importers))
+    return _Candidate(name, service, error=unset, is_engine=unset is not None and _mentions(name, services, importers))
 
 
-def _mentions(node: Node, importers: list[Importer]) -> bool:
-    """Whether a service that cannot be read may be an engine's: its image or what it runs names one."""
-    section = node.value if isinstance(node.value, dict) else {}
-    written = " ".join(str(section.get(key, "")) for key in ("image", "command", "entrypoint")).lower()
-    return any(importer.ENGINE in written for importer in importers)
+def _mentions(
+    name: str, services: dict[str, Node], importers: list[Importer], extended: frozenset[str] = frozenset()
+) -> bool:
+    """Whether a service that cannot be read may be an engine's: its image or what it runs names one, or its base."""
+    try:
+        section = services[name].entries()
+    except UsageError:
+        return False
+    written = " ".join(str(section[key].value) for key in ("image", "command", "entrypoint") if key in section).lower()
+    if any(importer.ENGINE in written for importer in importers):
+        return True
+    base = section["extends"].value if "extends" in section else None
+    base = base.get("service") if isinstance(base, dict) else base
+    return base in services and base not in extended and _mentions(base, services, importers, extended | {base})
 
 
 def _chosen(candidates: list[_Candidate], source: str, name: str | None) -> _Candidate:

@@ -42,6 +42,12 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
         (COMPOSE + "entrypoint: []", "has an empty entrypoint and no command", "write command"),
         (COMPOSE + "\tcommand: x", "x:4:5: tab in the indentation", "spaces"),
         (COMPOSE + "command: !reset null", "tags ('!…') are not supported", "quote"),
+        (
+            "x-c: &c\n  image: vllm/vllm-openai:v1\nservices:\n  a:\n    <<: *c\n    command: org/a $\n  b:\n    <<: *c\n    command: org/b\n",
+            "several services that start an engine: a (cannot be read: x:6: services.a.command has", "service=a",
+        ),
+        ("services:\n  a:\n    <<: &c\n      image: vllm/vllm-openai:v1\n    command: org/a $\n", "x:5: services.a.command has a $", "$$"),
+        ("services:\n  a:\n    image: vllm/vllm-openai:v1\n    profiles: [x]\n  b:\n    extends: a\n    command: org/a $\n", "x:7: services.b.command has a $", "$$"),
         ("services:\n", "has no service that starts an engine; its services: none", "import"),
         ("services: 3\n", "services must be a mapping", ""),
         ("services:\n  vllm: [a]\n", "its services: vllm (cannot be read: ", "import"),
