@@ -89,7 +89,7 @@ def read(top: Fields, choices: Mapping[str, str], importers: Sequence[Importer])
         raise top.fault(
             "executor", f"the executor {shown(executor)} starts no containers of Docker", "write a playbook by hand"
         )
-    filling = {key: _halved(defaults.written(key)) for key in _used(top, defaults, template)}
+    filling = {key: _halved(defaults.written(key)) for key in _used(top, defaults, template, importer)}
     config = {"model": model, "resolved_model_path": model, **filling, **choices}
     if not model.startswith("/"):
         template = template and template.replace("{resolved_model_path}/", f"{MODEL}/")
@@ -141,12 +141,21 @@ def _halved(value: str) -> str:
     return value.replace("{{", "{").replace("}}", "}") if "{{" in value else value
 
 
-def _used(top: Fields, defaults: Fields, template: str | None) -> list[str]:
-    """Defaults that may be filled in: with a mapping or list, only where something names it."""
+def _used(top: Fields, defaults: Fields, template: str | None, importer: Importer) -> list[str]:
+    """Defaults that may be filled in: with a mapping or list, only where something names it or a flag is made of it."""
     hooks = [each for key in ("pre_exec", "post_exec") for each in top.items(key) if isinstance(each, str)]
     text = " ".join([template or "", *hooks, *(value for value in defaults.data.values() if isinstance(value, str))])
-    plain = [key for key, value in defaults.data.items() if not isinstance(value, dict | list)]
-    return [key for key, value in defaults.data.items() if value is not None and (key in plain or f"{{{key}}}" in text)]
+    flags = {"served_model_name"} if template and "--served-model-name" not in template else set[str]()
+    flags = flags if template else set(importer.sparkrun_flags)
+    out = []
+    for key, value in defaults.data.items():
+        if key in flags and isinstance(value, dict | list):
+            kind = "mapping" if isinstance(value, dict) else "list"
+            hint = "write one text, or a command with its flag"
+            raise defaults.fault(key, f"{key} is a {kind}, of which sparkrun makes one text", hint)
+        if value is not None and (not isinstance(value, dict | list) or f"{{{key}}}" in text):
+            out.append(key)
+    return out
 
 
 def _rendered(top: Fields, template: str, config: Mapping[str, str]) -> str:
