@@ -280,6 +280,13 @@ def _set(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     return Status.YES
 
 
+def _shopt(evaluator: Evaluator, _: Node, rest: list[str]) -> None:
+    """Note ``nocasematch``; for the rest it is a program like others."""
+    name = frozenset({"nocasematch"} & {*rest})
+    options = evaluator.state.options
+    evaluator.state.options = options | name if "-s" in rest else options - name if "-u" in rest else options
+
+
 def _shift(evaluator: Evaluator, _: Node, rest: list[str]) -> Status:
     count = int(rest[0]) if rest and re.fullmatch(r"\d{1,6}", rest[0]) else 1
     before = evaluator.state.arguments
@@ -350,6 +357,6 @@ def _false(*_: object) -> Status:
 _BUILTINS: dict[str, Callable[[Evaluator, Node, list[str]], Status | None]] = {
     "test": _test, "[": _test, "false": _false, "set": _set, "shift": _shift, "read": _read, "mapfile": _read,
     "readarray": _read, "getopts": _getopts, "eval": _eval, "let": _let, "printf": _printf,
-    "source": _source, ".": _source,
+    "source": _source, ".": _source, "shopt": _shopt,
 }  # fmt: skip
 _TEXTS = frozenset({"eval", "source", "."})

@@ -73,6 +73,8 @@ def _binary(run: Evaluator, node: Node) -> bool | None:
     if sign in {"==", "=", "!="} and not literal:
         pattern = patterns.of_node(run, right) if _in_double(node) and is_known(before) else None
         return None if pattern is None else (pattern.fullmatch(before) is not None) == (sign != "!=")
+    if "nocasematch" in run.state.options and _in_double(node):
+        before, after = before.lower(), after.lower()
     return of_words(run, [before, sign, after])
 
 

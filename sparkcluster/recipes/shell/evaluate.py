@@ -325,7 +325,7 @@ class Evaluator:
             return known
         self.call(node, words, found)
         if not (found.target is not None and words[0] in {"tee", "sudo"}):  # keep() knows what it wrote
-            redirects.after(self, words)
+            redirects.after(self, node, words)
         if words[0] == "exec":
             self.state.flow = "exit"
         return Status.YES if words[0] in builtin.NEVER_FAIL else Status.LIKELY

@@ -46,6 +46,9 @@ def either(run: Evaluator, why: Node, yes: Callable[[], Status], no: Callable[[]
 def _join(run: Evaluator, first: State, second: State, reason: Assumed) -> None:
     flow = first.flow
     run.spend(first.size + second.size)
+    for path in first.files.keys() | second.files.keys():
+        if first.files.get(path) != second.files.get(path):
+            run.script.rewritten[path] = reason
     run.state, differing = joined(first, second)
     run.state.flow = flow
     for name in differing:

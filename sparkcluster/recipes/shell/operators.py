@@ -36,7 +36,7 @@ def changed(run: Evaluator, value: str, operator: str, node: Node) -> str | None
 def _replaced(run: Evaluator, value: str, operator: str, node: Node) -> str | None:
     """``/PATTERN/TEXT`` and ``//PATTERN/TEXT``."""
     found = re.fullmatch(r"(//?)((?:\\.|[^/\\])*)(?:/(.*))?", operator, re.DOTALL)
-    if found is None:
+    if found is None or "nocasematch" in run.state.options:
         return None
     anchor = found[2][:1] if found[1] == "/" and found[2][:1] in {"#", "%"} else ""
     pattern = patterns.compiled(run, found[2].removeprefix(anchor), node)

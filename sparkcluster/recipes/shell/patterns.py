@@ -27,14 +27,14 @@ _TOKEN = re.compile(
 
 def of_node(run: Evaluator, node: Node) -> re.Pattern[str] | None:
     """The pattern that ``node`` is; None where the text does not tell it."""
-    return compiled(run, text_of(node), node)
+    return compiled(run, text_of(node), node, re.IGNORECASE if "nocasematch" in run.state.options else 0)
 
 
-def compiled(run: Evaluator, written: str, node: Node) -> re.Pattern[str] | None:
+def compiled(run: Evaluator, written: str, node: Node, flags: int = 0) -> re.Pattern[str] | None:
     """The pattern ``written``; None where the text does not tell it."""
     if re.fullmatch(r"\$\{?\w+\}?", written):
         value = expand.word(run, written, node)
-        return compiled(run, value, node) if is_known(value) and "$" not in value else None
+        return compiled(run, value, node, flags) if is_known(value) and "$" not in value else None
     out, at = "", 0
     while at < len(written):
         found = _TOKEN.match(written, at)
@@ -43,7 +43,7 @@ def compiled(run: Evaluator, written: str, node: Node) -> re.Pattern[str] | None
             return None
         out, at = out + piece, found.end()
     try:
-        return re.compile(out, re.DOTALL)
+        return re.compile(out, re.DOTALL | flags)
     except (re.error, OverflowError, RecursionError):
         return None
 

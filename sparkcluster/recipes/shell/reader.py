@@ -30,7 +30,7 @@ def parse(
         script.defines, script.asked = outer.defines, outer.asked
         script.undecided = outer.undecided
         script.budget, script.files, script.followed = outer.budget, outer.files, outer.followed
-        script.copies, script.directory = outer.copies, outer.directory
+        script.copies, script.directory, script.rewritten = outer.copies, outer.directory, outer.rewritten
     numbered = sorted((int(name), value) for name, value in script.defines.items() if is_argument(name))
     given = [value for _, value in numbered]
     environment = environment or {}

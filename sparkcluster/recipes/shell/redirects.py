@@ -12,7 +12,8 @@ from tree_sitter import Node
 
 from sparkcluster.recipes.shell import expand
 from sparkcluster.recipes.shell.marks import is_known, mark, shown
-from sparkcluster.recipes.shell.syntax import statements, text_of
+from sparkcluster.recipes.shell.script import Assumed
+from sparkcluster.recipes.shell.syntax import statements, text_of, written
 
 if TYPE_CHECKING:
     from sparkcluster.recipes.shell.evaluate import Evaluator
@@ -87,14 +88,29 @@ def _document(run: Evaluator, node: Node, out: Redirects) -> None:
     out.name = start.strip("'\"\\")
 
 
+def echoed(words: Sequence[str]) -> str | None:
+    """What ``echo`` prints; None with escapes that it interprets."""
+    count = next((at for at, word in enumerate(words[1:]) if not re.fullmatch(r"-[neE]+", word)), len(words) - 1)
+    flags, text = "".join(words[1 : count + 1]), " ".join(words[count + 1 :])
+    if flags.rfind("e") > flags.rfind("E") and "\\" in text:
+        return None
+    return text if "n" in flags else f"{text}\n"
+
+
+def _lose(run: Evaluator, path: str, node: Node) -> None:
+    """A file gets content that is not followed."""
+    run.state.files[path] = None
+    run.script.rewritten[path] = Assumed(run.line(node), shown(written(node).partition("\n")[0]))
+
+
 def keep(run: Evaluator, body: Node, found: Redirects) -> None:
     """Remember the content of a file that ``body`` writes a here-document or an ``echo`` to."""
     words = run.words(list(statements(body)))
     while words[:1] == ["sudo"]:
         words = words[1:]
     content = found.stdin
-    if words[:1] == ["echo"] and words[1:2] not in (["-e"], ["-n"]):
-        content = " ".join(words[1:]) + "\n"
+    if words[:1] == ["echo"]:
+        content = echoed(words)
     elif words[:1] == ["tee"]:
         names = [word for word in words[1:] if not word.startswith("-")]
         found.target, found.appends = (names[0] if names else None), "-a" in words
@@ -103,7 +119,7 @@ def keep(run: Evaluator, body: Node, found: Redirects) -> None:
     name = run.state.path(found.target)
     before = run.state.files.get(name) if found.appends else ""
     if content is None or before is None or words[:1] not in (["cat"], ["tee"], ["echo"]) or words[1:2] == ["-"]:
-        run.state.files[name] = None
+        _lose(run, name, body)
     else:
         run.state.files[name] = before + content
 
@@ -116,7 +132,7 @@ _READS = frozenset(
 _COPIES = frozenset({"cp", "mv", "install"})
 
 
-def after(run: Evaluator, words: list[str]) -> None:
+def after(run: Evaluator, node: Node, words: list[str]) -> None:
     """What a program does to the files of the text, and ``cd`` to the directory that it is in."""
     names = [word for word in words if word != "sudo"]
     program = names[0].rpartition("/")[2] if names else ""
@@ -134,11 +150,11 @@ def after(run: Evaluator, words: list[str]) -> None:
             state.files[state.path(name)] = state.files[source]
             run.script.copies[state.path(name)] = source
         if program == "mv":
-            state.files[source] = None
+            _lose(run, source, node)
     elif program == "tee" or program not in _READS:
         for word in operands:
             if program == "tee" or state.path(word) in state.files:
-                state.files[state.path(word)] = None
+                _lose(run, state.path(word), node)
 
 
 def ended_by_line(node: Node, children: Sequence[Node]) -> int:

@@ -15,7 +15,7 @@ from sparkcluster.recipes.shell.marks import mark
 
 Array = dict[str, str]  # by index or key, in order
 OPTIONS = {"a": "allexport", "e": "errexit"}
-"""Options of ``set`` by their letter; ``pipefail`` has none."""
+"""Options of ``set`` by their letter; ``pipefail``, and ``nocasematch`` of ``shopt``, have none."""
 
 
 def with_options(options: frozenset[str], words: Sequence[str]) -> tuple[frozenset[str], list[str] | None]:
@@ -32,7 +32,7 @@ def with_options(options: frozenset[str], words: Sequence[str]) -> tuple[frozens
             names += words[at : at + 1]
             at += 1
         (on.update if word[0] == "-" else on.difference_update)(names)
-    known = frozenset(on & {*OPTIONS.values(), "pipefail"})
+    known = frozenset(on & {*OPTIONS.values(), "pipefail", "nocasematch"})
     return known, list(words[at:]) or None if operands is None else operands
 
 
@@ -152,6 +152,7 @@ class Script:
         line: where it begins in that file, 0 for the file itself.
         ended: line of an ``exit`` that was certain, if that came before the end.
         files: what it wrote, at its end.
+        rewritten: what made the content of a file uncertain, by its path.
         directory: it is in, at its end, seen from where the text began.
         functions: names that it defines.
         followed: files of these that it runs.
@@ -174,6 +175,7 @@ class Script:
     line: int = 0
     ended: int | None = None
     files: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    rewritten: dict[str, Assumed] = dataclasses.field(default_factory=dict)
     directory: str = ""
     functions: set[str] = dataclasses.field(default_factory=set)
     followed: set[str] = dataclasses.field(default_factory=set)
@@ -205,7 +207,7 @@ class State:
         arguments: of the script, or of the function that runs; None if even their number is unknown.
         files: what the text wrote, by ``path``; None where that is not certain.
         directory: it is in; empty for the one where it began.
-        options: of ``set -o`` that are on, of those that matter (``OPTIONS``).
+        options: of ``set -o`` and ``shopt`` that are on, of those that matter (``OPTIONS``).
         flow: ``exit``, ``return``, ``break`` or ``continue`` after such a command.
     """
 

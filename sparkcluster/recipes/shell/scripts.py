@@ -44,7 +44,10 @@ def content(evaluator: Evaluator, name: str) -> str:
     """
     found = evaluator.state.files[name]
     if found is None:
-        raise UsageError(f"{evaluator.where}: what {shown(name)} contains is not certain", hint="write it in one place")
+        why = evaluator.script.rewritten.get(name)
+        at, after = (f":{why.line}", f" after `{why.text}`") if why is not None else ("", "")
+        problem = f"{evaluator.where}{at}: what {shown(name)} contains is not certain{after}"
+        raise UsageError(problem, hint="write it in one place, by cat or echo")
     return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
+from sparkcluster.recipes.shell import redirects
 from sparkcluster.recipes.shell.marks import is_known, mark, with_brackets
 from sparkcluster.recipes.shell.script import Status
 from sparkcluster.recipes.shell.syntax import statements, text_of
@@ -72,8 +73,8 @@ _ON_SPARKS = {"uname -m": "aarch64", "arch": "aarch64", "uname": "Linux", "uname
 def _printed(run: Evaluator, words: list[str]) -> str | None:
     if " ".join(words) in _ON_SPARKS:
         return _ON_SPARKS[" ".join(words)]
-    if words[:1] == ["echo"] and words[1:2] != ["-e"]:
-        return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:])
+    if words[:1] == ["echo"]:
+        return redirects.echoed(words)
     if len(words) != 2:
         return None
     path = words[1].rstrip("/") or "/"
