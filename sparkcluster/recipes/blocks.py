@@ -190,9 +190,10 @@ def _commands(text: str, language: str) -> str:
     if prompt is _ROOT and not _is_root_session(lines, language):
         return text
     out: list[str] = []
-    command = ""
+    command, is_prompted = "", False
     for line in lines:
         found = prompt.match(line)
+        is_prompted = is_prompted or found is not None
         if command and _is_open(command):
             # The shell's own prompt in the lines of a command that goes on.
             following = line.lstrip().removeprefix("> ") if line.lstrip().startswith("> ") else line
@@ -200,6 +201,9 @@ def _commands(text: str, language: str) -> str:
             command += f"\n{following}"
         elif found and (prompt is _PROMPT or _is_command(line[found.end() :])):
             command = line[found.end() :]
+            out.append(command)
+        elif not is_prompted and _is_command(line):  # what is in front of the first prompt is no output
+            command = line
             out.append(command)
         else:
             command = ""

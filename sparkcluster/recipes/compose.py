@@ -77,7 +77,10 @@ def read(text: str, source: str, importers: list[Importer], choices: Choices) ->
         raise chosen.error or _no_engine(candidates, source)
     made, command, importer = chosen.made
     made.notes = [_by_key(note, chosen.service) for note in made.notes]
-    out, notes = playbook(made, command, {}, importer)
+    try:
+        out, notes = playbook(made, command, {}, importer)
+    except UsageError as error:
+        raise chosen.service.node.error(f"cannot be imported: {error.message}", error.hint) from None
     notes = [*notes, *chosen.service.notes]
     if chosen.service.builds:
         notes.append(f"build: build {shown(made.image)} on the first node")

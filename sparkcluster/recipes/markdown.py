@@ -253,8 +253,10 @@ def _imported(candidate: _Candidate, source: str, importers: list[Importer], cho
     except SpecError:
         raise
     except UsageError as error:
-        where = f"block {block.number} (line {block.line})"
-        raise UsageError(f"{source}: {where}: {error.message}", hint=error.hint) from None
+        at = re.match(rf"{re.escape(source)}:(\d+): ", error.message)
+        number = f"block {block.number}"
+        where = f"{source}:{at[1]}: {number}" if at else f"{source}: {number} (line {block.line})"
+        raise UsageError(f"{where}: {error.message[at.end() if at else 0 :]}", hint=error.hint) from None
     for name, lines in shell.set_at.items():
         if len(lines) > 1 and re.search(rf"\$\{{?{name}\b", block.text):
             where = " and ".join(str(line) for line in lines)

@@ -145,7 +145,10 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     _refuse_open(chosen, found.script, source)
     for importer in importers:
         ensure_parsed(found.script, importer)
-    document, more = playbook(chosen.container, chosen.command, found.downloads, chosen.importer)
+    try:
+        document, more = playbook(chosen.container, chosen.command, found.downloads, chosen.importer)
+    except UsageError as error:
+        raise UsageError(f"{source}:{chosen.line}: {error.message}", hint=error.hint) from None
     return document, [*more, *notes, *found.notes, *found.script.unparsed]
 
 
@@ -232,7 +235,7 @@ def _refuse_open(chosen: Start, script: Script, source: str) -> None:
     places = [name for name in names if is_placeholder(name)]
     if places:
         raise UsageError(
-            f"{source} leaves {', '.join(places)} to its reader",
+            f"{source}:{chosen.line}: the command leaves {', '.join(places)} to its reader",
             hint=_define(tuple(bare_name(name) for name in places)),
         )
 

@@ -31,7 +31,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
         return
     lost = sorted({name for value in values for name in unknown(value)})
-    if lost:
+    if lost and name != "model":
         served.notes.append(f"{written}: the text does not set {shown(', '.join(lost))}")
         return
     if flag is None:

@@ -64,8 +64,8 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
         # Pages.
         ("# A\n\n```sh\n" + "```\n```sh\n" * 2001, "more than 2000 code blocks", "right file"),
         ("# A\n" + "\n" * 9_000 + "```sh\na=1\n```\n" * 999, "too many code blocks for its length", "right file"),
-        ("# A\n\n```sh\nvllm serve $MODEL\n```\n", "x: block 1 (line 4): the model is $MODEL", "--define MODEL=VALUE"),
-        ("# A\n\n```yaml\n" + COMPOSE + "command: a && b\n```\n", "x: block 1 (line 4): x:7: services.vllm.command", "list"),
+        ("# A\n\n```sh\nvllm serve $MODEL\n```\n", "x:4: block 1: the model is $MODEL", "--define MODEL=VALUE"),
+        ("# A\n\n```yaml\n" + COMPOSE + "command: a && b\n```\n", "x:7: block 1: services.vllm.command", "list"),
     ],
 )  # fmt: skip
 def test_what_makes_no_playbook_is_refused(text, message, hint):

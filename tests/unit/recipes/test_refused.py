@@ -30,7 +30,12 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("docker run -d --name x", "has no image"),
         ("docker run -e", "has no value"),
         ("vllm serve", "names no model"),
-        ("vllm serve $MODEL", "does not set"),
+        ("vllm serve $MODEL", "x.sh:1: the model is $MODEL, which the text does not set"),
+        ("A=1\ndocker run vllm/vllm-openai:v1 --model=$MODEL --seed 1", "x.sh:2: the model is $MODEL, which the text"),
+        (
+            "services:\n  a:\n    image: vllm/vllm-openai:v1\n    command: --model $M",
+            "x.sh:3: services.a cannot be imported: the model is $M",
+        ),
         ("vllm serve gpt2", "neither a repository nor a full path"),
         ("vllm serve ~/hub/models--org--m/snapshots/*/", "is a pattern"),
         ("vllm serve --model /models/llama*", "is a pattern"),
