@@ -63,6 +63,7 @@ class Starts:
         written: files that here-documents are written to, with the note about each that is not run.
         compose: line of a docker compose command.
         unclear: lines of commands that may start an engine, but are not followed.
+        doubts: lines of containers without an engine, whose image may be another word; why, and what to type.
     """
 
     script: Script
@@ -74,6 +75,7 @@ class Starts:
     written: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     compose: int | None = None
     unclear: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    doubts: list[tuple[int, tuple[str, str]]] = dataclasses.field(default_factory=list)
 
 
 def starts(text: str, outer: Script, importers: list[Importer]) -> Starts:
@@ -170,6 +172,10 @@ def _started(out: Starts, call: Call, found: Unwrapped, importers: list[Importer
             return Start(call.line, container, command, importer, assumed, guards, text, command.rivals)
         if container is not None and container.image and words[1:2] != ["exec"]:
             _remember(out, container, call)
+            if container.unclear is not None:
+                out.doubts.append((call.line, container.unclear))
+                if not out.engines and any(importer.ENGINE in word for word in words):
+                    out.unclear.append((call.line, _abridged(call.words)))
     return None
 
 

@@ -11,15 +11,28 @@ from sparkcluster.errors import UsageError
 from sparkcluster.recipes.shell import plain, shown, unknown
 from sparkcluster.spec.playbook import USER, Ulimit, is_root
 
-# Options of `docker run` with a value (docs.docker.com, CLI reference); all others stand alone.
-VALUED = frozenset(
+# Options of `podman run` with a value that `docker run` has not (docs.podman.io).
+_OF_PODMAN = frozenset(
+    {
+        "arch", "authfile", "cgroup-conf", "cgroups", "chrootdirs", "conmon-pidfile", "creds", "decryption-key",
+        "env-merge", "gidmap", "group-entry", "health-log-destination", "health-max-log-count", "health-max-log-size",
+        "health-on-failure", "health-startup-cmd", "health-startup-interval", "health-startup-retries",
+        "health-startup-success", "health-startup-timeout", "hooks-dir", "hostuser", "image-volume", "init-path", "os",
+        "passwd-entry", "personality", "pidfile", "pod", "pod-id-file", "preserve-fd", "preserve-fds", "rdt-class",
+        "requires", "retry", "retry-delay", "sdnotify", "seccomp-policy", "secret", "shm-size-systemd", "subgidname",
+        "subuidname", "systemd", "timeout", "tz", "uidmap", "umask", "unsetenv", "variant",
+    }
+)  # fmt: skip
+# Options of `docker run` with a value (docs.docker.com, CLI reference).
+VALUED = _OF_PODMAN | frozenset(
     {
         "add-host", "annotation", "attach", "blkio-weight", "blkio-weight-device", "cap-add", "cap-drop",
         "cgroup-parent", "cgroupns", "cidfile", "cpu-period", "cpu-quota", "cpu-rt-period", "cpu-rt-runtime",
         "cpu-shares", "cpus", "cpuset-cpus", "cpuset-mems", "detach-keys", "device", "device-cgroup-rule",
         "device-read-bps", "device-read-iops", "device-write-bps", "device-write-iops", "dns", "dns-option",
         "dns-search", "domainname", "entrypoint", "env", "env-file", "expose", "gpus", "group-add", "health-cmd",
-        "health-interval", "health-retries", "health-start-period", "health-timeout", "hostname", "ip", "ip6",
+        "health-interval", "health-retries", "health-start-interval", "health-start-period",
+        "health-timeout", "hostname", "ip", "ip6",
         "ipc", "isolation", "kernel-memory", "label", "label-file", "link", "link-local-ip", "log-driver",
         "log-opt", "mac-address", "memory", "memory-reservation", "memory-swap", "memory-swappiness", "mount",
         "name", "net", "net-alias", "network", "network-alias", "oom-score-adj", "pid", "pids-limit", "platform",
@@ -32,6 +45,8 @@ ALONE = frozenset(
     {
         "detach", "disable-content-trust", "help", "init", "interactive", "no-healthcheck", "oom-kill-disable",
         "privileged", "publish-all", "quiet", "read-only", "rm", "sig-proxy", "tty", "use-api-socket",
+        "env-host", "http-proxy", "no-hostname", "no-hosts", "passwd", "read-only-tmpfs", "replace", "rmi", "rootfs",
+        "tls-verify", "unsetenv-all",  # of podman
     }
 )  # fmt: skip
 SHORT = {
@@ -45,7 +60,7 @@ GIVEN = frozenset(
     {
         "detach", "interactive", "tty", "rm", "init", "name", "gpus", "runtime", "hostname", "label", "pull", "quiet",
         "platform", "add-host", "log-driver", "log-opt", "stop-timeout", "attach", "sig-proxy", "net", "network",
-        "shm-size",  # ranks have the node's /dev/shm, half of its memory
+        "replace", "shm-size",  # ranks have the node's /dev/shm, half of its memory
     }
 )  # fmt: skip
 
@@ -55,6 +70,7 @@ _DEVICE = re.compile(r"(/dev/[A-Za-z0-9_/-]*[A-Za-z0-9_-])(?::(/[^:]*))?(?::[rwm
 
 # What a playbook cannot ask for, and why.
 REFUSED = {
+    "secret": "list its variable under secrets",
     "restart": "containers do not restart: all ranks of a group start and stop together",
     "privileged": "ranks run without --privileged; they get GPUs and RDMA devices without it",
     "memory": "a limit on unified memory kills the engine while it loads; gpu-memory-utilization bounds it",
@@ -100,6 +116,7 @@ class Container:
         user: instead of the image's.
         keys: of the playbook, beside the section ``container``.
         notes: what was not carried over, and why.
+        unclear: why its image may be another word, and what to type.
     """
 
     image: str = ""
@@ -114,6 +131,7 @@ class Container:
     user: str | None = None
     keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    unclear: tuple[str, str] | None = None
 
     @property
     def further(self) -> dict[str, Any]:
@@ -147,14 +165,32 @@ def read(words: list[str]) -> Container:
             elif name in VALUED or name in ALONE:
                 _put(out, name, value or "")
             else:
-                out.notes.append(f"{shown(word)}: unknown option of docker run")
+                _unknown(out, word, alone="=" in word or "".join(words[index : index + 1])[:1] in {"", "-"})
     if index >= len(words):
         raise UsageError("docker run has no image", hint="copy the whole command")
     out.image, out.words = words[index], words[index + 1 :]
+    out.unclear = _unset(out.image) or out.unclear
     if out.user is not None and out.cap_add and not is_root(out.user):
         out.notes.append(f"--user {shown(out.user)}: with --cap-add ranks run as the image's user")
         out.user = None
     return out
+
+
+def _unknown(out: Container, word: str, *, alone: bool) -> None:
+    """Note an option that Docker does not have, or not yet; unless it is ``alone``, the next word may be its value."""
+    problem = f"{shown(word)}: unknown option of docker run"
+    out.notes.append(problem)
+    if not alone:
+        out.unclear = (problem, f"write {plain(word)}=VALUE if it has a value, or remove it")
+
+
+def _unset(image: str) -> tuple[str, str] | None:
+    """Why an image that the text does not set may be another word, and what to type; None for one that it sets."""
+    if not unknown(image):
+        return None
+    problem = f"what follows the options of docker run is {shown(image)}, which the text does not set"
+    name = unknown(image)[0]
+    return problem, f"add --define {name}=VALUE" if name.isidentifier() else "write what it becomes"
 
 
 def _options(word: str) -> list[tuple[str, str | None]]:

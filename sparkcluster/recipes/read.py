@@ -12,7 +12,7 @@ from sparkcluster import engines
 from sparkcluster.errors import NoEngine, Problem, SpecError, UsageError
 from sparkcluster.recipes import compose, formats, markdown, structured, unit_file, write
 from sparkcluster.recipes.choices import Choices, Format, Made
-from sparkcluster.recipes.commands import Start, starts
+from sparkcluster.recipes.commands import Start, Starts, starts
 from sparkcluster.recipes.serve import Importer, ensure_parsed, playbook
 from sparkcluster.recipes.shell import MARKS, Assumed, Script, bare_name, is_placeholder, mark, plain, shown, unknown
 from sparkcluster.spec import Playbook, check, messages
@@ -130,7 +130,7 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     )  # fmt: skip
     found = starts(text, script, importers)
     if not found.engines:
-        raise _none(text, found.script, source, importers, found.compose)
+        raise _none(text, found, source, importers)
     for line, command in found.unclear:
         raise UsageError(
             f"{source}:{line}: `{command}` may start an engine too, and is not followed",
@@ -152,14 +152,17 @@ def _script(text: str, source: str, importers: list[Importer], choices: Choices)
     return document, [*more, *notes, *found.notes, *found.script.unparsed]
 
 
-def _none(text: str, script: Script, source: str, importers: list[Importer], compose: int | None) -> UsageError:
+def _none(text: str, found: Starts, source: str, importers: list[Importer]) -> UsageError:
     """Why no engine was found."""
+    script = found.script
     titles = " or ".join(engines.engine(importer.ENGINE).title for importer in importers)
     for importer in importers:
         ensure_parsed(script, importer)
-    if compose is not None:
+    for line, (problem, hint) in found.doubts:
+        return UsageError(f"{source}:{line}: {problem}", hint=hint)
+    if found.compose is not None:
         return NoEngine(
-            f"{source}:{compose}: docker compose starts what its compose file says",
+            f"{source}:{found.compose}: docker compose starts what its compose file says",
             hint="sparkcluster import docker-compose.yml; write what `docker compose run` adds into it first",
         )
     define = f"add --define {next(iter(script.asked))}=VALUE" if script.asked else None

@@ -43,7 +43,7 @@ class Format:
 def is_structured(text: str, source: str) -> bool:
     """Whether ``text`` is YAML or JSON rather than shell text: by the name of its file, else by its first lines."""
     suffix = PurePath(source).suffix.lower()
-    if suffix in _DATA | _TEXT:
+    if suffix in _DATA | _TEXT or text.startswith("#!"):
         return suffix in _DATA
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if any(line.startswith("```") for line in lines):
@@ -55,7 +55,7 @@ def is_structured(text: str, source: str) -> bool:
     if not lines:
         return False
     if lines[0].startswith("{"):
-        return bool(re.match(r"\{\s*(\"|\}|$)", lines[0]))
+        return bool(re.match(r"\{\s*(\"|\}|$)", "\n".join(lines)))
     keys = [line for line in lines if _KEY.match(line)]
     below = len(lines) > 1 and lines[0].rstrip().endswith(":") and lines[1].startswith((" ", "-"))
     return bool(keys) and lines[0] is keys[0] and (len(keys) > 1 or below)

@@ -52,7 +52,7 @@ def bare_name(name: str) -> str:
 
 def is_placeholder(name: str) -> bool:
     """Whether an unknown name is one that the text asks its reader to fill in."""
-    return name[:1] in "<\u2039" or bool(_FILL_IN.fullmatch(name))
+    return (name[:1], name[-1:]) in {("<", ">"), ("\u2039", "\u203a")} or bool(_FILL_IN.fullmatch(name))
 
 
 def plain(word: str) -> str:

@@ -97,7 +97,7 @@ def echoed(words: Sequence[str]) -> str | None:
     return text if "n" in flags else f"{text}\n"
 
 
-def _lose(run: Evaluator, path: str, node: Node) -> None:
+def lose(run: Evaluator, path: str, node: Node) -> None:
     """A file gets content that is not followed."""
     run.state.files[path] = None
     run.script.rewritten[path] = Assumed(run.line(node), shown(written(node).partition("\n")[0]))
@@ -119,7 +119,7 @@ def keep(run: Evaluator, body: Node, found: Redirects) -> None:
     name = run.state.path(found.target)
     before = run.state.files.get(name) if found.appends else ""
     if content is None or before is None or words[:1] not in (["cat"], ["tee"], ["echo"]) or words[1:2] == ["-"]:
-        _lose(run, name, body)
+        lose(run, name, body)
     else:
         run.state.files[name] = before + content
 
@@ -150,11 +150,11 @@ def after(run: Evaluator, node: Node, words: list[str]) -> None:
             state.files[state.path(name)] = state.files[source]
             run.script.copies[state.path(name)] = source
         if program == "mv":
-            _lose(run, source, node)
+            lose(run, source, node)
     elif program == "tee" or program not in _READS:
         for word in operands:
             if program == "tee" or state.path(word) in state.files:
-                _lose(run, state.path(word), node)
+                lose(run, state.path(word), node)
 
 
 def ended_by_line(node: Node, children: Sequence[Node]) -> int:

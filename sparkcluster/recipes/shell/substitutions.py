@@ -24,7 +24,10 @@ def printed(run: Evaluator, node: Node) -> str:
     children = list(statements(node))
     run.substituted = Status.NO if inner == "false" else Status.MAYBE
     found = "" if not children else None
-    if len(children) == 1 and children[0].type == "redirected_statement":
+    file = re.fullmatch(r"<\s*([\w./-]+)", inner)
+    if file is not None:
+        found = run.state.files.get(run.state.path(file[1]))
+    elif len(children) == 1 and children[0].type == "redirected_statement":
         body = children[0].child_by_field_name("body")
         document = run.here_document_of(children[0])
         if body is not None and document is not None and text_of(body) == "cat":

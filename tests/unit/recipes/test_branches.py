@@ -54,6 +54,7 @@ SCRIPTS = [
     'f() { vllm serve "$FUNC_ARG"; }\nFUNC_ARG=v f',
     "i=5; ((i++)); ((i += 2)); vllm serve $i",
     "x=1; y=x; vllm serve ${!y}",
+    "echo '-a 1' > a.txt; vllm serve $(<a.txt) \"$(< ./a.txt)\"",
     "shopt -s extglob nocasematch; M=Big-FP8; case $M in *fp8*) vllm serve a;; *) vllm serve b;; esac; [[ $M == big-fp8 ]] && vllm serve c; [[ $M != BIG* ]] || vllm serve d; [ $M = big-fp8 ] || vllm serve e; vllm serve ${M%-fp8} ${M%-FP8}; shopt -u nocasematch; [[ $M == big* ]] || vllm serve f",
     "A=$(echo -ne '-a 1'); B=$(echo -nE '-b\\n'); vllm serve $A $B $(echo -E x) $(echo -x -e) $(echo -e y); echo -ne 'vllm serve ' > f; echo -En '$1' >> f; bash f z",
     'set -- a b c d e f g h i j; vllm serve ${10} ${01} "$10" $((10 + 0)); set -- 3; vllm serve $(($10 + ${01}))',
@@ -175,6 +176,7 @@ IMAGE = "docker run a/b:1 vllm serve org/"
         ("docker run a/b:1 bash -c 'f() { pip install x || true; }; f; vllm serve org/m'", 1, "before the engine runs", "with its"),
         ("[ -f x ] || cat > x <<E\nM=org/m\nE\n. ./x\nvllm serve ${M:-org/d}", 1, "what x contains is not certain after `[ -f x ]`", "one place"),
         (f"echo -e 'M=a\\tb' > x\n. ./x\n{IMAGE}$M", 1, "is not certain after `echo -e", "one place"),
+        (f"{{\n  echo M=a\n}} > x\n. ./x\n{IMAGE}$M", 1, "is not certain after `{`", "one place"),
         (f"echo M=a > x\nsed -i s/a/b/ x\n. ./x\n{IMAGE}$M", 2, "is not certain after `sed -i", "one place"),
         (f"printf 'M=%s\\n' a > x\n. ./x\n{IMAGE}$M", 1, "is not certain after `printf", "one place"),
         (f"shopt -s nocasematch\nM=aB\nM=${{M/A/c}}\n{IMAGE}$M", 3, "M depends on", "M=VALUE"),
@@ -306,6 +308,8 @@ def test_a_home_directory_that_nothing_fills_in_is_told(text, told):
 @pytest.mark.parametrize(
     ("text", "image", "env", "setup"),
     [
+        ("{\n  echo x\n  docker run i:1 vllm serve org/m\n} 2>&1 | tee run.log", "i:1", None, None),
+        ("{\n\tA=1; export A\n}\nvllm serve org/m", None, {"A": "1"}, None),
         # NVIDIA's commands for two Sparks: a container first, the engine by docker exec
         (
             ("export IMG=v/l:1\nbash run_cluster.sh $IMG 10.0.0.1 --head ~/.cache/huggingface -e VLLM_HOST_IP=10.0.0.1 -e A=1\n"

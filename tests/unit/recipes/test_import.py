@@ -194,6 +194,17 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         (line("org/m", options=["-v", "data:/data"]), "full path"),
         (line("org/m", options=["-p", "9000:8000"]), "api.port: 9000"),
         (line("org/m", options=["--wonder"]), "unknown option"),
+        (line("org/m", options=["--health-start-interval", "5s"]), "--health-start-interval 5s: a playbook has no"),
+        (
+            line("org/m", options=["--secret", "hf,type=env", "--tz", "local", "--replace"]),
+            "--secret hf,type=env: list",
+        ),
+        ("vllm serve org/m $EXTRA", "$EXTRA: the text does not set EXTRA, which may have flags"),
+        ("N=$(nproc)\nvllm serve org/m ${N:+--enforce-eager}", "$N: the text does not set N, which may have flags"),
+        (
+            'vllm serve org/m --chat-template "$(<t.jinja)"',
+            "--chat-template $(<t.jinja): the text does not set <t.jinja",
+        ),
         (line("org/m", "--api-key", "sk-12345678"), "api.key"),
         (line("org/m", "--config", "x.yaml"), "under args"),
         (line("org/m", "--served-model-name", "a", "b c"), "more names of the model: b c"),

@@ -30,6 +30,19 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ("docker run -d --name x", "has no image"),
         ("docker run -e", "has no value"),
         ("vllm serve", "names no model"),
+        (
+            "IMG=i\ndocker run $OPTS -it ${IMG}:1 vllm serve org/m",
+            "x.sh:2: what follows the options of docker run is $OPTS, which",
+        ),
+        (
+            "docker run $IMAGE --model org/m",
+            "x.sh:1: what follows the options of docker run is $IMAGE, which the text does not set",
+        ),
+        ("docker run --rm --new-one 5 vllm/vllm-openai:v1 org/m", "x.sh:1: --new-one: unknown option of docker run"),
+        (
+            "docker run --new-one 5 vllm/vllm-openai:v1 org/a\nvllm serve org/b",
+            "x.sh:1: `docker run --new-one 5 vllm/vllm-openai:v1 org/a` may start an engine too",
+        ),
         ("vllm serve $MODEL", "x.sh:1: the model is $MODEL, which the text does not set"),
         ("A=1\ndocker run vllm/vllm-openai:v1 --model=$MODEL --seed 1", "x.sh:2: the model is $MODEL, which the text"),
         (
