@@ -20,9 +20,10 @@ def read(words: list[str]) -> Served:
             _put(served, name, flag, values)
         elif served.model is None:
             served.model = values[0]
-        elif lost := ", ".join(unknown(values[0])):
-            what = f"{shown(values[0])}: the text does not set {shown(lost)}, which may have flags"
-            served.notes.append(f"{what}: write them under args")
+        elif unknown(values[0]):
+            served.notes.append(
+                f"{shown(values[0])}: its value is not known, and may have flags: write them under args"
+            )
         elif values[0].strip():
             served.notes.append(f"the word {shown(values[0])!r}, which is not part of a flag")
     return served

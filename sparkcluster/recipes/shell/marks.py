@@ -57,7 +57,10 @@ def is_placeholder(name: str) -> bool:
 
 def plain(word: str) -> str:
     """``word`` as it would be typed: unknown variables as ``$NAME``, placeholders as they were written."""
-    return _UNKNOWN.sub(lambda found: found[1] if is_placeholder(found[1]) else f"${found[1]}", word)
+    whole = re.compile(r"[<>]\(")  # `<(…)` has no dollar sign
+    return _UNKNOWN.sub(
+        lambda found: found[1] if is_placeholder(found[1]) or whole.match(found[1]) else f"${found[1]}", word
+    )
 
 
 def shown(text: str) -> str:

@@ -38,7 +38,7 @@ def printed(run: Evaluator, node: Node) -> str:
         words = run.words(list(statements(children[0])))
         found = _printed(run, words) if all(map(is_known, words)) else None
     if found is None:
-        _run(run, children)
+        _run(run, children if file is None else [])
         return mark(f"({inner})")
     run.substituted = Status.YES
     return found.rstrip("\n")

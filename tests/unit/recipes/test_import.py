@@ -194,13 +194,14 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         (line("org/m", options=["-v", "data:/data"]), "full path"),
         (line("org/m", options=["-p", "9000:8000"]), "api.port: 9000"),
         (line("org/m", options=["--wonder"]), "unknown option"),
+        ("docker run --env-file <(env) i:1 vllm serve org/m", "--env-file <(env): write its lines"),
         (line("org/m", options=["--health-start-interval", "5s"]), "--health-start-interval 5s: a playbook has no"),
         (
             line("org/m", options=["--secret", "hf,type=env", "--tz", "local", "--replace"]),
             "--secret hf,type=env: list",
         ),
-        ("vllm serve org/m $EXTRA", "$EXTRA: the text does not set EXTRA, which may have flags"),
-        ("N=$(nproc)\nvllm serve org/m ${N:+--enforce-eager}", "$N: the text does not set N, which may have flags"),
+        ("vllm serve org/m $EXTRA", "$EXTRA: its value is not known, and may have flags"),
+        ("N=$(nproc)\nvllm serve org/m ${N:+--enforce-eager}", "$N: its value is not known, and may have flags"),
         (
             'vllm serve org/m --chat-template "$(<t.jinja)"',
             "--chat-template $(<t.jinja): the text does not set <t.jinja",
@@ -371,6 +372,11 @@ def test_no_note_shows_a_secret_of_the_text(text):
     assert not any("abc123" in note for note in made.notes), made.notes
     if "model: org/m" in text:
         assert "abc123" not in made.text
+
+
+def test_a_file_that_is_read_is_no_line_that_cannot_be_parsed():
+    made = convert('A=$(<a.txt)\nvllm serve org/m --chat-template "$(< t.jinja)"', "x.sh")
+    assert made.notes == ("--chat-template $(< t.jinja): the text does not set < t.jinja",)
 
 
 def test_options_of_launch_cluster():
