@@ -55,6 +55,7 @@ def convert(
             may have.
         SpecError: it is YAML, and broken.
     """
+    text = text.removeprefix("\ufeff")  # the mark of UTF-8 that editors write
     if MARKS & set(text).union(*(defines or {}).values()):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)

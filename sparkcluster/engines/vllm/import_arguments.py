@@ -7,13 +7,18 @@ import re
 from typing import Any
 
 from sparkcluster.engines.vllm import ENGINE, flags
+from sparkcluster.errors import UsageError
 from sparkcluster.recipes.serve import Served
 from sparkcluster.recipes.shell import shown, unknown
 from sparkcluster.spec.playbook import SERVED_NAME
 
 
 def read(words: list[str]) -> Served:
-    """What the words behind ``vllm serve`` mean, flag by flag."""
+    """What the words behind ``vllm serve`` mean, flag by flag.
+
+    Raises:
+        UsageError: a flag lacks its value, with which vLLM does not start.
+    """
     served = Served()
     for name, flag, values in flags.parse(words):
         if name:
@@ -34,6 +39,8 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
     if name in {"api-key", "hf-token"}:
         served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
         return
+    if flag is not None and flag.kind == "value" and not values:
+        raise UsageError(f"--{name} has no value", hint="write its value, or copy the whole command")
     lost = sorted({name for value in values for name in unknown(value)})
     if lost and name != "model":
         served.notes.append(f"{written}: the text does not set {shown(', '.join(lost))}")

@@ -14,7 +14,6 @@ from sparkcluster.recipes.serve import Command
 from sparkcluster.recipes.shell import parse, unknown
 from sparkcluster.recipes.structured import Format
 
-_API_SERVER = ["-m", "vllm.entrypoints.openai.api_server"]
 # An image that takes its command from variables: https://github.com/AEON-7/vllm-dflash, Configuration
 _IMAGE = re.compile(r"ghcr\.io/aeon-7/vllm-dflash([:@].*)?")
 _FLAGS = {
@@ -55,8 +54,12 @@ class VllmImporter:
                 remaining = remaining[1:]
             elif len(remaining) > 1 and remaining[0].rpartition("/")[2] == "vllm" and remaining[1] == "serve":
                 remaining, found = remaining[2:], True
-            elif re.fullmatch(r"(.*/)?python[0-9.]*", remaining[0]) and remaining[1:3] == _API_SERVER:
-                return remaining[3:]
+            elif (module := _module(remaining)) is not None:
+                if module[0] == "vllm.entrypoints.openai.api_server":
+                    return module[1:]
+                if module[:2] != ["vllm.entrypoints.cli.main", "serve"]:
+                    break
+                remaining, found = module[2:], True
             else:
                 break
         return remaining if found else None
@@ -109,6 +112,15 @@ class VllmImporter:
 
 
 IMPORTER = VllmImporter()
+
+
+def _module(words: Sequence[str]) -> list[str] | None:
+    """The module that Python runs, and its arguments; None for another program."""
+    at = 1
+    while at < len(words) and re.fullmatch(r"-[A-Zbdiqsuv]+", words[at]):
+        at += 2 if words[at] in {"-X", "-W"} else 1
+    is_python = words and re.fullmatch(r"(.*/)?python[0-9.]*", words[0])
+    return list(words[at + 1 :]) or None if is_python and words[at : at + 1] == ["-m"] else None
 
 
 def _number(text: str) -> int | str:

@@ -32,10 +32,16 @@ def _remainder(left: int, right: int) -> int:
     return left - right * _quotient(left, right)
 
 
+def _power(left: int, right: int) -> int:
+    if not 0 <= right < 64 or abs(left) > _LIMIT:
+        raise ValueError("too large")
+    return int(left**right)
+
+
 _BINARY: dict[type[ast.AST], Callable[[int, int], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: _quotient,
-    ast.Mod: _remainder, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Mod: _remainder, ast.Pow: _power, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 
 
@@ -75,10 +81,13 @@ def integer(run: Evaluator, text: str, node: Node | None = None) -> int | None:
         known = "" if node is None else expand.word(run, found[0], node)
         return known if re.fullmatch(r"-?\d{1,18}", known) else "unknown"
 
+    text = re.sub(r"\b0[xX]([0-9a-fA-F]{1,15})\b", lambda found: str(int(found[1], 16)), text)
     filled = _NAME.sub(put, _EXPANSION.sub(expanded, text))
     if "unknown" in filled or len(filled) > 200 or not re.fullmatch(r"[\d\s()<>=!&|+*/%-]*", filled):
         return None
-    # a leading 0 means octal, and `!` binds closer than in Python
+    # a leading 0 means octal, `!` and a sign in front of `**` bind closer than in Python
+    if "**" in filled and re.search(r"(^|[^\d)\s])\s*[-+]", filled):
+        return None
     if re.search(r"\b0\d", filled) or (re.search(r"!(?!=)", filled) and not re.fullmatch(r"\s*!\s*\d+\s*", filled)):
         return None
     python = re.sub(r"!(?!=)", " not ", filled.replace("&&", " and ").replace("||", " or ").replace("/", "//"))

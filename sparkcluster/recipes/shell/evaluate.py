@@ -30,6 +30,7 @@ from sparkcluster.recipes.shell.wrappers import unwrapped
 
 MAX_DEPTH = 24
 _STATEMENT = 50  # units of the budget
+_ALWAYS_SET = frozenset({"EUID", "HOSTNAME", "PPID", "PWD", "RANDOM", "SECONDS", "UID"})  # by bash
 
 
 class Evaluator:
@@ -111,7 +112,8 @@ class Evaluator:
             return mark(name) if array is None else array.get("0")
         if name in state.variables:
             return state.variables[name]
-        return self.defined(name)
+        given = self.defined(name)
+        return mark(name) if given is None and name in _ALWAYS_SET else given
 
     def defined(self, name: str) -> str | None:
         """The user's value for a name that the text leaves open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -16,13 +17,28 @@ if TYPE_CHECKING:
 _MAX_CUT = 512
 
 
+_CASES: dict[str, Callable[[str], str]] = {
+    "^^": str.upper, ",,": str.lower, "^": lambda value: value[:1].upper() + value[1:],
+    ",": lambda value: value[:1].lower() + value[1:],
+}  # fmt: skip
+
+
+def _piece(value: str, start: int, length: int | None) -> str | None:
+    """``${NAME:start:length}``, each from the end if it is negative; None where bash refuses it."""
+    start = start + len(value) if start < 0 else start
+    if start < 0:
+        return ""
+    end = len(value) if length is None else start + length if length >= 0 else len(value) + length
+    return value[start:end] if start <= end else None
+
+
 def changed(run: Evaluator, value: str, operator: str, node: Node) -> str | None:
     """A value cut or replaced as ``operator`` says; None where that is not followed."""
-    if operator in {"^^", ",,"}:
-        return value.upper() if operator == "^^" else value.lower()
-    cut = re.fullmatch(r":\s*(\d{1,6})(?::(\d{1,6}))?", operator)
+    if operator in _CASES:
+        return _CASES[operator](value)
+    cut = re.fullmatch(r":\s*(\d{1,6}|(?<=\s)-\d{1,6})(?::\s*(-?\d{1,6}))?", operator)
     if cut:
-        return value[int(cut[1]) : int(cut[1]) + int(cut[2]) if cut[2] else None]
+        return _piece(value, int(cut[1]), None if cut[2] is None else int(cut[2]))
     if len(value) > _MAX_CUT:
         return None
     run.spend(len(value) * 8)

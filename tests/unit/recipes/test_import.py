@@ -200,6 +200,9 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
             line("org/m", options=["--secret", "hf,type=env", "--tz", "local", "--replace"]),
             "--secret hf,type=env: list",
         ),
+        ("vllm serve org/m --seed ${UID:-1000}", "--seed $UID: the text does not set UID"),
+        ("vllm serve org/m --seed $((-2**2))", "--seed $((-2**2)): the text does not set"),
+        ("vllm serve org/m --seed $((2**99999))", "--seed $((2**99999)): the text does not set"),
         ("vllm serve org/m $EXTRA", "$EXTRA: its value is not known, and may have flags"),
         ("N=$(nproc)\nvllm serve org/m ${N:+--enforce-eager}", "$N: its value is not known, and may have flags"),
         (
@@ -280,6 +283,18 @@ def test_ways_to_write_a_flag(words, args):
         ("docker run \\ \n  a/b:1 \\\n  vllm serve org/m \\\n", "a/b:1", {"id": "org/m"}),
         ("docker run a/b:1 python3 -m vllm.entrypoints.openai.api_server --model org/m", "a/b:1", {"id": "org/m"}),
         ("docker run vllm/vllm-openai:nightly vllm serve org/m", "vllm/vllm-openai:nightly", {"id": "org/m"}),
+        (
+            "docker run a/b:1 python3 -u -X dev -m vllm.entrypoints.openai.api_server --model org/m",
+            "a/b:1",
+            {"id": "org/m"},
+        ),
+        ("python3 -m vllm.entrypoints.cli.main serve org/m", None, {"id": "org/m"}),
+        ("\ufeffvllm serve org/m", None, {"id": "org/m"}),
+        (
+            "\ufeffservices:\n  a:\n    image: vllm/vllm-openai:v1\n    command: org/m",
+            "vllm/vllm-openai:v1",
+            {"id": "org/m"},
+        ),
         ("./launch-cluster.sh -t own:1 -n 10.0.0.1,10.0.0.2 exec vllm serve org/m -tp 2", "own:1", {"id": "org/m"}),
         ("./launch-cluster.sh --solo exec vllm serve org/m", "vllm-node", {"id": "org/m"}),
         (

@@ -43,6 +43,8 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
             "docker run --new-one 5 vllm/vllm-openai:v1 org/a\nvllm serve org/b",
             "x.sh:1: `docker run --new-one 5 vllm/vllm-openai:v1 org/a` may start an engine too",
         ),
+        ("A=1\nvllm serve org/m --max-model-len --seed 1", "x.sh:2: --max-model-len has no value"),
+        ("vllm serve org/m --served-model-name a --max-model-len", "x.sh:1: --max-model-len has no value"),
         ("vllm serve $MODEL", "x.sh:1: the model is $MODEL, which the text does not set"),
         ("A=1\ndocker run vllm/vllm-openai:v1 --model=$MODEL --seed 1", "x.sh:2: the model is $MODEL, which the text"),
         (
