@@ -200,6 +200,8 @@ class Command:
         kept = "\n".join(before)
         command.guards = (*(each for each in call.guards if each.text not in kept), *command.guards)
         command.notes += [*script.notes, *script.unparsed]
+        why = "a playbook cannot remove a variable of the image; write it under env, if it may be empty"
+        command.notes += [f"unset {name}: {why}" for name in script.unset if name not in script.functions]
         return command
 
 

@@ -206,6 +206,8 @@ def unset(run: Evaluator, node: Node) -> Status:
             run.state.arrays[name[1]] = None
         else:
             _keep(run, word)
+            if re.fullmatch(r"[A-Za-z_]\w*", word) and word not in {**run.state.variables, **run.state.arrays}:
+                run.script.unset[word] = None
             run.state.variables.pop(word, None)
             run.state.arrays.pop(word, None)
             run.state.exported.pop(word, None)

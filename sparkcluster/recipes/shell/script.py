@@ -145,6 +145,7 @@ class Script:
         notes: what was not followed.
         unread: line and text of what is no shell text.
         undecided: by name, the condition on which the value of a variable depends.
+        unset: names that it unsets and has not set.
         defines: values of the user for what the text leaves open.
         asked: names that it leaves open, and placeholders; in order.
         asking: what is in front of `&&` and fails where what follows is not to run.
@@ -168,6 +169,7 @@ class Script:
     notes: list[str] = dataclasses.field(default_factory=list)
     unread: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     undecided: dict[str, Assumed] = dataclasses.field(default_factory=dict)
+    unset: dict[str, None] = dataclasses.field(default_factory=dict)
     defines: dict[str, str] = dataclasses.field(default_factory=dict)
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
     asking: list[Node] = dataclasses.field(default_factory=list)

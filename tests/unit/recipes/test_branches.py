@@ -258,6 +258,7 @@ def test_a_definition_that_nothing_asks_for_is_refused():
         ("C=$(sudo docker run -d i:1 vllm serve org/m)\nvllm serve org/b", "only the first engine of the text is imported, not vllm"),
         ("export A=1\ntmux new -d 'vllm serve org/m'", "line 2: tmux has A only if it starts its server there"),
         (f"tmux attach -t v\n{IMAGE}m", "the command tmux attach -t v"),
+        ("docker run i:1 bash -c 'B=1; unset A B; vllm serve org/m'", "unset A: a playbook cannot remove a variable of the image"),
         ("ssh spark 'export $(pick); vllm serve org/m'", "line 1: what $(pick) sets"),
         (f"export $(pick)\n{IMAGE}m", "line 1: what $(pick) sets"),
         ("timeout 60 numactl -N 0 vllm serve org/m", "timeout 60 numactl -N 0: left out"),
