@@ -20,8 +20,9 @@ _RUN = {
     "splitw": "ceFlpt", "respawn-pane": "cet", "respawnp": "cet", "respawn-window": "cet", "respawnw": "cet",
     "display-popup": "bcdehsStTwxy", "popup": "bcdehsStTwxy",
 }  # fmt: skip
-_ENTER = frozenset({"Enter", "C-m", "C-j", "KPEnter"})
-_KEY = re.compile(r"[CMS]-\S+|Escape|Tab|BTab|BSpace|Up|Down|Left|Right|Home|End|NPage|PPage|DC|IC|F\d+")
+# Names of keys, in any case.
+_ENTER = frozenset({"enter", "c-m", "c-j", "^m", "^j", "kpenter"})
+_KEY = re.compile(r"[CMS]-\S+|Escape|Tab|BTab|BSpace|Up|Down|Left|Right|Home|End|NPage|PPage|DC|IC|F\d+", re.IGNORECASE)
 # In the text of screen's `stuff`.
 _ESCAPE = re.compile(r"\^(.)|\\([0-7]{1,3}|.)", re.DOTALL)
 
@@ -35,12 +36,14 @@ class _Part:
         session: whose shell it is typed into; None if it is run by itself.
         env: set with ``-e``.
         opens: name of the session that it opens, if it does.
+        lost: its words, if it is not followed.
     """
 
     text: str = ""
     session: str | None = None
     env: dict[str, str] = dataclasses.field(default_factory=dict)
     opens: str | None = None
+    lost: str = ""
 
 
 class Terminals:
@@ -58,13 +61,11 @@ class Terminals:
         out: list[Script] = []
         environment = {name: value for name, value in found.env.items() if value is not None}
         parts = _tmux(found.words) if found.words[0] == "tmux" else _screen(found.words)
-        if not any(parts):
+        if all(part.lost for part in parts):
             return None
+        outer.notes += [f"line {call.line}: the command {shown(part.lost)} of tmux" for part in parts if part.lost]
         opens = False
         for part in parts:
-            if part is None:
-                outer.notes.append(f"line {call.line}: a command of {found.words[0]} that is not followed")
-                continue
             whole = {**environment, **part.env}
             if part.opens is not None:
                 self._shells[part.opens] = (whole, whole)
@@ -75,7 +76,7 @@ class Terminals:
                     self._typed[part.session] = (call, rest)
                 out += [self._in_shell(part.session, done + enter, call, outer)] if done.strip() else []
                 continue
-            opens = True
+            opens = opens or not part.lost
             if part.text:
                 out.append(parse(part.text, environment=whole, outer=outer, where=outer.where, line=call.line))
         if opens and environment and found.words[0] == "tmux":
@@ -121,7 +122,7 @@ def _command(operands: Sequence[str]) -> str:
     return operands[0] if len(operands) == 1 else shlex.join(operands)
 
 
-def _tmux(words: Sequence[str]) -> list[_Part | None]:
+def _tmux(words: Sequence[str]) -> list[_Part]:
     _, rest = _options(words[1:], "cfLST")
     commands: list[list[str]] = [[]]
     for word in rest:
@@ -132,27 +133,32 @@ def _tmux(words: Sequence[str]) -> list[_Part | None]:
     return [_of_tmux(command[0], command[1:]) for command in commands if command]
 
 
-def _of_tmux(name: str, words: Sequence[str]) -> _Part | None:
+def _of_tmux(name: str, words: Sequence[str]) -> _Part:
     if name == "send" or (len(name) > 4 and "send-keys".startswith(name)):
         options, operands = _options(words, "cNt")
         given = dict(options)
         keys = [] if "X" in given else operands
         text = "".join(key if "l" in given else _key(key) for key in keys)
         return _Part(text, given.get("t", ""))
-    full = next((full for full in _RUN if full == name or (len(name) > 2 and full.startswith(name))), None)
+    full = next((full for full in _RUN if full == name or _abridges(name, full)), None)
     if full is None:
-        return None
+        return _Part(lost=shlex.join([name, *words]))
     options, operands = _options(words, _RUN[full])
     env = dict(found for letter, value in options if letter == "e" and (found := assignment(value)))
     session = dict(options).get("s", "") if full == "new-session" else None
     return _Part(_command(operands) if operands else "", None, env, session)
 
 
+def _abridges(name: str, full: str) -> bool:
+    return len(name) > 2 and name != "display" and full.startswith(name)  # that is display-message
+
+
 def _key(key: str) -> str:
-    return "\n" if key in _ENTER else " " if key == "Space" else "" if _KEY.fullmatch(key) else key
+    name = key.lower()
+    return "\n" if name in _ENTER else " " if name == "space" else "" if _KEY.fullmatch(key) else key
 
 
-def _screen(words: Sequence[str]) -> list[_Part | None]:
+def _screen(words: Sequence[str]) -> list[_Part]:
     at, session, opens = 1, "", False
     while at < len(words) and words[at].startswith("-"):
         word = words[at]
@@ -169,14 +175,16 @@ def _screen(words: Sequence[str]) -> list[_Part | None]:
             elif word in {"-d", "-D", "-r", "-R", "-x"} and words[at : at + 1] and words[at][0] != "-":
                 session, at = words[at], at + 1
     text = _command(words[at:]) if words[at:] else ""
-    return [_Part(text, opens=session) if opens or text else None]
+    return [_Part(text, opens=session) if opens or text else _Part(lost=shlex.join(words))]
 
 
-def _of_screen(words: Sequence[str], session: str) -> _Part | None:
+def _of_screen(words: Sequence[str], session: str) -> _Part:
     """What follows ``screen -X``."""
     if words[:1] == ["stuff"]:
-        return _Part(_ESCAPE.sub(_decoded, "".join(words[1:2])), session)
-    return _Part(_command(words[1:])) if words[:1] == ["screen"] and words[1:] else None
+        return _Part(_ESCAPE.sub(_decoded, "".join(words[1:2])).replace("\r", "\n"), session)
+    return (
+        _Part(_command(words[1:])) if words[:1] == ["screen"] and words[1:] else _Part(lost=shlex.join(words) or "-X")
+    )
 
 
 def _decoded(found: re.Match[str]) -> str:
