@@ -248,7 +248,7 @@ def _sized(document: dict[str, Any], top: Fields, runtime: str, config: Mapping[
     """How many nodes, and what joins them: sparkrun starts as many as tensor, pipeline and data parallel need."""
     notes: list[str] = []
     data = config.get("data_parallel", "1")
-    if data.isdigit() and int(data) > 1:
+    if re.fullmatch(r"[0-9]{1,9}", data) and int(data) > 1:
         document.setdefault("args", {}).setdefault("data-parallel-size", int(data))
     fewest, most = _bounds(top)
     bounds = {**({"min": fewest} if fewest > 1 else {}), **({"max": most} if most is not None else {})}

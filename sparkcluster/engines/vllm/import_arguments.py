@@ -79,7 +79,7 @@ def _set_key(served: Served, name: str, values: list[str]) -> bool:
             )
     elif name == "revision" and value:
         served.keys["revision"] = value
-    elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and value.isdigit():
+    elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and re.fullmatch(r"[0-9]{1,9}", value):
         served.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
     elif name == "distributed-executor-backend":
         if value in {"ray", "mp"}:

@@ -124,4 +124,4 @@ def _module(words: Sequence[str]) -> list[str] | None:
 
 
 def _number(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else text

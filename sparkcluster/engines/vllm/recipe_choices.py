@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -116,7 +117,7 @@ def _nodes(variant: Fields, choices: Mapping[str, str]) -> int:
     """How many Sparks: one where the checkpoint fits, else two, as the recipe's page has it; more is asked for."""
     written = choices.get("nodes")
     if written is not None:
-        if not written.isdigit() or not 1 <= int(written) <= 64:
+        if not re.fullmatch(r"[0-9]{1,9}", written) or not 1 <= int(written) <= 64:
             raise variant.fault(
                 "vram_minimum_gb", f"--define nodes={shown(written)}: must be a number from 1 to 64", None
             )

@@ -269,7 +269,7 @@ def run(evaluator: Evaluator, node: Node, words: list[str], stdin: str | None) -
 
 def _given(evaluator: Evaluator, rest: list[str]) -> Status:
     """The status behind ``exit`` and ``return``."""
-    if rest and not rest[0].isdigit():
+    if rest and not re.fullmatch(r"[0-9]{1,18}", rest[0]):
         return Status.MAYBE
     return evaluator.last if not rest else Status.of(int(rest[0]) % 256 == 0)
 

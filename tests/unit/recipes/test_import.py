@@ -194,6 +194,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         (line("org/m", options=["-v", "data:/data"]), "full path"),
         (line("org/m", options=["-p", "9000:8000"]), "api.port: 9000"),
         (line("org/m", options=["--wonder"]), "unknown option"),
+        ("vllm serve org/m -tp 2\u00b2", "--tensor-parallel-size 2\u00b2: write"),
         ("docker run --env-file <(env) i:1 vllm serve org/m", "--env-file <(env): write its lines"),
         (line("org/m", options=["--health-start-interval", "5s"]), "--health-start-interval 5s: a playbook has no"),
         (

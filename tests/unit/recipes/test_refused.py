@@ -45,6 +45,11 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         ),
         ("A=1\nvllm serve org/m --max-model-len --seed 1", "x.sh:2: --max-model-len has no value"),
         ("vllm serve org/m --served-model-name a --max-model-len", "x.sh:1: --max-model-len has no value"),
+        ("probe || exit 2\u00b2\nvllm serve", "names no model"),
+        (
+            "model: org/m\nruntime: vllm\ncommand: vllm serve org/m\ndefaults: {data_parallel: 2\u00b2, A: 1}\nmin_nodes: 2",
+            "for 1 node",
+        ),
         ("vllm serve $MODEL", "x.sh:1: the model is $MODEL, which the text does not set"),
         ("A=1\ndocker run vllm/vllm-openai:v1 --model=$MODEL --seed 1", "x.sh:2: the model is $MODEL, which the text"),
         (
