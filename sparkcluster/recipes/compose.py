@@ -122,7 +122,7 @@ def _mentions(
     try:
         section = services[name].entries()
     except UsageError:
-        return False
+        return any(importer.ENGINE in str(services[name].value).lower() for importer in importers)
     written = " ".join(str(section[key].value) for key in ("image", "command", "entrypoint") if key in section).lower()
     if any(importer.ENGINE in written for importer in importers):
         return True

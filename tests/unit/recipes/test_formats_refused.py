@@ -48,6 +48,10 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
         ),
         ("services:\n  a:\n    <<: &c\n      image: vllm/vllm-openai:v1\n    command: org/a $\n", "x:5: services.a.command has a $", "$$"),
         ("services:\n  a:\n    image: vllm/vllm-openai:v1\n    profiles: [x]\n  b:\n    extends: a\n    command: org/a $\n", "x:7: services.b.command has a $", "$$"),
+        (
+            "services:\n  a:\n    image: vllm/vllm-openai:v1\n    <<: 3\n  b:\n    image: vllm/vllm-openai:v1\n    command: org/b\n",
+            "several services that start an engine: a (cannot be read: x:4: services.a must", "service=a",
+        ),
         ("services:\n", "has no service that starts an engine; its services: none", "import"),
         ("services: 3\n", "services must be a mapping", ""),
         ("services:\n  vllm: [a]\n", "its services: vllm (cannot be read: ", "import"),
