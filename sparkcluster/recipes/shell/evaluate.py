@@ -304,8 +304,6 @@ class Evaluator:
                 status = self.run(left)
             return branches.then(self, status, left, sign.type, lambda: self._with(right, found))
         status = self.run(body)
-        if found.target is not None:
-            self.state.files[self.state.path(found.target)] = None
         if found.stdin is not None:
             self.script.notes.append(redirects.left_out(found.name))
         return status
