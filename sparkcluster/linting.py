@@ -42,14 +42,17 @@ class Linted:
 def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
     """Check each file: an inventory together with its playbook, a playbook with every overlay that it accepts.
 
+    A playbook may be given by its name, as to other commands.
+
     ``set_`` are keys that every playbook gets from the command line.
     """
     unread: list[UsageError] = []
     problems: list[Problem] = []
     findings: list[Finding] = []
     specs: dict[str, list[Spec]] = {}
-    for path in paths:
+    for given in paths:
         try:
+            path = _found(given)
             more, found_specs = _file(path, set_)
             findings += more
             if not all(map(library.all_bundled, found_specs)):
@@ -83,6 +86,12 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
             "runtime": {"kind": "docker" if playbook.image else "process"},
         }
     )
+
+
+def _found(path: Path) -> Path:
+    """The file, or that of the playbook with this name."""
+    is_name = path.name == str(path) and path.suffix not in {".yaml", ".yml"} and not path.exists()
+    return library.find(str(path), [Path()]) if is_name else path
 
 
 def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:

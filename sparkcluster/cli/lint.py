@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="inventories, playbooks and overlays")
+    parser.add_argument(
+        "files", metavar="FILE", type=Path, nargs="+", help="inventories, playbooks, which may be names, and overlays"
+    )
     parser.add_argument("--sarif", metavar="OUT", type=Path, help="also write findings as SARIF 2.1.0")
     set_flag(parser)
     common_flags(parser, "--verbose", "--json")

@@ -133,6 +133,15 @@ def test_an_overlay_that_nobody_takes_is_told(written):
     assert [(one.code, one.severity) for one in lint([overlay]).findings] == [("SPEC-006", "info")]
 
 
+def test_a_playbook_may_be_given_by_its_name(written, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["lint", "gpt-oss-20b"]) == 0
+    assert main(["lint", "gpt-oss-20"]) == 2
+    assert "did you mean gpt-oss-20b?" in capsys.readouterr().err
+    (tmp_path / "gpt-oss-20b").write_text("name: [\n")
+    assert main(["lint", "gpt-oss-20b"]) == 2, "a file of that name is the file"
+
+
 def test_a_bomb_is_refused(written, capsys):
     anchors = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]\n" for n in range(1, 9))
     path = written("a0: &a0 x\n" + anchors + "model: {id: a/b}\nname: x\n")
