@@ -230,11 +230,11 @@ def foreign(machine: Machine, path: str, uid: int) -> int:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     found = entry.stat(follow_symlinks=False)
-                    if found.st_dev != top.st_dev:
+                    is_folder = stat.S_ISDIR(found.st_mode)
+                    if is_folder and found.st_dev != top.st_dev:  # files of an overlay have other numbers
                         continue
                     count += found.st_uid == 0
-                    if stat.S_ISDIR(found.st_mode):
-                        folders.append(entry.path)
+                    folders += [entry.path] if is_folder else []
     return min(count, _MOST_FOREIGN)
 
 
