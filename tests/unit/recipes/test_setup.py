@@ -11,7 +11,8 @@ from sparkcluster.recipes.read import convert
 # Notes what it was called as, where, with which words, input and A.
 STUB = """#!/bin/sh
 read=$([ -t 0 ] || cat)
-{ printf '%s in %s:' "${0##*/}" "$PWD"; printf ' <%s>' "$@"; printf ' A=%s read=%s\\n' "$A" "$read"; } >> "$CALLS"
+line=$(printf '%s in %s:' "${0##*/}" "$PWD"; printf ' <%s>' "$@"; printf ' A=%s read=%s' "$A" "$read")
+printf '%s\\n' "$line" >> "$CALLS"  # by one write, as two may run at once
 case $0 in *fails) exit 1;; esac
 """
 PROGRAMS = ("pip", "python3", "make", "git", "fails", "curl", "vllm")
