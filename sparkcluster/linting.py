@@ -90,8 +90,7 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
 
 def _found(path: Path) -> Path:
     """The file, or that of the playbook with this name."""
-    is_name = path.name == str(path) and path.suffix not in {".yaml", ".yml"} and not path.exists()
-    return library.find(str(path), [Path()]) if is_name else path
+    return path if library.is_path(str(path)) or path.exists() else library.find(str(path), [Path()])
 
 
 def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:

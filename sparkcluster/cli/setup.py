@@ -157,6 +157,7 @@ def _set_up(work: Work) -> Result:
             found,
             after,
             accepted=steps,
+            well=well,
             whole=not options.only and not options.nodes,
             inventory=name,
         )

@@ -145,10 +145,14 @@ def show_outcomes(
     after: Look,
     *,
     accepted: set[str],
+    well: bool,
     whole: bool,
     inventory: str,
 ) -> None:
-    """What became of every node, ``found`` before and ``after`` it; ``whole``: of all steps on all nodes."""
+    """What became of every node, ``found`` before and ``after`` it.
+
+    ``well`` is of ``is_well``; ``whole``: of all steps on all nodes.
+    """
     done = done_steps(outcomes)
     _say_outcomes(outcomes, by_hand, "done")
     for change in due(outcomes, accepted, after):
@@ -167,7 +171,7 @@ def show_outcomes(
     if not after.errors:
         show_troubles(after)
     show_errors(after.errors)
-    if outcomes and not is_well(outcomes, accepted, after):
+    if outcomes and not well:
         say_verdict("not set up: see above; what was done stays, and setup goes on from there", ok=False)
         return
     if skipped:

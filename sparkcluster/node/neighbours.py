@@ -80,7 +80,7 @@ def neighbours(
 
 
 def unaddressed(machine: Machine, interfaces: List[Dict[str, Any]]) -> List[str]:
-    """Interfaces of ConnectX-7 that have a carrier and neither an IPv4 nor an IPv6 address: nobody is heard there."""
+    """Interfaces of ConnectX-7 that have a carrier and no address, without which they find no neighbour."""
     names = [each["name"] for each in _cabled(interfaces) if not each["addresses"]]
     having = names_with_ipv6(machine, names)
     return [name for name in names if name not in having]

@@ -18,6 +18,7 @@ from sparkcluster.recipes.shell import (
     Script,
     Unwrapped,
     invocation,
+    names_home,
     parse,
     plain,
     shown,
@@ -254,7 +255,7 @@ def playbook(
     notes += [
         f"{shown(f'{name} {value}')}: nothing makes a home directory of ~ there; write the whole path"
         for name, value in homes.items()
-        if isinstance(value, str) and re.search(r"(?<![^=:,])~(?=/|$)", value)
+        if isinstance(value, str) and names_home(value)
     ]
     document["env"] = env
     document["secrets"] = secrets

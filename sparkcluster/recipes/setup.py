@@ -9,7 +9,18 @@ from collections.abc import Iterator, Sequence
 from tree_sitter import Node
 
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.shell import Call, Script, mark, plain, shown, text_of, unknown, with_brackets, written
+from sparkcluster.recipes.shell import (
+    Call,
+    Script,
+    mark,
+    names_home,
+    plain,
+    shown,
+    text_of,
+    unknown,
+    with_brackets,
+    written,
+)
 
 NOTHING = frozenset({"echo", ":", "trap", "true", "wait", "exit", "printf", "set", "shopt"})
 # Commands that change only the shell that runs them; each line of setup has one of its own.
@@ -150,7 +161,7 @@ def _means_more(node: Node, words: list[str]) -> bool:
     """Whether a shell makes more of a command than its words: files that match, a home directory, what it reads."""
     if any(child.type.endswith("_redirect") for child in node.children):
         return True
-    if any(re.search(r"(?<![^=:])~(?=/|$)", word) for word in words):
+    if any(map(names_home, words)):
         return True
     arguments = [child for child in node.children if child.type != "variable_assignment"]
     return any(

@@ -70,7 +70,7 @@ class Loose:
 
     Attributes:
         seen: who answers there.
-        unaddressed: whether it has no address at all, so that nobody could.
+        unaddressed: whether it has neither an IPv4 nor an IPv6 address, without which it finds no neighbour.
     """
 
     port: Port

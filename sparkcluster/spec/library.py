@@ -87,11 +87,16 @@ def names() -> list[str]:
     return _in(bundled())
 
 
+def is_path(name: str) -> bool:
+    """Whether a playbook is given by the path of its file, rather than by name."""
+    return "/" in name or name.endswith(_SUFFIXES)
+
+
 def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -> Path:
     """The file of a playbook.
 
-    ``name`` is a path if it has a ``/`` or ends in ``.yaml`` or ``.yml``; where there is no such file, a Hugging Face
-    repository that the playbook names as its model. The directories ``beside`` are searched in order, for a name or
+    ``name`` may be a path (``is_path``); where there is no such file, a Hugging Face repository that the playbook names
+    as its model. The directories ``beside`` are searched in order, for a name or
     repository also ``playbooks`` within and next to each; ``other_than`` is an inventory that has the same name.
 
     Raises:
@@ -105,7 +110,7 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
         if directory == Path():
             directories[-1] = Path("..") / "playbooks"
-    if "/" in name or name.endswith(_SUFFIXES):
+    if is_path(name):
         # Of an unknown user the ~ stays, where Path.expanduser raises.
         candidates = [directory / os.path.expanduser(name) for directory in beside]  # noqa: PTH111
         for path in candidates:

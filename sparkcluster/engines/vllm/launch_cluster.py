@@ -22,7 +22,6 @@ _DOCKER = {
 }  # fmt: skip
 _INTERCONNECT = "sparkcluster finds the interconnect; another is interconnect in the inventory"
 _BUILD = "build an image that contains it"
-_PRIVILEGED = "ranks run without --privileged"
 # Others with a value, and why a playbook has nothing for them.
 _VALUED = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",

@@ -281,8 +281,6 @@ class Evaluator:
         """A statement with its redirections and here-documents."""
         found = redirects.read(self, node)
         body = node.child_by_field_name("body")
-        if found.target is not None and body is not None and body.type not in {"command", "list"}:
-            redirects.lose(self, self.state.path(found.target), node)
         with self.asking() if any(sign for sign, _ in found.after) else contextlib.nullcontext():
             status = Status.YES if body is None else self._with(body, found)
         for sign, more in found.after:
@@ -304,6 +302,8 @@ class Evaluator:
                 status = self.run(left)
             return branches.then(self, status, left, sign.type, lambda: self._with(right, found))
         status = self.run(body)
+        if found.target is not None:
+            redirects.lose(self, self.state.path(found.target), body)
         if found.stdin is not None:
             self.script.notes.append(redirects.left_out(found.name))
         return status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from sparkcluster.recipes.shell.marks import is_known, shown
-from sparkcluster.recipes.shell.script import Assumed, State, Status, joined
+from sparkcluster.recipes.shell.script import Assumed, State, Status, differences, joined
 from sparkcluster.recipes.shell.syntax import written
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def either(run: Evaluator, why: Node, yes: Callable[[], Status], no: Callable[[]
 def _join(run: Evaluator, first: State, second: State, reason: Assumed) -> None:
     flow = first.flow
     run.spend(first.size + second.size)
-    for path in first.files.keys() | second.files.keys():
-        if first.files.get(path) != second.files.get(path):
-            run.script.rewritten[path] = reason
+    run.script.rewritten |= dict.fromkeys(differences(first.files, second.files), reason)
     run.state, differing = joined(first, second)
     run.state.flow = flow
     for name in differing:

@@ -68,6 +68,11 @@ def shown(text: str) -> str:
     return without_secrets(plain(text), "…")
 
 
+def names_home(word: str) -> bool:
+    """Whether a word has ``~`` where a home directory is meant."""
+    return re.search(r"(?<![^=:,])~(?=/|$)", word) is not None
+
+
 def is_argument(name: str) -> bool:
     """Whether ``name`` is the number of an argument of a script or function; ``$0`` is none."""
     return re.fullmatch(r"0*[1-9][0-9]{0,5}", name) is not None

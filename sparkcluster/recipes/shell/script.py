@@ -288,7 +288,8 @@ class Outside:
 _MISSING = object()
 
 
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Names that only one of two mappings has, or with another value."""
     return [
         name for name in dict.fromkeys([*first, *second]) if first.get(name, _MISSING) != second.get(name, _MISSING)
     ]
@@ -297,19 +298,19 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]
 def joined(first: State, second: State) -> tuple[State, list[str]]:
     """What is known where either of two states may be the case, and names whose value depends on which."""
     out = first.copy()
-    values = _differing(first.variables, second.variables)
+    values = differences(first.variables, second.variables)
     values += [
-        name for name in _differing(first.exported, second.exported) if name in {**first.variables, **second.variables}
+        name for name in differences(first.exported, second.exported) if name in {**first.variables, **second.variables}
     ]
-    lists = _differing(first.arrays, second.arrays)
+    lists = differences(first.arrays, second.arrays)
     for name in values:
         out.variables[name] = mark(name)
     for name in lists:
         out.variables.pop(name, None)
         out.arrays[name] = None
-    for name in _differing(first.functions, second.functions):
+    for name in differences(first.functions, second.functions):
         out.functions[name] = None
-    for path in _differing(first.files, second.files):
+    for path in differences(first.files, second.files):
         out.files[path] = None
     if first.directory != second.directory:
         out.directory = mark("PWD")
