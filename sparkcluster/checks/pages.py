@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from sparkcluster import engines
 from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNREAD, UNSET, Page, Stage, load
@@ -166,6 +167,7 @@ WITHOUT_CHECK = (
 )
 
 
+@functools.cache
 def pages() -> dict[str, Page]:
     """Every page by its code, in the order of subjects and numbers; with the reports of the engines as sources."""
     load()

@@ -35,9 +35,9 @@ Stage = Literal["written", "facts", "reach", "deep", "running"]
 Scope = Literal["node", "container", "interconnect"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """Input of all checks.
+    """Input of all checks; each is itself alone, so that what is derived from one can be kept for the next check.
 
     Attributes:
         facts: by node; empty if no node was contacted, as in ``lint``.

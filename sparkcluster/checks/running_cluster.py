@@ -247,6 +247,12 @@ class RunningCluster:
 _of_running = functools.partial(check, stage="running")
 
 
+@functools.lru_cache(maxsize=1)
+def _diagnosis(context: Context) -> RunningCluster:
+    """One for all checks of a run, since every known cause is searched for in every log."""
+    return RunningCluster(context)
+
+
 def running_check(
     code: str, title: str, **declared: Unpack[Declared]
 ) -> Callable[[Callable[[RunningCluster], Iterable[Seen]]], None]:
@@ -256,7 +262,7 @@ def running_check(
         @_of_running(code, title, **declared)
         @functools.wraps(body)
         def of_context(context: Context) -> Iterable[Seen]:
-            return body(RunningCluster(context))
+            return body(_diagnosis(context))
 
     return register
 

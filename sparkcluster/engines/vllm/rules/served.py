@@ -239,6 +239,8 @@ class Served(Arguments):
         return Seen(summary, f"{value}; {about}" if value else about, remedy, at, severity=severity, node=node)
 
 
+_served = functools.lru_cache(maxsize=1)(Served)  # one for all rules of a run
+
 Rule = Callable[[Served], Iterable[Seen]]
 
 RULES: dict[str, Rule] = {}
@@ -251,7 +253,7 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
     def register(body: Rule) -> Rule:
         @functools.wraps(body)
         def judge(context: Context) -> Iterable[Seen]:
-            return body(Served(context))
+            return body(_served(context))
 
         accept = "" if code in SECURITY else f", or accept it by allow: [{{code: {code}, reason: …}}]"
         remedy = f"change the key that the finding names{accept}"
