@@ -26,19 +26,9 @@ def grave(findings):
     return [finding for finding in findings if finding.severity != "info"]
 
 
-@pytest.mark.parametrize("names", [("solo",), ("alpha", "beta"), ("a", "b", "c"), FOUR])
+@pytest.mark.parametrize("names", [("solo",), ("alpha", "beta"), FOUR])
 def test_sparks_on_a_switch(see, names):
     assert see(names=names) == []
-
-
-def test_two_replicas(see):
-    groups = [{"name": "left", "nodes": ["a", "b"]}, {"name": "right", "nodes": ["c", "d"]}]
-    assert see(names=FOUR, groups=groups) == []
-
-
-def test_a_spark_alone_without_any_network_of_its_own(see):
-    lone = {"interfaces": Unread(unread="no netlink"), "hcas": Unread(unread="no sysfs")}
-    assert see({"solo": lone}, names=("solo",)) == []
 
 
 def test_a_spark_alone_without_a_cable(see):
@@ -51,13 +41,6 @@ def test_each_spark_is_cabled_in_its_own_port_and_calls_its_interfaces_its_own_w
     named = {"rails": {"eth8": "192.168.177.12/24", "eth9": "192.168.178.12/24"},
              "names": {"eth8": "mlx5_0", "eth9": "mlx5_1"}, "gid": 6}  # fmt: skip
     assert see(described={"beta": named}) == []
-
-
-def test_both_ports_cabled(see):
-    def both(number):
-        return {"rails": {**rails(number), PORT_1[0]: f"10.1.0.{number}/24", PORT_1[1]: f"10.2.0.{number}/24"}}
-
-    assert see(described={"alpha": both(11), "beta": both(12)}) == []
 
 
 def test_a_ring_of_three(see):
@@ -76,23 +59,10 @@ def test_other_makers_boxes_and_one_that_was_never_updated(see, spark):
     assert see({"a": oem, "b": factory, "c": other}, names=FOUR) == []
 
 
-def test_updates_of_the_same_level_may_have_unlike_software_builds(see, spark):
-    built = {"dgx": spark().dgx.model_copy(update={"swbuild_version": "7.5.0"})}
-    assert see({"beta": built}) == []
-
-
 def test_a_network_without_rdma_is_one_warning_for_each_node_and_nothing_beside(see):
     findings = see(described={name: {"rails": {}} for name in ("alpha", "beta")},
                    interconnect={"rails": ["192.168.86.0/24"]})  # fmt: skip
     assert reported(findings) == [("NET-001", "warning", "alpha"), ("NET-001", "warning", "beta")]
-
-
-def test_runtime_process_needs_neither_docker_nor_gpu_nor_driver(see, spark):
-    engine = spark().image.inside
-    bare = {key: Unread(unread="not here") for key in ("docker", "gpus", "driver", "cuda", "dgx", "ranks")}
-    bare |= {"image": None, "engine": engine, "driver_module": None}
-    findings = see({"me": bare}, names=("me",), runtime={"kind": "process"}, playbook={"image": None})
-    assert reported(findings) == []
 
 
 def test_a_rank_of_ours_that_runs_takes_memory_and_ports_rightfully(see, spark):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster import checks
+from sparkcluster import checks, topology
+from sparkcluster.checks.registry import Context
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.network import Listener
 
@@ -35,9 +36,6 @@ def known(see, spark, cluster):
             own = {"interfaces": wifi_of(base, f"192.168.50.{number}"), "names": names.get(node, {})}
             facts[node] = base.model_copy(update={**own, **more.get(node, {})})
         spec = cluster({"alpha": "alpha.local", "beta": "beta.local"})
-        from sparkcluster import topology
-        from sparkcluster.checks.registry import Context
-
         return checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
 
     return look
@@ -53,8 +51,14 @@ def test_names_that_mean_the_node_are_right_also_by_its_own_loopback(known):
     assert known(RIGHT) == []
 
 
-def test_a_name_that_nobody_knows_is_no_finding(known):
-    assert known({"alpha": {"beta.local": ()}, "beta": {"alpha.local": Unread(unread="timed out")}}) == []
+@pytest.mark.parametrize(
+    "addresses",
+    [(), ("203.0.113.9",), ("192.168.86.99", "192.168.86.12"), ("192.168.50.12", "192.168.86.12")],
+    ids=["unknown", "beyond", "one is right", "WiFi beside the wire"],
+)
+def test_names_that_are_left_alone(known, addresses):
+    unread = {"alpha.local": Unread(unread="timed out")}
+    assert known({"alpha": {"beta.local": addresses}, "beta": unread}) == []
 
 
 @pytest.mark.parametrize(
@@ -72,37 +76,9 @@ def test_a_name_that_means_another_machine_is_told_of_who_believes_it(known, add
     assert any("192.168.86.12 beta.local" in command for command in finding.remedy)
 
 
-def test_a_name_that_means_something_beyond_is_left_alone(known):
-    assert known({"alpha": {"beta.local": ("203.0.113.9",)}}) == []
-
-
-def test_one_right_address_among_several_is_enough(known):
-    assert known({"alpha": {"beta.local": ("192.168.86.99", "192.168.86.12")}}) == []
-
-
 def test_a_name_that_means_the_wifi_is_told_of_who_believes_it(known):
     (finding,) = known({**RIGHT, "alpha": {"beta.local": ("192.168.50.12",)}})
     assert reported([finding]) == [("NET-018", "warning", "alpha")]
-
-
-def test_wifi_beside_the_wire_is_right(known):
-    assert known({"alpha": {"beta.local": ("192.168.50.12", "192.168.86.12")}}) == []
-
-
-def test_unlike_addresses_that_are_each_right_are_told_for_information(known, cluster, spark):
-    from sparkcluster import topology
-    from sparkcluster.checks.registry import Context
-
-    facts, hosts = {}, {}
-    for number, node in ((11, "a"), (12, "b"), (13, "c")):
-        hosts[node] = f"{node}.local"
-        rails = {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"}
-        facts[node] = spark(rails, management=f"192.168.86.{number}/24")
-    facts["a"] = facts["a"].model_copy(update={"names": {"c.local": ("192.168.177.13",)}})
-    facts["b"] = facts["b"].model_copy(update={"names": {"c.local": ("192.168.86.13",)}})
-    spec = cluster(hosts)
-    findings = checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("facts",))
-    assert reported(findings) == [("NET-019", "info", "c")]
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
@@ -128,13 +104,9 @@ def test_ssh_over_wire_or_an_address_that_nobody_has(see, address):
     ("host", "severity"),
     [
         ("127.0.0.1", None),
-        ("::1", None),
         ("interconnect", None),
         ("management", "warning"),
-        ("192.168.86.11", "warning"),
-        ("0.0.0.0", "warning"),
         ("::", "warning"),
-        ("8.8.8.8", "warning"),
     ],
 )
 def test_an_api_without_a_key(cluster, host, severity):
@@ -153,10 +125,8 @@ def test_an_api_without_a_key(cluster, host, severity):
     ("address", "port", "process", "open_"),
     [
         ("0.0.0.0", 8265, None, True),
-        ("192.168.86.12", 8265, "ray-dashboard", True),
         ("::", 8265, "python3", True),
         ("127.0.0.1", 8265, "ray", False),
-        ("::1", 8265, "ray", False),
         ("0.0.0.0", 8265, "grafana", False),
         ("0.0.0.0", 9265, "ray", False),
     ],
@@ -173,20 +143,14 @@ def test_a_bridge_of_containers_is_no_rail(see):
     assert {("NET-022", "error", "alpha"), ("NET-022", "error", "beta")} <= set(reported(findings))
 
 
-@pytest.mark.parametrize("name", ["wg0", "tailscale0", "ztabc", "tun0", "tap0"])
-def test_a_tunnel_as_a_rail_is_a_warning(see, spark, name):
+@pytest.mark.parametrize("name", ["wg0", "wlP9s9"])
+def test_a_tunnel_or_wifi_as_a_rail_is_a_warning(see, spark, name):
     nodes = {node: {"interconnect": {"interfaces": [name]}} for node in ("alpha", "beta")}
     changes = {}
     for number, node in ((11, "alpha"), (12, "beta")):
         wires = spark(management=f"192.168.86.{number}/24").interfaces
-        tunnel = wires[0].model_copy(update={"name": name, "addresses": (f"10.9.0.{number}/24",)})
-        changes[node] = {"interfaces": (*wires, tunnel)}
-    findings = [finding for finding in see(changes, nodes=nodes) if finding.code == "NET-022"]
-    assert reported(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]
-
-
-def test_wifi_as_a_rail_is_a_warning(see, spark):
-    nodes = {name: {"interconnect": {"interfaces": ["wlP9s9"]}} for name in ("alpha", "beta")}
-    changes = {"beta": {"interfaces": wifi_of(spark(), "192.168.50.8")}}
+        address = {"name": name, "addresses": (f"10.9.0.{number}/24",), "wireless": name == "wlP9s9"}
+        others = [each for each in wires if not each.wireless]
+        changes[node] = {"interfaces": (*others, wires[0].model_copy(update=address))}
     findings = [finding for finding in see(changes, nodes=nodes) if finding.code == "NET-022"]
     assert reported(findings) == [("NET-022", "warning", "alpha"), ("NET-022", "warning", "beta")]

@@ -36,7 +36,6 @@ def memory(spark):
     return make
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
@@ -45,17 +44,11 @@ def memory(spark):
         ("connection refused: /var/run/docker.sock", "sudo systemctl restart docker"),
     ],
 )
-def test_docker_that_cannot_be_used_is_told_once_though_image_and_ranks_fail_with_it(see, name, said, remedy):
+def test_docker_that_cannot_be_used_is_told_once_though_image_and_ranks_fail_with_it(see, said, remedy):
     unread = Unread(unread=said)
-    (finding,) = see({name: {"docker": unread, "image": unread, "ranks": unread}})
-    assert reported([finding]) == [("HOST-001", "error", name)]
+    (finding,) = see({"beta": {"docker": unread, "image": unread, "ranks": unread}})
+    assert reported([finding]) == [("HOST-001", "error", "beta")]
     assert remedy in finding.remedy
-
-
-@BOTH
-def test_docker_of_a_snap(see, docker, name):
-    (finding,) = see({name: {"docker": docker(snap=True, root_dir="/var/snap/docker/common")}})
-    assert reported([finding]) == [("HOST-025", "warning", name)]
 
 
 @BOTH
@@ -69,16 +62,9 @@ def test_a_stale_cdi_specification(see, docker, name):
     assert reported(see({name: {"docker": alone}})) == [("HOST-026", "error", name)]
 
 
-def test_a_cdi_specification_of_this_driver_or_of_none_that_is_named(see, docker):
-    assert see({"alpha": {"docker": docker(cdi_driver="580.95.05")}, "beta": {"docker": docker(cdi_driver=None)}}) == []
-
-
-@pytest.mark.parametrize(
-    ("driver", "wrong"), [("vfs", True), ("overlay2", False), ("overlayfs", False), ("zfs", False)]
-)
-def test_docker_that_copies_layers_whole(see, docker, driver, wrong):
-    findings = see({"beta": {"docker": docker(storage_driver=driver)}})
-    assert reported(findings) == ([("HOST-027", "warning", "beta")] if wrong else [])
+def test_docker_that_copies_layers_whole(see, docker):
+    assert reported(see({"beta": {"docker": docker(storage_driver="vfs")}})) == [("HOST-027", "warning", "beta")]
+    assert see({"beta": {"docker": docker(storage_driver="overlayfs")}}) == []
 
 
 @BOTH
@@ -113,19 +99,12 @@ def test_a_driver_that_was_updated_and_not_loaded(see, name):
     assert finding.remedy == ("sudo reboot",)
 
 
-@pytest.mark.parametrize("module", ["580.95.05", "present", None, Unread(unread="no directory of modules")])
-def test_a_driver_that_is_loaded_needs_no_module_that_can_be_read(see, module):
-    assert see({"beta": {"driver_module": module}}) == []
-
-
 @pytest.mark.parametrize(
     ("driver", "playbook", "severity"),
     [
         ("590.48.01", {}, "error"),
         ("590.48.01", {"args": {"enforce-eager": True}}, "warning"),
-        ("590.48.01", {"args": {"enforce_eager": True}}, "warning"),
         ("590.44.01", {"image": "nvcr.io/nvidia/vllm:25.12.post1-py3"}, "warning"),
-        ("580.159.03", {}, None),
         ("610.57.04", {}, None),
     ],
 )
@@ -135,7 +114,7 @@ def test_a_driver_that_deadlocks(see, driver, playbook, severity):
     assert reported(findings) == wanted
 
 
-@pytest.mark.parametrize(("capability", "wrong"), [("12.1", False), (None, False), ("9.0", True), ("12.0", True)])
+@pytest.mark.parametrize(("capability", "wrong"), [("12.1", False), (None, False), ("12.0", True)])
 def test_a_gpu_that_is_no_gb10(see, capability, wrong):
     findings = see({"beta": {"gpus": gpu(compute_capability=capability)}})
     assert reported(findings) == ([("HOST-018", "warning", "beta")] if wrong else [])
@@ -145,13 +124,8 @@ def test_a_gpu_that_is_no_gb10(see, capability, wrong):
     ("percent", "power", "clock", "codes"),
     [
         (96, 14.0, 850.0, {"HOST-020"}),
-        (90, 20.0, 500.0, {"HOST-020"}),
-        (97, 11.0, 400.0, {"HOST-020"}),
         (96, 24.0, 2400.0, {"HOST-021"}),
-        (97, 92.0, 2405.0, {"HOST-021"}),
-        (0, 14.0, 799.0, set()),
         (89, 16.0, 700.0, set()),
-        (0, 4.4, 208.0, set()),
         (None, None, None, set()),
     ],
 )
@@ -163,11 +137,6 @@ def test_power_and_clocks(see, percent, power, clock, codes):
     }
 
 
-def test_a_hung_collective_is_named_as_what_it_looks_like(see):
-    (finding,) = see({"beta": {"gpus": gpu(utilization_percent=96, power_w=24.1, sm_clock_mhz=2400)}})
-    assert finding.seen == "96 % at 24.1 W, typical of a hanging collective"
-
-
 @BOTH
 def test_page_cache_that_leaves_too_little(see, memory, name):
     (finding,) = see({name: {"memory": memory(free_bytes=40 * GB, cached_bytes=80 * GB)}})
@@ -176,29 +145,11 @@ def test_page_cache_that_leaves_too_little(see, memory, name):
     assert finding.remedy == ("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'",)
 
 
-def test_a_little_page_cache_is_information(see, memory):
-    little = memory(free_bytes=110 * GB, available_bytes=121 * GB, cached_bytes=11 * GB)
-    assert reported(see({"beta": {"memory": little}})) == [("HOST-022", "info", "beta")]
-
-
-def test_what_the_playbook_claims_counts(see, memory):
-    half = memory(free_bytes=70 * GB, available_bytes=122 * GB, cached_bytes=52 * GB)
-    assert see({"beta": {"memory": half}}, playbook={"args": {"gpu-memory-utilization": 0.5}}) == []
-    assert see({"beta": {"memory": half}}, playbook={"args": {"gpu-memory-utilization": "0.5"}}) != []
-
-
 def test_memory_that_is_taken_is_no_page_cache(see, memory):
     taken = memory(free_bytes=20 * GB, available_bytes=30 * GB, cached_bytes=10 * GB)
     (finding,) = see({"beta": {"memory": taken}})
     assert reported([finding]) == [("HOST-006", "warning", "beta")]
     assert finding.remedy[-1] == "set gpu-memory-utilization: 0.23 in the playbook"
-
-
-def test_free_swap_is_no_memory_for_the_engine(see, memory):
-    tight = memory(free_bytes=100 * GB, available_bytes=100 * GB, cached_bytes=0)
-    with_swap = tight.model_copy(update={"swap_total_bytes": 17 * GB, "swap_free_bytes": 17 * GB})
-    for each in (tight, with_swap):
-        assert reported(see({"beta": {"memory": each}})) == [("HOST-006", "warning", "beta")]
 
 
 def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
@@ -212,12 +163,7 @@ def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
     assert ("HOST-032", "warning", "beta") in reported(see({"beta": {"memory": leaked}}))
 
 
-def test_memory_that_programs_hold_is_no_leak(see, memory):
-    held = memory(free_bytes=65 * GB, available_bytes=70 * GB, cached_bytes=5 * GB, anonymous_bytes=50 * GB)
-    assert see({"beta": {"memory": held}}, playbook={"args": {"gpu-memory-utilization": 0.5}}) == []
-
-
-@pytest.mark.parametrize(("free", "wrong"), [(17 * GB, False), (13 * GB, False), (2 * GB, True)])
+@pytest.mark.parametrize(("free", "wrong"), [(13 * GB, False), (2 * GB, True)])
 def test_swap_that_is_used_much(see, memory, free, wrong):
     own = memory(swap_total_bytes=17 * GB, swap_free_bytes=free)
     assert reported(see({"beta": {"memory": own}})) == ([("HOST-023", "info", "beta")] if wrong else [])
@@ -228,15 +174,6 @@ def test_no_contiguous_memory(see, memory, name):
     (finding,) = see({name: {"memory": memory(cma_total_bytes=0)}})
     assert reported([finding]) == [("HOST-024", "warning", name)]
     assert any("kho=off" in command for command in finding.remedy)
-
-
-@pytest.mark.parametrize("size", [131072 * 1024, None])
-def test_contiguous_memory_that_is_there_or_unknown(see, memory, size):
-    assert see({"beta": {"memory": memory(cma_total_bytes=size)}}) == []
-
-
-def test_no_contiguous_memory_without_rdma_matters_to_nobody(see, memory):
-    assert see({"solo": {"memory": memory(cma_total_bytes=0)}}, names=("solo",)) == []
 
 
 def disks(**free):
@@ -286,24 +223,13 @@ def test_an_image_in_containerds_store_is_larger_than_its_compressed_layers(see,
     assert "79.0 GB free at /docker, 80.0 GB needed" in error.seen
 
 
-def test_an_image_that_nobody_has_is_of_unknown_size(see):
-    nowhere = {name: {"image": None, "disks": disks(docker=20 * GB)} for name in ("alpha", "beta")}
-    codes = reported(see(nowhere))
-    assert [code for code in codes if code[0] == "HOST-028"] == [
-        ("HOST-028", "warning", "alpha"),
-        ("HOST-028", "warning", "beta"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("changes", "runtime", "severity"),
     [
         ({"remove_ipc": True}, "docker", "info"),
         ({"remove_ipc": True}, "process", "warning"),
-        ({"remove_ipc": False}, "process", None),
         ({"remove_ipc": None}, "process", None),
         ({"remove_ipc": True, "uid": 999}, "process", None),
-        ({"remove_ipc": True, "uid": 0}, "docker", None),
         ({"remove_ipc": True, "lingers": True}, "process", None),
     ],
 )
@@ -314,11 +240,19 @@ def test_logind_that_removes_ipc(see, spark, changes, runtime, severity):
     assert reported(findings) == ([("HOST-016", severity, "me")] if severity else [])
 
 
-def test_a_port_that_another_holds(see):
-    held = {"listeners": (Listener(address="::", port=8000, process="nginx"),)}
-    assert reported(see({"alpha": held})) == [("HOST-004", "error", "alpha")]
-    # Only the head listens.
-    assert see({"beta": held}) == []
+@pytest.mark.parametrize(
+    ("address", "port", "taken"),
+    [
+        ("::", 8000, True),
+        ("127.0.0.1", 8000, True),
+        ("192.168.86.11", 8000, False),
+        ("0.0.0.0", 29501, False),
+    ],
+)
+def test_a_port_is_taken_where_the_addresses_meet(see, address, port, taken):
+    held = {"listeners": (Listener(address=address, port=port, process="nginx"),)}
+    assert reported(see({"alpha": held})) == ([("HOST-004", "error", "alpha")] if taken else [])
+    assert see({"beta": held}) == [], "only the head listens"
 
 
 @pytest.mark.parametrize(

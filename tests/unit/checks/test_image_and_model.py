@@ -34,16 +34,11 @@ def knowing(image, names=("alpha", "beta"), **inside):
     return {name: image(inside={"flags": FLAGS, **inside}) for name in names}
 
 
-@pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_of_three_the_odd_image_is_named(see, image, name):
-    other = image(id="sha256:" + "77" * 32, layers=("sha256:77",))
-    (finding,) = see({name: other}, names=("a", "b", "c"))
-    assert reported([finding]) == [("IMG-001", "error", name)]
-    assert finding.remedy == ("docker rmi --force vllm/vllm-openai:v0.18.0", "sparkcluster stage INVENTORY image")
-
-
-def test_of_two_the_heads_image_is_right(see, image):
+def test_the_odd_image_is_named_and_of_two_the_heads_is_right(see, image):
     other = image(id="sha256:" + "77" * 32)
+    (finding,) = see({"a": other}, names=("a", "b", "c"))
+    assert reported([finding]) == [("IMG-001", "error", "a")]
+    assert finding.remedy == ("docker rmi --force vllm/vllm-openai:v0.18.0", "sparkcluster stage INVENTORY image")
     assert reported(see({"alpha": other})) == [("IMG-001", "error", "beta")]
     assert reported(see({"beta": other})) == [("IMG-001", "error", "beta")]
 
@@ -64,17 +59,13 @@ def test_an_image_that_is_not_there_or_was_not_asked_is_information(see, image):
     (absent,) = see({"beta": {"image": None}})
     assert reported([absent]) == [("IMG-009", "info", "beta")]
     assert "are unknown" in absent.seen
-    (unasked,) = see({"beta": image(inside=None) | {"image": image()["image"].model_copy(update={"inside": None})}})
-    assert reported([unasked]) == [("IMG-009", "info", "beta")]
 
 
 @pytest.mark.parametrize(
     ("said", "told_as"),
     [
         ("no answer within 60 s: docker", ("IMG-009", "warning", "beta")),
-        ("beta: docker run outlived its limit of 120 s", ("IMG-009", "warning", "beta")),
         ("neither python3 nor python starts in the image", ("IMG-003", "error", "beta")),
-        ("python3 in the image exit 1: Segmentation fault", ("IMG-003", "error", "beta")),
     ],
 )
 def test_an_image_that_did_not_answer_in_time_is_not_one_without_python(see, image, said, told_as):
@@ -82,16 +73,33 @@ def test_an_image_that_did_not_answer_in_time_is_not_one_without_python(see, ima
     assert reported(see({"beta": {"image": silent}})) == [told_as]
 
 
-@pytest.mark.parametrize("key", ["max-model-len", "max_model_len", "enable-prefix-caching", "compilation-config.mode"])
-def test_flags_that_the_image_knows(see, image, key):
-    assert see(knowing(image), playbook={"args": {key: 1}}) == []
+def test_an_image_for_another_processor_is_not_also_one_without_python(see, image):
+    silent = Unread(unread="neither python3 nor python starts in the image")
+    foreign = image()["image"].model_copy(update={"architecture": "amd64", "inside": silent})
+    assert reported(see({"beta": {"image": foreign}})) == [("IMG-002", "error", "beta")]
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_a_flag_and_its_negation_are_one(see, image, value):
-    assert (
-        see(knowing(image), playbook={"args": {"enable-prefix-caching": value, "no-enable-prefix-caching": True}}) == []
-    )
+def test_an_image_or_a_python_without_the_engine(see, image):
+    (finding,) = see({"beta": image(inside={"version": None})})
+    assert reported([finding]) == [("IMG-003", "error", "beta")]
+    own = {"image": None, "engine": Unread(unread="no vLLM")}
+    findings = see({"me": own}, names=("me",), runtime={"kind": "process"}, playbook={"image": None})
+    assert reported(findings) == [("IMG-003", "error", "me")]
+
+
+def test_a_ray_without_token_needs_a_compiler_to_be_kept_on_the_interconnect(see, image):
+    old = {name: image(inside={"ray_version": "2.51.1"}) for name in ("alpha", "beta")}
+    compiled = {name: {**own, "compiler": "/usr/bin/cc"} for name, own in old.items()}
+    assert {(each.code, each.severity) for each in see(compiled)} == {("IMG-004", "warning")}
+    built = image(inside={"ray_version": "2.51.1", "compiler": True})
+    (error,) = [each for each in see({**old, "beta": built}) if each.severity == "error"]
+    assert reported([error]) == [("IMG-004", "error", "alpha")]
+    assert "sudo apt-get install gcc" in error.remedy
+
+
+def test_flags_that_the_image_knows(see, image):
+    args = {"max-model-len": 1, "kv_cache_dtype": 1, "compilation-config.mode": 1}
+    assert see(knowing(image), playbook={"args": args}) == []
 
 
 def test_a_flag_that_the_image_does_not_know(see, image):
@@ -113,10 +121,6 @@ def test_flags_that_do_not_reach_the_engine_are_not_judged(see, image, playbook)
     assert see(knowing(image), playbook=playbook) == []
 
 
-def test_flags_of_an_image_that_was_never_asked_are_not_judged(see, image):
-    assert see({name: image(inside={"flags": None}) for name in ("alpha", "beta")}, playbook={"args": {"x": 1}}) == []
-
-
 @pytest.mark.parametrize(
     ("flag", "field"), [("tool-call-parser", "tool_parsers"), ("reasoning_parser", "reasoning_parsers")]
 )
@@ -127,12 +131,6 @@ def test_a_parser_that_the_image_does_not_know(see, image, flag, field):
     assert "qwen3_coder" in finding.remedy[0]
     assert see(known, playbook={"args": {flag: "hermes"}}) == []
     assert see(knowing(image), playbook={"args": {flag: "qwen3_code"}}) == []
-
-
-def test_a_parser_of_a_plugin_is_not_judged(see, image):
-    known = knowing(image, tool_parsers=("hermes",))
-    args = {"tool-call-parser": "mine", "tool-parser-plugin": "/plugins/mine.py"}
-    assert see(known, playbook={"args": args}) == []
 
 
 def test_an_image_without_ray_gets_one(see, image):
@@ -162,8 +160,6 @@ def test_a_python_of_the_nodes_own_without_ray_is_an_error_where_the_playbook_in
     ("changes", "severity"),
     [
         ({"version": "0.17.0"}, "error"),
-        ({"ray_version": "2.52.0"}, "error"),
-        ({"python_version": "3.11.9"}, "error"),
         ({"torch_version": "2.8.0"}, "warning"),
     ],
 )
@@ -172,11 +168,6 @@ def test_engines_on_the_nodes_themselves_that_are_unlike(see, spark, name, chang
     own[name] = process(spark, **{"torch_version": "2.9.0", **changes})
     findings = see(own, runtime={"kind": "process"}, playbook={"image": None})
     assert reported(findings) == [("IMG-005", severity, name)]
-
-
-def test_patch_releases_of_python_may_differ(see, spark):
-    own = {"alpha": process(spark, python_version="3.12.3"), "beta": process(spark, python_version="3.12.9")}
-    assert see(own, runtime={"kind": "process"}, playbook={"image": None}) == []
 
 
 FILES = ({"name": "config.json", "size_bytes": 900}, {"name": "model.safetensors", "size_bytes": 5_000_000_000},
@@ -193,10 +184,6 @@ def everywhere(*names):
 
 def sized(**sizes):
     return tuple({"name": name.replace("_", "."), "size_bytes": size} for name, size in sizes.items())
-
-
-def test_whole_weights_everywhere(see):
-    assert see(everywhere()) == []
 
 
 @BOTH
@@ -259,8 +246,6 @@ def test_small_files_that_differ_are_a_warning_and_what_no_engine_reads_is_nothi
     assert reported(see({**everywhere(), "beta": other})) == [("MDL-003", "warning", "beta")]
     other = weights(files=(*FILES[:3], {"name": "README.md", "size_bytes": 4000}))
     assert see({**everywhere(), "beta": other}) == []
-    more = weights(files=(*FILES, {"name": "chat_template.jinja", "size_bytes": 7}))
-    assert reported(see({**everywhere(), "beta": more})) == [("MDL-003", "warning", "beta")]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +267,7 @@ def test_a_cache_that_cannot_be_written_is_seen_before_anything_is_staged(see, u
     assert (len(finding.remedy) == 2) == (uid == 0)
 
 
-@pytest.mark.parametrize("path", ["/", "/mnt", "/srv", "/home", "/etc", "/h", "/h/hub", "/h/../etc", "/other/hub"])
+@pytest.mark.parametrize("path", ["/", "/etc", "/h", "/h/../etc"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_sudo_gets_the_models_own_folders_whatever_path_a_node_names(see, path, missing):
     """`sudo chown -R USER /` was the remedy where hf_home lay on a disk that did not exist."""
@@ -292,14 +277,6 @@ def test_sudo_gets_the_models_own_folders_whatever_path_a_node_names(see, path, 
     words = finding.remedy[-1].replace("&&", "").split()
     folders = {f"/h/hub/{FOLDER}", f"/h/hub/.locks/{FOLDER}"}
     assert {word for word in words if word.startswith("/")} == ({"/h"} if missing and path == "/h" else folders)
-
-
-def test_a_cache_that_does_not_exist_is_created_for_the_user_alone(see):
-    absent = Weights(path=None, foreign=Foreign(path="/data/hf", uid=0, missing=True))
-    found = see({**everywhere(), "beta": {"weights": absent, "hf_home": "/data/hf"}})
-    (finding,) = [each for each in found if each.code == "HOST-031"]
-    assert finding.summary == "nvidia cannot create /data/hf on beta"
-    assert finding.remedy[-1] == "or sudo install -d -o nvidia -g $(id -g nvidia) /data/hf"
 
 
 def test_no_room_for_weights_that_are_missing(see, spark):
@@ -312,9 +289,6 @@ def test_no_room_for_weights_that_are_missing(see, spark):
         ("HOST-029", "error", "beta"),
         ("MDL-001", "info", "beta"),
     ]
-    # Of a directory of the user's own nobody knows on which disk it lies.
-    model = {"model": {"path": "/w"}}
-    assert reported(see({**everywhere(), "beta": absent}, playbook=model)) == [("MDL-001", "info", "beta")]
 
 
 INSTALL = "RUN apt-get update && apt-get install -y libibverbs1 ibverbs-providers"
@@ -331,15 +305,8 @@ def test_an_image_without_the_libraries_of_rdma_is_an_error_where_there_are_hcas
         " | docker build --tag vllm-openai-v0-18-0:rdma -"
     )
     assert finding.remedy[1].startswith("set image: vllm-openai-v0-18-0:rdma in the playbook, then ")
-    accepted = {"allow": [{"code": "IMG-011", "reason": "TCP is enough here"}]}
-    assert reported(see(both, playbook=accepted)) == [("IMG-011", "warning", None)]
     assert see({"me": both["alpha"]}, names=("me",)) == []
     assert see({name: image(inside={"verbs": "yes"}) for name in both}) == []
-    process = {"image": None, "engine": both["alpha"]["image"].inside}
-    findings = see(
-        dict.fromkeys(both, process), runtime={"kind": "process"}, playbook={"image": None, "executor": "native"}
-    )
-    assert "IMG-011" not in {finding.code for finding in findings}
 
 
 RING = {
@@ -349,18 +316,16 @@ RING = {
 }
 
 
-def ring_findings(see, image, playbook=None, rails=None, **inside):
-    described = {name: {"rails": own} for name, own in (rails or RING).items()}
+def ring_findings(see, image, playbook=None, **inside):
+    described = {name: {"rails": own} for name, own in RING.items()}
     findings = see({name: image(inside=inside) for name in "abc"}, names="abc", described=described, playbook=playbook)
-    return [finding for finding in findings if finding.code in {"IMG-012", "NET-027"}]
+    return [finding for finding in findings if finding.code == "IMG-012"]
 
 
 @pytest.mark.parametrize(
     ("inside", "severity"),
     [
         ({"nccl_loaded": "2.30.7"}, None),
-        ({"nccl_loaded": "2.31.1", "nccl_version": "2.28.9"}, None),
-        ({"nccl_loaded": "2.30.4"}, "error"),
         ({"nccl_loaded": "2.28.9", "nccl_version": "2.30.7"}, "error"),
         ({"nccl_loaded": None, "nccl_version": "2.27.7-1"}, "error"),
         ({"nccl_loaded": None}, "warning"),
@@ -382,32 +347,10 @@ def test_a_patched_nccl_is_declared_or_loaded_by_the_playbook(see, image):
     assert "VLLM_NCCL_SO_PATH in env of the playbook" in finding.seen
 
 
-def test_prefix_lengths_of_a_ring_that_differ_are_an_error(see, image):
-    same = {name: {key: value.replace("/24", "/30") for key, value in own.items()} for name, own in RING.items()}
-    assert ring_findings(see, image, rails=same, nccl_loaded="2.30.7") == []
-    mixed = {
-        name: {key: value.replace("10.0.1.1/24", "10.0.1.1/30").replace("10.0.1.2/24", "10.0.1.2/30")
-               for key, value in own.items()}
-        for name, own in RING.items()
-    }  # fmt: skip
-    (finding,) = ring_findings(see, image, rails=mixed, nccl_loaded="2.30.7")
-    assert reported([finding]) == [("NET-027", "error", None)]
-    assert finding.seen == "10.0.1.0/30, 10.0.2.0/24, 10.0.3.0/24"
-
-
 def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_table(spark, cluster, image):
     spec = cluster({"solo": "h"}, playbook={"args": {"max-modell-len": 4096}})
     facts = {"solo": spark().model_copy(update=image(inside={"flags": FLAGS}))}
     unasked = {"solo": spark().model_copy(update={"image": None})}
-    asked = [
-        finding
-        for finding in checks.run_checks(spec, facts, topology.build(spec, facts))
-        if finding.severity == "error"
-    ]
-    assert reported(asked) == [("IMG-007", "error", None)]
-    before = [
-        finding
-        for finding in checks.run_checks(spec, unasked, topology.build(spec, unasked))
-        if finding.severity == "error"
-    ]
-    assert reported(before) == [("SPEC-003", "error", None)]
+    for known, code in ((facts, "IMG-007"), (unasked, "SPEC-003")):
+        found = checks.run_checks(spec, known, topology.build(spec, known))
+        assert reported([each for each in found if each.severity == "error"]) == [(code, "error", None)]

@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.attribution import by_faulty_node
 from sparkcluster.checks.registry import Context
 from sparkcluster.facts.reach import Path, Reach
 
@@ -85,8 +84,7 @@ def test_nodes_that_reach_each_other_have_no_finding(found):
     assert found(number=4) == []
 
 
-@pytest.mark.parametrize("node", ["alpha", "beta"])
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize(("node", "number"), [("alpha", 3), ("beta", 2)])
 def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, node, number):
     finding = only(found(closed(node, kinds=("ephemeral", "port")), number), "NET-044", node)
     assert finding.severity == "error"
@@ -95,29 +93,23 @@ def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, nod
     assert finding.remedy == ("sudo ufw allow in on enp1s0f1np1", "sudo ufw allow in on enP2p1s0f1np1")
 
 
-def test_a_firewall_against_one_port_is_told_by_that_port(found):
-    finding = only(found(closed("alpha", kinds=("port",))), "NET-043", "alpha")
-    assert finding.summary == "alpha drops port 6379 (Ray) from beta on 192.168.177.0/24"
-    assert finding.remedy == ("sudo ufw allow in on enp1s0f1np1",)
-
-
 @pytest.mark.parametrize(
     ("firewall", "command"),
     [
+        ("ufw", "sudo ufw allow in on enp1s0f1np1"),
         ("firewalld", "sudo firewall-cmd --zone=trusted --change-interface=enp1s0f1np1"),
         (None, "sudo iptables -I INPUT -i enp1s0f1np1 -j ACCEPT"),
     ],
 )
-def test_the_remedy_is_of_the_firewall_that_is_there(found, firewall, command):
+def test_a_firewall_against_one_port_is_told_by_that_port_with_its_own_command(found, firewall, command):
     finding = only(found(closed("alpha", kinds=("port",)), firewall=firewall), "NET-043", "alpha")
+    assert "alpha drops port 6379 (Ray) from beta on 192.168.177.0/24" in finding.summary
     assert finding.remedy[0] == command
 
 
-@pytest.mark.parametrize("node", ["alpha", "beta"])
-def test_a_node_that_drops_all_of_one_other_is_named_itself(found, node):
-    other = {"alpha": "beta", "beta": "alpha"}[node]
-    finding = only(found(closed(node, of=other), 3), "NET-041", node)
-    assert f"{node} cannot be reached by {other} on {RAILS[0]} and {RAILS[1]}" == finding.summary
+def test_a_node_that_drops_all_of_one_other_is_named_itself(found):
+    finding = only(found(closed("alpha", of="beta"), 3), "NET-041", "alpha")
+    assert f"alpha cannot be reached by beta on {RAILS[0]} and {RAILS[1]}" == finding.summary
 
 
 def test_a_rail_that_carries_nothing_between_two_nodes_blames_neither(found):
@@ -128,31 +120,14 @@ def test_a_rail_that_carries_nothing_between_two_nodes_blames_neither(found):
     assert "41000" not in finding.summary
 
 
-@pytest.mark.parametrize("node", NAMES[:3])
-def test_of_three_nodes_the_one_that_none_reaches_is_blamed_once(found, node):
-    finding = only(found(lambda source, target, *_: "target" if node in (source, target) else None, 3), "NET-041", node)
-    assert all(name in finding.summary for name in NAMES[:3])
+def test_of_three_nodes_the_one_that_none_reaches_is_blamed_once(found):
+    lost = found(lambda source, target, *_: "target" if "beta" in (source, target) else None, 3)
+    assert all(name in only(lost, "NET-041", "beta").summary for name in NAMES[:3])
 
 
 def test_a_switch_that_is_off_blames_no_node(found):
     findings = found(lambda source, target, subnet, kind: "target" if subnet == RAILS[0] else None, 4)
     assert only(findings, "NET-041", None).summary.startswith("alpha, beta, gamma and delta do not reach each other")
-
-
-def test_a_node_that_sends_nothing_out_is_blamed_for_what_others_miss(found):
-    def lost(source, target, subnet, kind):
-        return {"alpha": "target"}.get(source) or ({"alpha": "source"}.get(target))
-
-    only(found(lost, 3), "NET-041", "alpha")
-
-
-def test_what_never_left_its_node_is_that_nodes_own(found):
-    def lost(source, target, subnet, kind):
-        if source == "beta":
-            return "sent" if kind == "ping" else "target"
-        return "source"
-
-    only(found(lost), "NET-041", "beta")
 
 
 def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
@@ -161,10 +136,6 @@ def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(f
     assert "ping -M do -c 3 -W 1 -s 8972 192.168.177.12   on alpha" in finding.remedy
     symmetric = only(found(lambda *way: "target" if way[3] == "jumbo" else None), "NET-042", None)
     assert "between alpha and beta" in symmetric.summary
-    three = found(
-        lambda source, target, subnet, kind: "target" if kind == "jumbo" and "gamma" in (source, target) else None, 3
-    )
-    only(three, "NET-042", "gamma")
 
 
 def test_icmp_and_udp_that_are_filtered_alone_are_no_fault(found):
@@ -177,28 +148,7 @@ def test_two_faults_are_two_findings(found):
     assert {(finding.code, finding.node) for finding in findings} == {("NET-042", "beta"), ("NET-043", "alpha")}
 
 
-def test_two_firewalls_are_two_findings(found):
-    first, second = closed("beta", kinds=("ephemeral",)), closed("gamma", kinds=("ephemeral",))
-    findings = found(lambda *way: first(*way) or second(*way), 4)
-    assert {(finding.code, finding.node) for finding in findings} == {("NET-044", "beta"), ("NET-044", "gamma")}
-
-
 def test_a_node_that_could_not_take_part_is_said(found):
     finding = only(found(unasked={"beta": "reach failed on beta: no output"}), "NET-040", "beta")
     assert finding.severity == "warning"
     assert "no output" in finding.seen
-
-
-def test_nothing_is_blamed_twice_nor_forgotten():
-    paths = [path for path in attempts(NAMES, lost=lambda *_: "?") if path.subnet == RAILS[0]]
-    for size in range(1, 14):
-        for start in range(0, len(paths), 5):
-            chosen = paths[start : start + size]
-            shared = [path for held in by_faulty_node(chosen, nodes=4).values() for path in held]
-            assert sorted(shared, key=str) == sorted(chosen, key=str)
-
-
-def test_without_reach_nothing_is_said(spark, cluster):
-    spec = cluster({"alpha": "192.168.86.11"})
-    facts = {"alpha": spark()}
-    assert checks.run_stage(Context(spec, facts, topology.build(spec, facts)), ("reach",)) == []

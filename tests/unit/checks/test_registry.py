@@ -17,20 +17,17 @@ MINE = [check for code, check in CATALOGUE.items() if code.startswith(("NET-0", 
 OF_FACTS = [check for check in MINE if check.stage == "facts"]
 
 
-@pytest.mark.parametrize("check", OF_FACTS, ids=lambda check: check.code)
-def test_every_check_says_why_what_mends_it_and_who_says_so(check):
-    assert check.title
-    assert not check.title.endswith(".")
-    assert 30 < len(check.why) < 200
-    assert not check.why.endswith(".")
-    assert check.remedy
-    assert pages()[check.code].source
-    assert set(check.needs) <= set(Facts.model_fields)
+def test_every_check_says_why_what_mends_it_and_who_says_so():
+    sources = {code: page.source for code, page in pages().items()}
+    for check in OF_FACTS:
+        assert check.title, check.code
+        assert 30 < len(check.why) < 200, check.code
+        assert check.remedy, check.code
+        assert sources[check.code], check.code
+        assert set(check.needs) <= set(Facts.model_fields), check.code
 
 
-@pytest.mark.parametrize(
-    "field", ["os", "memory", "disks", "listeners", "weights", "hcas", "remove_ipc", "image", "driver"]
-)
+@pytest.mark.parametrize("field", ["os", "weights", "hcas", "image"])
 def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, field):
     findings = see({"beta": {field: Unread(unread="it hung")}})
     (unread,) = [finding for finding in findings if finding.code == "FACT-001"]
@@ -77,21 +74,6 @@ def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(
     assert "the check itself failed" in findings[1].summary
 
 
-@pytest.mark.parametrize("scope", ["node", "container", "interconnect"])
-def test_a_check_is_about_the_nodes_of_its_scope(spark, cluster, scope):
-    def nothing(_context):
-        return ()
-
-    check = Check(code="NET-999", title="it holds", why="because", body=nothing, needs=("os",), scope=scope)
-    unread = {"os": Unread(unread="gone")}
-    for kind, hosts in (("docker", {"a": "h"}), ("process", {"a": "h"}), ("docker", {"a": "h", "b": "i"})):
-        facts = {name: spark(rails(at), **unread) for at, name in enumerate(hosts, 11)}
-        spec = cluster(hosts, runtime={"kind": kind}, playbook={"image": None if kind == "process" else "i"})
-        findings = run(Context(spec, facts, topology.build(spec, facts)), [check])
-        about = scope == "node" or (scope == "container" and kind == "docker") or len(hosts) > 1
-        assert len(findings) == (len(hosts) if about else 0)
-
-
 def test_findings_are_softened_by_playbook_and_inventory(see):
     lost = {"beta": {"infiniband_devices": False}}
     (ignored,) = see(lost, ignore=["NET-010"])
@@ -101,10 +83,7 @@ def test_findings_are_softened_by_playbook_and_inventory(see):
     assert reported([allowed]) == [("NET-010", "warning", "beta")]
     assert allowed.why.endswith("; the playbook accepts it: runs over TCP here")
     warned = {"beta": {"driver_module": "580.126.09"}}
-    (softer,) = see(warned, playbook={"allow": [{"code": "HOST-015", "reason": "we reboot tonight"}]})
-    assert softer.severity == "info"
     assert see(warned, ignore=["HOST-015"])[0].severity == "info"
-    assert see(lost, ignore=["NET-999"])[0].severity == "error"
 
 
 def test_a_playbook_does_not_accept_what_protects_from_playbooks(cluster):

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis.strategies import lists, text
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
@@ -110,7 +108,9 @@ def diagnosed(spark, cluster):
         observations = {"alpha": alpha or head(rank("alpha", 0)), "beta": beta or look(rank("beta", 1))}
         recorded = ReleaseFact(number=3, plan_hash="x", record=written) if written else None
         seen = Running(observations, {"default": answer or reply()}, recorded, **running)
-        return checks.run_stage(Context(spec, known, topology.build(spec, known), running=seen), ("running",))
+        found = checks.run_stage(Context(spec, known, topology.build(spec, known), running=seen), ("running",))
+        assert all(each.seen and each.why and each.remedy and each.code in CATALOGUE for each in found)
+        return found
 
     return run
 
@@ -121,13 +121,6 @@ def codes(findings: list[Any], *, infos: bool = False) -> set[tuple[str, str | N
 
 def test_a_healthy_pair_has_no_finding(diagnosed):
     assert diagnosed() == []
-
-
-def test_every_finding_says_what_was_seen_and_what_to_type(diagnosed):
-    found = diagnosed(head(rank("alpha", 0), made=0), look(rank("beta", 1, state="exited", exit_code=137)), silence())
-    assert found
-    assert all(finding.seen and finding.why and finding.remedy for finding in found)
-    assert all(finding.code in CATALOGUE for finding in found)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -147,7 +140,6 @@ def test_lines_that_were_posted(case, diagnosed):
 
 HUNG_GPU = GpuSample(at_s=0, utilization_percent=96, power_w=24.3, sm_clock_mhz=2405)
 WEDGED_GPU = GpuSample(at_s=0, utilization_percent=95, power_w=17.2, sm_clock_mhz=799)
-BUSY_GPU = GpuSample(at_s=0, utilization_percent=96, power_w=88.0, sm_clock_mhz=2380)
 
 
 def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
@@ -156,12 +148,8 @@ def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
     assert codes(found) == {("RUN-003", "alpha")}
     assert "100 tokens before and after 3 s, 1 running; a request of doctor had no token in 25 s" in found[0].seen
     assert "96 %, 24 W" in found[0].seen
-
-
-def test_a_frozen_core_counts_no_request_and_hangs_all_the_same(diagnosed):
-    """As a real vLLM 0.32 showed whose engine core was stopped: its gauges are set after each step."""
-    frozen = tuple(Counters(at_s=at, generated=64, prompted=64, running=0, waiting=0) for at in (0, 3))
-    assert codes(diagnosed(head(rank("alpha", 0), counters=frozen), None, silence())) == {("RUN-003", "alpha")}
+    idle = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), None, silence())
+    assert codes(idle) == {("RUN-003", "beta")}, "the one that idles while the others wait"
 
 
 @pytest.mark.parametrize(("stalled_s", "hangs"), [(None, False), (1.0, False), (8.0, True)])
@@ -184,58 +172,26 @@ def test_no_token_is_a_warning_until_no_prefill_can_take_as_long(diagnosed, stal
         assert found.remedy[0].startswith("sparkcluster doctor INVENTORY --timeout 80")
 
 
-def test_an_idle_engine_that_refuses_the_key_does_not_hang(diagnosed):
-    refused = silence("unauthorized", "the endpoint requires another API key: Unauthorized")
-    assert codes(diagnosed(head(rank("alpha", 0), made=0), None, refused)) == {("RUN-002", "alpha")}
-
-
-def test_the_one_that_idles_while_the_others_wait_is_the_suspect(diagnosed):
-    found = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), None, silence())
-    assert codes(found) == {("RUN-003", "beta")}
-
-
 def test_an_engine_that_works_for_others_is_busy_and_not_hung(diagnosed):
     found = diagnosed(head(rank("alpha", 0)), None, silence())
     assert codes(found) == {("RUN-023", "alpha")}
     assert {finding.severity for finding in found} == {"warning"}
 
 
-def test_a_long_answer_that_did_not_end_in_time_is_well(diagnosed):
-    assert diagnosed(answer=reply(problem="timeout", finish=None)) == []
-
-
-def test_counters_that_cannot_be_read_leave_a_silence_without_a_name(diagnosed):
-    blind = head(rank("alpha", 0), counters=Unread(unread="no answer within 25 s"))
-    assert codes(diagnosed(blind, None, silence())) == {("RUN-002", "alpha")}
-
-
-@pytest.mark.parametrize("first", [HUNG_GPU, BUSY_GPU, GpuSample(at_s=0, utilization_percent=0, power_w=4.1)])
-def test_power_is_wedged_only_where_both_readings_say_so(first, diagnosed):
-    assert diagnosed(None, look(rank("beta", 1), gpus=(first, WEDGED_GPU))) == []
+def test_power_is_wedged_only_where_both_readings_say_so(diagnosed):
+    assert diagnosed(None, look(rank("beta", 1), gpus=(HUNG_GPU, WEDGED_GPU))) == []
     found = diagnosed(None, look(rank("beta", 1), gpus=(WEDGED_GPU, WEDGED_GPU)))
     assert codes(found) == {("RUN-015", "beta")}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["!" * 40, "!!! !!!!! !!!!!!!!!! !!!", "�" * 30, "mult " * 20, "multmultmultmultmultmultmultmultmultmult",
-     "\n".join(["the"] * 30)],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["!!! !!!!! !!!!!!!!!! !!!", "�" * 30, "mult" * 10, "\n".join(["the"] * 30)])
 def test_what_is_no_language(text, diagnosed):
-    assert garbage(text)
     assert codes(diagnosed(answer=reply(text=text))) == {("RUN-004", "alpha")}
 
 
-def test_a_record_without_a_playbook_silences_no_check(diagnosed):
-    record = {key: value for key, value in RECORD.items() if key != "playbook"}
-    assert codes(diagnosed(answer=reply(text="!" * 40), record=record)) == {("RUN-004", "alpha")}
-
-
 @pytest.mark.parametrize(
-    "text",
-    ["204", "!", "", "ha ha ha ha ha", "12 * 17 = 204, and 204 = 204.", "北京是中国的首都 也是一座历史悠久的城市",
-     "def f(x):\n    return x + 1\n\n\ndef g(x):\n    return x + 2\n", "0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144"],
-)  # fmt: skip
+    "text", ["204", "!", "ha ha ha ha ha", "北京是中国的首都 也是一座历史悠久的城市", "0, 1, 1, 2, 3, 5, 8, 13, 21, 34"]
+)
 def test_what_is_language_or_too_short_to_tell(text):
     assert garbage(text) is None
 
@@ -255,30 +211,17 @@ def test_garbage_on_marlin_blames_the_weights_and_else_the_kernel(diagnosed):
         assert remedy in found[0].remedy[0]
 
 
-def test_garbage_of_whole_numbers_blames_no_kernel_for_four_bits(diagnosed):
-    for checkpoint, marlin in (("bf16", False), ("modelopt", True)):
-        playbook = {"model": {"id": "owner/model", "checkpoint": checkpoint}}
-        found = diagnosed(answer=reply(text="!" * 40), playbook=playbook)
-        assert ("moe-backend: marlin" in found[0].remedy[0]) is marlin
-
-
-def test_a_killed_worker_is_the_root_and_its_heads_end_follows(diagnosed):
-    died = rank("alpha", 0, *HEALTHY_LOG, "ray.exceptions.RayActorError: The actor died unexpectedly", exit_code=0)
-    alpha = look(died.model_copy(update={"state": "exited", "finished_at": "2026-11-21T06:00:02Z"}))
-    killed = rank("beta", 1, state="exited", exit_code=137, finished_at="2026-11-21T06:00:01Z")
-    found = diagnosed(alpha, look(killed), silence("refused", "nothing listens"))
-    assert codes(found) == {("RUN-005", "beta")}
-    assert "SIGKILL" in found[0].summary
-
-
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.12]:30890"
 
 
-def test_a_killed_worker_is_named_and_what_gloo_says_on_the_head_is_not(diagnosed):
+@pytest.mark.parametrize(("oom_killed", "code"), [(False, "RUN-005"), (True, "RUN-014")])
+def test_a_killed_worker_is_named_and_what_gloo_says_on_the_head_is_not(diagnosed, oom_killed, code):
     alpha = rank("alpha", 0, CLOSED, state="exited", exit_code=1, finished_at="2026-01-01T00:00:00Z")
-    beta = rank("beta", 1, state="exited", exit_code=137, finished_at="2026-01-01T00:00:01Z")
+    killed = {"exit_code": 137, "oom_killed": oom_killed, "finished_at": "2026-01-01T00:00:01Z"}
+    beta = rank("beta", 1, state="exited", **killed)
     found = diagnosed(head(alpha, counters=None), look(beta), silence("refused", "nothing listens"))
-    assert codes(found) == {("RUN-005", "beta")}
+    assert (code, "beta") in codes(found)
+    assert {node for _, node in codes(found)} == {"beta"}
 
 
 def test_a_rank_that_only_the_log_of_another_blames(diagnosed):
@@ -325,14 +268,8 @@ def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
     assert "its container no longer exists" in found[0].summary
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "This command will now block forever until terminated by a signal.",
-        "Subprocesses exit with SIGTERM will be treated as graceful, thus NOT reported.",
-    ],
-)
-def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed, line):
+def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed):
+    line = "This command will now block forever until terminated by a signal."
     beta = look(rank("beta", 1, "loading", line, state="exited", exit_code=255))
     (finding,) = [each for each in diagnosed(None, beta, silence("refused", "")) if each.code == "RUN-005"]
     assert "Ray" not in finding.seen
@@ -340,15 +277,6 @@ def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed, line):
     assert finding.summary.endswith("it exited with code 255, as after a reboot")
     assert finding.remedy[0] == "sparkcluster up INVENTORY"
     assert finding.remedy[1].startswith("sparkcluster enable INVENTORY ")
-    other = look(rank("beta", 1, "last words", state="exited", exit_code=3))
-    (finding,) = [each for each in diagnosed(None, other, silence("refused", "")) if each.code == "RUN-005"]
-    assert finding.seen.endswith("last words")
-    assert finding.remedy == ("sparkcluster logs INVENTORY beta", "sparkcluster up INVENTORY")
-
-
-def test_a_rank_that_the_kernel_killed_for_memory(diagnosed):
-    beta = look(rank("beta", 1, state="exited", exit_code=137, oom_killed=True))
-    assert ("RUN-014", "beta") in codes(diagnosed(None, beta, silence("refused", "")))
 
 
 def test_zero_after_a_dead_engine_is_no_success(diagnosed):
@@ -368,28 +296,11 @@ def test_what_rays_head_repeats_of_a_worker_is_the_workers(diagnosed):
     assert codes(diagnosed(alpha, None, silence("refused", ""))) == {("RUN-010", "beta")}
 
 
-def test_a_node_that_did_not_answer_is_known_by_the_address_that_was_planned(diagnosed):
-    plan = json.loads(json.dumps(RECORD["plan"]))
-    plan["nodes"]["gamma"] = {
-        "group": "default",
-        "containers": [{"name": "x", "launcher": {"address": "192.168.177.13"}}],
-    }
-    lines = ("(RayWorkerProc pid=9, ip=192.168.177.13) w1_weight_scale_2 must match w3_weight_scale_2",)
-    three = head(rank("alpha", 0, *HEALTHY_LOG, *lines))
-    found = diagnosed(three, record={**RECORD, "plan": plan, "playbook": {}})
-    assert ("RUN-012", "gamma") in codes(found)
-    assert ("RUN-012", "alpha") not in codes(found)
-
-
 def test_a_node_that_ray_lists_as_dead_or_not_at_all(diagnosed):
     for listed, word in (({MEMBERS[0]: True, MEMBERS[1]: False}, "dead"), ({MEMBERS[0]: True}, "not there")):
         found = diagnosed(head(rank("alpha", 0), ray=listed))
         assert codes(found) == {("RUN-007", "beta")}
         assert word in found[0].seen
-
-
-def test_ray_that_does_not_answer_is_said(diagnosed):
-    assert codes(diagnosed(head(rank("alpha", 0), ray=Unread(unread="no answer within 5 s")))) == {("RUN-022", "alpha")}
 
 
 def sent(rdma: int, sockets: int) -> dict[str, Any]:
@@ -404,20 +315,10 @@ def test_tokens_made_with_sockets_alone_are_tcp_though_no_log_says_so(diagnosed)
     found = diagnosed(head(rank("alpha", 0), **sent(0, 40_000_000)), look(rank("beta", 1), **sent(9_000_000, 9_000)))
     assert codes(found) == {("RUN-008", "alpha")}
     assert "sent 0 bytes" in found[0].seen
-    assert diagnosed(head(rank("alpha", 0), made=0, **sent(0, 40_000_000))) == []
     assert diagnosed(head(rank("alpha", 0), **sent(0, 90_000))) == []
-
-
-def test_a_pair_that_was_planned_without_rdma_uses_sockets_rightly(diagnosed):
-    plan = json.loads(json.dumps(RECORD["plan"]))
-    plan["nodes"]["alpha"]["env"]["NCCL_IB_DISABLE"] = "1"
-    alpha = head(rank("alpha", 0, *HEALTHY_LOG, "NCCL INFO Using network Socket"))
-    assert diagnosed(alpha, record={**RECORD, "playbook": {}, "plan": plan}) == []
-
-
-def test_the_last_word_on_the_network_counts(diagnosed):
-    lines = ("NCCL INFO NET/IB : No device found.", "NCCL INFO Using network IBext_v8")
-    assert diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, *lines))) == []
+    record = json.loads(json.dumps(RECORD)) | {"playbook": {}}
+    record["plan"]["nodes"]["alpha"]["env"]["NCCL_IB_DISABLE"] = "1"
+    assert diagnosed(head(rank("alpha", 0), **sent(0, 40_000_000)), record=record) == [], "it was planned without RDMA"
 
 
 def test_a_container_without_its_gpu(diagnosed):
@@ -450,23 +351,12 @@ def test_nothing_runs(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
     assert next(finding for finding in found if finding.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
-    failed = diagnosed(
-        look(), look(), record={}, failed="the last launch that failed, 2 h ago: why; /x/alpha.log:7: line"
-    )
+    failed = diagnosed(look(), look(), record={}, failed="failed 2 h ago: why; /x/alpha.log:7: line")
     finding = next(finding for finding in failed if finding.code == "RUN-001")
     assert "/x/alpha.log:7: line" in finding.seen
     assert finding.remedy == ("sparkcluster logs INVENTORY --failed", "sparkcluster up INVENTORY")
     busy = diagnosed(look(), look(), record={}, lease=UP)
     assert {finding.severity for finding in busy if finding.code == "RUN-001"} == {"warning"}
-
-
-def test_a_cluster_that_is_being_started_is_not_ill(diagnosed):
-    alpha = head(
-        rank("alpha", 0, "Starting to load model /m"), counters=Unread(unread="connection refused"), health=None
-    )
-    found = diagnosed(alpha, None, silence("refused", "nothing listens"), record={}, lease=UP)
-    assert codes(found) == {("RUN-002", "alpha")}
-    assert found[0].severity == "warning"
 
 
 def test_ranks_of_two_releases(diagnosed):
@@ -499,14 +389,9 @@ def test_records_that_cannot_be_read_or_are_not_there(diagnosed):
     assert codes(diagnosed(record={})) == {("RUN-019", None)}
 
 
-def test_a_rank_that_docker_starts_again_and_again(diagnosed):
-    assert codes(diagnosed(None, look(rank("beta", 1, restarts=35)))) == {("RUN-006", "beta")}
-
-
-def test_a_node_that_could_not_be_looked_at(diagnosed):
+def test_a_node_that_could_not_be_looked_at_and_a_rank_that_docker_starts_again_and_again(diagnosed):
     assert codes(diagnosed(None, Unread(unread="beta did not end within 9 s"))) == {("RUN-022", "beta")}
-    unread = rank("beta", 1).model_copy(update={"log": Unread(unread="no such file")})
-    assert codes(diagnosed(None, look(unread))) == {("RUN-022", "beta")}
+    assert codes(diagnosed(None, look(rank("beta", 1, restarts=35)))) == {("RUN-006", "beta")}
 
 
 def test_eager_mode_is_a_note_where_the_playbook_asks_for_it(diagnosed):
@@ -516,23 +401,7 @@ def test_eager_mode_is_a_note_where_the_playbook_asks_for_it(diagnosed):
     assert codes(asked, infos=True) == {("RUN-018", "alpha")}
 
 
-def test_two_ailments_at_once_are_both_told(diagnosed):
-    beta = look(rank("beta", 1, restarts=2), gpus=(WEDGED_GPU, WEDGED_GPU))
-    found = diagnosed(None, beta, reply(text="!" * 30))
-    assert codes(found) == {("RUN-004", "alpha"), ("RUN-006", "beta"), ("RUN-015", "beta")}
-
-
 def test_an_endless_line_is_read_within_reason(diagnosed):
     """Patterns that backtrack would have doctor hang where it is to find what does."""
     lines = ["Using 'x" * 500 + " scale nan" * 300] * 300
     diagnosed(head(rank("alpha", 0, *lines)), None, silence())
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lists(text(max_size=80), max_size=5), text(max_size=60))
-def test_no_line_of_a_log_and_no_answer_makes_a_check_fail(diagnosed, lines, said):
-    """A check that crashes blames itself, and none does."""
-    ended = rank("alpha", 0, *HEALTHY_LOG, *lines, state="exited", exit_code=1)
-    found = diagnosed(look(ended, gpu=said), None, silence("refused", said))
-    found += diagnosed(head(rank("alpha", 0, *lines, gpu=said), made=0), None, reply(text=said))
-    assert not [finding for finding in found if "the check itself failed" in finding.summary]

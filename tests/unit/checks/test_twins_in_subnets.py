@@ -9,10 +9,9 @@ import yaml
 
 from sparkcluster import topology
 from sparkcluster.checks import netplan
-from sparkcluster.checks.netplan import proposal
 from sparkcluster.checks.registry import Context
 
-from .conftest import PORT_0, reported
+from .conftest import PORT_0, rails, reported
 
 PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
 SHARED = {
@@ -55,7 +54,6 @@ def test_what_the_file_sets_makes_two_rails(see, spark, cluster):
     spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
     context = Context(spec, facts, topology.build(spec, facts))
     files = netplan.files(context)
-    assert files == proposal(context, context.topology.groups[0])
     applied = {
         name: {twin: each["addresses"][0] for twin, each in yaml.safe_load(text)["network"]["ethernets"].items()}
         for name, text in files.items()
@@ -63,11 +61,6 @@ def test_what_the_file_sets_makes_two_rails(see, spark, cluster):
     assert see(described=described(applied)) == []
     facts = {name: spark(rails) for name, rails in applied.items()}
     assert netplan.files(Context(spec, facts, topology.build(spec, facts))) == {}
-
-
-def test_one_node_with_both_twins_in_one_subnet_is_named_alone(see):
-    alone = {**SHARED, "beta": {PORT_1[0]: "192.168.100.12/24", PORT_1[1]: "192.168.101.12/24"}}
-    assert reported(see(described=described(alone))) == [("NET-005", "warning", "alpha")]
 
 
 def test_link_local_rails_get_the_file_too(see):
@@ -92,46 +85,20 @@ def test_both_twins_in_the_inventory_are_an_error_as_before(see):
     assert reported(findings) == [("NET-005", "error", "alpha"), ("NET-005", "error", "beta")]
 
 
-def test_subnets_that_a_node_has_elsewhere_are_left_out_and_odd_names_give_no_file(spark, cluster):
-    spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
-    facts = {name: spark(rails, management="192.168.177.5/24") for name, rails in SHARED.items()}
-    context = Context(spec, facts, topology.build(spec, facts))
-    text = proposal(context, context.topology.groups[0])["beta"]
-    assert "192.168.178.12/24" in text
-    assert "192.168.179.12/24" in text
-    odd = {name: name.replace("enp1s0f0np0", "x:{y}") for name in PORT_0}
-    names = {odd[PORT_0[0]]: "rocep1s0f0", PORT_0[1]: "roceP2p1s0f0"}
-    rails = {odd[PORT_0[0]]: "192.168.100.11/24", PORT_0[1]: "192.168.100.61/24"}
-    facts["alpha"] = spark(rails, names=names)
-    context = Context(spec, facts, topology.build(spec, facts))
-    assert proposal(context, context.topology.groups[0]) == {}
-
-
 def test_groups_on_one_switch_get_addresses_of_their_own(spark, cluster):
     names = ["a", "b", "c", "d"]
-    rails = {
-        name: {PORT_0[0]: f"192.168.100.{number}/24", PORT_0[1]: f"192.168.100.{number + 50}/24"}
-        for number, name in enumerate(names, 11)
-    }
     facts = {
-        name: spark(own, management=f"192.168.86.{place}/24") for place, (name, own) in enumerate(rails.items(), 1)
+        name: spark(
+            {PORT_0[0]: f"192.168.100.1{place}/24", PORT_0[1]: f"192.168.100.6{place}/24"},
+            management=f"192.168.86.{place}/24",
+        )
+        for place, name in enumerate(names, 1)
     }
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
     spec = cluster({name: f"192.168.86.{place}" for place, name in enumerate(names, 1)}, groups=groups)
     written = "".join(netplan.files(Context(spec, facts, topology.build(spec, facts))).values())
     addresses = [line.split("[")[1].split("/")[0] for line in written.splitlines() if "addresses" in line]
     assert len(addresses) == len(set(addresses)) == 8
-
-
-def test_two_cables_between_two_nodes_get_no_file_since_their_ends_are_unknown(spark, cluster):
-    rails = {name: f"192.168.100.{number}/24" for number, name in enumerate((*PORT_0, *PORT_1), 11)}
-    spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
-    facts = {
-        "alpha": spark(rails),
-        "beta": spark({name: value.replace("100.1", "100.2") for name, value in rails.items()}),
-    }
-    context = Context(spec, facts, topology.build(spec, facts))
-    assert proposal(context, context.topology.groups[0]) == {}
 
 
 ONE_CABLE = {"alpha": {PORT_0[0]: "10.0.1.1/24", PORT_0[1]: "10.0.2.1/24"}}
@@ -141,25 +108,17 @@ TWO_CABLES = {
 
 
 @pytest.mark.parametrize("port", [PORT_0, PORT_1])
-def test_one_cable_is_fine_whichever_ports_it_connects(see, port):
-    straight = {**ONE_CABLE, "beta": {port[0]: "10.0.1.2/24", port[1]: "10.0.2.2/24"}}
-    assert see(described=described(straight)) == []
-
-
-@pytest.mark.parametrize("port", [PORT_0, PORT_1])
 def test_crossed_twins_are_named_with_the_addresses_to_change(see, port):
     crossing = {**ONE_CABLE, "beta": {port[0]: "10.0.2.2/24", port[1]: "10.0.1.2/24"}}
     (finding,) = see(described=described(crossing))
     assert reported([finding]) == [("NET-026", "error", "beta")]
-    assert finding.seen == (
-        f"alpha's {PORT_0[0]} (0000:01:00.0) is in 10.0.1.0/24 with beta's {port[1]}"
-        f" (0002:01:00.{'0' if port is PORT_0 else '1'})"
-    )
     assert finding.remedy == (
         f"give {port[0]} of beta an address in 10.0.1.0/24 in /etc/netplan/40-cx7.yaml",
         f"give {port[1]} of beta an address in 10.0.2.0/24 in /etc/netplan/40-cx7.yaml",
         "sudo netplan apply",
     )
+    straight = {**ONE_CABLE, "beta": {port[0]: "10.0.1.2/24", port[1]: "10.0.2.2/24"}}
+    assert see(described=described(straight)) == []
 
 
 def test_crossed_cables_are_named_with_the_cables_to_swap(see):
@@ -180,28 +139,13 @@ def test_crossed_cables_are_named_with_the_cables_to_swap(see):
 
 
 def test_of_three_on_a_switch_the_odd_one_is_named(see):
-    rails = {
-        name: {PORT_0[0]: f"10.0.1.{number}/24", PORT_0[1]: f"10.0.2.{number}/24"}
-        for number, name in enumerate(("a", "b", "c"), 1)
-    }
-    rails["a"] = {PORT_0[0]: "10.0.2.1/24", PORT_0[1]: "10.0.1.1/24"}
-    assert reported(see(names=("a", "b", "c"), described=described(rails))) == [("NET-026", "error", "a")]
+    crossing = {"a": {PORT_0[0]: "192.168.178.11/24", PORT_0[1]: "192.168.177.11/24"}}
+    assert reported(see(names=("a", "b", "c"), described=described(crossing))) == [("NET-026", "error", "a")]
 
 
-def test_without_pci_addresses_no_order_is_judged(see, spark):
-    crossing = {**ONE_CABLE, "beta": {PORT_0[0]: "10.0.2.2/24", PORT_0[1]: "10.0.1.2/24"}}
-    bare = tuple(each.model_copy(update={"pci": None}) for each in spark(crossing["beta"]).interfaces)
-    assert see({"beta": {"interfaces": bare}}, described=described(crossing)) == []
-
-
-@pytest.mark.parametrize("name", ["alpha", "beta"])
-def test_a_link_that_trained_with_two_lanes_gets_the_hint_about_firmware(see, spark, name):
-    rails = {"alpha": 11, "beta": 12}[name]
-    own = spark({PORT_0[0]: f"192.168.177.{rails}/24", PORT_0[1]: f"192.168.178.{rails}/24"})
+def test_a_link_that_trained_with_two_lanes_gets_the_hint_about_firmware(see, spark):
+    own = spark(rails(12))
     half = tuple(each.model_copy(update={"pcie": "Gen5 x2"}) if each.netdev == PORT_0[1] else each for each in own.hcas)
-    (finding,) = see({name: {"hcas": half}})
-    assert reported([finding]) == [("NET-028", "warning", name)]
-    assert finding.seen == "Gen5 x2, where a Spark has Gen5 x4"
+    (finding,) = see({"beta": {"hcas": half}})
+    assert reported([finding]) == [("NET-028", "warning", "beta")]
     assert finding.remedy[0].startswith("sudo fwupdmgr refresh && sudo fwupdmgr update")
-    unknown = tuple(each.model_copy(update={"pcie": None}) for each in own.hcas)
-    assert see({name: {"hcas": unknown}}) == []

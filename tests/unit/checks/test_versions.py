@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.checks.compare import order, outliers
+from sparkcluster.checks.compare import outliers
 from sparkcluster.facts.base import Unread
 
 from .conftest import reported
@@ -41,19 +41,17 @@ CASES = [
 
 
 @pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
-@pytest.mark.parametrize("name", ["alpha", "beta"])
-def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, older, severity, name):
-    other = {"alpha": "beta", "beta": "alpha"}[name]
-    (finding,) = see({name: unlike(code, older), other: unlike(code, newer)})
-    assert reported([finding]) == [(code, severity, name)]
+def test_of_two_the_older_is_named_and_it_says_so(see, unlike, code, newer, older, severity):
+    (finding,) = see({"alpha": unlike(code, older), "beta": unlike(code, newer)})
+    assert reported([finding]) == [(code, severity, "alpha")]
     assert older in finding.seen
     assert "there is no majority" in finding.seen
     assert finding.remedy[0].startswith("sudo ")
 
 
-@pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
 @pytest.mark.parametrize("name", THREE)
-def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, code, newer, older, severity, name):
+def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, name):
+    code, newer, older, severity = CASES[0]
     changes = {node: unlike(code, newer if node == name else older) for node in THREE}
     (finding,) = see(changes, names=THREE)
     assert reported([finding]) == [(code, severity, name)]
@@ -61,9 +59,8 @@ def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, code,
     assert finding.remedy[0].startswith(f"on {others[0]} and {others[1]}: sudo ")
 
 
-@pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
-def test_replicas_may_differ_from_one_another(see, unlike, code, newer, older, severity):
-    del severity
+def test_replicas_may_differ_from_one_another(see, unlike):
+    code, newer, older, _ = CASES[0]
     groups = [{"name": "left", "nodes": ["a", "b"]}, {"name": "right", "nodes": ["c", "d"]}]
     changes = {name: unlike(code, newer if name in "cd" else older) for name in "abcd"}
     assert see(changes, names=tuple("abcd"), groups=groups) == []
@@ -82,12 +79,6 @@ def test_firmware_differs_between_nodes_and_within_one(see, spark):
     assert see({"beta": hcas(None)}) == []
 
 
-def test_the_driver_that_is_older_gets_the_packages_of_the_newer_series(see):
-    (finding,) = see({"beta": {"driver": "575.57.08"}})
-    assert finding.node == "beta"
-    assert "nvidia-driver-580-open linux-modules-nvidia-580-open-6.14.0-1015-nvidia" in finding.remedy[0]
-
-
 def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(see):
     findings = see({"beta": {"os": Unread(unread="no such file: /etc/os-release")}})
     assert reported(findings) == [("FACT-001", "warning", "beta")]
@@ -97,23 +88,15 @@ def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(se
 @pytest.mark.parametrize(
     ("values", "odd"),
     [
-        ({"a": "1", "b": "1"}, {}),
         ({"a": "1", "b": None}, {}),
-        ({"a": "1", "b": "2"}, {"a": "2"}),
         ({"a": "1.9", "b": "1.10"}, {"a": "1.10"}),
         ({"a": "1", "b": "1", "c": "2"}, {"c": "1"}),
         ({"a": "1", "b": "1", "c": "2", "d": "2"}, {"a": "2", "b": "2"}),
         ({"a": "1", "b": "2", "c": "3"}, {"a": "3", "b": "3"}),
-        ({}, {}),
     ],
 )
 def test_who_is_odd(values, odd):
     assert {outlier.node: outlier.expected for outlier in outliers(values)} == odd
-
-
-def test_versions_are_ordered_by_their_numbers():
-    assert order("6.14.0-1015-nvidia") < order("6.17.0-1004-nvidia")
-    assert order("580.95.05") < order("580.126.09") < order("590.44.01")
 
 
 def clock(offset, error=0.01):
@@ -123,20 +106,15 @@ def clock(offset, error=0.01):
 @pytest.mark.parametrize(
     ("offset", "error", "severity"),
     [
-        (0.4, 0.01, None),
         (1.5, 0.9, None),
         (1.5, 0.1, "info"),
-        (-20.0, 0.1, "info"),
-        (300.0, 0.1, "warning"),
         (-300.0, 0.1, "warning"),
         (31.0, 2.0, "info"),
     ],
 )
-@pytest.mark.parametrize("name", ["alpha", "beta"])
-def test_a_clock_that_is_off(see, name, offset, error, severity):
-    other = {"alpha": "beta", "beta": "alpha"}[name]
-    findings = see({name: clock(offset, error), other: clock(0.0)})
-    assert reported(findings) == ([("HOST-017", severity, name)] if severity else [])
+def test_a_clock_that_is_off(see, offset, error, severity):
+    findings = see({"beta": clock(offset, error), "alpha": clock(0.0)})
+    assert reported(findings) == ([("HOST-017", severity, "beta")] if severity else [])
     if severity:
         assert ("ahead" if offset > 0 else "behind") in findings[0].summary
 
@@ -146,17 +124,10 @@ def test_this_machines_own_clock_may_be_the_wrong_one(see):
     assert reported(see({"solo": clock(600.0)}, names=("solo",))) == [("HOST-017", "warning", "solo")]
 
 
-def test_a_clock_that_was_not_measured_is_no_finding(see):
-    assert see({"alpha": {"clock_offset_s": None}}) == []
-
-
-@pytest.mark.parametrize("nodes", [("alpha", "beta"), THREE])
-def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike, nodes):
+def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike):
     """However new it is, and though it is in the majority: HOST-010 says to leave it."""
-    first, *others = nodes
-    spread = {first: unlike("HOST-009", "580.95.05")} | {name: unlike("HOST-009", "590.48.01") for name in others}
-    found = [finding for finding in see(spread, names=nodes) if finding.code == "HOST-009"]
-    assert reported(found) == [("HOST-009", "warning", name) for name in others]
-    for finding in found:
-        assert finding.remedy[0].startswith("sudo ")
-        assert "nvidia-driver-580-open" in finding.remedy[0]
+    versions = {"a": "580.95.05", "b": "590.48.01", "c": "590.48.01"}
+    spread = {name: unlike("HOST-009", version) for name, version in versions.items()}
+    found = [finding for finding in see(spread, names=THREE) if finding.code == "HOST-009"]
+    assert reported(found) == [("HOST-009", "warning", "b"), ("HOST-009", "warning", "c")]
+    assert all("nvidia-driver-580-open" in finding.remedy[0] for finding in found)
