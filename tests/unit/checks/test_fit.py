@@ -89,23 +89,6 @@ def test_a_model_that_is_not_known_is_told_for_information(fitted):
     assert [(finding.code, finding.severity) for finding in found] == [("FIT-002", "info")]
 
 
-def test_where_the_engine_s_version_is_unknown_it_is_an_error_only_where_no_version_fits(fitted, spark):
-    """Of 121 GiB, 0.9 is 108.9, the default before 0.20; 0.92 is 111.3."""
-    image = spark().image
-    tight = {"max-model-len": 1024, "max-num-seqs": 1, "max-num-batched-tokens": 1024}
-
-    def severity(gib, version):
-        inside = image.inside.model_copy(update={"version": version})
-        changed = {"image": image.model_copy(update={"inside": inside})}
-        found = fitted(weights(gib), tight, image="registry.example/engine:7", changed=changed)
-        return [(finding.code, finding.severity) for finding in found]
-
-    assert severity(108, "0.19.0") == [("FIT-001", "error")]
-    assert severity(107, "0.20.0") == []
-    assert severity(108, None) == [("FIT-001", "warning")]
-    assert severity(120, None) == [("FIT-001", "error")]
-
-
 def test_what_is_too_close_to_say_is_a_warning_with_what_is_safe(fitted):
     """Of 121 GiB, 0.85 are 102.9: 97 of weights leave 5.9 for a step and the 1.3 GiB that a request needs."""
     (found,) = fitted(weights(97), {"max-model-len": 4096})

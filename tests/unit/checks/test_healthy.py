@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
-from sparkcluster.facts.base import Unread
 from sparkcluster.facts.parse import parse
 from tests.unit import golden
 
@@ -31,10 +28,6 @@ def test_sparks_on_a_switch(see, names):
     assert see(names=names) == []
 
 
-def test_a_spark_alone_without_a_cable(see):
-    assert see(names=("solo",), described={"solo": {"rails": {}}}) == []
-
-
 def test_each_spark_is_cabled_in_its_own_port_and_calls_its_interfaces_its_own_way(see):
     other = {"rails": {PORT_1[0]: "192.168.177.12/24", PORT_1[1]: "192.168.178.12/24"}, "gid": 5}
     assert see(described={"beta": other}) == []
@@ -50,13 +43,6 @@ def test_a_ring_of_three(see):
         "c": {PORT_1[0]: "10.0.4.3/24", PORT_1[1]: "10.0.5.3/24", PORT_0[0]: "10.0.2.3/24", PORT_0[1]: "10.0.3.3/24"},
     }
     assert see(names=("a", "b", "c"), described={name: {"rails": own} for name, own in ring.items()}) == []
-
-
-def test_other_makers_boxes_and_one_that_was_never_updated(see, spark):
-    oem = {"dgx": spark().dgx.model_copy(update={"platform": "GX10", "ota_version": "7.5.0"})}
-    factory = {"dgx": spark().dgx.model_copy(update={"ota_version": None, "swbuild_version": "7.2.3"})}
-    other = {"dgx": Unread(unread="no such file: /etc/dgx-release")}
-    assert see({"a": oem, "b": factory, "c": other}, names=FOUR) == []
 
 
 def test_a_network_without_rdma_is_one_warning_for_each_node_and_nothing_beside(see):
@@ -116,16 +102,3 @@ def test_what_a_probe_answered_is_told_once_and_nothing_else_is(name, codes, clu
     spec = cluster({"spark": "192.0.2.11"}, playbook={"model": {"id": "org/tiny"}})
     context = Context(spec, facts, topology.build(spec, facts))
     assert {finding.code for finding in grave(checks.run_stage(context, ("facts",)))} == codes
-
-
-def test_a_golden_pair_in_unlike_ports(cluster):
-    left, right = recorded("founders-p0"), recorded("founders-p1")
-    text = (
-        right.model_dump_json().replace("192.168.177.12", "192.168.177.13").replace("192.168.178.12", "192.168.178.13")
-    )
-    text = text.replace("ffff:c0a8:b10c", "ffff:c0a8:b10d").replace("ffff:c0a8:b20c", "ffff:c0a8:b20d")
-    facts = {"left": left, "right": parse("right", json.loads(text.replace("192.0.2.11", "192.0.2.12")))}
-    spec = cluster({"left": "192.0.2.11", "right": "192.0.2.12"}, playbook={"model": {"id": "org/tiny"}})
-    built = topology.build(spec, facts)
-    assert built.groups[0].kind == "direct"
-    assert grave(checks.run_stage(Context(spec, facts, built), ("facts",))) == []

@@ -95,11 +95,6 @@ def test_ssh_over_wifi_is_information_where_there_is_no_wire(see):
     assert reported([finding]) == [("NET-016", "info", "solo")]
 
 
-@pytest.mark.parametrize("address", ["192.168.86.11", "10.1.1.1", None])
-def test_ssh_over_wire_or_an_address_that_nobody_has(see, address):
-    assert see({"alpha": {"reached_at": address}}) == []
-
-
 @pytest.mark.parametrize(
     ("host", "severity"),
     [

@@ -85,13 +85,6 @@ def test_a_kernel_without_the_module_of_its_driver(see, name):
     assert finding.remedy[0] == "sudo apt-get install -y linux-modules-nvidia-580-open-6.14.0-1015-nvidia"
 
 
-@pytest.mark.parametrize("module", ["580.95.05", Unread(unread="no modules for this kernel")])
-def test_a_driver_that_is_not_loaded_though_its_module_may_be_there_is_a_gpu_that_does_not_answer(see, module):
-    (finding,) = see({"beta": {**UNLOADED, "driver_module": module}})
-    assert reported([finding]) == [("HOST-003", "error", "beta")]
-    assert "linux-modules-nvidia-580-open-6.14.0-1015-nvidia" in finding.remedy[1]
-
-
 @BOTH
 def test_a_driver_that_was_updated_and_not_loaded(see, name):
     (finding,) = see({name: {"driver_module": "580.126.09"}})
@@ -215,14 +208,6 @@ def test_layers_of_another_image_need_no_room(see, spark, free, found):
     assert [finding.code for finding in see(changes) if finding.code == "HOST-028"] == found
 
 
-def test_an_image_in_containerds_store_is_larger_than_its_compressed_layers(see, docker):
-    """That of 20 GB here needs them beside 60 GB of unpacked ones."""
-    compressed = {"docker": docker(containerd_store=True)}
-    changes = {"alpha": compressed, "beta": {"image": None, "disks": disks(docker=79 * GB)}}
-    (error,) = [finding for finding in see(changes) if finding.code == "HOST-028"]
-    assert "79.0 GB free at /docker, 80.0 GB needed" in error.seen
-
-
 @pytest.mark.parametrize(
     ("changes", "runtime", "severity"),
     [
@@ -264,13 +249,6 @@ def test_what_to_set_instead_depends_on_whose_port_it_is(see, port, playbook, in
     (finding,) = see({"alpha": held}, playbook=playbook)
     assert instead in finding.remedy[1]
     assert finding.seen.startswith("a process of another user listens on")
-
-
-def test_a_port_that_another_cluster_may_hold_names_its_rank(see, spark):
-    ranks = [{"name": "sparkcluster-nova-0", "state": "running", "labels": {"io.sparkcluster.cluster": "nova"}}]
-    own = {"listeners": (Listener(address="0.0.0.0", port=8000),), "ranks": spark(ranks=ranks).ranks}
-    (finding,) = see({"alpha": own})
-    assert "perhaps sparkcluster-nova-0 of cluster nova" in finding.seen
 
 
 def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluster):

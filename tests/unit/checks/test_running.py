@@ -279,30 +279,6 @@ def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed):
     assert finding.remedy[1].startswith("sparkcluster enable INVENTORY ")
 
 
-def test_zero_after_a_dead_engine_is_no_success(diagnosed):
-    line = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
-    alpha = look(rank("alpha", 0, *HEALTHY_LOG, line, state="exited", exit_code=0))
-    found = diagnosed(alpha, None, silence("refused", "nothing listens"))
-    assert codes(found) == {("RUN-024", "alpha")}
-    assert found[0].seen == line
-
-
-def test_what_rays_head_repeats_of_a_worker_is_the_workers(diagnosed):
-    line = (
-        "\x1b[36m(RayWorkerProc pid=96, ip=192.168.177.12)\x1b[0m beta:96:96 [0] NCCL WARN Call to "
-        "ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, local GID ::"
-    )
-    alpha = look(rank("alpha", 0, *HEALTHY_LOG, line, state="exited", exit_code=0))
-    assert codes(diagnosed(alpha, None, silence("refused", ""))) == {("RUN-010", "beta")}
-
-
-def test_a_node_that_ray_lists_as_dead_or_not_at_all(diagnosed):
-    for listed, word in (({MEMBERS[0]: True, MEMBERS[1]: False}, "dead"), ({MEMBERS[0]: True}, "not there")):
-        found = diagnosed(head(rank("alpha", 0), ray=listed))
-        assert codes(found) == {("RUN-007", "beta")}
-        assert word in found[0].seen
-
-
 def sent(rdma: int, sockets: int) -> dict[str, Any]:
     at = [
         Traffic(at_s=0, rdma_bytes={"rocep1s0f0": 10}, socket_bytes={"enp1s0f0np0": 5}),
@@ -322,11 +298,8 @@ def test_tokens_made_with_sockets_alone_are_tcp_though_no_log_says_so(diagnosed)
 
 
 def test_a_container_without_its_gpu(diagnosed):
-    for said, found in (
-        ("Failed to initialize NVML: Unknown Error", {("RUN-013", "beta")}),
-        ("GPU 0: NVIDIA GB10", set()),
-    ):
-        assert codes(diagnosed(None, look(rank("beta", 1, gpu=said)))) == found
+    lost = rank("beta", 1, gpu="Failed to initialize NVML: Unknown Error")
+    assert codes(diagnosed(None, look(lost))) == {("RUN-013", "beta")}
     assert diagnosed(None, look(rank("beta", 1, gpu=Unread(unread="no nvidia-smi in the container")))) == []
 
 
@@ -383,22 +356,9 @@ def test_a_secret_that_has_changed_since_the_start(diagnosed):
     assert ["HTTP 401" in finding.seen for finding in found] == [True, False]
 
 
-def test_records_that_cannot_be_read_or_are_not_there(diagnosed):
-    broken = diagnosed(facts={"beta": {"release": Unread(unread="not JSON")}})
-    assert codes(broken) == {("RUN-019", "beta")}
-    assert codes(diagnosed(record={})) == {("RUN-019", None)}
-
-
 def test_a_node_that_could_not_be_looked_at_and_a_rank_that_docker_starts_again_and_again(diagnosed):
     assert codes(diagnosed(None, Unread(unread="beta did not end within 9 s"))) == {("RUN-022", "beta")}
     assert codes(diagnosed(None, look(rank("beta", 1, restarts=35)))) == {("RUN-006", "beta")}
-
-
-def test_eager_mode_is_a_note_where_the_playbook_asks_for_it(diagnosed):
-    line = "WARNING [vllm.py:848] Enforce eager set, disabling torch.compile and CUDAGraphs."
-    asked = diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, line, engine=[*ENGINE, "--enforce-eager"])))
-    assert codes(asked) == set()
-    assert codes(asked, infos=True) == {("RUN-018", "alpha")}
 
 
 def test_an_endless_line_is_read_within_reason(diagnosed):

@@ -85,22 +85,6 @@ def test_both_twins_in_the_inventory_are_an_error_as_before(see):
     assert reported(findings) == [("NET-005", "error", "alpha"), ("NET-005", "error", "beta")]
 
 
-def test_groups_on_one_switch_get_addresses_of_their_own(spark, cluster):
-    names = ["a", "b", "c", "d"]
-    facts = {
-        name: spark(
-            {PORT_0[0]: f"192.168.100.1{place}/24", PORT_0[1]: f"192.168.100.6{place}/24"},
-            management=f"192.168.86.{place}/24",
-        )
-        for place, name in enumerate(names, 1)
-    }
-    groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
-    spec = cluster({name: f"192.168.86.{place}" for place, name in enumerate(names, 1)}, groups=groups)
-    written = "".join(netplan.files(Context(spec, facts, topology.build(spec, facts))).values())
-    addresses = [line.split("[")[1].split("/")[0] for line in written.splitlines() if "addresses" in line]
-    assert len(addresses) == len(set(addresses)) == 8
-
-
 ONE_CABLE = {"alpha": {PORT_0[0]: "10.0.1.1/24", PORT_0[1]: "10.0.2.1/24"}}
 TWO_CABLES = {
     "alpha": {PORT_0[0]: "10.0.1.1/24", PORT_0[1]: "10.0.2.1/24", PORT_1[0]: "10.0.3.1/24", PORT_1[1]: "10.0.4.1/24"}

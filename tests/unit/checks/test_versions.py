@@ -119,11 +119,6 @@ def test_a_clock_that_is_off(see, offset, error, severity):
         assert ("ahead" if offset > 0 else "behind") in findings[0].summary
 
 
-def test_this_machines_own_clock_may_be_the_wrong_one(see):
-    assert see({name: clock(600.0) for name in THREE}, names=THREE) == []
-    assert reported(see({"solo": clock(600.0)}, names=("solo",))) == [("HOST-017", "warning", "solo")]
-
-
 def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike):
     """However new it is, and though it is in the majority: HOST-010 says to leave it."""
     versions = {"a": "580.95.05", "b": "590.48.01", "c": "590.48.01"}

@@ -40,13 +40,8 @@ def test_every_signature_has_a_recorded_line() -> None:
 @pytest.mark.parametrize(
     ("line", "summary"),
     [
-        ("vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from 'auto', 'half')", "--dtype"),
         ("ValueError: Model architectures ['MoonForCausalLM'] are not supported for now.", "['MoonForCausalLM']"),
         ("Error response from daemon: No such image: sha256:abc", "image is not on that node"),
-        (
-            "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
-            "the user has no permission to use Docker",
-        ),
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, remote process exited", "NCCL"),
     ],
 )
@@ -56,48 +51,12 @@ def test_lines_of_which_only_the_form_is_known(line: str, summary: str) -> None:
     assert summary in found.summary
 
 
-def test_the_root_comes_before_what_follows_from_it() -> None:
-    """An engine out of memory takes its workers and its API along, and all of that is in the log."""
-    lines = [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 119 GiB",
-        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
-        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
-        "RuntimeError: Engine core initialization failed. See root cause above.",
-    ]
-    found = cause(ENGINE, lines, 1)
-    assert found is not None
-    assert "memory" in found.summary
-
-
-def test_colours_do_not_hide_a_line() -> None:
-    found = cause(ENGINE, ["\x1b[36m(RayWorkerProc pid=96)\x1b[0m \x1b[31mNo space left on device\x1b[0m"], 1)
-    assert found is not None
-    assert found.summary == "the disk is full"
-
-
 def test_a_healthy_log_has_no_cause() -> None:
     log = (Path(__file__).parents[2] / "golden" / "logs" / "vllm-0.32-ray-tp2-head.log").read_text()
     assert cause(ENGINE, log.splitlines(), None) is None
-
-
-def test_an_exception_in_a_running_ranks_log_is_no_cause() -> None:
-    """Engines log exceptions that they survive; only an end makes one the reason."""
-    assert cause(ENGINE, ["ValueError: odd but survived"], None) is None
 
 
 def test_the_kernels_verdict_outweighs_the_log() -> None:
     found = cause(ENGINE, ["OSError: [Errno 28] No space left on device"], 137, oom_killed=True)
     assert found is not None
     assert "kernel killed it" in found.summary
-
-
-def test_braces_in_a_log_line_are_kept_as_they_are() -> None:
-    found = cause(ENGINE, ["[sparkcluster] error: /x/launcher.json has version {'a': 1}, expected 1"], 2)
-    assert found is not None
-    assert "{'a': 1}" in found.summary
-
-
-def test_ten_thousand_lines_are_read_within_reason() -> None:
-    """Patterns that backtrack would freeze the launch they are to explain."""
-    lines = ["x" * 4000 + " (" * 40] * 300
-    assert cause(ENGINE, lines, 3) is None

@@ -20,27 +20,16 @@ def playbook(**keys) -> Playbook:
     [
         ({}, {}),
         ({"args": {"speculative-config": {"model": "a/d", "revision": "v1"}}}, {"a/d": "v1"}),
-        ({"args": {"speculative-config": '{"model": "a/d"}'}}, {"a/d": "main"}),
         ({"args": {"speculative-config.model": "a/d"}}, {"a/d": "main"}),
-        ({"args": {"speculative_config": {"method": "mtp"}}}, {}),
         ({"args": {"speculative-config": {"model": "/sparkcluster/model/assistant"}}}, {}),
         ({"args": {"tokenizer": "a/t", "tokenizer-revision": "r2"}}, {"a/t": "r2"}),
-        ({"args": {"hf-config-path": "a/c"}}, {"a/c": "main"}),
         ({"args": {"lora-modules": ["s=a/l", "t=/adapters/t", '{"name": "u", "path": "b/l"}']}}, {"a/l": "main", "b/l": "main"}),
-        ({"args": {"lora-modules": "s=a/l"}}, {"a/l": "main"}),
-        ({"args": {"lora-modules": {"name": "s", "path": "a/l"}}}, {"a/l": "main"}),
         ({"args": {"lora-modules": ["=", "{", "[]", 3, "null"], "tokenizer": "../../etc"}}, {}),
-        ({"command": ["vllm", "serve", "org/model", "--tokenizer", "a/t"]}, {"a/t": "main"}),
         ({"command": ["bash", "-c", "vllm serve org/model --tokenizer=a/t"]}, {"a/t": "main"}),
     ],
 )  # fmt: skip
 def test_what_arguments_name_of_the_hub(keys, named):
     assert dict(engine("vllm").repositories(playbook(**keys))) == named
-
-
-def test_the_model_itself_is_no_companion():
-    made = playbook(args={"tokenizer": "org/model", "hf-config-path": "org/other"})
-    assert [(model.id, model.revision) for model in made.companions] == [("org/other", "main")]
 
 
 @pytest.mark.parametrize("revision", ["a/../../../../token", "--help", "x y", "$(id)"])
@@ -56,13 +45,10 @@ def test_a_revision_that_leads_elsewhere_is_an_error(revision):
     ("args", "loads"),
     [
         ({}, None),
-        ({"load-format": "auto"}, None),
         ({"load-format": "fastsafetensors"}, None),
         ({"load-format": "mistral"}, "mistral"),
         ({"config_format": "mistral"}, "mistral"),
-        ({"tokenizer-mode": "mistral"}, None),
         ({"load-format": "sharded_state"}, "any"),
-        ({"load-format": "pt"}, "any"),
     ],
 )
 def test_the_weights_that_are_staged_follow_the_load_format(args, loads):

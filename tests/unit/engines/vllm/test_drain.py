@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.facts.docker import Rank
-from sparkcluster.inspect.cluster import assess
-from sparkcluster.plan.diff import difference
-from sparkcluster.probing.collect import Collected
-from sparkcluster.release.states import State, group_states
 from sparkcluster.runtime.ranks import stop_limit_s
 
 DRAINS = ["--shutdown-timeout", "60"]
@@ -32,16 +28,14 @@ def limits(plan):
     return {name: stop_limit_s(Rank(name="r", state="running", labels=rank.labels)) for name, rank in ranks.items()}
 
 
-@pytest.mark.parametrize("inside", [{"version": "0.19.0"}, {"version": "0.32.0+stub"}, {"flags": ["shutdown-timeout"]}])
+@pytest.mark.parametrize("inside", [{"version": "0.19.0"}, {"flags": ["shutdown-timeout"]}])
 def test_what_is_in_flight_may_finish_where_the_flag_is_known(world, inside):
     plan = has(world(), **inside).plan()
     assert engine(plan)[-2:] == DRAINS
     assert limits(plan) == {"alpha": 90, "beta": 30}, "requests are the head's"
 
 
-@pytest.mark.parametrize(
-    "inside", [{"version": "0.17.1"}, {"version": "0.18.0"}, {"version": None}, {"flags": ["host"]}]
-)
+@pytest.mark.parametrize("inside", [{"version": "0.18.0"}, {"version": None}, {"flags": ["host"]}])
 def test_no_flag_that_an_engine_may_refuse(world, inside):
     """It was in 0.18's candidates and was taken out again."""
     plan = has(world(), **inside).plan()
@@ -49,16 +43,10 @@ def test_no_flag_that_an_engine_may_refuse(world, inside):
     assert limits(plan) == {"alpha": 30, "beta": 30}
 
 
-def test_a_node_whose_engine_lacks_the_flag_decides_for_all(world):
-    cluster = has(world(), "alpha", flags=["host", "shutdown-timeout"])
-    assert "--shutdown-timeout" not in engine(has(cluster, "beta", flags=["host"]).plan())
-
-
 @pytest.mark.parametrize(
     ("args", "flags", "limit_s"),
     [
         ({"shutdown-timeout": 200}, ["--shutdown-timeout", "200"], 230),
-        ({"shutdown_timeout": 0}, ["--shutdown-timeout", "0"], 30),
         ({"shutdown-timeout": 5000}, ["--shutdown-timeout", "5000"], 630),
         ({"shutdown-timeout": None}, [], 30),
     ],
@@ -75,18 +63,3 @@ def test_a_whole_command_is_left_as_it_is_and_its_limit_follows(world):
     plan = has(world("alpha", playbook={"command": command}), version="0.32.0").plan()
     assert engine(plan) == command
     assert limits(plan) == {"alpha": 150}
-
-
-def test_a_cluster_of_an_older_version_is_told_that_nobody_edited_anything(world):
-    older = has(world(playbook={"args": {"shutdown-timeout": None}}), version="0.32.0").plan(3)
-    cluster = has(world(), version="0.32.0")
-    cluster.run(older).record(older, 3)
-    (group,) = group_states(assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)).values()
-    line = "set by this version of sparkcluster, not by inventory or playbook: --shutdown-timeout 60"
-    assert (group.state, group.changes) == (State.OTHER, (line,))
-
-
-def test_one_that_the_playbook_sets_is_a_change_of_the_playbook(world):
-    older = has(world(playbook={"args": {"shutdown-timeout": None}}), version="0.32.0").plan()
-    newer = has(world(playbook={"args": {"shutdown-timeout": 60}}), version="0.32.0").plan()
-    assert "alpha: engine + --shutdown-timeout 60" in difference(older.as_json(), newer.as_json(), own=())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import pytest
@@ -50,23 +49,6 @@ QWEN = {
         "mtp_num_hidden_layers": 1,
     },
 }
-NEMOTRON = {
-    "architectures": ["NemotronHForCausalLM"],
-    "model_type": "nemotron_h",
-    "num_hidden_layers": 52,
-    "hidden_size": 2688,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
-    "mamba_num_heads": 64,
-    "mamba_head_dim": 64,
-    "ssm_state_size": 128,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "intermediate_size": 1856,
-    "vocab_size": 131072,
-}
 DRAFTING = Engine(65536, version=(0, 23), kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True, sequences=4)
 
 
@@ -75,44 +57,6 @@ def test_a_hybrid_model_with_drafts_has_the_tokens_that_vllm_logged():
     made = layout(parse(QWEN, "qwen"), DRAFTING)
     assert made.tokens(int(76.49 * GIB)) == 4_843_965
     assert round(made.concurrency(int(76.49 * GIB)), 2) == 73.91
-
-
-@pytest.mark.parametrize(("gib", "expected"), [(4.2, 292), (15.9, 1111), (89.4, 6247)])
-def test_an_older_vllm_counted_blocks_over_groups(gib, expected):
-    """292K, 1.1M and 6.2M tokens, and 1,247 requests of 8,192: github.com/Sggin1/DGX-SPARK, nvfp4-guide."""
-    made = layout(parse(NEMOTRON, "nemotron"), Engine(8192, version=(0, 18), sequences=1, kv_dtype="fp8"))
-    assert round(made.tokens(int(gib * GIB)) / 1000) == expected
-    if gib == 89.4:
-        assert made.concurrency(int(gib * GIB)) == 1247
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"num_key_value_heads": 4},
-        {"head_dim": 128},
-        {"linear_num_value_heads": 16},
-        {"mamba_ssm_dtype": "bfloat16"},
-        {"full_attention_interval": 5},
-    ],
-)
-def test_the_prediction_follows_the_config(changed):
-    before = layout(parse(QWEN, "qwen"), DRAFTING).tokens(76 * GIB)
-    after = layout(parse({**QWEN, "text_config": {**QWEN["text_config"], **changed}}, "q"), DRAFTING).tokens(76 * GIB)
-    assert abs(after - before) / before > 0.02
-
-
-def test_the_prediction_follows_the_block_size():
-    """Blocks are handed out whole: with 1,100 tokens of context, larger ones hold fewer requests."""
-    config, engine = parse(LLAMA, "llama"), Engine(1100)
-    small, large = (layout(config, dataclasses.replace(engine, block_size=size)).tokens(GIB) for size in (16, 512))
-    assert (small - large) / small > 0.02
-
-
-def test_twice_the_heads_take_twice_the_memory():
-    half = layout(parse(LLAMA, "l"), Engine(1024)).tokens(GIB)
-    whole = layout(parse({**LLAMA, "num_key_value_heads": 4}, "l"), Engine(1024)).tokens(GIB)
-    assert half == pytest.approx(2 * whole, rel=0.001)
 
 
 def test_ranks_share_heads_and_replicate_the_last_one():
@@ -137,33 +81,9 @@ def test_windows_need_blocks_for_the_window_and_what_is_in_flight():
     assert old.request_blocks == 512 + 2 * (-(-(511 + 1024) // 16) + 1)
 
 
-def test_latent_attention_is_whole_on_every_rank():
-    deepseek = {**LLAMA, "model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-    one_rank, two_ranks = (layout(parse(deepseek, "d"), Engine(4096, ranks=ranks)) for ranks in (1, 2))
-    assert one_rank.block_bytes == two_ranks.block_bytes == 4 * 64 * (512 + 64) * 2
-
-
-def test_an_fp8_cache_holds_twice_as_much():
-    config = parse(LLAMA, "llama")
-    plain, small = (layout(config, Engine(1024, kv_dtype=dtype)).tokens(GIB) for dtype in ("auto", "fp8"))
-    assert small == 2 * plain
-
-
 def test_a_checkpoint_may_ask_for_fp8():
     quantized = {**LLAMA, "quantization_config": {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}}
     assert (
         layout(parse(quantized, "l"), Engine(1024)).block_bytes * 2
         == layout(parse(LLAMA, "l"), Engine(1024)).block_bytes
     )
-
-
-def test_one_block_is_held_back():
-    made = layout(parse(LLAMA, "llama"), Engine(1024))
-    assert made.bytes_for(1) == made.request_bytes + made.block_bytes
-    assert layout(parse(LLAMA, "llama"), Engine(1024, version=(0, 23))).bytes_for(1) == made.request_bytes
-
-
-@pytest.mark.parametrize("dtype", ["turboquant_4bit_nc", "int3"])
-def test_a_dtype_that_is_not_known_is_refused(dtype):
-    with pytest.raises(UsageError, match=dtype):
-        layout(parse(LLAMA, "llama"), Engine(1024, kv_dtype=dtype))

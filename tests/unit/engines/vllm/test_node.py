@@ -37,14 +37,6 @@ def test_a_list_that_the_user_has_is_kept(tmp_path: Path, set_by_user: bool) -> 
     assert (env["VLLM_CONFIG_ROOT"] == str(root)) is set_by_user
 
 
-def test_a_configuration_folder_that_cannot_be_written_is_not_used(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.touch()
-    env = {"HOME": str(tmp_path), "VLLM_CONFIG_ROOT": str(blocked)}
-    path = node.keep_variables(env, ["OURS"], str(tmp_path / "private"))
-    assert Path(path).parent == tmp_path / "private"
-
-
 @pytest.mark.parametrize("broken", ["{", '{"a": 1}', '[1, "KEPT"]'])
 def test_a_broken_list_costs_no_launch(tmp_path: Path, broken: str) -> None:
     (tmp_path / "ray_non_carry_over_env_vars.json").write_text(broken)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 
@@ -10,11 +9,9 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
-from sparkcluster.engines.vllm import family_flags, rules, versions
+from sparkcluster.engines.vllm import family_flags, versions
 from sparkcluster.engines.vllm.rules.served import Served
-from sparkcluster.facts.base import Unread
 from sparkcluster.spec import load
-from sparkcluster.topology.model import EMPTY
 
 ROOT = Path(__file__).parents[4]
 # Tests are imported by file and not as a package, so what stands beside one is read by path.
@@ -73,14 +70,6 @@ def test_every_rule_cites_its_source_and_says_its_reason():
             assert not check.why.startswith("VLLM"), code
 
 
-def test_a_context_that_is_too_long_is_lowered_first(cluster, spark):
-    weights = {"path": "/w", "config": {"max_position_embeddings": 2048}, "files": []}
-    case = {"args": {"max-model-len": 1000000}, "facts": {"weights": weights}}
-    (finding,) = (each for each in found(cluster, spark, case) if each.code == "SM121-063")
-    assert finding.remedy[0] == "write max-model-len: 2048"
-    assert "YaRN" in dict(finding.details())["or"]
-
-
 def test_no_rule_fires_on_what_is_not_known(cluster):
     spec = cluster(
         {"a": "192.168.86.11"},
@@ -89,72 +78,34 @@ def test_no_rule_fires_on_what_is_not_known(cluster):
     assert [finding for finding in checks.check_written(spec) if finding.code.startswith("SM121")] == []
 
 
-def test_a_node_knows_better_than_the_table(cluster, spark):
-    """A tag that was given to another build: what the image says of itself counts."""
-    spec = cluster({"a": "192.168.86.11"}, playbook={"image": "nvcr.io/nvidia/vllm:26.04-py3"})
-    image = spark().image.model_copy(
-        update={"inside": spark().image.inside.model_copy(update={"version": "0.27.1+nv"})}
-    )
-    facts = {"a": spark().model_copy(update={"image": image})}
-
-    seen = Served(Context(spec, facts, topology.build(spec, facts)))
-
-    assert (seen.versions.low, seen.versions.high, seen.reported) == ((0, 27, 1), (0, 27, 1), True)
-
-
-def test_what_could_not_be_read_is_not_known(cluster, spark):
-    spec = cluster({"a": "192.168.86.11"}, playbook={"image": None})
-    unread = Unread(unread="no")
-    facts = {"a": spark().model_copy(update=dict.fromkeys(("image", "weights", "gpus", "driver"), unread))}
-
-    seen = Served(Context(spec, facts, topology.build(spec, facts)))
-
-    assert (seen.versions.low, seen.family, seen.drivers, seen.context) == (None, None, {}, 40960)
-
-
 @pytest.mark.parametrize(
     ("reference_", "family", "low", "high", "moves"),
     [
         ("nvcr.io/nvidia/vllm:26.04-py3", "ngc", (0, 19, 0), (0, 19, 0), False),
         ("nvcr.io/nvidia/vllm:26.07-py3", "ngc", (0, 20, 1), (0, 31, 0), False),
-        ("nvcr.io/nvidia/vllm:25.12.post1-py3", "ngc", (0, 11, 1), (0, 11, 1), False),
         ("nvcr.io/nvidia/vllm:27.02-py3", "ngc", (0, 31, 0), None, False),
-        ("nvcr.io/nvidia/vllm@sha256:00", "ngc", None, None, False),
-        ("vllm/vllm-openai:v0.20.0", "upstream", (0, 20, 0), (0, 20, 0), False),
         ("vllm/vllm-openai:v0.19.0-cu130", "upstream", (0, 19, 0), (0, 19, 0), False),
         ("vllm/vllm-openai:nightly", "upstream", (0, 23), None, True),
-        ("vllm/vllm-openai", "upstream", None, None, True),
         ("vllm/vllm-openai:nightly@sha256:00", "upstream", (0, 23), None, False),
-        ("docker.io/vllm/vllm-openai:latest", "upstream", (0, 23), None, True),
         ("localhost:5000/engine", "other", None, None, True),
-        ("vllm-node:latest", "other", None, None, False),
         ("ghcr.io/z-lab/vllm-openai:gemma4-dflash-cu130", "other", None, None, False),
     ],
 )
 def test_image(reference_, family, low, high, moves):
     seen = versions.of_reference(reference_)
     assert (seen.family, seen.moves) == (family, moves)
-    if "post1" not in reference_:
-        assert (seen.versions.low, seen.versions.high) == (low, high)
+    assert (seen.versions.low, seen.versions.high) == (low, high)
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "family"),
     [
-        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "modelopt", "Nemotron 3"),
-        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "modelopt", "Nemotron 3 Nano"),
         ("nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4", "modelopt", "Nemotron 3 Nano Omni"),
-        ("nvidia/Qwen3.6-35B-A3B-NVFP4", "modelopt", "Qwen3.6"),
         ("unsloth/Qwen3.6-27B-NVFP4", "compressed-tensors", "Qwen3.6"),
-        ("RedHatAI/Qwen3.5-122B-A10B-NVFP4", "compressed-tensors", "Qwen3.5"),
         ("Qwen/Qwen3-Coder-Next-FP8", "fp8", "Qwen3-Coder-Next"),
-        ("nvidia/Gemma-4-31B-IT-NVFP4", "modelopt", "Gemma 4"),
         ("bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4", "modelopt", "Gemma 4 26B-A4B"),
-        ("sakamakismile/gemma-4-12B-coder-fable5-composer2.5-MTP-NVFP4", "compressed-tensors", "Gemma 4 12B Coder"),
         ("openai/gpt-oss-120b", "mxfp4", "gpt-oss"),
-        ("Qwen/Qwen3-8B", "bf16", "Qwen3"),
         ("Qwen/Qwen3-32B-AWQ", "awq", "Qwen3"),
-        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "bf16", "Qwen3 Thinking"),
         ("Qwen/Qwen3-4B-Instruct-2507-FP8", "fp8", "Qwen3 Instruct"),
         ("someone/Qwen3-8B-mix", None, "Qwen3"),
         ("someone/else", None, None),
@@ -183,18 +134,6 @@ def test_config_json_decides_about_the_kind(cluster, spark):
     assert seen.model.name == "Qwen3"
 
 
-def test_a_command_is_read_for_its_flags(cluster):
-    words = ["bash", "-c", "vllm serve org/model --kv-cache-dtype=fp8 --enforce-eager --no-enable-prefix-caching"]
-    spec = cluster({"a": "192.168.86.11"}, playbook={"command": words})
-
-    seen = Served(Context(spec, {}, EMPTY))
-
-    assert seen.values["kv-cache-dtype"] == "fp8"
-    assert seen.on("enforce-eager")
-    assert seen.values["enable-prefix-caching"] is False
-    assert seen.path("enforce-eager") == ("command", 2)
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda path: path.stem)
 def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster):
     playbook = load.load_playbook(path)
@@ -208,22 +147,3 @@ def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster)
         allowed.add("MDL-004")  # no public source names a commit of its model, or of its drafter
     assert [finding for finding in findings if finding.severity != "info" and finding.code not in allowed] == []
     assert "error" not in {finding.severity for finding in findings}
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda path: path.stem)
-def test_bundled_playbooks_start_where_102_of_121_69_gib_are_free(path):
-    """Two Sparks of MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47 have at least 101.3 at every start."""
-    share = load.load_playbook(path).args.get("gpu-memory-utilization", 0)
-    assert share == "auto" or share * 121.69 < 101.3
-
-
-def test_rules_are_found_in_the_package():
-    assert set(rules.__all__) >= {"images", "kernels", "launch", "memory", "parsers", "quantisation", "speculative"}
-    assert all(re.fullmatch(r"SM121-\d{3}", code) for code in CATALOGUE if code.startswith("SM121"))
-
-
-def test_a_moving_tag_is_to_be_replaced_by_what_can_be_pulled(cluster, spark):
-    image = {"reference": "vllm/vllm-openai:nightly", "id": "sha256:1", "digest": "vllm/vllm-openai@sha256:" + "d" * 64}
-    case = {"image": image["reference"], "facts": {"image": image}}
-    (pinned,) = [finding for finding in found(cluster, spark, case) if "new builds" in finding.summary]
-    assert pinned.remedy == (f"write image: {image['digest']}",)
