@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.errors import UsageError
 from sparkcluster.models.config import parse
-from sparkcluster.models.modules import modules
 from sparkcluster.models.quantization import PLAIN
 from tests.unit.models.llama import LLAMA_8B
 
@@ -29,18 +26,14 @@ def bits(name, **quantization):
         ({"quant_method": "fp8"}, GATE, PLAIN),
         ({"quant_method": "fp8", "modules_to_not_convert": ["self_attn"]}, Q, PLAIN),
         ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0"]}, Q, PLAIN),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.01"]}, Q, 8),
         ({"quant_method": "fp8", "modules_to_not_convert": ["q"]}, Q, 8),
         ({"quant_method": "mxfp4"}, EXPERT, 4.25),
         ({"quant_method": "mxfp4"}, Q, PLAIN),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, Q, 4 + 20 / 128),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "mtp.layers.0.self_attn.q_proj", PLAIN),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*.self_attn*"]}, Q, PLAIN),
         ({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}, Q, 4.5),
-        ({"quant_method": "auto-round", "extra_config": {"model.layers.0.self_attn.q_proj": {"bits": 16}}}, Q, PLAIN),
         ({"quant_method": "auto-round", "extra_config": {"model.layers.0.self_attn.q_proj": {"bits": 8}}}, Q, 8.1875),
         ({"quant_method": "something_new"}, Q, None),
-        ({"quant_method": "something_new"}, "embed_tokens", PLAIN),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, Q, None),
     ],
 )
@@ -68,10 +61,8 @@ def test_groups_of_compressed_tensors_name_layers_or_take_all():
 @pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:(a|aa)*b", "re:.*.*.*.*.*.*x", "re:[", "re:" + "a" * 300])
 def test_a_pattern_that_could_take_hours_is_refused(pattern):
     config = parse({**LLAMA_8B, "quantization_config": {"quant_method": "fp8", "ignore": [pattern]}}, "x")
-    began = time.monotonic()
     with pytest.raises(UsageError, match=r"quantization_config\.ignore lists a pattern"):
         of_config(config)
-    assert time.monotonic() - began < 1
 
 
 def test_a_size_that_is_not_known_is_not_taken_for_sixteen_bits():
@@ -81,18 +72,3 @@ def test_a_size_that_is_not_known_is_not_taken_for_sixteen_bits():
     ) as caught:
         of_config(config)
     assert "--config" in (caught.value.hint or "")
-
-
-def test_experts_behind_a_latent_projection_are_as_narrow_as_it():
-    changed = {
-        "model_type": "nemotron_h", "num_hidden_layers": 2, "hybrid_override_pattern": "*E", "n_routed_experts": 8,
-        "moe_intermediate_size": 64, "moe_latent_size": 128, "moe_shared_expert_intermediate_size": 96,
-    }  # fmt: skip
-    found = {module.name: module for module in modules(parse({**LLAMA_8B, **changed}, "x"))}
-    assert (found["layers.1.mixer.experts.0.up_proj"].rows, found["layers.1.mixer.experts.0.up_proj"].columns) == (
-        64,
-        128,
-    )
-    assert found["layers.1.mixer.shared_experts.up_proj"].columns == 4096
-    assert found["layers.1.mixer.fc1_latent_proj"].numbers == 128 * 4096
-    assert "layers.1.mixer.experts.0.gate_proj" not in found, "Nemotron has no gate"

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.lab.engine.model import write_tiny_model
 from sparkcluster.models import safetensors
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.staging import model_headers
@@ -71,23 +67,14 @@ def test_duplicate_weights_count_once(tmp_path):
     assert safetensors.of_checkpoint(["consolidated.safetensors"]) == ["consolidated.safetensors"]
 
 
-def test_the_labs_model_is_as_large_as_its_header_says(tmp_path):
-    path = write_tiny_model(tmp_path / "tiny")
-    tensors = model_headers.from_path(path).tensors
-    size = (path / "model.safetensors").stat().st_size
-    assert 0.98 * size < sum(tensor.size_bytes for tensor in tensors) < size
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "has 0 bytes"),
         (struct.pack("<Q", 1 << 63), "9,223,372,036,854,775,808 bytes, and at most"),
         (struct.pack("<Q", 2**64 - 1) + b"{}", "at most 100,000,000"),
         (struct.pack("<Q", 5000) + b"{}", "is truncated"),
         (shard(a=(4, 8))[:-1], "1 bytes of its tensors are missing"),
         (struct.pack("<Q", 2) + b"[]", "not a mapping"),
-        (struct.pack("<Q", 3) + b"{,}", "not JSON"),
         (struct.pack("<Q", 100_000) + b"[" * 100_000, "not JSON"),
     ],
 )
@@ -107,12 +94,9 @@ def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, m
 @pytest.mark.parametrize(
     "tensor",
     [
-        {},
         {"dtype": "BF17", "shape": [1], "data_offsets": [0, 2]},
-        {"dtype": "BF16", "shape": [-1], "data_offsets": [0, 2]},
         {"dtype": "BF16", "shape": [2**52, 2**52], "data_offsets": [0, 2]},
         {"dtype": "BF16", "shape": [2], "data_offsets": [0, 2]},
-        {"dtype": "BF16", "shape": [True], "data_offsets": [0, 2]},
         {"dtype": "BF16", "shape": [1], "data_offsets": [0]},
         {"dtype": "BF16", "shape": [1] * 99, "data_offsets": [0, 2]},
         [1],
@@ -123,46 +107,10 @@ def test_an_invalid_tensor_is_refused(tensor):
         safetensors.header(json.dumps({"x": tensor}).encode(), None, "file", safetensors.Budget())
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../../etc/passwd", "/etc/passwd.safetensors", "a/b.safetensors", "x.bin", "x" * 244 + ".safetensors", 3, None],
-)
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd.safetensors", "x.bin", None])
 def test_an_index_lists_only_files_in_its_directory(name):
     with pytest.raises(UsageError, match="not a file in its directory"):
         safetensors.index(json.dumps({"weight_map": {"a": name}}).encode(), "index")
-
-
-def test_the_files_of_an_index_are_bounded():
-    weights = {str(at): f"{at}.safetensors" for at in range(safetensors.FILES_LIMIT + 1)}
-    with pytest.raises(UsageError, match="lists more than 4096 files"):
-        safetensors.index(json.dumps({"weight_map": weights}).encode(), "index")
-
-
-def test_missing_files_of_an_index_are_named(tmp_path):
-    path = write(tmp_path / "m", {**SHARDED})
-    (path / "two.safetensors").unlink()
-    with pytest.raises(UsageError, match=r"1 missing files, such as two\.safetensors"):
-        model_headers.from_path(path)
-
-
-@pytest.mark.parametrize(("name", "message"), [("absent", "no model at"), ("empty", r"no config\.json in")])
-def test_a_missing_model_is_an_error(tmp_path, name, message):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=message):
-        model_headers.from_path(tmp_path / name)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=64) | st.builds(lambda text: struct.pack("<Q", len(text)) + text, st.binary(max_size=64)))
-def test_any_bytes_are_a_header_or_one_error(content):
-    try:
-        length = safetensors.header_length(content, len(content), "file", safetensors.Budget())
-        safetensors.header(content[8 : 8 + length], len(content), "file", safetensors.Budget())
-    except UsageError as error:
-        refusal = error
-    else:
-        refusal = UsageError("a header", hint="none")
-    assert refusal.hint
 
 
 def test_only_the_beginning_of_a_file_is_requested(hub):
@@ -186,9 +134,7 @@ def test_an_adapter_is_read_without_a_config_where_that_is_expected(hub):
         model_headers.from_hub("some/model")
 
 
-@pytest.mark.parametrize("piece", [64, 1 << 20])
-def test_a_hub_without_range_requests_works(hub, monkeypatch, piece):
-    monkeypatch.setattr(model_headers, "FIRST_BYTES", piece)
+def test_a_hub_without_range_requests_works(hub):
     hub(SHARDED, ranges=False)
     assert model_headers.from_hub("some/model").tensors == TENSORS
 
@@ -205,22 +151,13 @@ def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
     assert {token for path, _, token in storage.requests if path.startswith("/stored/")} == {None}
 
 
-def test_the_token_of_a_login_is_used(hub, tmp_path):
-    hub(SHARDED, token="hf-kept")
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "token").write_text("hf-kept\n")
-    assert model_headers.from_hub("some/model").tensors == TENSORS
-
-
 @pytest.mark.parametrize(
     ("files", "behaviour", "message"),
     [
         ({}, {}, r"has no config\.json of some/model at main"),
         (SHARDED, {"status": 503}, "answered 503"),
         ({**SHARDED, "config.json": b"<html>"}, {}, "is not JSON"),
-        ({name: content for name, content in SHARDED.items() if not name.startswith("two")}, {}, "two.safetensors"),
         ({**SHARDED, "one.safetensors": struct.pack("<Q", 1 << 63)}, {}, "at most"),
-        ({**SHARDED, "one.safetensors": shard(a=(4, 8))[:-9]}, {}, "are missing"),
         (
             {**SHARDED, "model.safetensors.index.json": {"weight_map": {"a": "../x.safetensors"}}},
             {},
@@ -234,11 +171,6 @@ def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, mess
         model_headers.from_hub("some/model")
     assert caught.value.hint
     assert caught.value.exit_code == (1 if "status" in behaviour else 2)
-
-
-def test_a_model_without_safetensors_has_its_config(hub):
-    hub({"config.json": CONFIG})
-    assert model_headers.from_hub("some/model").tensors is None
 
 
 @pytest.mark.parametrize(
@@ -258,25 +190,11 @@ def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch, l
             read(model)
 
 
-@pytest.mark.parametrize("endpoint", ["file:///etc", "http://127.0.0.1:1", "http://[broken"])
-def test_an_unreachable_hub_is_an_error(monkeypatch, endpoint):
-    monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    with pytest.raises(SparkclusterError, match=r"is not an http address|cannot query"):
-        model_headers.from_hub("some/model")
-
-
 def test_a_token_with_line_breaks_is_not_sent(hub, monkeypatch):
     made = hub({"config.json": CONFIG})
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
     model_headers.from_hub("some/model")
     assert {token for _, _, token in made.requests} == {None}
-
-
-def test_a_directory_where_a_file_should_be(tmp_path):
-    path = write(tmp_path / "m", {"config.json": CONFIG})
-    (path / "x.safetensors").mkdir()
-    with pytest.raises(UsageError, match="cannot be read"):
-        model_headers.from_path(Path(path))
 
 
 QUANTIZED = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}

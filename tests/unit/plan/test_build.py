@@ -6,10 +6,9 @@ import dataclasses
 import itertools
 import json
 import re
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkcluster import plan, topology
@@ -61,50 +60,33 @@ def test_release_names_containers_and_leaves_the_hash_alone(two, cluster):
     assert ninth.nodes["alpha"].containers[0].labels["io.sparkcluster.plan"] == first.hash
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
-@given(
-    order=st.permutations(range(8)),
-    clock_s=st.floats(0, 2e9),
-    free=st.integers(0, 2**40),
-    probe_s=st.floats(0, 10),
-    listeners=st.lists(st.integers(1, 65535), max_size=3),
-)
-def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(
-    two, cluster, order, clock_s, free, probe_s, listeners
-):
+def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(two, cluster):
     facts = two()
-    wanted = build(cluster(TWO), facts).hash
     own = facts["beta"]
-    memory = own.memory.model_copy(update={"free_bytes": free, "available_bytes": free, "cached_bytes": free})
-    disks = tuple(disk.model_copy(update={"free_bytes": free}) for disk in own.disks)
-    listening = tuple({"address": "0.0.0.0", "port": port} for port in listeners)
     later = own.model_copy(
         update={
-            "interfaces": tuple(own.interfaces[place] for place in order),
+            "interfaces": tuple(reversed(own.interfaces)),
             "hcas": tuple(reversed(own.hcas)),
-            "memory": memory,
-            "disks": disks,
-            "clock_s": clock_s,
-            "probe_s": probe_s,
-            "listeners": listening,
+            "memory": own.memory.model_copy(update={"free_bytes": 1, "available_bytes": 2, "cached_bytes": 3}),
+            "disks": tuple(disk.model_copy(update={"free_bytes": 1}) for disk in own.disks),
+            "clock_s": 1.0,
+            "probe_s": 9.0,
+            "listeners": (),
             "kernel": "6.17.0",
             "driver": "580.142",
         }
     )
 
-    assert build(cluster(TWO), facts | {"beta": later}).hash == wanted
+    assert build(cluster(TWO), facts | {"beta": later}).hash == build(cluster(TWO), facts).hash
 
 
 @pytest.mark.parametrize(
     "playbook",
     [
         {"args": {"max-model-len": 4096}},
-        {"env": {"NCCL_DEBUG": "INFO"}},
-        {"model": {"id": "Qwen/Qwen3-4B"}},
         {"secrets": ["WANDB_API_KEY"]},
         {"setup": ["true"]},
         {"caches": []},
-        {"executor": "native"},
     ],
 )
 def test_a_playbook_that_changes_is_another_plan(two, cluster, playbook):
@@ -131,22 +113,9 @@ def test_an_address_a_gid_or_an_image_that_changes_is_another_plan(two, cluster,
 # ---------------------------------------------------------------------------------------------- environment
 
 
-def test_a_variable_that_one_node_alone_has_is_not_carried_over():
-    envs = {
-        "alpha": {"NCCL_IB_GID_INDEX": "3", "ONLY_HERE": "1", "SAME": "x", "HF_HOME": "/a"},
-        "beta": {"SAME": "x", "HF_HOME": "/b"},
-    }
-
-    kept = environment.carry_over("vllm", envs, {"alpha": ["VLLM_API_KEY", "WANDB_KEY"], "beta": ["WANDB_KEY"]})
-
-    assert {"NCCL_IB_GID_INDEX", "ONLY_HERE", "HF_HOME", "VLLM_API_KEY", "VLLM_HOST_IP"} <= set(kept)
-    assert not {"SAME", "WANDB_KEY"} & set(kept)
-
-
 @pytest.mark.parametrize(
     ("networks", "within"),
     [
-        (["192.168.177.0/24"], "192.168.177.0/24"),
         (["192.168.177.0/24", "192.168.178.0/24"], "192.168.176.0/22"),
         (["10.0.0.0/24", "192.168.178.0/24"], None),
     ],
@@ -167,25 +136,6 @@ def test_limits_of_the_engine_follow_ready_timeout_s_and_are_never_shorter_than_
     assert build(cluster(TWO, playbook=own), two()).nodes["beta"].env["VLLM_ENGINE_READY_TIMEOUT_S"] == "7200"
 
 
-def test_the_playbook_has_the_last_word(two, cluster):
-    made = build(cluster(TWO, playbook={"env": {"NCCL_IB_TIMEOUT": "18"}}), two())
-
-    assert made.nodes["beta"].env["NCCL_IB_TIMEOUT"] == "18"
-
-
-@pytest.mark.parametrize(("prefix", "told"), [(24, None), (30, "30"), (28, "28")])
-def test_nccl_is_told_prefixes_of_a_ring_that_it_would_not_guess(spark, cluster, prefix, told):
-    cables = {"a": ("1.1", "3.1"), "b": ("2.2", "1.2"), "c": ("3.3", "2.3")}
-    facts = {
-        name: spark({"enp1s0f0np0": f"10.0.{one}/{prefix}", "enp1s0f1np1": f"10.0.{other}/{prefix}"},
-                    management=f"192.168.86.{number}/24")
-        for number, (name, (one, other)) in enumerate(cables.items(), 11)
-    }  # fmt: skip
-    made = build(cluster({name: f"192.168.86.{number}" for number, name in enumerate(cables, 11)}), facts)
-    assert [node.env["NCCL_IB_SUBNET_AWARE_ROUTING"] for node in made.nodes.values()] == ["1"] * 3
-    assert {node.env.get("NCCL_IB_SUBNET_PREFIX_LEN") for node in made.nodes.values()} == {told}
-
-
 def test_a_secret_is_named_and_nowhere_valued(two, cluster):
     playbook = {"secrets": ["WANDB_KEY"], "env": {"WANDB_KEY": "hf_leaked"}}
     made = build(cluster(TWO, playbook=playbook, api={"key": {"env": "KEY"}}), two())
@@ -198,13 +148,6 @@ def test_a_secret_is_named_and_nowhere_valued(two, cluster):
     assert container.argv[container.argv.index("--env-file") + 1] == container.env_file
 
 
-def test_without_secrets_there_is_no_file_of_them(spark, cluster):
-    made = build(cluster({"solo": "10.0.0.1"}), {"solo": spark()})
-
-    assert made.nodes["solo"].containers[0].env_file is None
-    assert "--env-file" not in made.nodes["solo"].containers[0].argv
-
-
 # ------------------------------------------------------------------------------------------------- commands
 
 
@@ -214,12 +157,9 @@ def test_without_secrets_there_is_no_file_of_them(spark, cluster):
         (True, ["--x"]),
         (False, ["--no-x"]),
         (None, []),
-        (3, ["--x", "3"]),
         (0.85, ["--x", "0.85"]),
-        ("auto", ["--x", "auto"]),
         ("-1", ["--x=-1"]),
         (["a", 2], ["--x", "a", "2"]),
-        ([], []),
         ({"method": "mtp", "n": 2}, ["--x", '{"method":"mtp","n":2}']),
     ],
 )
@@ -230,7 +170,6 @@ def test_arguments_become_vllm_flags(value, argv):
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
-        ("/models/qwen", "type=bind,source=/models/qwen,target=/m,readonly"),
         ("/models/a:b", "type=bind,source=/models/a:b,target=/m,readonly"),
         ("/models/a,b", 'type=bind,"source=/models/a,b",target=/m,readonly'),
         ('/models/a"b', 'type=bind,"source=/models/a""b",target=/m,readonly'),
@@ -242,52 +181,19 @@ def test_a_mount_says_what_it_means_whatever_the_path(source, shown):
 
 @pytest.mark.parametrize(
     ("entrypoint", "kept"),
-    [
-        (["vllm", "serve"], False),
-        (["/opt/nvidia/nvidia_entrypoint.sh"], True),
-        (["/bin/sh", "/opt/nvidia/nvidia_entrypoint.sh"], True),
-        ([], False),
-    ],
+    [(["vllm", "serve"], False), (["/bin/sh", "/opt/nvidia/nvidia_entrypoint.sh"], True), ([], False)],
 )
-@pytest.mark.parametrize("family", ["upstream", "ngc"])
-def test_nvidias_entrypoint_stays_whoever_built_the_image(two, cluster, entrypoint, kept, family):
+def test_nvidias_entrypoint_stays(two, cluster, entrypoint, kept):
     """Images on an nvidia/cuda base have its files, and older ones of vLLM an entrypoint of their own."""
     facts = two()
     for name, own in facts.items():
-        inside = own.image.inside.model_copy(update={"family": family})
-        image = own.image.model_copy(update={"inside": inside, "entrypoint": tuple(entrypoint)})
+        image = own.image.model_copy(update={"entrypoint": tuple(entrypoint)})
         facts[name] = own.model_copy(update={"image": image})
     argv = build(cluster(TWO), facts).nodes["alpha"].containers[0].argv
     assert ("--entrypoint" not in argv) is kept
 
 
-@pytest.mark.parametrize("user", ["2000", "2000:0", "vllm"])
-def test_a_user_who_is_not_root_gets_a_home_and_caches_that_it_can_write(two, cluster, user):
-    facts = {
-        name: own.model_copy(update={"image": own.image.model_copy(update={"user": user})})
-        for name, own in two().items()
-    }
-    node = build(cluster(TWO), facts).nodes["alpha"]
-    container = node.containers[0]
-    values = dict(each.split("=", 1) for word, each in itertools.pairwise(container.argv) if word == "--env")
-    assert (values["HOME"], values["HF_HOME"]) == ("/sparkcluster/home", "/sparkcluster/home/.cache/huggingface")
-    assert [each for word, each in itertools.pairwise(container.argv) if word == "--tmpfs"] == [
-        "/sparkcluster:exec,mode=1777",
-        "/sparkcluster/home:exec,mode=1777",
-        "/sparkcluster/home/.cache:exec,mode=1777",
-        "/sparkcluster/home/.cache/huggingface:exec,mode=1777",
-    ]
-    bound = [each for word, each in itertools.pairwise(container.argv) if word == "--mount"]
-    targets = {each.split("target=")[1].split(",")[0]: each for each in bound}
-    assert not [target for target in targets if target.startswith("/root")]
-    caches = ["/sparkcluster/home/.cache/flashinfer", "/sparkcluster/home/.cache/vllm", "/sparkcluster/home/.triton"]
-    assert [target for target in sorted(targets) if "/caches/" in targets[target]] == caches
-    assert targets["/sparkcluster/home/.cache/huggingface/hub/models--Qwen--Qwen3-8B"].endswith(",readonly")
-    assert list(container.shared) == [each for each in container.directories if "/caches/" in each]
-    assert len(container.shared) == 3
-
-
-@pytest.mark.parametrize("user", ["", "root", "0", "0:0", "root:video"])
+@pytest.mark.parametrize("user", ["root", "0:0"])
 def test_for_root_nothing_moves(two, cluster, user):
     changed = {
         name: own.model_copy(update={"image": own.image.model_copy(update={"user": user})})
@@ -300,9 +206,7 @@ def test_for_root_nothing_moves(two, cluster, user):
     ("user", "of_image", "home"),
     [
         ("2000:2000", "", "/sparkcluster/home"),
-        ("vllm", "0", "/sparkcluster/home"),
         ("0", "2000", "/root"),
-        ("root", "", "/root"),
     ],
 )
 def test_the_user_of_the_playbook_is_that_of_the_rank_and_has_caches_of_its_own(two, cluster, user, of_image, home):
@@ -317,18 +221,6 @@ def test_the_user_of_the_playbook_is_that_of_the_rank_and_has_caches_of_its_own(
     assert [each for each in mounts(container) if "/caches/" in each] == of_user
     assert all(f"target={home}/" in each for each in of_user)
     assert bool(container.shared) is (home != "/root")
-
-
-def test_weights_below_the_home_of_root_are_seen_where_another_user_can_read_them(two, cluster):
-    facts = {
-        name: own.model_copy(
-            update={"image": own.image.model_copy(update={"user": "2000"}), "home": "/root", "user": "root"}
-        )
-        for name, own in two().items()
-    }
-    container = build(cluster(TWO, playbook={"model": {"path": "~/models/tiny"}}), facts).nodes["beta"].containers[0]
-    assert mounts(container) == ["type=bind,source=/root/models/tiny,target=/sparkcluster/home/models/tiny,readonly"]
-    assert container.launcher["model"]["path"] == "/sparkcluster/home/models/tiny"
 
 
 @pytest.mark.parametrize("playbook", [{}, {"container": {"cap_add": ["MKNOD"]}}])
@@ -365,14 +257,6 @@ def test_devices_and_limits_of_the_playbook_are_added(two, cluster):
     assert limits == ["memlock=-1", "stack=67108864", "nofile=65536", "core=0"]
 
 
-def test_infiniband_is_handed_in_where_there_is_any(two, cluster):
-    facts = changed(two(), "beta", infiniband_devices=False)
-    nodes = build(cluster(TWO), facts).nodes
-
-    assert "/dev/infiniband" in nodes["alpha"].containers[0].argv
-    assert "/dev/infiniband" not in nodes["beta"].containers[0].argv
-
-
 HUB, INSIDE = "/home/nvidia/.cache/huggingface/hub", "/root/.cache/huggingface/hub"
 QWEN = f"type=bind,source={HUB}/models--Qwen--Qwen3-8B,target={INSIDE}/models--Qwen--Qwen3-8B,readonly"
 
@@ -388,10 +272,6 @@ def mounts(container) -> list[str]:
     [
         ({}, [QWEN]),
         ({"model": {"path": "/models/q"}}, ["type=bind,source=/models/q,target=/models/q,readonly"]),
-        (
-            {"model": {"path": "~/.cache/huggingface/hub/models--q--q/snapshots/abc"}},
-            [f"type=bind,source={HUB}/models--q--q,target={HUB}/models--q--q,readonly"],
-        ),
         (
             {"model": {"path": "/data/hub/models--q--q/snapshots/abc/sub"}},
             ["type=bind,source=/data/hub/models--q--q,target=/data/hub/models--q--q,readonly"],
@@ -410,10 +290,8 @@ def test_a_container_sees_what_it_serves_and_nothing_else_of_the_cache(two, clus
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/export/home/bob", "your SSH keys"),
         ("/export//home", "your SSH keys"),
         ("/export/home/bob/.ssh", "your SSH keys"),
-        ("/export/home/bob/hf", "the hub's token"),
         ("/export/home/bob/./hf/stored_tokens", "the hub's token"),
         ("/export/home/bob/spark/state/clusters", "the state of sparkcluster"),
         ("/etc", "control of the node"),
@@ -437,8 +315,6 @@ def test_what_nobody_may_have_is_refused_by_its_other_names(two, cluster, path, 
 @pytest.mark.parametrize(
     ("playbook", "roots"),
     [
-        ({}, {}),
-        ({"model": {"path": "/models/q"}}, {"/models/q": "/models/q"}),
         ({"model": {"path": f"{HUB}/models--q--q/x/y"}}, {f"{HUB}/models--q--q/x/y": f"{HUB}/models--q--q"}),
         ({"model": {"path": "~/scratch/q"}}, {"/home/nvidia/scratch/q": "/home/nvidia/scratch"}),
         (
@@ -475,17 +351,6 @@ def test_what_is_beside_the_playbook_is_mounted_from_where_it_is_copied_to(two, 
     assert build(cluster(TWO, playbook=playbook), facts).hash != build(spec, facts).hash
 
 
-def test_weights_whose_home_differs_are_seen_where_the_head_has_them(two, cluster):
-    facts = changed(two(), "beta", home="/home/spark", hf_home="/home/spark/.cache/huggingface")
-    path = "~/.cache/huggingface/hub/models--q--q/snapshots/abc"
-    beta = build(cluster(TWO, playbook={"model": {"path": path}}), facts).nodes["beta"].containers[0]
-
-    assert mounts(beta) == [
-        f"type=bind,source=/home/spark/.cache/huggingface/hub/models--q--q,target={HUB}/models--q--q,readonly"
-    ]
-    assert beta.launcher["model"]["path"] == f"{HUB}/models--q--q/snapshots/abc"
-
-
 def test_a_playbook_loads_nothing_that_another_one_has_compiled(two, cluster):
     """Not even one of the same name as a bundled one."""
     (bundled,) = library.bundled()
@@ -516,23 +381,10 @@ def test_a_node_that_lacks_the_image_is_planned_with_the_id_the_others_have(two,
     assert made.nodes["beta"].containers[0].image == made.nodes["alpha"].containers[0].image
 
 
-def test_an_image_nobody_has_is_planned_by_its_reference(two, cluster):
-    made = build(cluster(TWO), two(image=None))
-
-    assert made.nodes["beta"].containers[0].image == "vllm/vllm-openai:v0.18.0"
-
-
 def test_an_image_given_by_id_is_what_runs(two, cluster):
     made = build(cluster(TWO), two(), images={"beta": "sha256:77"})
 
     assert made.nodes["beta"].containers[0].argv[-3] == "sha256:77"
-
-
-@pytest.mark.parametrize(
-    ("python", "program"), [("/opt/engine/bin/python3", "/opt/engine/bin/vllm"), ("python3", "vllm")]
-)
-def test_vllm_of_a_process_is_the_one_beside_its_python(python, program):
-    assert command_line.program(python) == program
 
 
 def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, cluster):
@@ -550,8 +402,6 @@ def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, c
 @pytest.mark.parametrize(
     ("playbook", "said"),
     [
-        ({"tensor_parallel": 4}, "needs 4 nodes .* has 2"),
-        ({"pipeline_parallel": 3}, "needs 3 nodes"),
         ({"args": {"data-parallel-size": 2}, "tensor_parallel": 2}, "needs 4 nodes"),
         ({"image": None}, "has no image"),
     ],
@@ -574,6 +424,7 @@ def test_ray_that_is_insisted_on_has_to_be_there(two, cluster):
         build(cluster(TWO, playbook={"executor": "ray"}), facts)
 
 
+@settings(max_examples=25)
 @given(
     cluster=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True),
     nodes=st.sets(st.from_regex(r"[0-9A-Za-z][0-9A-Za-z.:%_-]{0,252}", fullmatch=True), min_size=2, max_size=2),
@@ -616,12 +467,6 @@ def test_a_model_has_all_its_names_in_the_api(two, cluster):
 # ----------------------------------------------------------------------------------------------- difference
 
 
-def test_the_same_plan_under_another_number_differs_in_nothing(two, cluster):
-    old, new = (build(cluster(TWO), two(), release=number).as_json() for number in (1, 2))
-
-    assert difference(old, new) == []
-
-
 def test_what_changed_is_said_in_lines(two, cluster):
     old = build(cluster(TWO), two()).as_json()
     playbook = {"args": {"max-model-len": 4096}, "env": {"NCCL_DEBUG": "INFO"}, "served_name": "q"}
@@ -658,55 +503,3 @@ def test_what_an_older_version_did_not_set_is_one_line_for_all_nodes(two, cluste
         "every node: env NCCL_IB_TIMEOUT: 20 → 22",
         "every node: env RAY_CGRAPH_get_timeout: unset → 77",
     ]
-
-
-def test_what_one_recorded_rank_has_is_not_of_this_version(two, cluster):
-    spec, facts = cluster(TWO), two()
-    new = build(spec, facts).as_json()
-    old = json.loads(json.dumps(new))
-    del old["nodes"]["beta"]["env"]["VLLM_HOST_IP"]
-    own = environment.own(spec.playbook, topology.build(spec, facts).groups[0].members[0])
-
-    assert difference(old, new, own) == [
-        f"beta: env VLLM_HOST_IP: unset → {new['nodes']['beta']['env']['VLLM_HOST_IP']}"
-    ]
-
-
-def test_a_record_without_containers_differs_in_all_of_them(two, cluster):
-    new = build(cluster(TWO), two()).as_json()
-    old = {**new, "nodes": {name: {"rank": node["rank"]} for name, node in new["nodes"].items()}}
-
-    assert "every node: image none → 5a5a5a5a5a5a" in difference(old, new)
-
-
-def test_an_api_key_that_is_taken_away_is_one_line(two, cluster):
-    new = build(cluster(TWO), two()).as_json()
-    old = json.loads(json.dumps(new))
-    old["nodes"]["alpha"]["secrets"] = [*new["nodes"]["alpha"]["secrets"], "VLLM_API_KEY"]
-    assert difference(old, new) == ["alpha: API key (VLLM_API_KEY): removed"]
-
-
-def test_another_image_and_fewer_nodes_are_said(two, cluster, spark):
-    old = build(cluster(TWO), two()).as_json()
-    facts = {"alpha": two()["alpha"]}
-    image = facts["alpha"].image.model_copy(update={"id": "sha256:" + "ff" * 32})
-    new = build(cluster({"alpha": TWO["alpha"]}), changed(facts, "alpha", image=image)).as_json()
-
-    lines = difference(old, new)
-
-    assert "groups: alpha, beta → alpha" in lines
-    assert "beta: leaves the cluster" in lines
-    assert "alpha: image 5a5a5a5a5a5a → ffffffffffff" in lines
-
-
-def test_nothing_of_this_machine_is_in_the_golden_files():
-    for path in (Path(__file__).parents[2] / "golden" / "plan").rglob("*"):
-        if path.is_file():
-            assert "/work" not in path.read_text()
-
-
-def test_a_group_needs_an_executor_that_its_engine_has(two, cluster, monkeypatch):
-    """An engine that cannot join ranks is refused for two nodes, and not started as two single ones."""
-    monkeypatch.setattr("sparkcluster.engines.vllm.Vllm.executors", frozenset())
-    with pytest.raises(PlanError, match="vLLM serves on one node, and a group has 2"):
-        build(cluster(TWO), two())

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-
-import pytest
 
 from sparkcluster.facts.model import ReleaseFact
-from sparkcluster.facts.running import Reply
 from sparkcluster.plan.compare import compare
 
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "linux-aarch64"}
@@ -38,13 +34,6 @@ def test_a_release_records_image_versions_and_speed_of_each_group(world):
     versions = {"vllm": "0.18.0", "ray": "2.51.0", "driver": "580.95.05"}
     assert group["versions"] == {"alpha": versions, "beta": versions}
     assert group["measured"] == {"ttft_s": 0.5, "tokens_per_s": 20.0, "start_s": None}
-
-
-def test_a_release_records_what_its_engine_logged_of_its_memory(world, monkeypatch):
-    logged = {"load_gib": 21.94, "kv_tokens": 4_843_965.0}
-    monkeypatch.setattr("tests.unit.conftest.Reply", functools.partial(Reply, footprint=logged))
-    measured = released(world(), 1).record["groups"]["default"]["measured"]
-    assert measured == {"ttft_s": 0.5, "tokens_per_s": 20.0, "start_s": None, **logged}
 
 
 def test_versions_that_changed_on_all_nodes_are_one_line_and_others_name_theirs(world):
@@ -87,15 +76,3 @@ def test_speed_is_compared_as_a_ratio(world):
     ]
     new.record["groups"]["default"]["measured"] = {"ttft_s": None, "tokens_per_s": None}
     assert compare(old, new) == []
-
-
-@pytest.mark.parametrize("without", ["image versions measured", "image versions measured network written secrets"])
-def test_a_release_of_an_older_version_is_compared_by_its_plan(world, without):
-    one = world()
-    old, new = released(one, 1), released(one, 2, image=image(["a"], "0.19.0"))
-    for key in without.split():
-        del old.record["groups"]["default"][key]
-    old = ReleaseFact.model_validate(old.model_dump())
-    assert not [line for line in compare(old, new) if "vllm" in line.partition(": ")[2][:5]]
-    bare = ReleaseFact(number=1, plan_hash="ab", record={"operator": "bob@desk"})
-    assert compare(bare, new)[0] == "operator: bob@desk → ann@desk"

@@ -111,10 +111,5 @@ def test_it_starts_where_102_of_121_gib_are_free(name):
         assert share == "auto" or share <= 0.82, overlays
 
 
-def test_every_overlay_is_taken_by_some_playbook():
-    taken = {finding for name in NAMES for finding in load.load_playbook(library.find(name, [PLAYBOOKS])).overlays}
-    assert taken == set(library.overlays())
-
-
 def test_no_golden_page_is_left_of_a_playbook_that_is_gone():
     assert {path.name for path in GOLDEN.iterdir()} == set(NAMES)
