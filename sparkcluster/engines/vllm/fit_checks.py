@@ -82,7 +82,7 @@ def unknown(context: Context) -> Iterator[Seen]:
     reported = set()
     for name, facts in context.facts.items():
         weights = read(facts.weights)
-        if not weights or weights.config is None:
+        if not weights or weights.config is None or read(facts.memory) is None:
             continue
         try:
             _of_node(context, name, facts, weights)

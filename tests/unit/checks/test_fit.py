@@ -82,6 +82,7 @@ def test_a_node_whose_memory_others_hold_is_an_error_that_no_flag_mends(fitted):
 @pytest.mark.parametrize("held", [None, Unread(unread="no answer"), Weights(path=None)])
 def test_nothing_is_said_where_nothing_is_known(fitted, held):
     assert fitted(held) == []
+    assert fitted(weights(60), changed={"memory": Unread(unread="no answer")}) == []
 
 
 def test_a_model_that_is_not_known_is_told_for_information(fitted):
