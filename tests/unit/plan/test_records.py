@@ -42,6 +42,11 @@ def test_a_group_is_what_the_record_on_its_own_head_says(world):
     assert known(world()) is None
 
 
+def test_a_worker_alone_says_nothing_about_a_group(world):
+    site = world()
+    assert known(site.run(site.plan(4)).record(site.plan(4), 4, "beta")) is None
+
+
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
 FOUR = "alpha beta gamma delta"
 
