@@ -59,7 +59,7 @@ def _edited_once(chance: Random, text: str) -> str:
     ("kind", "words"),
     [("inventory", "lint"), ("inventory", "plan"), ("playbook", "lint"), ("recipe", "import"), ("playbook", "import")],
 )
-@cases(20, 900)
+@cases(20, 300)
 @given(seed=st.integers(0, 2**48))
 def test_a_command_survives_any_file(
     attacked: Any, tmp_path_factory: pytest.TempPathFactory, kind: str, words: str, seed: int

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit import golden
@@ -74,6 +74,7 @@ def test_a_case_is_read_back_whole_and_written_the_same_again(case: Any, documen
     case("other", document)
 
 
+@settings(max_examples=25)
 @given(DOCUMENTS, DOCUMENTS)
 def test_differences_give_back_any_document(base: dict[str, Any], new: dict[str, Any]) -> None:
     stored = golden.yaml.safe_load(golden._text(golden.difference(base, new)))
