@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-
 from sparkcluster.hosts.connect import Address, behind
-from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings
 
 
@@ -31,11 +28,3 @@ def test_an_address_with_an_interface_is_left_to_the_machine_in_between(start_ss
         beyond = behind(between, "beyond", address(jump, "fe80::1%enp1s0f1np1"))
     assert beyond.target.host == "fe80::1%enp1s0f1np1"
     assert beyond.target.jump == between.target
-
-
-def test_this_machine_needs_no_jump(start_sshd):
-    node = start_sshd("node")
-    node.trust()
-    with behind(LocalHost("here"), "beyond", address(node)) as beyond:
-        assert beyond.target.jump is None
-        assert beyond.run(["hostname"]).stdout.decode().strip() == socket.gethostname()
