@@ -38,15 +38,6 @@ def test_a_node_is_tried_again_as_long_as_its_silence_may_pass(error, until_s):
     ]
 
 
-def test_the_limits_count_from_the_last_sign_of_life():
-    patience = Patience(0)
-    patience.continues(refused(), 0)
-    patience.restart(100)
-    assert patience.continues(refused(), 129)
-    assert patience.continues(errors.HostLost("broke"), 219)
-    assert not patience.continues(errors.HostLost("broke"), 221)
-
-
 def test_a_task_is_repeated_until_the_node_answers_and_that_is_told_once(monkeypatch):
     monkeypatch.setattr(again, "_PAUSES_S", (0.0,))
     host, told = FakeHost(), []

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sparkcluster.errors import CommandTimeout, HostRefused
-from sparkcluster.hosts.base import Host, Result
+from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 
@@ -68,22 +68,6 @@ def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_returned():
     release.set()
     assert isinstance(outcomes["a"], CommandTimeout)
     assert outcomes["b"] == "b"
-
-
-def test_leaving_closes_all_hosts_and_their_jump():
-    shared = FakeHost("jump")
-    with Fleet({"a": FakeHost("a"), "b": FakeHost("b")}, others=[shared]) as both:
-        pass
-    assert all(host.closed for host in [*both.hosts.values(), shared])
-
-
-def test_the_fake_host_returns_scripted_results_and_records_calls():
-    host: Host = FakeHost("a").on("docker", answer="one\ntwo\n").on("docker", "ps", answer=Result(1, b"", b"no"))
-    assert host.run(["docker", "images"]).stdout == b"one\ntwo\n"
-    assert host.run(["docker", "ps", "-a"]).exit_code == 1
-    assert host.run(["ls"]).exit_code == 127
-    assert [argv for argv, _ in host.calls] == [["docker", "images"], ["docker", "ps", "-a"], ["ls"]]
-    assert list(host.stream(["docker", "logs"]).lines(1)) == [b"one", b"two"]
 
 
 def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():

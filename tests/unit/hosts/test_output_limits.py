@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
-import paramiko
 import pytest
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.hosts import base, program
-from sparkcluster.hosts.channel import ChannelStream
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.hosts.ssh import SshHost
-
-from .conftest import keygen
 
 # What a hostile node has in place of python3; it ignores what it was sent.
 HOSTILE = {
@@ -91,73 +81,6 @@ def test_a_document_holds_what_can_be_handled(line, found):
     """No recursion, number or text that another part fails on."""
     parsed = program.document(line)
     assert bool(parsed) if found is True else repr(parsed) == repr(found)
-
-
-class Liar(paramiko.ServerInterface):
-    """An sshd that sends output, or standard error, without regard to the window of a channel."""
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def check_auth_publickey(self, username, key):
-        return paramiko.AUTH_SUCCESSFUL
-
-    def get_allowed_auths(self, username):
-        return "publickey"
-
-    def check_channel_request(self, kind, chanid):
-        return paramiko.OPEN_SUCCEEDED
-
-    def check_channel_exec_request(self, channel, command):
-        threading.Thread(target=self.flood, args=(channel,), daemon=True).start()
-        return True
-
-    def flood(self, channel):
-        with contextlib.suppress(Exception):
-            for _ in range(2000):
-                message = paramiko.Message()
-                message.add_byte(self.kind)
-                message.add_int(channel.remote_chanid)
-                if self.kind == paramiko.common.cMSG_CHANNEL_EXTENDED_DATA:
-                    message.add_int(1)
-                message.add_string(b"x" * 30_000)
-                channel.get_transport()._send_user_message(message)
-
-
-@pytest.mark.parametrize(
-    "kind", [paramiko.common.cMSG_CHANNEL_DATA, paramiko.common.cMSG_CHANNEL_EXTENDED_DATA], ids=["output", "error"]
-)
-def test_an_sshd_that_ignores_the_window_ends_its_connection(tmp_path, kind, monkeypatch):
-    """Output that nobody reads yet, as that of a program between two answers, would fill the memory."""
-    monkeypatch.setattr(ChannelStream, "_collect_stderr", lambda _: None)
-    key = paramiko.RSAKey.generate(2048)
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        transport = paramiko.Transport(listener.accept()[0])
-        transport.add_server_key(key)
-        transport.start_server(server=Liar(kind))
-
-    threading.Thread(target=serve, daemon=True).start()
-    port = listener.getsockname()[1]
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
-    identity = keygen(tmp_path / "id")
-    target = SshTarget(
-        host="127.0.0.1", user="u", port=port, identity=identity, identities_only=True, known_hosts=(known,)
-    )
-    node = SshHost("spark-1", target)
-    stream = node.stream(["true"])
-    until = time.monotonic() + 30
-    while node.transport().is_active() and time.monotonic() < until:
-        held = len(stream._channel.in_buffer) + len(stream._channel.in_stderr_buffer)
-        assert held < 5_000_000
-        time.sleep(0.02)
-        if stream._channel.closed:
-            break
-    assert stream._channel.closed
-    node.close()
-    listener.close()
 
 
 MEMORY = """

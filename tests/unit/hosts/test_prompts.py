@@ -7,15 +7,13 @@ import dataclasses
 import math
 import socket
 import threading
-import time
 
 import paramiko
 import pytest
 
 from sparkcluster.errors import AuthFailed, HostKeyChanged, HostKeyUnknown
-from sparkcluster.hosts.connect import Address, connect, keep_keys
 from sparkcluster.hosts.prompts import Remembering
-from sparkcluster.hosts.resolve import SshSettings, SshTarget
+from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.hosts.ssh import SshHost
 from tests.unit.on_terminal import COMMAND, OnTerminal
 
@@ -58,31 +56,6 @@ def test_a_host_key_that_is_accepted_is_stored_and_not_asked_about_again(start_s
         assert host.run(["true"]).ok
 
 
-def test_a_new_key_goes_to_a_file_of_its_own_until_it_is_kept_and_known_ones_count(start_sshd, tmp_path):
-    server, other, operator = start_sshd("one"), start_sshd("two"), Operator()
-    name, new = f"[127.0.0.1]:{server.port}", tmp_path / "new"
-    settings = {"port": server.port, "identity": str(server.identity), "known_hosts": str(server.known_hosts)}
-    address = Address("127.0.0.1", "ssh", SshSettings(**settings, new_keys=str(new)))
-
-    def run():
-        with connect({"spark-1": address}, operator) as fleet:
-            return fleet["spark-1"].run(["true"])
-
-    assert run().ok
-    assert not server.known_hosts.exists()
-    keep_keys("spark-1", address, new)
-    assert server.known_hosts.read_text() == new.read_text()
-    new.unlink()
-    assert run().ok
-    assert not new.exists()
-    assert len(operator.asked) == 1
-    key = other.host_key.with_suffix(".pub").read_text().split()[:2]
-    server.known_hosts.write_text(f"{name} {' '.join(key)}\n")
-    with pytest.raises(HostKeyChanged) as caught:
-        run()
-    assert str(server.known_hosts) in caught.value.hint
-
-
 def test_a_host_key_that_is_not_accepted_is_an_error_and_asked_about_once(start_sshd):
     server, operator = start_sshd(), Operator(trusts=False)
     with asking(server, operator) as host:
@@ -117,20 +90,6 @@ def test_a_host_key_that_changes_during_the_question_is_refused(start_sshd):
 
     with asking(server, Slow()) as host, pytest.raises(HostKeyChanged):
         host.run(["true"])
-
-
-def test_a_jump_host_is_asked_about_once_by_all_behind_it(start_sshd):
-    jump, node, operator = start_sshd("jump"), start_sshd("node"), Operator()
-    known = jump.folder / "known_hosts"
-    settings = SshSettings(
-        port=node.port, identity=str(node.identity), known_hosts=str(known), jump=f"127.0.0.1:{jump.port}"
-    )
-    nodes = {name: Address("127.0.0.1", "ssh", settings) for name in ("spark-1", "spark-2")}
-    with connect(nodes, operator) as fleet:
-        assert all(result.ok for result in fleet.each(lambda host: host.run(["true"])).values())
-    asked = [key for _, key, *_ in operator.asked]
-    assert asked.count(f"[127.0.0.1]:{jump.port}") == 1
-    assert asked[1:] in ([f"[127.0.0.1]:{node.port}"], [f"[127.0.0.1]:{node.port}"] * 2)
 
 
 @pytest.fixture(scope="module")
@@ -209,23 +168,6 @@ def test_a_password_is_asked_for_three_times(sshd, stranger):
     assert operator.asked == asked
     assert caught.value.hint.startswith(f"ssh-copy-id -i {stranger} -p {sshd.port} spark@")
     assert "guess" not in str(caught.value.as_json())
-
-
-def test_no_connection_is_open_during_a_question(sshd, stranger):
-    """So no answer counts against connect_timeout_s, or against sshd's LoginGraceTime."""
-
-    class Slow(Operator):
-        def password(self, *question, **more):
-            until = time.monotonic() + 60
-            while sshd.children():
-                assert time.monotonic() < until
-                time.sleep(0.02)
-            return super().password(*question, **more)
-
-    operator = Slow("wrong", PASSWORD)
-    with asking(sshd, operator, user="spark", identity=stranger) as host:
-        assert host.run(["true"]).ok
-    assert len(operator.asked) == 2
 
 
 WHOLE = """

@@ -13,7 +13,6 @@ from sparkcluster.cli.common import connect_fleet
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts import connect as connecting
 from sparkcluster.hosts.connect import is_here
-from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 from sparkcluster.hosts.ssh import SshHost
 from sparkcluster.spec.inventory import Inventory
@@ -99,16 +98,6 @@ def test_tokens_of_a_proxy_command_are_expanded(monkeypatch, tmp_path):
     assert resolve("spark", SshSettings()).proxy_command == "nc h 5 u spark 100%"
 
 
-def test_ssh_config_is_read_without_ssh(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text("Host spark\n  HostName 10.0.0.9\n  Port 2022\n  ProxyJump gate\n")
-    target = resolve("spark", SshSettings())
-    assert (target.host, target.port, target.jump.host, target.user) == ("10.0.0.9", 2022, "gate", ME)
-    assert target.known_hosts[0] == tmp_path / ".ssh" / "known_hosts"
-
-
 @pytest.fixture
 def this_machine(monkeypatch):
     import ipaddress
@@ -148,19 +137,3 @@ def test_a_neighbours_answer_for_a_name_does_not_make_a_node_this_machine(monkey
 
 def inventory(*nodes, **more) -> Inventory:
     return Inventory.model_validate({"cluster": "c", "playbook": "p", "nodes": list(nodes), **more})
-
-
-def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
-    fleet = connect_fleet(
-        inventory(
-            {"host": "192.0.2.9", "name": "b", "connection": "ssh"},
-            {"host": "192.0.2.8", "name": "a", "connection": "ssh"},
-            {"host": "192.0.2.7", "name": "me", "connection": "local"},
-            ssh={"jump": "gate"},
-        )
-    )
-    assert fleet.names == ["b", "a", "me"]
-    assert isinstance(fleet["me"], LocalHost)
-    assert isinstance(fleet["a"], SshHost)
-    assert fleet["a"]._jump is fleet["b"]._jump
-    fleet.close()

@@ -6,16 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import HostRefused, HostTimeout, LeaseLost
-from sparkcluster.hosts import again
+from sparkcluster.errors import HostTimeout, LeaseLost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import watching
 from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
 from sparkcluster.node import common
 from sparkcluster.runtime import lease as leases
@@ -105,29 +102,6 @@ def test_a_watch_goes_on_where_it_was_after_sshd_was_restarted(sshd, host, count
         log.goes_on()
 
 
-def test_a_watch_makes_its_connection_anew_after_a_longer_stall(sshd, host, counting, monkeypatch):
-    monkeypatch.setattr(watching, "RENEW_S", 1)
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
-        log = Log(watch)
-        log.goes_on()
-        transport = host.transport()
-        sshd.send(signal.SIGSTOP)
-        log.until(lambda: not transport.is_active())
-        time.sleep(4)  # new connections time out meanwhile
-        sshd.send(signal.SIGCONT)
-        log.goes_on()
-
-
-def test_a_node_that_refuses_connections_is_given_up(sshd, host, counting, monkeypatch):
-    monkeypatch.setattr(again, "REFUSED_S", 1.0)
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
-        log = Log(watch)
-        log.goes_on()
-        sshd.stop()
-        log.until(lambda: log.gone is not None)
-        assert isinstance(log.gone, HostRefused)
-
-
 # ------------------------------------------------------------------------------------------- the lease
 
 
@@ -164,19 +138,6 @@ def test_a_lease_that_lapsed_in_a_silence_goes_on_with_its_epoch(sshd, lease, tm
         assert taken.epochs == {"spark-1": 1}
         assert json.loads((tmp_path / "s/clusters/atlas/lease.json").read_text())["epoch"] == 1
         until(lambda: common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock")))
-
-
-def test_a_change_waits_for_a_node_that_is_silent(sshd, lease, tmp_path):
-    told = []
-    with lease.acquire(["spark-1"]) as taken:
-        sshd.send(signal.SIGSTOP)
-        threading.Timer(5, sshd.send, [signal.SIGCONT]).start()
-        changer = taken.changer
-        object.__setattr__(changer, "tell", told.append)
-        changer.apply({"spark-1": [{"do": "mkdir", "path": str(tmp_path / "s/x")}]})
-        assert (tmp_path / "s/x").is_dir()
-        assert len(told) == 1
-        assert "trying again for up to 120 s" in told[0]
 
 
 def test_a_lease_that_another_operator_took_in_the_silence_is_lost(sshd, lease, start_sshd, tmp_path):

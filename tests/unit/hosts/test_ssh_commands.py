@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from paramiko.common import cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF
 
 from sparkcluster.errors import CommandTimeout, HostLost, HostTimeout, UsageError
-from sparkcluster.hosts.paramiko_transport import Transport
 
 from .conftest import gone
 
@@ -80,23 +76,6 @@ def test_many_commands_at_once_share_one_connection(server, host):
     assert server.log.read_text().count("Accepted publickey") == before
 
 
-def test_an_sshd_with_few_sessions_serves_all_commands(start_sshd):
-    server = start_sshd("few", "MaxSessions 2")
-    server.trust()
-    host = server.host()
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(host.run(["sh", "-c", "sleep 0.1; echo a"]).stdout))
-        for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    host.close()
-    assert results == [b"a\n"] * 6
-
-
 def test_a_stream_takes_input_and_gives_lines(host):
     with host.stream(["cat"], stdin=b"one\ntw") as stream:
         lines = stream.lines(10)
@@ -135,21 +114,6 @@ def test_a_broken_connection_is_reported_at_once_and_opened_again_for_the_next_c
         host.run(["true"])
 
 
-def test_a_stream_of_a_broken_connection_is_an_error_not_an_end(start_sshd):
-    server = start_sshd()
-    server.trust()
-    host = server.host()
-    stream = host.stream(["sh", "-c", "echo a; sleep 30"])
-    lines = stream.lines(10)
-    assert next(lines) == b"a"
-    for pid in server.children():
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(HostLost):
-        next(lines)
-    stream.close()
-    host.close()
-
-
 def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
     server = start_sshd()
     server.trust()
@@ -160,21 +124,3 @@ def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
     with pytest.raises(HostTimeout, match=r"opened no session within 1\.5 s"):
         host.run(["true"])
     host.close()
-
-
-@pytest.mark.parametrize("kind", [cMSG_CHANNEL_DATA, cMSG_CHANNEL_EOF])
-def test_a_command_that_ends_before_its_input_does_not_end_the_connection(host, monkeypatch, kind):
-    """Sshd ends the connection, and every command on it, at input for a channel that both sides have closed."""
-    send = Transport._send_user_message
-
-    def late(transport, message):
-        if message.asbytes()[:1] == kind and threading.current_thread() is not transport:
-            time.sleep(0.5)
-        send(transport, message)
-
-    monkeypatch.setattr(Transport, "_send_user_message", late)
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(host.run, ["sleep", "2"])
-        time.sleep(0.2)
-        assert host.run(["true"], stdin=b"x" * 20_000).ok
-        assert other.result().ok

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
@@ -10,7 +9,6 @@ import socket
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,6 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
-from sparkcluster.hosts.paramiko_transport import Transport
 from sparkcluster.hosts.ssh import SshHost
 
 
@@ -80,20 +77,6 @@ def test_accept_new_stores_the_key_for_the_user_alone_and_then_checks_it(start_s
     again = server.host()
     assert again.run(["true"]).ok
     again.close()
-
-
-def test_accept_new_of_many_at_once_stores_each_key_once(tmp_path):
-    file = tmp_path / "ssh" / "known_hosts"
-    names = [f"spark-{number % 20}" for number in range(60)]
-    keys = {name: base64.b64encode(b"\0\0\0\x0bssh-ed25519" + name.encode()).decode() for name in names}
-    threads = [
-        threading.Thread(target=known_hosts.store, args=(file, name, "ssh-ed25519", keys[name])) for name in names
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert sorted(file.read_text().splitlines()) == sorted(f"{name} ssh-ed25519 {key}" for name, key in keys.items())
 
 
 @pytest.mark.parametrize("policy", ["reject", "accept-new"])
@@ -150,12 +133,6 @@ def test_another_program_on_the_port_is_told_without_names_of_classes(server, gr
     assert not re.search(r"Error|Exception|paramiko|banner|Errno", error.message)
 
 
-def test_algorithms_that_are_not_in_common(start_sshd):
-    server = start_sshd("new", "KexAlgorithms sntrup761x25519-sha512@openssh.com")
-    error = fails(server.host(), HostLost, "failed: it has no key exchange in common with this program")
-    assert "update OpenSSH" in error.hint
-
-
 def test_a_key_with_a_passphrase_is_reported(start_sshd, tmp_path):
     server = start_sshd()
     server.trust()
@@ -209,39 +186,6 @@ def test_a_jump_is_checked_shared_and_passed_through(start_sshd):
     for host in [*hosts, shared]:
         host.close()
     assert jump.log.read_text().count("Accepted publickey") == 1
-
-
-def test_a_node_behind_a_shared_jump_that_goes_takes_no_other_with_it(start_sshd, monkeypatch):
-    """Its sshd ends the connection, and with it those to all nodes behind it, at data for a channel that is closed."""
-    jump, node = start_sshd("jump"), start_sshd("node")
-    for sshd in (jump, node):
-        sshd.trust()
-    shared = SshHost("spark-1", jump.target())
-    first, second = (SshHost(name, node.target(jump=jump.target()), shared) for name in ("spark-1", "spark-2"))
-    send = Transport._send_user_message
-    slow = threading.Event()
-
-    def late(transport, message):
-        if slow.is_set() and transport is shared.transport() and threading.current_thread() is sender:
-            time.sleep(1.5)
-        send(transport, message)
-
-    def say():
-        with contextlib.suppress(HostLost):
-            cat.send(b"x")
-
-    sender = threading.Thread(target=say)
-    monkeypatch.setattr(Transport, "_send_user_message", late)
-    with contextlib.closing(shared), first.stream(["cat"]) as cat, ThreadPoolExecutor() as pool:
-        other = pool.submit(second.run, ["sleep", "4"])
-        # Its parent is the process of sshd that has the connection.
-        with first.stream(["sh", "-c", "sleep 1; kill -9 $PPID"]):
-            time.sleep(0.5)
-            slow.set()
-            sender.start()
-            sender.join()
-            slow.clear()
-        assert other.result().ok
 
 
 def test_the_host_key_of_a_node_behind_a_jump_is_checked(start_sshd):
