@@ -13,13 +13,6 @@ def assessed(world, **errors):
     return assess(world.spec, Collected(facts, errors), facts)
 
 
-def test_what_would_be_started_gets_the_next_number(world):
-    one = world()
-    view = assessed(one.record(one.plan(), 3))
-    assert group_states(view)["default"].state is State.EMPTY
-    assert view.plan.nodes["alpha"].containers[0].name == "sparkcluster-atlas-4-alpha"
-
-
 def test_ranks_that_run_are_watched_and_asked_under_their_own_number(world):
     one = world(api={"key": {"env": "KEY"}})
     for recorded in (False, True):

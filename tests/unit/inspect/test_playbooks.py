@@ -16,7 +16,6 @@ def test_what_serves_on_so_many_sparks():
     assert found["gpt-oss-20b"].sparks == (1,)
     llama = found["llama-3.3-70b-instruct"]
     assert (llama.sparks, round(llama.weights_bytes / 1e9), round(llama.each_bytes[2] / 1e9)) == ((2,), 141, 71)
-    assert {each.playbook.name for each in playbooks.offers(2)} == {n for n, each in found.items() if 2 in each.sparks}
     assert playbooks.offers(3) == []
 
 
