@@ -18,7 +18,7 @@ import shutil
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -50,8 +50,6 @@ class Registry:
         directory: Path,
         *,
         port: int = PORT,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.rate_bytes_s: float | None = None
         self.cut_after_bytes: int | None = None
@@ -61,7 +59,6 @@ class Registry:
         self._directory = directory
         self._manifests: dict[str, str] = {}
         self._tags: dict[tuple[str, str], str] = {}
-        self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
         self._free_at = 0.0
         directory.mkdir(parents=True, exist_ok=True)
@@ -174,14 +171,14 @@ class Registry:
 
     def _wait(self, size: int) -> None:
         while self.rate_bytes_s == 0 and not self.down:
-            self._sleep(0.05)
+            time.sleep(0.05)
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             begin = max(now, self._free_at)
             self._free_at = begin + (size / self.rate_bytes_s if self.rate_bytes_s else 0)
             pause = self._free_at - now
         if pause > 0:
-            self._sleep(pause)
+            time.sleep(pause)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -52,7 +52,3 @@ def test_a_directory_that_is_gone_is_told_of_its_node(two, tmp_path):
     found = hashes(two.fleet, two.facts, Report())
     assert list(found.files) == ["alpha"]
     assert "does not exist" in found.unasked["beta"]
-
-
-def test_nodes_without_weights_are_passed_over(two):
-    assert hashes(two.fleet, two.facts, Report()).files == {}

@@ -6,12 +6,9 @@ import collections
 import dataclasses
 import json
 import socket
-import time
 
 import pytest
 
-from sparkcluster import topology
-from sparkcluster.diagnose import reach as reaching
 from sparkcluster.diagnose.pairs import pairs
 from sparkcluster.diagnose.reach import reach
 from sparkcluster.facts.base import Unread
@@ -70,21 +67,6 @@ def test_what_another_check_condemns_is_not_tried(two):
     assert {pair.subnet for pair in before} - {pair.subnet for pair in after} == {f"{NET}.78.0/24"}
 
 
-def test_an_address_that_two_nodes_have_leads_anywhere_and_is_not_tried(loopback, spark):
-    lab = loopback("alpha", "beta", "gamma")
-    taken = {"enp1s0f1np1": f"{NET}.77.13/24", "enP2p1s0f1np1": f"{NET}.78.12/24"}
-    lab.facts["beta"] = spark(taken, management="192.168.86.12/24")
-    built = topology.build(lab.spec, lab.facts)
-    tried = {
-        (pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == f"{NET}.77.0/24"
-    }
-    assert tried == set()
-    other = {
-        (pair.source, pair.target) for pair in pairs(lab.spec, lab.facts, built) if pair.subnet == f"{NET}.78.0/24"
-    }
-    assert len(other) == 6
-
-
 def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
     lab = loopback("alpha", "beta")
     lab.facts["beta"] = spark(
@@ -97,36 +79,11 @@ def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
     assert sizes["alpha", f"{NET}.78.0/24"] == 9000
 
 
-def test_nodes_without_a_common_rail_meet_on_the_management_network(spark, cluster):
-    facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
-    spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
-    planned = pairs(spec, facts, topology.build(spec, facts))
-    assert [(pair.source_address, pair.target_address, pair.subnet, pair.size_bytes) for pair in planned] == [
-        ("192.168.86.11", "192.168.86.12", None, None),
-        ("192.168.86.12", "192.168.86.11", None, None),
-    ]
-
-
-def test_no_other_node_is_tried_in_place_of_a_head_that_did_not_answer(loopback):
-    lab = loopback("alpha", "beta", "gamma")
-    left = topology.build(lab.spec, {name: lab.facts[name] for name in ("beta", "gamma")}, missing={"alpha"})
-    planned = pairs(lab.spec, lab.facts, left)
-    assert {pair.target for pair in planned} == {"beta", "gamma"}
-    assert all(pair.ports == () for pair in planned)
-
-
-def test_a_node_alone_is_asked_nothing(loopback):
-    lab = loopback("alpha")
-    assert ask(lab).paths == ()
-
-
 # real programs
 
 
 def test_two_healthy_nodes_reach_each_other_by_everything_and_leave_no_socket(two):
-    begin = time.monotonic()
     found = ask(two)
-    assert time.monotonic() - begin < 1.4, "a healthy pair waits for no time-out"
     assert found.unasked == {}
     assert kinds(found) == {"ping": 4, "jumbo": 4, "ephemeral": 4, "port": 1}
     assert all(path.ok for path in found.paths), found
@@ -190,57 +147,4 @@ def test_the_program_ends_with_its_input():
         },
     )  # fmt: skip
     next(running.lines(10))
-    begin = time.monotonic()
     assert running.finish().ok
-    assert time.monotonic() - begin < 3
-
-
-# what the answers mean
-
-
-def asked(pair):
-    return reaching._Attempt(0, pair, 4000, ((5000, reaching._OPENED), (6379, "Ray")))
-
-
-def mean(loopback, result, heard):
-    lab = loopback("alpha", "beta")
-    pair = pairs(lab.spec, lab.facts, lab.topology)[0]
-    return {
-        path.kind: path
-        for path in reaching._paths(
-            asked(pair), reaching.Result.model_validate(result), heard and reaching.Heard.model_validate(heard)
-        )
-    }, pair
-
-
-SILENT = {"ok": False, "seen": "no answer within 1.5 s"}
-WELL = {"ok": True, "rtt_ms": 0.2}
-
-
-def test_a_large_packet_is_judged_beside_a_small_one_of_its_kind_alone(loopback):
-    filtered = {"udp": SILENT, "udp_full": SILENT, "tcp": {"5000": WELL}}
-    found, _ = mean(loopback, {**filtered}, {"udp": [], "tcp": []})
-    assert "jumbo" not in found
-    found, _ = mean(loopback, {**filtered, "icmp": WELL, "icmp_full": SILENT}, {"udp": [], "tcp": []})
-    assert found["ping"].ok
-    assert not found["jumbo"].ok
-    assert found["jumbo"].size_bytes == 9000
-    found, _ = mean(loopback, {**filtered, "icmp": WELL, "icmp_full": WELL}, {"udp": [], "tcp": []})
-    assert found["jumbo"].ok
-
-
-def test_what_arrived_without_an_answer_was_lost_on_the_way_back(loopback):
-    silent = {"udp": SILENT, "tcp": {"5000": {**SILENT, "from": 40000}, "6379": {**SILENT, "from": 40001}}}
-    lost, pair = mean(loopback, silent, {"udp": [], "tcp": []})
-    assert {path.lost_at for path in lost.values()} == {"target"}
-    target, source = lost["ping"].target_address, pair.source_address
-    came = {"udp": [0], "tcp": [[target, 5000, source, 40000], [target, 6379, source, 40001]]}
-    answered, _ = mean(loopback, silent, came)
-    assert {path.lost_at for path in answered.values()} == {"source"}
-    before = {"udp": [], "tcp": [[target, port, source, 39999] for port in (5000, 6379)]}
-    earlier, _ = mean(loopback, silent, before)
-    assert {path.lost_at for path in earlier.values()} == {"target"}, "half open since an earlier run"
-    unknown, _ = mean(loopback, silent, None)
-    assert {path.lost_at for path in unknown.values()} == {None}
-    own, _ = mean(loopback, {"udp": {"ok": False, "own": True, "seen": "operation not permitted"}, "tcp": {}}, came)
-    assert own["ping"].lost_at == "sent"

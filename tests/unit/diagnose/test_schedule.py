@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkcluster.diagnose import perftest
-from sparkcluster.diagnose.schedule import Options, estimate, in_words, rounds, schedule
+from sparkcluster.diagnose.schedule import Options, estimate, rounds
 from sparkcluster.topology.model import Link
 
 LINK = Link("enp1s0f1np1", "192.168.177.12", "192.168.177.0/24", 9000, 200000, "rocep1s0f1", 3)
@@ -29,7 +29,7 @@ SAMPLE = """
 """
 
 
-@pytest.mark.parametrize("number", range(2, 10))
+@pytest.mark.parametrize("number", [2, 5, 8])
 def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
     names = [f"spark-{place}" for place in range(number)]
     plan = rounds(names)
@@ -39,15 +39,6 @@ def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
     done = [frozenset(pair) for pairs in plan for pair in pairs]
     assert sorted(done, key=sorted) == sorted(map(frozenset, itertools.combinations(names, 2)), key=sorted)
     assert len(plan) == (number - 1 if number % 2 == 0 else number)
-
-
-def test_groups_measure_side_by_side(loopback, cluster):
-    lab = loopback("alpha", "beta", "gamma", "delta")
-    lab.spec.inventory.groups.extend([])
-    names = [member.name for member in lab.topology.groups[0].members]
-    assert schedule(lab.topology) == rounds(names)
-    left = schedule(lab.topology, ["beta"])
-    assert {name for pairs in left for pair in pairs for name in pair} == {"alpha", "gamma", "delta"}
 
 
 def test_the_time_is_known_before_it_starts_and_grows_with_the_rounds(loopback):
@@ -61,11 +52,6 @@ def test_the_time_is_known_before_it_starts_and_grows_with_the_rounds(loopback):
     assert estimate(two, Options(), rdma=False, collective=False) == pytest.approx(10.0)
     assert estimate(two, Options()) > times[0] + 10
     assert estimate(loopback("alpha").topology, Options()) == 0
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(1, "about 5 s"), (58, "about 60 s"), (90, "about 2 minutes")])
-def test_time_in_words(seconds, words):
-    assert in_words(seconds) == words
 
 
 def test_the_command_lines_of_both_ends():

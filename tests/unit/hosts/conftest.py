@@ -36,6 +36,22 @@ def keygen(path: Path, *more: str) -> Path:
     return path
 
 
+def gone(mark: int | str, limit_s: float = 30) -> bool:
+    """Whether the process ``mark``, or all with that word in their command lines, end; a zombie has none."""
+    word = str(mark).encode()
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        running = []
+        for place in [Path(f"/proc/{mark}")] if isinstance(mark, int) else Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                line = (place / "cmdline").read_bytes()
+                running += [line] * bool(line and (isinstance(mark, int) or word in line.split(b"\0")))
+        if not running:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 class Sshd:
     def __init__(
         self, folder: Path, host_key: Path, options: tuple[str, ...] = (), prefix: tuple[str, ...] = ()
@@ -82,7 +98,7 @@ class Sshd:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while True:
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port)):
                 return
@@ -139,13 +155,11 @@ SUDOERS = """
 Defaults use_pty, logfile=/home/sudo.log
 Defaults:spark timestamp_type=global
 Defaults:tty requiretty
-Defaults:insulted insults
-Defaults:lectured lecture=always
-spark, tty, insulted, lectured ALL=(ALL) ALL
+spark, tty ALL=(ALL) ALL
 free ALL=(ALL) NOPASSWD: ALL
 docker ALL=(ALL) NOPASSWD: /usr/bin/docker
 """
-_USERS = ("spark", "tty", "insulted", "lectured", "free", "docker", "plain")
+_USERS = ("spark", "tty", "free", "docker", "plain")
 # Nothing on the machine changes: files are mounted over others in a namespace that ends with its last process.
 _ENTER = """
 set -e
@@ -178,28 +192,14 @@ class Accounts:
         (folder / "sudoers").chmod(0o440)
         (folder / "pam.d").mkdir()
         for service in ("sshd", "sudo", "other"):
-            rules = [
-                "auth required pam_unix.so nodelay",
-                "account required pam_unix.so",
-                "session required pam_unix.so",
-            ]
-            (folder / "pam.d" / service).write_text("\n".join([*rules, ""]))
+            rules = [f"{kind} required pam_unix.so" for kind in ("auth", "account", "session")]
+            (folder / "pam.d" / service).write_text("\n".join([f"{rules[0]} nodelay", *rules[1:], ""]))
 
     def start(self, name: str, *options: str) -> Sshd:
         folder = self.folder / name
         keys = keygen(self.folder / "id").with_suffix(".pub")
-        enter = (
-            "unshare",
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            _ENTER,
-            "sh",
-            str(self.folder),
-            str(keys),
-        )
+        unshare = ("unshare", "--mount", "--propagation", "private")
+        enter = (*unshare, "sh", "-c", _ENTER, "sh", str(self.folder), str(keys))
         options = (*options, "UsePAM yes", "AuthorizedKeysFile /home/keys")
         server = Sshd(folder, keygen(self.folder / f"{name}_host_key"), options, enter)
         server.trust()

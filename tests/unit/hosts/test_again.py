@@ -38,43 +38,6 @@ def test_a_node_is_tried_again_as_long_as_its_silence_may_pass(error, until_s):
     ]
 
 
-def test_the_limits_count_from_the_last_sign_of_life():
-    patience = Patience(0)
-    patience.continues(refused(), 0)
-    patience.restart(100)
-    assert patience.continues(refused(), 129)
-    assert patience.continues(errors.HostLost("broke"), 219)
-    assert not patience.continues(errors.HostLost("broke"), 221)
-
-
-def test_a_port_that_is_closed_once_between_timeouts_is_not_given_up():
-    patience = Patience(0)
-    assert patience.continues(refused(), 10)
-    assert patience.continues(errors.HostTimeout("no answer"), 30)
-    assert patience.continues(refused(), 45)
-
-
-def test_the_pauses_grow_to_a_limit():
-    patience = Patience(0)
-    assert [patience.pause_s() for _ in range(6)] == [0.5, 1, 2, 4, 5, 5]
-
-
-def test_the_limit_of_a_task_counts_from_its_first_error(monkeypatch):
-    monkeypatch.setattr(again, "_PAUSES_S", (0.0,))
-    clock = [0.0]
-    monkeypatch.setattr(again.time, "monotonic", lambda: clock[0])
-    outcomes = iter([errors.HostLost("it broke after three minutes of work"), "done"])
-
-    def task():
-        clock[0] += 180
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    assert until_reached(FakeHost(), task) == "done"
-
-
 def test_a_task_is_repeated_until_the_node_answers_and_that_is_told_once(monkeypatch):
     monkeypatch.setattr(again, "_PAUSES_S", (0.0,))
     host, told = FakeHost(), []

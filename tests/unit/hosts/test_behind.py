@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-
 from sparkcluster.hosts.connect import Address, behind
-from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings
 
 
@@ -23,19 +20,3 @@ def test_it_shares_the_connection_of_the_machine_in_between(start_sshd):
         assert beyond.run(["echo", "x"]).stdout == b"x\n"
         assert jump.log.read_text().count("Accepted publickey") == 1
         assert node.log.read_text().count("Accepted publickey") == 1
-
-
-def test_an_address_with_an_interface_is_left_to_the_machine_in_between(start_sshd):
-    jump = start_sshd("jump")
-    with jump.host() as between:
-        beyond = behind(between, "beyond", address(jump, "fe80::1%enp1s0f1np1"))
-    assert beyond.target.host == "fe80::1%enp1s0f1np1"
-    assert beyond.target.jump == between.target
-
-
-def test_this_machine_needs_no_jump(start_sshd):
-    node = start_sshd("node")
-    node.trust()
-    with behind(LocalHost("here"), "beyond", address(node)) as beyond:
-        assert beyond.target.jump is None
-        assert beyond.run(["hostname"]).stdout.decode().strip() == socket.gethostname()

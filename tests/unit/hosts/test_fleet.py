@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostRefused
-from sparkcluster.hosts import program
-from sparkcluster.hosts.base import Host, Result
+from sparkcluster.errors import CommandTimeout, HostRefused
+from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 
@@ -47,32 +46,14 @@ def test_a_defect_propagates_once_all_have_ended():
     assert sorted(ended) == ["b", "c"]
 
 
-class Abandoned(BaseException):
-    """Not an Exception, as SystemExit and asyncio.CancelledError are not."""
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("kind", [Abandoned, SystemExit, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("kind", [SystemExit, MemoryError])
 def test_any_exception_that_ends_a_thread_is_raised(kind):
     def fail(host: Host) -> None:
         raise kind("the reason")
 
     with pytest.raises(kind, match="the reason"):
         fleet("a", "b").each(fail, limit_s=5)
-
-
-def test_start_does_not_wait():
-    others, both_run = threading.Event(), threading.Event()
-
-    def ask(host: Host) -> str:
-        others.set()
-        assert both_run.wait(10)
-        return host.name
-
-    calls = fleet("a").start(ask)
-    assert others.wait(10)  # under way, and we were not made to wait for it
-    both_run.set()
-    assert calls.wait(10) == {"a": "a"}
 
 
 def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_returned():
@@ -89,48 +70,17 @@ def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_returned():
     assert outcomes["b"] == "b"
 
 
-def test_some_nodes_and_no_node():
-    assert fleet("a", "b").each(lambda host: host.name, ["b"]) == {"b": "b"}
-    assert fleet("a").each(lambda host: host.name, []) == {}
-
-
-def test_leaving_closes_all_hosts_and_their_jump():
-    shared = FakeHost("jump")
-    with Fleet({"a": FakeHost("a"), "b": FakeHost("b")}, others=[shared]) as both:
-        pass
-    assert all(host.closed for host in [*both.hosts.values(), shared])
-
-
-def test_the_fake_host_returns_scripted_results_and_records_calls():
-    host: Host = FakeHost("a").on("docker", answer="one\ntwo\n").on("docker", "ps", answer=Result(1, b"", b"no"))
-    assert host.run(["docker", "images"]).stdout == b"one\ntwo\n"
-    assert host.run(["docker", "ps", "-a"]).exit_code == 1
-    assert host.run(["ls"]).exit_code == 127
-    assert [argv for argv, _ in host.calls] == [["docker", "images"], ["docker", "ps", "-a"], ["ls"]]
-    assert list(host.stream(["docker", "logs"]).lines(1)) == [b"one", b"two"]
-
-
-def test_the_fake_host_runs_scripted_programs(set_source):
-    set_source(lambda name, engine: "")
-    host = FakeHost().program("probe", lambda request: {"got": request["a"]}).program("lines", [{"n": 1}, {"n": 2}])
-    assert program.call(host, "probe", {"a": 5}, answer=dict) == {"got": 5}
-    assert list(program.stream(host, "lines", {}).lines(1)) == [b'{"n": 1}', b'{"n": 2}']
-    assert [module for module, _ in host.requests] == ["probe", "lines"]
-    with pytest.raises(CommandFailed, match="other failed on spark-1"):
-        program.call(host, "other", {}, answer=dict)
-
-
 def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():
     """As one that comes between Python's last look and the wait; here another thread gets it."""
-    over = threading.Event()
+    over, ended = threading.Event(), []
 
     def interrupt(_):
         time.sleep(0.2)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        over.wait(30)
+        over.wait(60)
+        ended.append(True)
 
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        Calls(interrupt, {"spark-1": None}).wait(30)
+        Calls(interrupt, {"spark-1": None}).wait(60)
+    assert not ended
     over.set()
-    assert time.monotonic() - begin < 10

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
-import paramiko
 import pytest
 
-from sparkcluster.endpoint import ask
-from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.hosts import base, program
-from sparkcluster.hosts.channel import ChannelStream
-from sparkcluster.hosts.conversation import Conversation
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.hosts.ssh import SshHost
-from sparkcluster.inspect import logs
-from sparkcluster.probing.collect import Collected
-from sparkcluster.spec.playbook import Verify
-
-from .conftest import keygen
 
 # What a hostile node has in place of python3; it ignores what it was sent.
 HOSTILE = {
     "flood": "import sys\nwhile True: sys.stdout.write('x' * 99 + '\\n' + 'y' * 1000)",
     "endless-line": "import sys\nwhile True: sys.stdout.write('x' * 65536)",
     "trickle": "import sys, time\nprint('begun')\nwhile True: sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.05)",
-    "stderr": "import os\nfor _ in range(600): os.write(2, b'e' * 65536)\nos.write(2, b'\\nwhy\\n')\nraise SystemExit(3)",
-    "many-values": "print('[' + '{},' * 5_000_000 + '0]')",
 }
 
 
@@ -64,20 +45,11 @@ def test_a_line_without_end_fails_at_its_limit(node):
         next(stream.lines(30))
 
 
-def test_a_program_that_prints_too_much_is_ended_at_once():
-    with LocalHost("spark-1").stream(hostile("endless-line")) as stream:
-        with pytest.raises(CommandFailed):
-            next(stream.lines(30))
-        assert stream._process.wait(10) < 0
-
-
 def test_a_trickle_without_line_ends_is_silence(node):
     with node.stream(hostile("trickle")) as stream:
         assert next(stream.lines(30)) == b"begun"
-        begin = time.monotonic()
         with pytest.raises(CommandTimeout, match=r"ended no line for 0\.6 s"):
             next(stream.lines(0.6))
-        assert time.monotonic() - begin < 6
 
 
 def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
@@ -89,175 +61,26 @@ def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
         list(stream.lines(30, within_s=0.8))
 
 
-@pytest.fixture
-def talker(tmp_path, monkeypatch):
-    """``talker(line)``: a node whose programs print ``line`` again and again for 20 s."""
-
-    def make(line):
-        python = tmp_path / "python3"
-        python.write_text(
-            f"#!{sys.executable}\nimport time\nfor _ in range(400): print({line!r}, flush=True); time.sleep(0.05)\n"
-        )
-        python.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return LocalHost("alpha")
-
-    return make
-
-
-def test_an_answer_that_goes_on_ends_at_the_limit_of_the_whole(talker, monkeypatch):
-    monkeypatch.setattr(ask, "SLACK_S", 0.5)
-    endpoint = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
-    reply = ask.ask(talker('{"text": "x"}'), endpoint, Verify(), limit_s=0.5)
-    assert (reply.problem, reply.message) == ("timeout", "ask on alpha did not end within 1 s")
-
-
-def test_a_log_that_goes_on_ends_at_the_limit_of_the_whole(world, talker, monkeypatch):
-    monkeypatch.setattr(logs, "BACKLOG_S", 0.5)
-    site = world("alpha")
-    site.run(site.plan(3))
-    monkeypatch.setattr(logs, "collect_facts", lambda *_: Collected(site.facts, {}))
-    shown = []
-    fleet = Fleet({"alpha": talker('{"rank": "r", "lines": ["x"]}')})
-    assert logs.follow(fleet, site.spec, shown.append, node=None, tail=1, go_on=False) == 1
-    assert (shown[-1].node, shown[-1].own) == ("alpha", True)
-    assert shown[-1].text == "[sparkcluster] this log did not end; add -f to follow it"
-
-
-def test_a_pause_of_the_reader_is_no_silence(node):
-    with node.stream(["sh", "-c", "echo one; echo two; sleep 0.3; echo three"]) as stream:
-        lines = stream.lines(2)
-        assert next(lines) == b"one"
-        time.sleep(2.2)
-        assert list(lines) == [b"two", b"three"]
-
-
-def test_lines_below_the_limit_come_whole(node):
-    code = "print('a' * 900_000); print('b' * 900_000); print('c', end='')"
-    with node.stream([sys.executable, "-c", code]) as stream:
-        assert [(line[:1], len(line)) for line in stream.lines(30)] == [(b"a", 900_000), (b"b", 900_000), (b"c", 1)]
-
-
-def test_of_standard_error_the_end_is_kept(node):
-    result = node.run(hostile("stderr"), timeout_s=60)
-    assert (result.exit_code, result.reason) == (3, "why")
-    assert len(result.stderr) <= base.STDERR_BYTES
-
-
-def test_a_reason_has_a_limit():
-    assert len(base.Result(1, b"", b"x" * 60_000).reason) == 500
-
-
 def test_a_document_of_very_many_values_is_refused():
     """A byte of JSON may take 80 in memory."""
     assert program.document(b"[" + b"[]," * 1_500_000 + b"[]]") is None
-    assert program.document(b'{"many": [' + b"0," * 1_500_000 + b"0]}") is None
-    assert program.document(b'{"few": [' + b'[[[[[[{"": {}}]]]]]],' * 150_000 + b"0]}") is None
     assert program.document(b'{"one": "' + b"x" * 17_000_000 + b'"}') is None
-    assert (
-        len((program.document(b'{"files": [' + b'{"path": "a", "size": 1},' * 20_000 + b"0]}") or {})["files"])
-        == 20_001
-    )
+    assert len(program.document(b'{"files": [' + b'{"path": "a"},' * 20_000 + b"0]}")["files"]) == 20_001
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
     [
         (b'{"a": ' + b"[" * 63 + b"]" * 63 + b"}", True),
-        (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", None),
         (b'{"a": ' + b"[" * 100_000, None),
         (b'{"a": [1e999, -1e999, NaN, Infinity]}', {"a": [None] * 4}),
-        (b'{"a": [9223372036854775807, -9223372036854775808]}', {"a": [2**63 - 1, -(2**63)]}),
-        (b'{"a": [9223372036854775808, 1' + b"0" * 5000 + b"]}", {"a": [2.0**63, None]}),
         (b'{"a\\ud800": "\\udfff"}', {"a?": "?"}),
-        (b'{"a": "\xff"}', {"a": "\ufffd"}),
     ],
 )
 def test_a_document_holds_what_can_be_handled(line, found):
     """No recursion, number or text that another part fails on."""
     parsed = program.document(line)
     assert bool(parsed) if found is True else repr(parsed) == repr(found)
-
-
-def test_a_conversation_takes_documents_larger_than_lines(tmp_path, monkeypatch):
-    python = tmp_path / "python3"
-    python.write_text(
-        f"#!{sys.executable}\nimport json, sys, threading\n"
-        "reader = threading.Thread(target=sys.stdin.buffer.read)\nreader.start()\n"
-        "print(json.dumps({'a': 'x' * 3_000_000}), flush=True)\n"
-    )
-    python.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    conversation = Conversation(LocalHost("spark-1"), "relay", {}, silence_s=30)
-    assert len(conversation.answer(dict)["a"]) == 3_000_000
-    conversation.close()
-
-
-class Liar(paramiko.ServerInterface):
-    """An sshd that sends output, or standard error, without regard to the window of a channel."""
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def check_auth_publickey(self, username, key):
-        return paramiko.AUTH_SUCCESSFUL
-
-    def get_allowed_auths(self, username):
-        return "publickey"
-
-    def check_channel_request(self, kind, chanid):
-        return paramiko.OPEN_SUCCEEDED
-
-    def check_channel_exec_request(self, channel, command):
-        threading.Thread(target=self.flood, args=(channel,), daemon=True).start()
-        return True
-
-    def flood(self, channel):
-        with contextlib.suppress(Exception):
-            for _ in range(2000):
-                message = paramiko.Message()
-                message.add_byte(self.kind)
-                message.add_int(channel.remote_chanid)
-                if self.kind == paramiko.common.cMSG_CHANNEL_EXTENDED_DATA:
-                    message.add_int(1)
-                message.add_string(b"x" * 30_000)
-                channel.get_transport()._send_user_message(message)
-
-
-@pytest.mark.parametrize(
-    "kind", [paramiko.common.cMSG_CHANNEL_DATA, paramiko.common.cMSG_CHANNEL_EXTENDED_DATA], ids=["output", "error"]
-)
-def test_an_sshd_that_ignores_the_window_ends_its_connection(tmp_path, kind, monkeypatch):
-    """Output that nobody reads yet, as that of a program between two answers, would fill the memory."""
-    monkeypatch.setattr(ChannelStream, "_collect_stderr", lambda _: None)
-    key = paramiko.RSAKey.generate(2048)
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        transport = paramiko.Transport(listener.accept()[0])
-        transport.add_server_key(key)
-        transport.start_server(server=Liar(kind))
-
-    threading.Thread(target=serve, daemon=True).start()
-    port = listener.getsockname()[1]
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
-    identity = keygen(tmp_path / "id")
-    target = SshTarget(
-        host="127.0.0.1", user="u", port=port, identity=identity, identities_only=True, known_hosts=(known,)
-    )
-    node = SshHost("spark-1", target)
-    stream = node.stream(["true"])
-    until = time.monotonic() + 30
-    while node.transport().is_active() and time.monotonic() < until:
-        held = len(stream._channel.in_buffer) + len(stream._channel.in_stderr_buffer)
-        assert held < 5_000_000
-        time.sleep(0.02)
-        if stream._channel.closed:
-            break
-    assert stream._channel.closed
-    node.close()
-    listener.close()
 
 
 MEMORY = """
@@ -287,8 +110,6 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
     [
         ("flood", "call", "printed output of more than 64 MB"),
         ("endless-line", "lines", "printed a line of more than 1 MB"),
-        ("stderr", "call", "probe failed on spark-1: why"),
-        ("many-values", "call", "probe failed on spark-1"),
     ],
 )
 def test_memory_stays_bounded(tmp_path: Path, kind: str, how: str, message: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import socket
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from sparkcluster.cli.common import connect_fleet
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts import connect as connecting
 from sparkcluster.hosts.connect import is_here
-from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 from sparkcluster.hosts.ssh import SshHost
 from sparkcluster.spec.inventory import Inventory
@@ -41,12 +39,8 @@ def answers(monkeypatch, tmp_path, **hosts: str) -> None:
     [
         ("identityagent ~/Library/1password/agent.sock", f"{Path.home()}/Library/1password/agent.sock"),
         ('identityagent "~/Group Containers/t/agent.sock"', f"{Path.home()}/Group Containers/t/agent.sock"),
-        ("identityagent %d/agent.sock", f"{Path.home()}/agent.sock"),
-        ("identityagent $PLACE/agent.sock", "/run/agent.sock"),
         ("identityagent ${PLACE}/agent.sock", "/run/agent.sock"),
         ("identityagent none", "none"),
-        ("identityagent SSH_AUTH_SOCK", None),
-        ("identityagent $SSH_AUTH_SOCK", None),
         ("user nvidia", None),
     ],
 )
@@ -72,13 +66,8 @@ def test_the_inventory_overrides_ssh_config(monkeypatch, tmp_path):
     overridden = resolve(
         "spark", SshSettings(user="me", port=22, identity="~/k", known_hosts="/kh", host_keys="accept-new")
     )
-    assert (overridden.user, overridden.port, overridden.key_name, overridden.identity, overridden.host_keys) == (
-        "me",
-        22,
-        "lab",
-        home / "k",
-        "accept-new",
-    )
+    assert (overridden.user, overridden.port, overridden.identity) == ("me", 22, home / "k")
+    assert overridden.host_keys == "accept-new"
     assert overridden.known_hosts[0] == Path("/kh")
     assert "-G -p 22 -l me -- spark" in (tmp_path / "asked").read_text()
 
@@ -91,7 +80,7 @@ def test_jumps_come_from_ssh_config_or_the_inventory_in_their_order(monkeypatch,
     assert resolve("spark", SshSettings(jump="other")).jump.host == "other"
 
 
-@pytest.mark.parametrize("jump", ["-oProxyCommand=x", "u@h:p", "@h", "h:"])
+@pytest.mark.parametrize("jump", ["-oProxyCommand=x", "u@h:p"])
 def test_an_invalid_jump_is_a_usage_error(monkeypatch, tmp_path, jump):
     answers(monkeypatch, tmp_path, spark=f"hostname spark\nproxyjump {jump}")
     with pytest.raises(UsageError, match="invalid jump host"):
@@ -104,32 +93,9 @@ def test_a_jump_loop_is_a_usage_error(monkeypatch, tmp_path):
         resolve("a", SshSettings())
 
 
-def test_an_invalid_ssh_config_is_reported_with_the_message_of_ssh(monkeypatch, tmp_path):
-    answers(monkeypatch, tmp_path)
-    with pytest.raises(UsageError, match="invalid ssh_config for bad: config: line 3: Bad option"):
-        resolve("bad", SshSettings())
-
-
 def test_tokens_of_a_proxy_command_are_expanded(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, spark="hostname h\nuser u\nport 5\nproxycommand nc %h %p %r %n 100%%")
     assert resolve("spark", SshSettings()).proxy_command == "nc h 5 u spark 100%"
-
-
-def test_ssh_config_is_read_without_ssh(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text("Host spark\n  HostName 10.0.0.9\n  Port 2022\n  ProxyJump gate\n")
-    target = resolve("spark", SshSettings())
-    assert (target.host, target.port, target.jump.host, target.user) == ("10.0.0.9", 2022, "gate", ME)
-    assert target.known_hosts[0] == tmp_path / ".ssh" / "known_hosts"
-
-
-@pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh: sudo apt-get install openssh-client")
-def test_the_real_ssh_is_understood():
-    target = resolve("spark-that-is-nowhere", SshSettings(user="me", port=2022))
-    assert (target.host, target.user, target.port) == ("spark-that-is-nowhere", "me", 2022)
-    assert target.known_hosts
 
 
 @pytest.fixture
@@ -146,19 +112,12 @@ def this_machine(monkeypatch):
     [
         (SshTarget("192.0.2.7", ME), False, True),
         (SshTarget("192.0.2.7", ME, port=2222), True, True),
-        (SshTarget("192.0.2.8", ME), False, False),
         (SshTarget("127.0.0.1", ME), False, True),
-        (SshTarget("localhost", ME), False, True),
         (SshTarget("127.0.0.1", ME, port=2222), True, False),
         (SshTarget("192.0.2.7", "somebody"), False, False),
         (SshTarget("192.0.2.7", ME, jump=SshTarget("gate", ME)), False, False),
-        (SshTarget("no-such-host.invalid", ME), False, False),
         (SshTarget("dgx-1", ME), False, True),
         (SshTarget("DGX-1.local.", ME), False, True),
-        (SshTarget("dgx-1.lan.example", ME), False, True),
-        (SshTarget("dgx-1.elsewhere.example", ME), False, False),
-        (SshTarget("dgx-1", ME, port=2222), True, False),
-        (SshTarget("dgx-1", "somebody"), False, False),
     ],
 )
 @pytest.mark.usefixtures("this_machine")
@@ -166,8 +125,7 @@ def test_auto_detects_this_machine(target, explicit_port, here):
     assert is_here(target, explicit_port=explicit_port) is here
 
 
-@pytest.mark.parametrize("name", ["spark-1.local", "spark-1", "dgx-1.evil.example"])
-@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.7", "::1"])
+@pytest.mark.parametrize(("name", "address"), [("spark-1.local", "127.0.0.1"), ("dgx-1.evil.example", "192.0.2.7")])
 @pytest.mark.usefixtures("this_machine")
 def test_a_neighbours_answer_for_a_name_does_not_make_a_node_this_machine(monkeypatch, name, address):
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0))]
@@ -177,37 +135,5 @@ def test_a_neighbours_answer_for_a_name_does_not_make_a_node_this_machine(monkey
     fleet.close()
 
 
-@pytest.mark.usefixtures("this_machine")
-def test_an_answer_about_this_machines_own_name_makes_no_other_name_its_own(monkeypatch):
-    monkeypatch.setattr(socket, "getfqdn", lambda *_: "spark-1.local")
-    assert not is_here(SshTarget("spark-1.local", ME))
-
-
-def test_the_addresses_of_this_machine_include_loopback():
-    assert "127.0.0.1" in {str(address) for address in connecting.own_addresses()}
-
-
 def inventory(*nodes, **more) -> Inventory:
     return Inventory.model_validate({"cluster": "c", "playbook": "p", "nodes": list(nodes), **more})
-
-
-def test_connecting_makes_hosts_in_the_inventorys_order_and_shares_a_jump():
-    fleet = connect_fleet(
-        inventory(
-            {"host": "192.0.2.9", "name": "b", "connection": "ssh"},
-            {"host": "192.0.2.8", "name": "a", "connection": "ssh"},
-            {"host": "192.0.2.7", "name": "me", "connection": "local"},
-            ssh={"jump": "gate"},
-        )
-    )
-    assert fleet.names == ["b", "a", "me"]
-    assert isinstance(fleet["me"], LocalHost)
-    assert isinstance(fleet["a"], SshHost)
-    assert fleet["a"]._jump is fleet["b"]._jump
-    fleet.close()
-
-
-def test_local_does_not_run_ssh(monkeypatch, tmp_path):
-    answers(monkeypatch, tmp_path)
-    assert isinstance(connect_fleet(inventory({"host": "spark", "connection": "local"}))["spark"], LocalHost)
-    assert not (tmp_path / "asked").exists()

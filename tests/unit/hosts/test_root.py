@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import CommandTimeout, HostLost, SudoRefused
-from sparkcluster.hosts.local import LocalHost
+from sparkcluster.errors import HostLost, SudoRefused
 from sparkcluster.hosts.root import as_root, start_as_root, stream_as_root
 
-from .conftest import PASSWORD
-from .test_local import gone
+from .conftest import PASSWORD, gone
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +42,8 @@ def ran(host, script, sudo="password", password=PASSWORD):
 def refused(host, sudo="password", password=PASSWORD):
     """The error of sudo, where a script that would leave a mark did not run."""
     mark = f"/home/mark-{time.monotonic_ns()}"
-    begin = time.monotonic()
     with pytest.raises(SudoRefused) as caught:
         stream_as_root(host, f"echo ran >{mark}\n".encode() * 3, sudo=sudo, password=password, task="setup")
-    assert time.monotonic() - begin < 10
     assert not host.run(["test", "-e", mark]).ok
     error = caught.value
     assert error.node == "spark-1"
@@ -63,17 +58,10 @@ def test_what_becomes_root_is_a_command_line_that_has_no_password():
     assert as_root(["id"], "password") == ["sudo", "-k", "-S", "-p", "sparkcluster: password\n", "--", "id"]
 
 
-@pytest.mark.parametrize(
-    ("user", "sudo"), [("root", "root"), ("free", "free"), ("spark", "password"), ("lectured", "password")]
-)
+@pytest.mark.parametrize(("user", "sudo"), [("root", "root"), ("free", "free"), ("spark", "password")])
 def test_a_script_runs_as_root_and_its_output_error_and_exit_code_return(login, user, sudo):
     script = 'id -u\nread -r line; echo "[$line]"\ncat\necho "a  b"\necho why >&2\nexit 7\necho not this\n'
     assert ran(login(user), script, sudo) == (["0", "[]", "a  b"], 7, "why\n")
-
-
-def test_a_user_who_needs_no_password_may_give_one(login):
-    """Otherwise root's shell would run the password as a command, and print it."""
-    assert ran(login("free"), "id -u") == (["0"], 0, "")
 
 
 def test_no_password_is_remembered(login):
@@ -89,29 +77,14 @@ def test_a_program_gets_its_input_to_the_byte_and_then_its_end(login):
         assert list(stream.lines(20)) == [f"{hashlib.sha256(text).hexdigest()}  -".encode()]
 
 
-def test_lines_arrive_when_they_are_printed(login):
-    with stream_as_root(
-        login("spark"), b"echo begun; sleep 600", sudo="password", password=PASSWORD, task="setup"
-    ) as stream:
-        assert next(stream.lines(20)) == b"begun"
-        with pytest.raises(CommandTimeout, match=r"setup on spark-1 printed nothing for 0\.1 s"):
-            next(stream.lines(0.1))
-
-
 @pytest.mark.parametrize(
     ("user", "sudo", "password", "reason"),
     [
         ("spark", "password", "wrong", "wrong password"),
-        ("spark", "password", "", "wrong password"),
-        ("insulted", "password", "wrong", "wrong password"),
-        ("lectured", "password", "wrong", "wrong password"),
         ("plain", "password", "wrong", "wrong password"),
-        ("plain", "password", PASSWORD, "not in sudoers"),
         ("docker", "password", PASSWORD, "not in sudoers"),
         ("tty", "password", PASSWORD, "no terminal"),
         ("spark", "free", None, "no password"),
-        ("plain", "free", None, "no password"),
-        ("spark", "password", None, "no password"),
     ],
 )
 def test_sudo_refuses_before_anything_is_run(login, user, sudo, password, reason):
@@ -120,53 +93,13 @@ def test_sudo_refuses_before_anything_is_run(login, user, sudo, password, reason
     assert error.hint
 
 
-def test_errors_say_who_and_what_to_do(login):
-    error = refused(login("plain"))
-    assert error.message == "spark-1: plain may not run this by sudo"
-    assert error.hint == "as an administrator of the node: sudo usermod -aG sudo plain"
-    assert error.as_json()["error"]["reason"] == "not in sudoers"
-    assert refused(login("tty")).hint == "on the node: sudo visudo, and add: Defaults:tty !requiretty"
-
-
-def test_a_machine_without_sudo(tmp_path, monkeypatch):
-    (tmp_path / "sh").symlink_to(shutil.which("sh"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SudoRefused, match="spark-1: sudo is not installed") as caught:
-        stream_as_root(LocalHost("spark-1"), b"true", sudo="free", task="setup")
-    assert caught.value.reason == "no sudo"
-
-
-def test_a_sudo_that_fails_otherwise_is_quoted(tmp_path, monkeypatch):
-    (tmp_path / "sudo").write_text("#!/bin/sh\necho 'sudo: PAM account management error' >&2\nexit 1\n")
-    (tmp_path / "sudo").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(SudoRefused, match="spark-1: sudo failed: PAM account management error"):
-        stream_as_root(LocalHost("spark-1"), b"true", sudo="free", task="setup")
-
-
-def test_a_sudo_that_asks_for_more_than_a_password_is_not_waited_for(tmp_path, monkeypatch):
-    (tmp_path / "sudo").write_text("#!/bin/sh\nprintf 'Verification code: ' >&2\nexec sleep 600\n")
-    (tmp_path / "sudo").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("sparkcluster.hosts.root._ANSWER_S", 0.3)
-    with pytest.raises(SudoRefused, match="asks for more than a password"):
-        stream_as_root(LocalHost("spark-1"), b"true", sudo="password", password="x", task="setup")
-
-
-@pytest.mark.parametrize("script", ["sleep 600 & echo $!; wait", "trap '' TERM; sleep 600 & echo $!; wait"])
-def test_closing_ends_what_runs_as_root(login, script):
+def test_closing_ends_what_runs_as_root(login):
     """The user may send it no signal."""
-    host = login("spark")
+    host, script = login("spark"), "trap '' TERM; sleep 600 & echo $!; wait"
     with stream_as_root(host, script.encode(), sudo="password", password=PASSWORD, task="setup") as stream:
         pid = int(next(stream.lines(20)))
         assert not host.run(["kill", str(pid)]).ok
         assert Path(f"/proc/{pid}").exists()
-    assert gone(pid)
-
-
-def test_closing_ends_it_on_this_machine_too():
-    with stream_as_root(LocalHost("spark-1"), b"sleep 600 & echo $!; wait", sudo="root", task="setup") as stream:
-        pid = int(next(stream.lines(20)))
     assert gone(pid)
 
 
@@ -180,7 +113,7 @@ def test_a_connection_that_breaks_ends_nothing(sshd):
         with pytest.raises(HostLost):
             list(stream.lines(20))
     whole = Path(f"/proc/{sshd.process.pid}/root/home/whole")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not whole.exists():
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import HostLost, HostRefused, HostTimeout, LeaseLost
-from sparkcluster.hosts import again
+from sparkcluster.errors import HostTimeout, LeaseLost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import watching
 from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
 from sparkcluster.node import common
 from sparkcluster.runtime import lease as leases
@@ -52,26 +47,6 @@ def test_a_failure_to_connect_is_kept_until_it_is_renewed(sshd, host):
     assert host.run(["true"]).ok
 
 
-def test_a_host_key_that_changed_is_not_forgotten(sshd, host):
-    sshd.known_hosts.write_text(sshd.known_hosts.read_text().replace("AAAAC3", "AAAAC4"))
-    with pytest.raises(Exception, match="host key"):
-        host.run(["true"])
-    sshd.trust()
-    host.renew()
-    with pytest.raises(Exception, match="host key"):
-        host.run(["true"])
-
-
-def test_only_a_connection_older_than_the_silence_is_closed(host):
-    assert host.run(["true"]).ok
-    first, opened = host.transport(), time.monotonic()
-    host.renew(before=opened - 60)
-    assert host.transport() is first
-    host.renew(before=opened)
-    assert host.transport() is not first
-    assert not first.is_active()
-
-
 # ------------------------------------------------------------------------------------------- the watch
 
 
@@ -98,7 +73,7 @@ class Log:
         self.ticks = 0
         self.gone = None
 
-    def until(self, condition, limit_s=30):
+    def until(self, condition, limit_s=60):
         limit = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < limit, (self.numbers[-5:], self.ticks, self.gone)
@@ -123,66 +98,8 @@ def test_a_watch_goes_on_where_it_was_after_sshd_was_restarted(sshd, host, count
         log = Log(watch)
         log.goes_on()
         sshd.stop()
-        time.sleep(1)
         sshd.start()
         log.goes_on()
-
-
-def test_a_watch_goes_on_with_its_connection_after_a_stalled_sshd(sshd, host, counting):
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
-        log = Log(watch)
-        log.goes_on()
-        transport = host.transport()
-        sshd.send(signal.SIGSTOP)
-        time.sleep(2)
-        sshd.send(signal.SIGCONT)
-        log.goes_on()
-        assert host.transport() is transport
-
-
-def test_a_watch_makes_its_connection_anew_after_a_longer_stall(sshd, host, counting, monkeypatch):
-    monkeypatch.setattr(watching, "RENEW_S", 1)
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
-        log = Log(watch)
-        log.goes_on()
-        transport = host.transport()
-        sshd.send(signal.SIGSTOP)
-        log.until(lambda: not transport.is_active())
-        time.sleep(4)  # new connections time out meanwhile
-        sshd.send(signal.SIGCONT)
-        log.goes_on()
-
-
-def test_a_node_that_refuses_connections_is_given_up(sshd, host, counting, monkeypatch):
-    monkeypatch.setattr(again, "REFUSED_S", 1.0)
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
-        log = Log(watch)
-        log.goes_on()
-        sshd.stop()
-        log.until(lambda: log.gone is not None)
-        assert isinstance(log.gone, HostRefused)
-
-
-def test_a_watch_program_that_was_killed_is_started_once_more(sshd, host, counting):
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
-        log = Log(watch)
-        log.goes_on()
-        kill_watch(sshd)
-        log.goes_on()
-        kill_watch(sshd)
-        log.until(lambda: log.gone is not None)
-        assert "watch on spark-1 ended" in str(log.gone)
-
-
-def kill_watch(sshd):
-    """SIGKILL to the watch program that ``sshd`` runs."""
-    found = subprocess.run(["ps", "-ewwo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(maxsplit=2) for line in found.splitlines()]
-    below = [sshd.process.pid]
-    for parent in below:
-        below += [int(pid) for pid, ppid, _ in rows if int(ppid) == parent]
-    (pid,) = [int(pid) for pid, _, args in rows if int(pid) in below and re.search(r"python3 .* watch$", args)]
-    os.kill(pid, signal.SIGKILL)
 
 
 # ------------------------------------------------------------------------------------------- the lease
@@ -195,12 +112,16 @@ def lease(host, tmp_path, monkeypatch):
     return Lease(Fleet({"spark-1": host}), cluster="atlas", state_dir=str(tmp_path / "s"), operation="up")
 
 
+def until(condition):
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
 def lapse(tmp_path):
     """Wait until nobody holds the lease."""
-    until = time.monotonic() + 10
-    while common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock")):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    until(lambda: not common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock")))
 
 
 def changed(taken, path: Path):
@@ -216,21 +137,7 @@ def test_a_lease_that_lapsed_in_a_silence_goes_on_with_its_epoch(sshd, lease, tm
         assert changed(taken, tmp_path / "s/x")
         assert taken.epochs == {"spark-1": 1}
         assert json.loads((tmp_path / "s/clusters/atlas/lease.json").read_text())["epoch"] == 1
-        time.sleep(3)
-        assert common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock"))
-
-
-def test_a_change_waits_for_a_node_that_is_silent(sshd, lease, tmp_path):
-    told = []
-    with lease.acquire(["spark-1"]) as taken:
-        sshd.send(signal.SIGSTOP)
-        threading.Timer(5, sshd.send, [signal.SIGCONT]).start()
-        changer = taken.changer
-        object.__setattr__(changer, "tell", told.append)
-        changer.apply({"spark-1": [{"do": "mkdir", "path": str(tmp_path / "s/x")}]})
-        assert (tmp_path / "s/x").is_dir()
-        assert len(told) == 1
-        assert "trying again for up to 120 s" in told[0]
+        until(lambda: common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock")))
 
 
 def test_a_lease_that_another_operator_took_in_the_silence_is_lost(sshd, lease, start_sshd, tmp_path):
@@ -254,12 +161,3 @@ def test_a_lease_that_another_operator_took_in_the_silence_is_lost(sshd, lease, 
             assert changed(bob, tmp_path / "s/of-bob")
         with pytest.raises(LeaseLost, match="bob has the lease"):
             changed(taken, tmp_path / "s/x")
-
-
-def test_a_change_is_not_repeated_beyond_its_patience(sshd, lease, tmp_path):
-    with lease.acquire(["spark-1"]) as taken:
-        sshd.stop()
-        outcome = taken.changer.attempt(
-            {"spark-1": [{"do": "mkdir", "path": str(tmp_path / "s/x")}]}, timeout_s=5, patience_s=0
-        )["spark-1"]
-        assert isinstance(outcome, HostRefused | HostLost)

@@ -91,28 +91,6 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     assert group["why"] == f"{said}; sparkcluster upgrade INVENTORY starts it with the key of the inventory"
 
 
-def test_a_dead_engine_is_for_doctor(asked):
-    fleet, spec = asked(failing("engine-dead", "the engine answers 500: EngineCore encountered an issue."))
-    with pytest.raises(NotServing) as caught:
-        ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=8)
-    assert caught.value.hint == f"sparkcluster doctor {spec.inventory_path}"
-
-
-@pytest.mark.parametrize(
-    ("message", "limit"),
-    [
-        ("This model's maximum context length is 4096 tokens. However, you requested 5000", " of 4096 tokens"),
-        ("The prompt (length 9) is longer than the maximum model length of 512. Make sure", " of 512 tokens"),
-        ("context_length_exceeded", ""),
-    ],
-)
-def test_a_prompt_that_does_not_fit_is_said_so(asked, message, limit):
-    with pytest.raises(PromptTooLong) as caught:
-        ask(*asked(failing("too-long", message)), "hi", lambda *_: None, group=None, max_tokens=8)
-    assert caught.value.message == f"the prompt and 8 tokens of answer do not fit in the model's context{limit}"
-    assert "lower --max-tokens" in caught.value.hint
-
-
 def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(asked):
     long = failing("too-long", "Input length (600) exceeds model's maximum context length (512).")
     done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}

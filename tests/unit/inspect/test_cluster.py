@@ -13,13 +13,6 @@ def assessed(world, **errors):
     return assess(world.spec, Collected(facts, errors), facts)
 
 
-def test_what_would_be_started_gets_the_next_number(world):
-    one = world()
-    view = assessed(one.record(one.plan(), 3))
-    assert group_states(view)["default"].state is State.EMPTY
-    assert view.plan.nodes["alpha"].containers[0].name == "sparkcluster-atlas-4-alpha"
-
-
 def test_ranks_that_run_are_watched_and_asked_under_their_own_number(world):
     one = world(api={"key": {"env": "KEY"}})
     for recorded in (False, True):
@@ -41,14 +34,3 @@ def test_a_node_that_cannot_be_asked_is_named_and_the_others_are_still_looked_at
     assert ("SSH-003", "beta") in found
     assert ("HOST-003", "alpha") in found
     assert view.plan is None
-
-
-def test_before_any_node_has_the_image_there_is_a_draft_by_its_reference_and_no_plan(world):
-    one = world()
-    one.change("alpha", image=None)
-    one.change("beta", image=None)
-    view = assessed(one)
-    assert view.plan is None
-    reference = view.spec.playbook.image
-    assert {node.containers[0].image for node in view.draft.nodes.values()} == {reference}
-    assert view.draft.groups[0].executor == "ray"

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from sparkcluster.errors import HostTimeout
-from sparkcluster.facts.measured import Measured
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle, first_hour
-from sparkcluster.inspect.preflight import Options, preflight, with_mtu
-from sparkcluster.node import common, programs
-from sparkcluster.node import first_hour as program
+from sparkcluster.inspect.preflight import Options, preflight
 from sparkcluster.report import Report
 from sparkcluster.runtime import observed
 from sparkcluster.topology.build import build
 
-PAGE = (Path(__file__).parents[3] / "docs/first-hour.md").read_text()
 SERIAL = "Serial Number: 1423025012345"
 INSIDE = {"uid": 0, "limits": {"nofile": [1024, 2048]}, "verbs": 4, "ptxas": {"/usr/local/cuda/bin/ptxas": "V13.0.88"}}
 LOOK = {"show_gids": f"DEV\tPORT\n{SERIAL}", "cache": [{"path": "/h", "owner": "root", "mode": "755", "writable": False}],
@@ -58,12 +51,6 @@ def test_every_item_of_the_facts_and_of_the_node_is_there(gather):
     json.dumps(found)
 
 
-def test_doctor_starts_no_container(gather):
-    gather()
-    for host in gather.hosts.values():
-        assert [request["containers"] for _, request in host.requests] == [{}]
-
-
 @pytest.mark.parametrize(
     "answer", [{}, {**LOOK, "show_gids": 7}, {**LOOK, "cache": "all"}, {**LOOK, "containers": {"x": 1}}]
 )
@@ -92,55 +79,3 @@ def test_the_bundle_of_preflight_has_it_without_serial_numbers(gather, world, tm
     listed = {line.split()[0] for line in files["README.txt"].split("\n\n")[1].splitlines()}
     assert listed == {re.sub("/.*", "/", name) for name in files if name != "README.txt"}
     assert json.loads(files["first-hour.json"])["observed"] == "1 lines"
-
-
-def test_measurements_are_kept_with_their_mtu(world):
-    one = world()
-    kept = with_mtu(Measured(), one.facts)
-    assert all(9000 in interfaces.values() for interfaces in kept["mtu"].values())
-
-
-def test_owners_of_the_cache_are_read_and_what_is_missing_is_named(tmp_path):
-    (tmp_path / "hub/models--a--b").mkdir(parents=True)
-    found = program.cache(str(tmp_path))
-    assert [each["path"] for each in found] == [str(tmp_path / part) for part in ("", "hub", "hub/models--a--b")]
-    assert all(each["writable"] and each["owner"] for each in found)
-    assert "no such file" in program.cache(str(tmp_path / "none"))[0]["unread"]
-
-
-@pytest.mark.parametrize(("error", "answer"), [
-    (None, {"done": {}}), ("Error: No such image: x", {"done": {}}), ("daemon is gone", {"failed": "daemon is gone"})
-])  # fmt: skip
-def test_the_small_image_is_made_and_removed_while_a_program_has_no_input_any_more(monkeypatch, error, answer):
-    ran = []
-
-    def run(argv, **_):
-        ran.append(argv)
-        if error:
-            raise programs.Failed(error)
-
-    monkeypatch.setattr(programs, "run", run)
-    monkeypatch.setattr(common, "check_epoch", lambda **_: None)
-    request = {"state_dir": "s", "cluster": "c", "epoch": 1, "reference": "x", "size_bytes": 10}
-    assert program.main({**request, "do": "remove"}, io.BytesIO()) == answer
-    if not error:
-        assert program.main({**request, "do": "make"}, io.BytesIO()) == answer
-        assert [argv[1:3] for argv in ran] == [["image", "rm"], ["import", "-"]]
-
-
-def test_an_operator_without_the_lease_changes_nothing(monkeypatch):
-    def refuse(**_):
-        raise common.Refused("epoch 3 is over")
-
-    monkeypatch.setattr(common, "check_epoch", refuse)
-    request = {"do": "make", "state_dir": "s", "cluster": "c", "epoch": 1}
-    assert program.main(request, io.BytesIO()) == {"refused": "epoch 3 is over"}
-
-
-def test_constants_that_the_page_names_are_where_it_says():
-    """Names in backquotes before `in `file.py``; a page that names what is gone decides nothing."""
-    named = re.findall(r"((?:`\w+`(?:, | and ))*`\w+`) (?:of the lease )?in\s+`([a-z_/]+)\.py`", PAGE)
-    assert len(named) >= 8
-    for names, module in named:
-        for name in re.findall(r"`(\w+)`", names):
-            assert hasattr(import_module(f"sparkcluster.{module.replace('/', '.')}"), name), (module, name)

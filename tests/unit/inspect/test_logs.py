@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from sparkcluster.errors import AuthFailed, CommandFailed, LaunchError, NotServing, Reason, UsageError
+from sparkcluster.errors import CommandFailed, LaunchError, Reason, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import logs
 from sparkcluster.launch import failed_logs
-from sparkcluster.launch.watching import Gone, Lines, LoginFailed, RankReport, Tick
+from sparkcluster.launch.watching import Gone, Lines, RankReport, Tick
 from sparkcluster.probing.collect import Collected
 
 NOW = 1_764_130_000.0
@@ -59,20 +59,6 @@ def tick(node):
 TICKS = [tick(node) for node in ("alpha", "alpha", "beta", "beta")]
 
 
-def test_a_login_that_fails_while_logs_are_followed_is_said(followed):
-    events = [
-        LoginFailed("alpha", AuthFailed("alpha accepts no key", node="alpha")),
-        Lines("alpha", "r", ("loading",)),
-        Gone("alpha", CommandFailed("watch ended", node="alpha")),
-    ]
-    shown, _ = followed(*events, names="alpha", go_on=True)
-    assert [line.text for line in shown] == [
-        "[sparkcluster] alpha accepts no key: trying again",
-        "loading",
-        "[sparkcluster] watch ended",
-    ]
-
-
 def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
     shown, _ = followed(
         Lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
@@ -106,22 +92,12 @@ def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed)
     ]
 
 
-def test_a_runtime_without_times_refuses_since(world):
-    spec = world("alpha", runtime={"kind": "process"}).spec
-    with pytest.raises(UsageError, match="runtime process"):
-        logs.follow(Fleet({}), spec, print, node=None, tail=5, go_on=False, since_s=NOW)
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800)],
 )
 def test_a_time_before_now(text, seconds):
     assert logs.moment(text, NOW) == NOW - seconds
-
-
-def test_a_time_before_all_logs_is_the_first_that_the_docker_engine_takes():
-    assert logs.moment("999999d", NOW) == logs.moment("1900-01-01T00:00:00Z", NOW) == 0.0
 
 
 def test_a_time_of_a_date():
@@ -159,9 +135,3 @@ def test_the_log_that_says_why_is_shown_unless_another_is_asked_for(failed):
     assert logs.last_failed(failed, "beta")[1:] == ("beta", ["joined"])
     with pytest.raises(UsageError, match="gamma"):
         logs.last_failed(failed, "gamma")
-
-
-def test_without_a_failure_there_is_nothing_to_show(world, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(NotServing, match="no log of a failed launch"):
-        logs.last_failed(world().spec, None)

@@ -45,15 +45,6 @@ def test_a_line_waits_for_older_ones_of_other_nodes_and_never_longer_than_that(l
     assert texts(live.due(1.0 + HOLD_S)) == ["a2", "b2", "b3"]  # lines of one node keep their order
 
 
-def test_lines_without_a_time_have_that_of_the_line_before_and_later_that_of_their_arrival():
-    merge = Merge("ab")
-    merge.add([line("a1"), line("a2")], 0.0, 500.0)
-    merge.add([line("b1", 10.0), line("b2")], 0.0, 500.0)
-    merge.all_caught_up()
-    merge.add([line("a3"), line("b3", 20.0)], 0.0, 500.0)
-    assert texts(merge.rest()) == ["a1", "a2", "b1", "b2", "b3", "a3"]
-
-
 def test_no_more_lines_are_held_than_memory_allows(monkeypatch):
     monkeypatch.setattr(merging, "MOST", 3)
     merge = Merge("ab")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from sparkcluster.errors import HostTimeout, UsageError
+from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import playbooks
@@ -20,22 +16,7 @@ def test_what_serves_on_so_many_sparks():
     assert found["gpt-oss-20b"].sparks == (1,)
     llama = found["llama-3.3-70b-instruct"]
     assert (llama.sparks, round(llama.weights_bytes / 1e9), round(llama.each_bytes[2] / 1e9)) == ((2,), 141, 71)
-    assert {each.playbook.name for each in playbooks.offers(2)} == {n for n, each in found.items() if 2 in each.sparks}
     assert playbooks.offers(3) == []
-
-
-def test_one_of_them_is_what_a_group_of_so_many_gets(tmp_path: Path, monkeypatch):
-    (tmp_path / "own.yaml").write_text(
-        "name: own\nmodel: {id: a/b}\nimage: i\nnodes: {max: 16}\n"
-        "variants: {2-4: {args: {max-model-len: 4096}}, 16: {pipeline_parallel: 3}}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    found = playbooks.offer("own")
-    assert (found.sparks, found.weights_bytes, found.playbook.args) == (tuple(range(1, 9)), None, {})
-    assert playbooks.offer("a/b", 3).playbook.args == {"max-model-len": 4096}
-    assert playbooks.offer("own", 15).sparks == (*range(1, 9), 15)
-    with pytest.raises(UsageError, match="16 Sparks cannot serve own as one group"):
-        playbooks.offer("own", 16)
 
 
 REVISION = playbooks.offer("gpt-oss-120b").playbook.model.revision

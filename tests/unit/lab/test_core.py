@@ -1,9 +1,9 @@
-"""What ``lab up`` refuses before it touches anything, and the Docker engine that builds images."""
+"""What ``lab`` commands refuse before they touch anything."""
 
 import pytest
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import machine, template
+from sparkcluster.lab import machine
 from sparkcluster.lab.core import Lab
 
 
@@ -14,25 +14,6 @@ def test_an_unknown_engine_is_refused_before_an_earlier_lab_is_removed(tmp_path,
     with pytest.raises(LabError, match="unknown engine 'sglang'"):
         Lab.up(engine="sglang")
     assert (tmp_path / "lab").is_dir()
-
-
-def test_a_machine_without_docker_is_told_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LabError, match="is not installed") as refusal, template.Docker(tmp_path / "data"):
-        pass
-    assert refusal.value.hint == "sudo apt-get install -y docker.io"
-
-
-def test_a_failed_start_leaves_no_directory(tmp_path, monkeypatch):
-    made = []
-    run = tmp_path / "run"
-    monkeypatch.setattr(template.shutil, "which", lambda tool: tool)
-    monkeypatch.setattr(template.tempfile, "mkdtemp", lambda **_: run.mkdir() or made.append(run) or str(run))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError), template.Docker(tmp_path / "file" / "data"):
-        pass
-    assert made == [run]
-    assert not run.exists()
 
 
 def test_a_lab_that_is_not_up_is_looked_for_among_those_that_are(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import pytest
 
 from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, machine
-from sparkcluster.lab.state import State, write_atomically
 
 
 def test_missing_programs_are_named_with_the_command_that_installs_them():
@@ -24,27 +23,12 @@ def test_without_root_the_hint_is_the_same_command_with_sudo(monkeypatch):
     assert caught.value.hint == "sudo sparkcluster lab up"
 
 
-def test_elsewhere_than_on_linux_it_says_so(monkeypatch):
-    monkeypatch.setattr(machine.sys, "platform", "darwin")
-    with pytest.raises(UsageError, match="needs Linux"):
-        machine.require({})
-
-
 def test_the_error_of_a_program_that_fails_or_hangs_has_its_last_line():
     with pytest.raises(LabError, match="sh failed: why"):
         machine.run(["sh", "-c", "echo first; echo why >&2; exit 3"])
     with pytest.raises(LabError, match="took longer than"):
         machine.run(["sleep", "5"], timeout_s=0.05)
     assert machine.run(["false"], check=False).returncode == 1
-
-
-def test_waiting_ends_when_it_is_true_or_the_limit_is_reached():
-    slept: list[float] = []
-    answers = iter([False, False, True])
-    assert machine.wait_until(lambda: next(answers), limit_s=1, sleep=slept.append) is True
-    assert slept == [0.02, 0.02]
-    assert machine.wait_until(lambda: False, limit_s=0.1, sleep=slept.append) is False
-    assert sum(slept) == pytest.approx(0.14)
 
 
 V1 = """\
@@ -66,33 +50,6 @@ V2 = "30 25 0:26 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsde
 def test_control_groups_of_both_kinds_are_found(monkeypatch, mounts, expected):
     monkeypatch.setattr(cgroups.Path, "read_text", lambda self: mounts)
     assert {options: str(point) for options, point in cgroups.hierarchies().items()} == expected
-
-
-def test_a_file_is_replaced_whole_with_its_mode(tmp_path):
-    file = tmp_path / "key"
-    file.write_text("old")
-    write_atomically(file, "new", mode=0o600)
-    assert file.read_text() == "new"
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_state_is_read_as_it_was_written(tmp_path):
-    from sparkcluster.lab.spec import plain
-
-    state = State("id", "lab", tmp_path, 3, "stub", plain(2), faults={"spark-0001": [{"kind": "mtu"}]})
-    state.write()
-    assert State.read(tmp_path) == state
-    assert State.read(tmp_path / "nowhere") is None
-
-
-def test_a_lab_dies_with_its_number_known_even_if_nothing_else_was_made(tmp_path):
-    """The names of all resources follow from the number alone."""
-    from sparkcluster.lab.spec import plain
-
-    state = State("id", "lab", tmp_path, 3, "stub", plain(2))
-    assert (state.host_device, state.switch, state.nodes[1].unit) == ("sclab3", "sclab3-sw", "sclab3-1")
-    assert (state.gateway, state.nodes[1].host) == ("10.77.3.1", "10.77.3.12")
 
 
 def test_the_tools_of_a_spark_are_python_3_8_and_need_nothing_else():

@@ -5,37 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import LabError, UsageError
+from sparkcluster.errors import UsageError
 from sparkcluster.lab import network
-from sparkcluster.lab.spec import FUNCTIONS, LabSpec, SparkSpec, plain
+from sparkcluster.lab.spec import FUNCTIONS, LabSpec, plain
 from sparkcluster.lab.state import State, directory_of
 
 
 def state(spec: LabSpec, index: int = 7) -> State:
     return State("id", "lab", Path("/nowhere"), index, "stub", spec)
-
-
-def test_uncabled_ports_are_there_and_dark():
-    lines = network.cables(state(plain(1)).nodes[0])
-    made = [line for line in lines if line.startswith("link add")]
-    lit = [line for line in lines if line.startswith("link set")]
-    assert len(made) == 6
-    assert lit == [
-        "link set s0mgmt master mgmt up",
-        "link set s0wifi master mgmt",
-        "link set s0p1s0f1 master rail0 up",
-        "link set s0P2p1s0f1 master rail1 up",
-    ]
-
-
-def test_without_a_cable_the_connectx_is_not_there():
-    lines = network.cables(state(LabSpec((SparkSpec(name="a", ports="none"),))).nodes[0])
-    assert lines == [
-        "link add s0mgmt type veth peer name enP7s7 netns sclab7-0",
-        "link set s0mgmt master mgmt up",
-        "link add s0wifi type veth peer name wlP9s9 netns sclab7-0",
-        "link set s0wifi master mgmt",
-    ]
 
 
 def test_hardware_addresses_have_the_tails_of_a_real_card_and_never_meet():
@@ -51,15 +28,6 @@ def test_device_names_fit_the_kernels_15_characters():
     assert max(len(name) for name in (*names, longest.host_device, *network.bridges(longest.spec))) <= 15
 
 
-def test_a_cable_to_a_switch_has_one_end_that_is_a_spark():
-    assert network.cable_ends(state(plain(2)).nodes[0], ["p1"]) == ["s0P2p1s0f1", "s0p1s0f1"]
-
-
-def test_a_direct_cable_takes_the_light_from_both():
-    node = state(LabSpec(plain(2).sparks, "direct")).nodes[0]
-    assert network.cable_ends(node, ["p1"]) == ["s0P2p1s0f1", "s0p1s0f1", "s1P2p1s0f1", "s1p1s0f1"]
-
-
 def test_the_cable_of_a_pair_is_no_other_pairs():
     lab = state(LabSpec(plain(4).sparks, "pairs"))
     assert network.cable_ends(lab.nodes[2], ["p1"]) == ["s2P2p1s0f1", "s2p1s0f1", "s3P2p1s0f1", "s3p1s0f1"]
@@ -69,12 +37,7 @@ def test_the_cable_of_a_pair_is_no_other_pairs():
     assert len(longest) <= 15
 
 
-def test_a_rate_that_tc_would_not_take_is_refused():
-    with pytest.raises(LabError, match="not a rate"):
-        network.shape(state(plain(1)).nodes[0], "fast; reboot")
-
-
-@pytest.mark.parametrize("name", ["../etc", "", "Lab", "a/b", "cache", "-x", "a" * 51])
+@pytest.mark.parametrize("name", ["../etc", "cache", "-x"])
 def test_a_lab_name_that_is_no_directory_name_is_refused(name):
     with pytest.raises(UsageError):
         directory_of(name)

@@ -27,10 +27,6 @@ def test_the_state_is_that_of_the_directory_in_which_it_lies(tmp_path):
         assert (state.directory, state.index, state.spec) == (tmp_path, 3, spec.plain(2))
 
 
-def test_no_lab_has_no_state(tmp_path):
-    assert State.read(tmp_path) is None
-
-
 def test_a_fault_without_a_way_back_is_refused_and_stays(tmp_path, monkeypatch):
     write(tmp_path)
     state = State.read(tmp_path)

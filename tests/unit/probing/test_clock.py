@@ -9,11 +9,6 @@ from hypothesis import strategies as st
 from sparkcluster.probing.collect import clock
 
 
-def test_a_clock_that_agrees_is_off_by_less_than_its_error() -> None:
-    offset_s, error_s = clock(100.0, 100.2, 100.05, 0.1)
-    assert (offset_s, error_s) == pytest.approx((0.0, 0.05))
-
-
 def test_a_clock_ahead_is_positive() -> None:
     assert clock(100.0, 100.2, 160.1, 0.0) == pytest.approx((60.0, 0.1))
 
@@ -21,12 +16,6 @@ def test_a_clock_ahead_is_positive() -> None:
 def test_a_probe_that_claims_more_than_the_round_trip_narrows_nothing() -> None:
     assert clock(100.0, 100.2, 100.1, 7.0) == pytest.approx((0.0, 0.1))
     assert clock(100.0, 100.2, 100.1, -1.0) == pytest.approx((0.0, 0.1))
-
-
-def test_a_clock_set_back_between_gives_no_negative_error() -> None:
-    offset_s, error_s = clock(100.0, 90.0, 95.0, 0.0)
-    assert error_s == 0.0
-    assert offset_s == -5.0
 
 
 @given(

@@ -50,7 +50,7 @@ for name in swappiness:60 dirty_bytes:0 dirty_ratio:20; do
   mount --bind {STATE}/"${{name%:*}}" /proc/sys/vm/"${{name%:*}}"
 done
 echo no >{STATE}/ntp
-: >{STATE}/packages; : >{STATE}/holds; : >{STATE}/restarts; : >{STATE}/ranks; : >{STATE}/calls
+: >{STATE}/packages; : >{STATE}/restarts; : >{STATE}/ranks; : >{STATE}/calls
 sed -i '/^docker:/d' /etc/group
 [ ! -e /etc/gshadow ] || sed -i '/^docker:/d' /etc/gshadow
 printf '%s\\n' {USER}:x:4242:4242::/home/{USER}:/bin/sh >>/etc/passwd
@@ -199,7 +199,7 @@ if [ "$verb" = install ]; then
   [ -z "$simulate" ] || echo "Inst libibverbs1 [50.0] (51.0 Ubuntu:24.04 [arm64])"
 else
   gone=$name
-  [ "$name" = perftest ] || gone="perftest $(cat {STATE}/needs 2>/dev/null) $name"
+  [ "$name" = perftest ] || gone="perftest $name"
   for each in $gone; do
     grep -qx "$each" {STATE}/packages || continue
     if [ -n "$simulate" ]; then echo "Purg $each [4.5]"; else sed -i "/^$each\\$/d" {STATE}/packages; fi
@@ -220,15 +220,6 @@ for each; do
   done
 done
 exit $status
-""",
-    "apt-mark": f"""
-verb=$1
-shift
-case $verb in
-  showhold) cat {STATE}/holds ;;
-  hold) for each; do echo "$each" >>{STATE}/holds; done ;;
-  unhold) for each; do sed -i "/^$each\\$/d" {STATE}/holds; done ;;
-esac
 """,
 }
 
@@ -288,7 +279,7 @@ for each in json.loads(subprocess.check_output(["ip", "-j", "addr"])):
         mode = open("/proc/sys/net/ipv6/conf/" + name + "/addr_gen_mode").read().strip()
         addresses = sorted("%s/%s" % (a["local"], a["prefixlen"]) for a in each["addr_info"])
         found[name] = [each["mtu"], mode, addresses]
-for each in ("swappiness", "dirty_bytes", "dirty_ratio", "ntp", "packages", "holds"):
+for each in ("swappiness", "dirty_bytes", "dirty_ratio", "ntp", "packages"):
     found[each] = sorted(open("{STATE}/" + each).read().split())
 print(json.dumps(found))
 """
@@ -352,7 +343,6 @@ class Machine:
         script: str,
         *,
         user: str = "root",
-        sh: str = "sh",
         kill: Mapping[str, int] | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
@@ -361,7 +351,7 @@ class Machine:
         Args:
             kill: ``before`` or ``after``, and the number of the call of what changes something.
         """
-        argv = self.argv([sh, "-s"], user)
+        argv = self.argv(["sh", "-s"], user)
         if kill is not None:
             links = " ".join(f"ln -s killer {each};" for each in CHANGING)
             make = f"[ -e killer ] || {{ cat >killer; chmod 755 killer; {links} }}"
@@ -405,7 +395,7 @@ class Machine:
         )
         done = subprocess.run(
             self.argv(["env", "PYTHONPATH=/run/src", "PYTHONDONTWRITEBYTECODE=1", "python3", "-c", program], user),
-            input=json.dumps(requests(options=["hold"])),
+            input=json.dumps(requests()),
             capture_output=True,
             text=True,
             check=False,

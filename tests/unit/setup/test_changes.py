@@ -12,8 +12,8 @@ import pytest
 from sparkcluster.errors import SetupError, UsageError
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup import actions as do
-from sparkcluster.setup.changes import Change, Wanted, changes, requests
-from sparkcluster.setup.steps import BLOCK, BY_NAME, STEPS, selected
+from sparkcluster.setup.changes import Change, Wanted, changes
+from sparkcluster.setup.steps import BLOCK, selected
 from sparkcluster.topology import netplan
 from tests.unit.setup import wired
 
@@ -102,47 +102,18 @@ def one(survey: Survey, step: str, wanted: Wanted = WANTED) -> Change | None:
 
 
 def test_a_bare_spark_gets_all_but_the_options():
-    assert changes("spark-a", bare(), WANTED) == [
-        Change(
-            "spark-a", "ssh-key", "your key is not in authorized_keys", f"{USER} accepts your key",
-            (do.AddKey(f"{HOME}/.ssh/authorized_keys", KEY),),
-        ),
-        Change(
-            "spark-a", "docker-group", f"{USER} is not in the group docker", f"{USER} is in it",
-            (do.JoinGroup(USER, "docker"),), later=f"when {USER} logs in again",
-        ),
-        Change(
-            "spark-a", "nvidia-runtime", "Docker has no runtime nvidia", "Docker has the runtime nvidia",
-            (do.ConfigureRuntime(),),
-        ),
-        Change(
-            "spark-a", "sysctl", "vm.swappiness=60, vm.dirty_bytes=0", "vm.swappiness=1, vm.dirty_bytes=268435456",
-            (
-                do.WriteFile(SYSCTL, SYSCTL_TEXT),
-                do.SetSysctl("vm.swappiness", "1"),
-                do.SetSysctl("vm.dirty_bytes", "268435456"),
-            ),
-        ),
-        Change(
-            "spark-a", "limits", f"{LIMITS} is missing", f"{USER} may lock memory without a limit",
-            (do.WriteFile(LIMITS, LIMITS_TEXT),), later=f"when {USER} logs in again",
-        ),
-        Change(
-            "spark-a", "hf-cache", f"3 files of root in {HOME}/.cache/huggingface",
-            f"all of it belongs to {USER}", (do.Own(f"{HOME}/.cache/huggingface", USER),),
-        ),
-        Change(
-            "spark-a", "hosts", "/etc/hosts has no rails", "spark-a-rail1 to spark-a-rail2 resolve",
-            (do.HostsBlock("".join(f"{line}\n" for line in HOSTS)),),
-        ),
-        Change("spark-a", "perftest", "perftest is not installed", "perftest is installed", (do.Install("perftest"),)),
-        Change("spark-a", "clock", "the clock is not synchronized", "NTP synchronizes the clock", (do.SetNtp(),)),
-        Change(
-            "spark-a", "netplan", "enp1s0f1np1 has no address; enP2p1s0f1np1 has no address",
-            "enp1s0f1np1 192.168.177.11/24, enP2p1s0f1np1 192.168.178.11/24, MTU 9000",
-            (do.Netplan(TEXT, {name: str(address) for name, address in ADDRESSES.items()}),),
-        ),
-    ]  # fmt: skip
+    assert {each.step: each.found for each in changes("spark-a", bare(), WANTED)} == {
+        "ssh-key": "your key is not in authorized_keys",
+        "docker-group": f"{USER} is not in the group docker",
+        "nvidia-runtime": "Docker has no runtime nvidia",
+        "sysctl": "vm.swappiness=60, vm.dirty_bytes=0",
+        "limits": f"{LIMITS} is missing",
+        "hf-cache": f"3 files of root in {HOME}/.cache/huggingface",
+        "hosts": "/etc/hosts has no rails",
+        "perftest": "perftest is not installed",
+        "clock": "the clock is not synchronized",
+        "netplan": "enp1s0f1np1 has no address; enP2p1s0f1np1 has no address",
+    }
 
 
 def test_nothing_is_to_be_changed_on_a_spark_that_is_set_up():
@@ -151,43 +122,20 @@ def test_nothing_is_to_be_changed_on_a_spark_that_is_set_up():
 
 
 def test_options_are_switched_on_or_named():
-    headless = Change(
-        "spark-a", "headless", "it boots to graphical.target", "it boots to multi-user.target",
-        (do.SetDefaultTarget("multi-user.target"),), later="at the next boot",
-    )  # fmt: skip
-    assert one(bare(), "headless") == headless
-    assert headless in changes("spark-a", bare(), replace(WANTED, options=frozenset({"headless"})))
+    assert one(bare(), "headless").later == "at the next boot"
+    every = changes("spark-a", bare(), replace(WANTED, options=frozenset({"headless"})))
+    assert "headless" in {each.step for each in every}
     hold = one(bare(held=["nvidia-driver-580-open"]), "hold")
     assert hold
     assert hold.actions == (do.Hold(("linux-image-6.14.0-1015-nvidia",)),)
     assert hold.found == "not held: linux-image-6.14.0-1015-nvidia"
-    none = one(bare(packages={"perftest": None}), "hold")
-    assert none
-    assert (none.actions, none.blocked) == ((), "neither kernel nor driver is a package here")
 
 
-@pytest.mark.parametrize("step", ["netplan", "nvidia-runtime"])
-def test_ranks_that_run_block_what_disturbs_them(step):
-    change = one(bare(ranks=["two-sparks-rank0"]), step)
+def test_ranks_that_run_block_what_disturbs_them():
+    change = one(bare(ranks=["two-sparks-rank0"]), "netplan")
     assert change
     assert (change.actions, change.blocked) == ((), "ranks run on it: two-sparks-rank0")
     assert change.hint == "sparkcluster down INVENTORY"
-    others = {each.step for each in changes("spark-a", bare(ranks=["x"]), WANTED) if each.blocked}
-    assert others == {"netplan", "nvidia-runtime"}
-
-
-@pytest.mark.parametrize("step", ["docker-group", "nvidia-runtime"])
-def test_without_docker_its_steps_are_blocked(step):
-    change = one(bare(docker=None), step)
-    assert change
-    assert (change.blocked, change.hint) == ("Docker is not installed", "sudo apt-get install -y docker.io")
-
-
-def test_membership_counts_before_the_next_login():
-    members = {"/etc/group": state(f"docker:x:988:other,{USER}\n")}
-    assert one(bare(files=members), "docker-group") is None
-    assert one(bare(uid=0), "docker-group") is None
-    assert one(bare(files={"/etc/group": state(f"dockers:x:1:{USER}\ndocker:x:988:{USER}2\n")}), "docker-group")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +144,6 @@ def test_membership_counts_before_the_next_login():
         (f"{KEY}\n", True),
         (f'from="10.0.0.0/8" {KEY.replace("me@laptop", "renamed")}\n', True),
         (f"# {KEY}\n", False),
-        (f"  #{KEY}\n", False),
         ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMineMine me@laptop\n", False),
     ],
 )
@@ -235,11 +182,6 @@ def test_a_file_that_only_root_may_read_is_judged_by_the_journal():
         change = one(ready(files=files, journal=journal), "netplan")
         assert change
         assert change.found == "/etc/netplan/40-cx7.yaml is unknown"
-    # What the journal says counts for the file, not for the network.
-    lost = [{**each.model_dump(), "addresses": []} for each in ready().interfaces]
-    change = one(ready(files=files, journal=[entry(digest(TEXT))], interfaces=lost), "netplan")
-    assert change
-    assert change.found == "enp1s0f1np1 has no address; enP2p1s0f1np1 has no address"
 
 
 def test_an_mtu_or_an_address_alone_is_found():
@@ -254,86 +196,27 @@ def test_an_mtu_or_an_address_alone_is_found():
     assert change.found == "enp1s0f1np1 has MTU 1500; enP2p1s0f1np1 has 169.254.3.4/16"
 
 
-def test_a_sysctl_that_was_set_back_is_found_though_the_file_is_right():
-    change = one(ready(sysctls={"vm.swappiness": "60", "vm.dirty_bytes": "268435456"}), "sysctl")
+def test_a_file_that_the_next_look_could_not_judge_is_left():
+    change = one(bare(files={"/etc/hosts": {"unread": "larger than 1048576 bytes"}}), "hosts")
     assert change
-    assert change.found == "vm.swappiness=60"
-    assert len(change.actions) == 3
+    assert (change.actions, change.blocked) == ((), "/etc/hosts cannot be read: larger than 1048576 bytes")
+    assert "ls -l /etc/hosts   on spark-a" in change.hint
 
 
-def test_docker_that_was_not_restarted_is_found():
-    due = entry("done", "restart", target="docker", before="due", step="nvidia-runtime")
-    change = one(ready(journal=[due]), "nvidia-runtime")
+def test_a_cache_that_contains_the_home_is_blocked():
+    change = one(bare(hf_home="/home"), "hf-cache")
     assert change
-    assert change.found == "Docker was not restarted since"
-
-
-def test_what_is_not_wanted_is_left():
-    found = {each.step for each in changes("spark-a", bare(), Wanted(USER))}
-    assert found.isdisjoint({"ssh-key", "netplan", "hosts", "headless", "hold"})
-
-
-def test_a_block_of_other_rails_is_replaced():
-    change = one(ready(), "hosts", replace(WANTED, hosts=("192.168.177.12 spark-b-rail1",)))
-    assert change
-    assert (change.found, change.wanted) == ("/etc/hosts has other rails", "spark-b-rail1 resolves")
-
-
-@pytest.mark.parametrize(("step", "path"), [("hosts", "/etc/hosts"), ("ssh-key", f"{HOME}/.ssh/authorized_keys")])
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        ({"unread": "larger than 1048576 bytes"}, "larger than 1048576 bytes"),
-        ({"sha256": "ab" * 32, "mode": 0o644, "owner": "root", "text": None}, "not UTF-8 text"),
-    ],
-)
-def test_a_file_that_the_next_look_could_not_judge_is_left(step, path, state, reason):
-    change = one(bare(files={path: state}), step)
-    assert change
-    assert (change.actions, change.blocked) == ((), f"{path} cannot be read: {reason}")
-    assert change.hint == f"make it UTF-8 text of at most 1 MiB that {USER} may read: ls -l {path}   on spark-a"
-
-
-@pytest.mark.parametrize("label", ["2001:db8::5", "fe80::5%enP7s7"])
-def test_a_node_without_a_name_that_hosts_could_have_blocks_that_step_alone(label):
-    wanted = replace(WANTED, hosts=(HOSTS[0], f"192.168.177.12 {label}-rail1"))
-    found = changes("spark-a", bare(), wanted)
-    (change,) = [each for each in found if each.blocked]
-    assert (change.step, change.actions) == ("hosts", ())
-    assert change.blocked == f"{label}-rail1 is no name of a host"
-    assert change.hint == f"give the node with `host: {label}` a `name:` in the inventory"
-    assert len(found) == len(changes("spark-a", bare(), WANTED))
-
-
-@pytest.mark.parametrize("path", ["/", "/home", HOME])
-def test_a_cache_that_contains_the_home_is_blocked(path):
-    change = one(bare(hf_home=path), "hf-cache")
-    assert change
-    assert (change.actions, change.blocked) == ((), f"{path} is more than a cache")
-
-
-def test_a_clock_of_which_nothing_is_known_is_blocked():
-    change = one(bare(ntp=None), "clock")
-    assert change
-    assert (change.actions, change.blocked) == ((), "NTP cannot be switched on")
+    assert (change.actions, change.blocked) == ((), "/home is more than a cache")
 
 
 @pytest.mark.parametrize(
     ("survey", "wanted"),
     [
         ({"user": "x;reboot"}, {}),
-        ({"user": "-rf"}, {}),
-        ({"user": "a b"}, {}),
-        ({"user": "root\nreboot"}, {}),
-        ({"user": "Ä"}, {}),
         ({"home": "/home/../etc"}, {}),
-        ({}, {"user": "$(reboot)"}),
         ({}, {"key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 me\nroot"}),
-        ({}, {"key": "ssh-ed25519"}),
         ({}, {"hosts": ("192.168.177.11 a\n1.2.3.4 bank",)}),
-        ({}, {"hosts": ("END",)}),
         ({}, {"addresses": {"en;reboot": IPv4Interface("10.0.0.1/24")}}),
-        ({}, {"netplan": "network:"}),
     ],
 )
 def test_what_cannot_be_a_name_is_refused(survey, wanted):
@@ -342,36 +225,7 @@ def test_what_cannot_be_a_name_is_refused(survey, wanted):
     assert refused.value.node == "spark-a"
 
 
-def test_a_package_that_cannot_be_one_is_refused():
-    with pytest.raises(SetupError, match="not the name of a package"):
-        one(bare(packages={"linux-image-x'; reboot": "1"}), "hold")
-
-
-@pytest.mark.parametrize(
-    ("only", "options", "hint"),
-    [
-        (["net-plan"], [], "did you mean netplan?"),
-        ([], ["headles"], "did you mean headless?"),
-        ([], ["netplan"], "options are headless and hold"),
-    ],
-)
-def test_unknown_steps_are_named(only, options, hint):
+def test_an_unknown_step_is_named_with_the_closest_one():
     with pytest.raises(UsageError) as refused:
-        selected(only, options)
-    assert refused.value.hint == hint
-
-
-def test_one_step_is_the_logins_and_two_are_options():
-    assert [step.name for step in STEPS if not step.root] == ["ssh-key"]
-    assert [step.name for step in STEPS if step.option] == ["headless", "hold"]
-    assert STEPS[-1] is BY_NAME["netplan"]
-
-
-def test_a_survey_is_asked_for_what_is_compared():
-    asked = requests()
-    paths = {each.replace("~", HOME) for each in asked["files"]}
-    assert set(bare().files) <= paths
-    assert set(bare().sysctls) == set(asked["sysctls"])
-    # apt takes its time to say it
-    asked = [requests(), requests(["hold"]), requests(None, ["hold"])]
-    assert [bool(each["held"]) for each in asked] == [False, True, True]
+        selected(["net-plan"], [])
+    assert refused.value.hint == "did you mean netplan?"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import ipaddress
 import socket
+import time
 
 import pytest
 
 from sparkcluster.setup.mdns import MAX_NAMES, SERVICE, Browsed, Candidate, browse, judged
-from sparkcluster.setup.networks import Attached, attached, network_of
+from sparkcluster.setup.networks import Attached
 
 LAN = Attached("eth0", ipaddress.ip_interface("192.168.1.5/24"))
 WIFI = Attached("wlan0", ipaddress.ip_interface("192.168.50.5/24"))
@@ -38,15 +38,10 @@ def test_a_machine_elsewhere_is_dropped_by_name():
     assert browsed.dropped == ("spark-1a2b.local: 203.0.113.9 is in no network that this machine is attached to",)
 
 
-def test_this_machine_is_no_candidate():
-    assert found(spark_ffff=["192.168.1.5", "192.168.50.5"]) == Browsed()
-
-
 @pytest.mark.parametrize(
     "name",
-    ["a b.local.", "\x1b[31mspark-1a2b.local.", "spark-1a2b.example.com.", "-x.local.", "a" * 64 + ".local.", "spärk-1a2b.local.",
-     "a.b.local.", "$(reboot).local.", "spark-1a2b.local\n."],
-)  # fmt: skip
+    ["\x1b[31mspark-1a2b.local.", "spark-1a2b.example.com.", "-x.local.", "$(reboot).local."],
+)
 def test_what_is_no_host_name_is_dropped(name):
     browsed = judged({name: [ipaddress.ip_address("192.168.1.9")]}, NETWORKS)
     assert browsed.candidates == ()
@@ -54,40 +49,9 @@ def test_what_is_no_host_name_is_dropped(name):
     assert browsed.dropped[0].isprintable()
 
 
-@pytest.mark.parametrize("name", ["spark-1a2b", "gx10-9641", "promaxgb10-5cd4", "spark-1a2b-2", "SPARK-1A2B"])
-def test_names_out_of_the_box_look_like_a_spark(name):
-    assert found(**{name.replace("-", "_"): ["192.168.1.9"]}).candidates[0].looks_like_spark
-
-
-@pytest.mark.parametrize("name", ["nas", "raspberrypi", "spark-1", "spark-1a2g", "spark-1a2b5", "1a2b"])
-def test_other_names_do_not(name):
-    assert not found(**{name.replace("-", "_"): ["192.168.1.9"]}).candidates[0].looks_like_spark
-
-
-def test_a_network_contains_an_address():
-    assert network_of(ipaddress.ip_address("192.168.50.77"), NETWORKS) == WIFI
-    assert network_of(ipaddress.ip_address("10.0.0.1"), NETWORKS) is None
-
-
-def test_own_networks_are_without_loopback():
-    assert not any(each.address.is_loopback for each in attached())
-
-
-def test_without_an_address_the_reason_is_returned():
-    assert browse([LAN6]) == Browsed(problem="this machine has no IPv4 address in a local network")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # zeroconf leaves its socket open
-def test_a_taken_port_is_a_reason_and_no_crash():
-    """A program that does not share port 5353, as avahi with disallow-other-stacks."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        try:
-            taken.bind(("", 5353))
-        except OSError:
-            pytest.skip("another program has port 5353, and shares it")
-        browsed = browse([Attached("lo", ipaddress.ip_interface("127.0.0.1/8"))], seconds=0.1)
-    gc.collect()
-    assert browsed == Browsed(problem="multicast DNS cannot be used here: address already in use")
+@pytest.mark.parametrize(("name", "looks"), [("spark-1a2b", True), ("gx10-9641", True), ("raspberrypi", False)])
+def test_names_out_of_the_box_look_like_a_spark(name, looks):
+    assert found(**{name.replace("-", "_"): ["192.168.1.9"]}).candidates[0].looks_like_spark is looks
 
 
 def test_a_responder_is_found():
@@ -96,18 +60,17 @@ def test_a_responder_is_found():
 
     responder = Zeroconf(interfaces=["127.0.0.1"], ip_version=IPVersion.V4Only)
     try:
-        for name, address in (("spark-1a2b", "127.0.0.5"), ("nas", "127.0.0.6"), ("far", "203.0.113.1")):
+        for name, address in (("spark-1a2b", "127.0.0.5"), ("far", "203.0.113.1")):
             responder.register_service(
                 ServiceInfo(SERVICE, f"{name}.{SERVICE}", 22, addresses=[socket.inet_aton(address)], server=f"{name}.local.")
             )  # fmt: skip
-        browsed = browse([Attached("lo", ipaddress.ip_interface("127.0.0.1/8"))])
+        browsed, end = Browsed(), time.monotonic() + 60
+        while not (browsed.candidates and browsed.dropped) and time.monotonic() < end:
+            browsed = browse([Attached("lo", ipaddress.ip_interface("127.0.0.1/8"))], seconds=1)
     finally:
         responder.close()
     assert browsed.problem is None
-    assert [each for each in browsed.candidates if each.name in {"nas.local", "spark-1a2b.local"}] == [
-        Candidate("nas.local", ("127.0.0.6",), "lo"),
-        Candidate("spark-1a2b.local", ("127.0.0.5",), "lo"),
-    ]
+    assert Candidate("spark-1a2b.local", ("127.0.0.5",), "lo") in browsed.candidates
     assert "far.local: 203.0.113.1 is in no network that this machine is attached to" in browsed.dropped
 
 

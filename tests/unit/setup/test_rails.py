@@ -8,25 +8,20 @@ import itertools
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkcluster.setup import cabling, rails
 from sparkcluster.topology.netplan import NETPLAN
 from tests.unit.setup.test_cabling import random_cablings
 from tests.unit.setup.wired import (
-    BOTH_ON_SWITCH,
-    CROSSED,
     ONE,
     PAIRS,
     RING,
-    SWITCH,
     TWINS,
-    TWO,
     documents,
     hear_each_other,
     hears,
-    mac,
     parsed,
     sparks,
 )  # fmt: skip
@@ -57,11 +52,6 @@ def test_one_cable_has_two_rails():
     assert not found.satisfied("a")
 
 
-def test_two_cables_have_four():
-    found = proposed(sparks(TWO[::-1]))
-    assert addresses(found)["b"] == {**port("p0", 12, 177, 178), **port("p1", 12, 179, 180)}
-
-
 def test_a_ring_has_six_as_the_lab_has_them():
     found = proposed(sparks(RING))
     assert addresses(found) == {
@@ -72,60 +62,11 @@ def test_a_ring_has_six_as_the_lab_has_them():
     assert [str(rail.subnet) for rail in found.rails] == [f"192.168.{third}.0/24" for third in range(177, 183)]
 
 
-def test_one_port_each_on_a_switch_is_two_rails_whichever_port_it_is():
-    found = proposed(sparks(SWITCH))
-    assert addresses(found)["a"] == port("p0", 11, 177, 178)
-    assert addresses(found)["c"] == port("p1", 13, 177, 178)
-
-
-def test_both_ports_on_a_switch_are_four_rails():
-    assert addresses(proposed(sparks(BOTH_ON_SWITCH)))["b"] == {
-        **port("p0", 12, 177, 178),
-        **port("p1", 12, 179, 180),
-    }
-
-
-def test_thirty_two_on_a_switch():
-    nodes = [f"n{number}" for number in range(32)]
-    found = proposed(sparks([[(node, port) for node in nodes for port in TWINS]]))
-    given_ = [str(each.ip) for own in found.addresses.values() for each in own.values()]
-    assert len(set(given_)) == 128
-    assert addresses(found)["n31"]["enp1s0f0np0"] == "192.168.177.42/24"
-
-
-def test_pairs_have_subnets_of_their_own():
-    found = proposed(sparks(PAIRS))
-    assert addresses(found)["d"] == port("p0", 14, 179, 180)
-
-
-def test_numbers_follow_the_inventory():
-    assert addresses(proposed(sparks(ONE), ["x", "b", "a"]))["a"]["enp1s0f1np1"] == "192.168.177.13/24"
-
-
-def test_where_cables_have_to_be_swapped_first_that_node_gets_no_addresses():
-    found = proposed(sparks(CROSSED))
-    assert set(found.texts) == {"a"}
-    assert found.satisfied("b")
-
-
-def test_alone_there_is_nothing_to_set():
-    found = proposed(sparks([[("a", "p0")]]))
-    assert (found.texts, found.rails, found.troubles) == ({}, (), ())
-
-
 def test_subnets_that_are_in_use_elsewhere_are_skipped():
     found = documents(ONE)
     found["b"]["interfaces"][0]["addresses"] = ["192.168.178.5/24"]
     found["a"]["interfaces"][1]["addresses"] = ["192.168.180.1/23"]
     assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 177, 179)
-
-
-def test_subnets_of_machines_that_are_none_of_the_nodes_are_skipped():
-    found = documents(ONE)
-    found["b"]["neighbours"].append(
-        {"interface": "enp1s0f1np1", "mac": "aa:bb:cc:00:00:02", "address": "192.168.177.11"}
-    )
-    assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 178, 179)
 
 
 # ------------------------------------------------------------------------------------------------- what is there
@@ -156,55 +97,12 @@ def test_what_is_right_stays_and_nothing_is_to_be_written():
     assert all(map(found.satisfied, "abcd"))
 
 
-@pytest.mark.parametrize(
-    ("change", "satisfied"),
-    [
-        ({}, True),
-        ({"mtu": 1500}, False),
-        ({"addresses": ["192.168.177.99/24"]}, False),
-    ],
-)
-def test_the_live_state_counts_as_much_as_the_file(change, satisfied):
+def test_the_live_state_counts_as_much_as_the_file():
     found = documents(ONE, addresses=SET_UP, mtu=9000)
-    text = proposed(parsed(found)).texts["a"]
-    found["a"]["files"] = files(text)
-    next(each for each in found["a"]["interfaces"] if each["name"] == "enp1s0f1np1").update(change)
-    assert proposed(parsed(found)).satisfied("a") is satisfied
-
-
-def test_what_only_root_may_read_is_known_by_the_journal():
-    found = documents(ONE, addresses=SET_UP, mtu=9000)
-    text = proposed(parsed(found)).texts["a"]
-    entry = {"number": 1, "at": 1.0, "operator": "me", "step": "netplan", "kind": "file", "target": NETPLAN,
-             "before": "absent", "after": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
-    found["a"]["files"] = {NETPLAN: {"unread": "permission denied"}}
-    assert not proposed(parsed(found)).satisfied("a")
-    found["a"]["journal"] = [entry]
+    found["a"]["files"] = files(proposed(parsed(found)).texts["a"])
     assert proposed(parsed(found)).satisfied("a")
-    found["a"]["journal"] = [{**entry, "root": False}]
+    next(each for each in found["a"]["interfaces"] if each["name"] == "enp1s0f1np1")["mtu"] = 1500
     assert not proposed(parsed(found)).satisfied("a")
-    found["a"]["journal"] = [entry, {**entry, "number": 2, "after": "absent"}]
-    assert not proposed(parsed(found)).satisfied("a")
-
-
-def test_while_a_node_of_a_ring_is_off_the_addresses_towards_it_stay():
-    before = sparks(RING)
-    written = proposed(before)
-    given_ = {node: {name: str(each) for name, each in own.items()} for node, own in written.addresses.items()}
-    found = documents(RING, addresses=given_, mtu=9000)
-    del found["b"]
-    for node, port_ in (("a", "p1"), ("c", "p0")):
-        found[node]["files"] = files(written.texts[node])
-        for interface in found[node]["interfaces"]:
-            if interface["name"] in TWINS[port_]:
-                interface.update(carrier=False, operstate="down", addresses=[])
-    found["a"]["neighbours"] = [{"interface": TWINS["p0"][0], "mac": mac(2, TWINS["p1"][0])}]
-    result = proposed(parsed(found))
-    assert set(result.unchanged) == {"a", "c"}
-    next(each for each in found["a"]["interfaces"] if each["name"] in TWINS["p0"])["mtu"] = 1500
-    changed = proposed(parsed(found))
-    assert not changed.satisfied("a")
-    assert yaml.safe_load(changed.texts["a"]) == yaml.safe_load(written.texts["a"])
 
 
 def test_what_other_files_set_up_is_left():
@@ -235,46 +133,11 @@ def test_adding_a_fifth_to_a_switch_changes_the_fifth_alone():
     assert addresses(result) == {**SET_UP, "e": port("p1", 15, 177, 178)}
 
 
-def test_the_number_of_a_new_one_is_free_on_all_of_its_rails():
-    addresses_ = {"a": {TWINS["p1"][0]: "10.1.0.5/24", TWINS["p1"][1]: "10.2.0.11/24"}}
-    found = documents(ONE, addresses=addresses_)
-    hear_each_other(found, *ONE[0])
-    assert addresses(proposed(parsed(found)))["b"] == {"enp1s0f1np1": "10.1.0.12/24", "enP2p1s0f1np1": "10.2.0.12/24"}
-
-
-def test_a_subnet_without_room_for_all_is_replaced():
-    found = documents([[(node, "p1") for node in "abc"]], addresses={"a": {TWINS["p1"][0]: "172.31.5.1/30"}})
-    for node in "bc":
-        found[node]["neighbours"].append({"interface": TWINS["p1"][0], "mac": mac(0, TWINS["p1"][0])})
-    assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 177, 178)
-
-
-def test_the_subnet_of_a_port_whose_other_end_is_unknown_is_left_to_it():
-    given_ = {"a": {**SET_UP["a"], TWINS["p0"][0]: "192.168.177.5/24"}, "b": SET_UP["b"]}
-    found = documents([*ONE, [("a", "p0")]], addresses=given_)
-    hear_each_other(found, *ONE[0])
-    result = addresses(proposed(parsed(found)))
-    assert {node: own["enp1s0f1np1"] for node, own in result.items()} == {
-        "a": "192.168.179.11/24",
-        "b": "192.168.179.12/24",
-    }
-
-
-def test_a_narrow_subnet_is_used_as_far_as_it_goes():
-    found = documents(ONE, addresses={"a": {TWINS["p1"][0]: "172.31.5.1/29", TWINS["p1"][1]: "172.31.6.1/30"}})
-    hear_each_other(found, *ONE[0])
-    result = addresses(proposed(parsed(found)))
-    assert result["b"] == {"enp1s0f1np1": "172.31.5.2/29", "enP2p1s0f1np1": "172.31.6.2/30"}
-    assert result["a"] == {"enp1s0f1np1": "172.31.5.1/29", "enP2p1s0f1np1": "172.31.6.1/30"}
-
-
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
         # NVIDIA's guide for switches leaves both twins in one subnet
         (("192.168.100.11/24", "192.168.100.61/24"), ("192.168.100.11/24", "192.168.177.11/24")),
-        (("169.254.1.1/16", "169.254.1.2/16"), ("192.168.177.11/24", "192.168.178.11/24")),
-        (("192.168.177.1/32", "10.0.0.1/7"), ("192.168.177.11/24", "192.168.178.11/24")),
         (("10.77.0.99/24", "10.9.9.9/24"), ("192.168.177.11/24", "10.9.9.9/24")),
     ],
 )
@@ -286,35 +149,6 @@ def test_what_is_not_right_is_replaced(own, expected):
     assert [str(rail.subnet) for rail in result.rails] == [
         str(ipaddress.IPv4Interface(each).network) for each in expected
     ]
-
-
-def test_of_ends_that_disagree_most_stay():
-    wrong = {**SET_UP, "a": port("p1", 11, 200, 201)}
-    found = documents([[(node, "p1") for node in "abcd"]], addresses=wrong)
-    hear_each_other(found, *ONE[0])
-    result = proposed(parsed(found))
-    assert {node: addresses(result)[node] for node in "bcd"} == {node: SET_UP[node] for node in "bcd"}
-    assert addresses(result)["a"] == port("p1", 11, 177, 178)
-
-
-def test_of_two_with_the_same_address_the_first_keeps_it():
-    found = documents(ONE, addresses={"a": SET_UP["a"], "b": SET_UP["a"]})
-    hear_each_other(found, *ONE[0])
-    assert addresses(proposed(parsed(found))) == {"a": SET_UP["a"], "b": SET_UP["b"]}
-
-
-def test_a_cable_that_was_moved_keeps_the_subnet_of_the_other_end():
-    """Of the port that it was in before the address is in no one's way: nothing is connected there."""
-    found = documents([[("a", "p0"), ("b", "p1")]], addresses={"a": SET_UP["a"], "b": SET_UP["b"]})
-    hear_each_other(found, ("a", "p0"), ("b", "p1"))
-    assert addresses(proposed(parsed(found)))["a"] == port("p0", 11, 177, 178)
-
-
-def test_a_lone_twin_is_on_the_rail_of_its_half():
-    found = documents(ONE)
-    found["b"]["interfaces"] = [each for each in found["b"]["interfaces"] if each["name"] != "enp1s0f1np1"]
-    result = proposed(parsed(found))
-    assert addresses(result)["b"] == {"enP2p1s0f1np1": "192.168.178.12/24"}
 
 
 # ----------------------------------------------------------------------------------------------------- hostile
@@ -339,8 +173,8 @@ def test_a_false_claim_leaves_the_others_what_they_would_have():
     assert addresses(proposed(parsed(found))) == honest
 
 
-@pytest.mark.parametrize("claimed", ["0.0.0.0/0", "192.168.0.0/16"])
-def test_subnets_that_a_node_claims_are_taken_from_nobody_else(claimed):
+def test_subnets_that_a_node_claims_are_taken_from_nobody_else():
+    claimed = "192.168.0.0/16"
     found = documents([*ONE, [("c", "p1")]])
     found["c"]["interfaces"][1]["addresses"] = [claimed]
     assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
@@ -350,28 +184,14 @@ def test_subnets_that_a_node_claims_are_taken_from_nobody_else(claimed):
     assert {node: addresses(proposed(parsed(set_up)))[node] for node in "ab"} == {node: SET_UP[node] for node in "ab"}
 
 
-def test_addresses_that_a_node_claims_to_hear_are_taken_from_nobody_else():
-    found = documents([*ONE, [("c", "p1")]])
-    found["c"]["neighbours"] = [
-        {"interface": TWINS["p1"][0], "mac": f"aa:bb:cc:00:00:{third:02x}", "address": f"192.168.{third}.{number}"}
-        for third in range(177, 255)
-        for number in range(11, 24)
-    ]
-    assert set(addresses(proposed(parsed(found)))) == {"a", "b"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["{" * 1000, "network: 3", "network: {ethernets: [1]}", "network: {ethernets: {enp1s0f1np1: {addresses: 7}}}",
-     "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nnetwork: {ethernets: {enp1s0f1np1: {addresses: [*c, *c]}}}",
-     "network: !!python/object:os.system {}", "\0", "network: {ethernets: {enp1s0f1np1: {addresses: [null, {}]}}}"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["{" * 1000, "network: {ethernets: [1]}", "network: !!python/object:os.system {}"])
 def test_whatever_a_netplan_file_holds_the_rest_is_proposed(text):
     found = documents(ONE)
     found["a"]["files"] = files(None, **{"/etc/netplan/01-x.yaml": text})
     assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 177, 178)
 
 
+@settings(max_examples=30)
 @given(random_cablings(), st.data())
 def test_every_rail_has_a_subnet_of_its_own_and_a_second_run_changes_nothing(segments, data):
     surveys = sparks(segments)
@@ -395,7 +215,7 @@ def test_every_rail_has_a_subnet_of_its_own_and_a_second_run_changes_nothing(seg
     }
 
 
-@pytest.mark.parametrize("claimed", ["8.8.8.1/8", "10.0.0.1/8", "127.0.0.1/16", "224.0.0.1/24", "198.51.100.1/15"])
+@pytest.mark.parametrize("claimed", ["8.8.8.1/8", "10.0.0.1/8", "224.0.0.1/24"])
 def test_no_public_or_wide_subnet_of_a_node_is_given_to_others(claimed):
     found = sparks(ONE, addresses={"a": {"enp1s0f1np1": claimed}})
     assert addresses(proposed(found))["b"] == port("p1", 12, 177, 178)

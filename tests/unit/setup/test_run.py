@@ -49,13 +49,13 @@ class Notes(Report):
         self.notes.append(text)
 
 
-def outcome(node: Node, login: str = "", report: Report | None = None) -> Outcome:
-    scripts = {"spark-a": Scripts(login, "the script of root")}
+def outcome(node: Node, report: Report) -> Outcome:
+    scripts = {"spark-a": Scripts("", "the script of root")}
     return run(
         Fleet({"spark-a": node}),  # type: ignore[dict-item]
         {"spark-a": bare(sudo="root")},
         scripts,
-        report or Report(),
+        report,
         password=lambda *_: None,
     )["spark-a"]
 
@@ -71,10 +71,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 UNKNOWN = errors.HostUnknown("spark-a: spark-a.local does not resolve", node="spark-a")
 
 
-@pytest.mark.parametrize("silent", [0, 1, 4])
+@pytest.mark.parametrize("silent", [0, 4])
 def test_a_node_that_is_away_for_seconds_is_confirmed_once_it_is_back(clock, silent):
     node, report = Node(DONE, anew=(*[UNKNOWN] * silent, Result(0, READY.encode(), b""))), Notes()
-    assert outcome(node, report=report).done == ["netplan"]
+    assert outcome(node, report).done == ["netplan"]
     assert report.notes == []
     (fresh,) = node.fresh
     assert len(fresh.calls) == silent + 1
@@ -86,25 +86,6 @@ def test_a_node_that_is_away_for_seconds_is_confirmed_once_it_is_back(clock, sil
 )
 def test_one_that_stays_away_is_given_up(clock, error, until_s):
     node, report = Node(DONE, anew=(error,) * 100), Notes()
-    outcome(node, report=report)
+    outcome(node, report)
     assert until_s <= sum(clock) <= until_s + 5
     assert report.notes == [f"spark-a: netplan: not confirmed: {error.message}"]
-
-
-OTHER_MACHINE = Result(2, READY.encode(), b"setup: this is spark-b, not the machine that this script is for\n")
-
-
-def test_a_step_of_the_login_that_failed_hides_no_script_of_root_that_did_not_run():
-    key = Result(1, f"{READY}ssh-key: failed: /home/x belongs to another user\n".encode(), b"")
-    found = outcome(Node(key, OTHER_MACHINE), login="the script of the login")
-    assert found.failed == {"ssh-key": "/home/x belongs to another user"}
-    assert found.error
-    assert (
-        found.error.message
-        == "the script ended on spark-a: setup: this is spark-b, not the machine that this script is for"
-    )
-
-
-def test_a_step_that_failed_is_no_error_of_the_script():
-    found = outcome(Node(Result(1, f"{READY}sysctl: failed: no\nclock: done\n".encode(), b"")))
-    assert (found.failed, found.done, found.error) == ({"sysctl": "no"}, ["clock"], None)

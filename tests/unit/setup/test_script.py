@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkcluster import __version__, setup
-from sparkcluster.errors import SetupError, UsageError
+from sparkcluster.errors import SetupError
 from sparkcluster.facts.survey import JournalEntry
 from sparkcluster.setup import actions as do
 from sparkcluster.setup.changes import Change, changes
-from sparkcluster.setup.journal import Row, describe
+from sparkcluster.setup.journal import describe
 from sparkcluster.setup.script import Event, Run, confirm_script, parse_line, script
 from sparkcluster.setup.steps import STEPS
 from sparkcluster.setup.undo import undo
@@ -83,13 +83,6 @@ def test_the_script_is_the_one_that_was_read_by_eye(name, text):
         assert subprocess.run([sh, "-n"], input=text, capture_output=True, text=True, check=False).stderr == ""
 
 
-def test_a_script_has_what_its_steps_need_alone():
-    alone = script(ROOT, [each for each in ALL if each.step == "clock"])
-    assert "set_ntp()" in alone
-    for other in ("netplan", "apt-get", "chown", "LABEL", "take"):
-        assert other not in alone
-
-
 def test_nothing_to_do_is_no_script():
     assert script(ROOT, []) == ""
     assert script(ROOT, changes("spark-a", ready(), WANTED)) == ""
@@ -107,34 +100,12 @@ def test_the_network_comes_last():
     assert attempts == [step.name.replace("-", "_") for step in STEPS if step.root]
 
 
-def test_the_end_of_a_text_is_not_in_it():
-    lines = do.HostsBlock("END\nEND_\n10.0.0.1 a\n").lines()
-    assert lines == ["act set_hosts <<'END__'", "END", "END_", "10.0.0.1 a", "END__"]
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        do.Own("/data/a\nreboot", USER),
-        do.AddKey(f"{HOME}/.ssh/authorized_keys", "ssh-rsa A\tB"),
-        do.HostsBlock("10.0.0.1 a\r\n"),
-        do.Own("/data/\u202egpj", USER),
-    ],
-)
-def test_a_hidden_character_is_refused(action):
+def test_a_hidden_character_is_refused():
     with pytest.raises(SetupError, match="hidden character"):
-        script(ROOT, [Change("spark-a", "limits", "", "", (action,))])
+        script(ROOT, [Change("spark-a", "limits", "", "", (do.Own("/data/a\nreboot", USER),))])
 
 
-def test_words_are_quoted_whatever_they_are():
-    evil = "/data/$(touch x)'; touch y; '`touch z`\" \\ & * ?"
-    out = subprocess.run(
-        ["sh", "-c", f"act() {{ printf '%s\\n' \"$@\"; }}\n{do.Own(evil, USER).lines()[0]}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert out.stdout.splitlines() == ["own_tree", evil, USER]
+def test_what_the_operator_calls_things_is_quoted():
     text = script(replace(ROOT, node="x\nreboot", operator="me\n'; reboot #\t@x"), ALL)
     assert "\nreboot" not in text
     assert "OPERATOR='me�'\"'\"'; reboot #�@x'" in text
@@ -146,7 +117,7 @@ def test_the_login_is_a_name():
             script(run, ALL)
 
 
-@pytest.mark.parametrize("token", ["", "1;reboot", "../x-1", "1763690000", "1763690000-1\n", "a-1", "1-2-3", "٣-1"])
+@pytest.mark.parametrize("token", ["", "1;reboot", "../x-1", "1763690000-1\n"])
 def test_a_token_is_checked_before_root_gets_it(token):
     with pytest.raises(SetupError):
         confirm_script(token)
@@ -156,81 +127,39 @@ def test_a_token_is_checked_before_root_gets_it(token):
     ("line", "event"),
     [
         ("netplan: done\n", Event("netplan", "done", "")),
-        ("netplan: failed: netplan apply: Error\n", Event("netplan", "failed", "netplan apply: Error")),
         ("netplan: confirm: 17-1\n", Event("netplan", "confirm", "17-1")),
         ("sysctl: left /etc/x: changed\r\n", Event("sysctl", "left", "/etc/x: changed")),
-        ("ssh-key: your public key", Event("ssh-key", "text", "your public key")),
         ("ssh-key: undone: done", Event("ssh-key", "text", "undone: done")),
         ("sudo: done", Event(None, "text", "sudo: done")),
-        ("done", Event(None, "text", "done")),
-        ("", Event(None, "text", "")),
-        ("\x1b[2Jclock: \x07done", Event("clock", "text", "�done")),
     ],
 )
 def test_a_line_of_output_is_an_event(line, event):
-    if "\x1b" in line:
-        assert "\x1b" not in parse_line(line).text
-    else:
-        assert parse_line(line) == event
+    assert parse_line(line) == event
+
+
+def test_a_line_of_output_cannot_control_the_terminal():
+    assert parse_line("\x1b[2Jclock: \x07done").text.isprintable()
 
 
 # ----------------------------------------------------------------------------------------------------------- undo
-
-
-def test_undo_goes_backwards_and_knows_all_states():
-    lines = undo(ROOT, JOURNAL, ["limits"]).splitlines()
-    assert [line for line in lines if line.startswith("  take ")] == [
-        f"  take undo undo_file 19 file {LIMITS} {A} {B} 'absent {A} {B}' || return 1",
-        f"  take undo undo_file 6 file {LIMITS} absent {A} 'absent {A} {B}' || return 1",
-    ]
-
-
-def test_of_the_network_the_oldest_state_counts():
-    text = undo(ROOT, JOURNAL, ["netplan"])
-    start = text.index("  take undo_netplan")
-    assert text[start : text.index("\nEND\n", start)].splitlines() == [
-        "  take undo_netplan 18 17 16 15 14 <<'END' || return 1",
-        f"18\tnetplan\t/etc/netplan/40-cx7.yaml\t{A}\t{B}",
-        f"16\tnetplan\t/etc/netplan/40-cx7.yaml\tabsent\t{A}",
-        "15\taddress\tenp1s0f1np1 192.168.177.11/24\tabsent\tpresent",
-        "14\tlink\tenp1s0f1np1\tmtu=1500 mode=0\tmtu=9000",
-    ]
 
 
 @pytest.mark.parametrize(
     "forged",
     [
         entry(7, "limits", "file", "/etc/shadow", A, B),
-        entry(7, "limits", "file", SYSCTL, A, B),
-        entry(7, "sysctl", "file", SYSCTL, "absent; reboot", A),
-        entry(7, "limits", "file", LIMITS, "absent", A, root=False),
         entry(7, "ssh-key", "line", "/root/.ssh/authorized_keys", A, B, root=True),
-        entry(7, "ssh-key", "line", "/etc/passwd", A, B),
         entry(7, "ssh-key", "line", "/home/../root/.ssh/authorized_keys", A, B),
-        entry(7, "ssh-key", "directory", "/etc", "absent", "made"),
-        entry(7, "nvidia-runtime", "directory", "/etc", "absent", "made"),
         entry(7, "docker-group", "group", "sudo:nvidia", "absent", "member"),
-        entry(7, "docker-group", "group", "docker:-x", "absent", "member"),
-        entry(7, "docker-group", "group", "docker:nvidia", "member", "absent"),
         entry(7, "sysctl", "sysctl", "kernel.sysrq", "kernel.sysrq=1", "kernel.sysrq=0"),
-        entry(7, "sysctl", "sysctl", "vm.swappiness", "kernel.sysrq=1", "vm.swappiness=1"),
-        entry(7, "sysctl", "sysctl", "vm.swappiness", "vm.swappiness=60", "vm.dirty_bytes=1"),
         entry(7, "hf-cache", "owner", "/data/a\nreboot", A, USER),
-        entry(7, "hf-cache", "owner", "/data", A, "-R"),
-        entry(7, "hf-cache", "owner", "data", A, USER),
         entry(7, "hosts", "block", "/etc/resolv.conf", A, B),
         entry(7, "perftest", "package", "openssh-server'", "absent", "installed"),
-        entry(7, "perftest", "package", "-o=x", "absent", "installed"),
-        entry(7, "clock", "ntp", "x", "no", "yes"),
         entry(7, "headless", "target", "default.target", "../../etc/x.target", "multi-user.target"),
         entry(7, "hold", "hold", "$(reboot)", "free", "held"),
         entry(7, "netplan", "address", "enp1s0f1np1 10.0.0.1/24; reboot", "absent", "present"),
-        entry(7, "netplan", "address", "enp1s0f1np1", "absent", "present"),
-        entry(7, "netplan", "link", "en/../x", "mtu=1500 mode=0", "mtu=9000"),
         entry(7, "netplan", "link", "enp1s0f1np1", "mtu=1500;reboot mode=0", "mtu=9000"),
-        entry(7, "netplan", "netplan", "/etc/netplan/01-management.yaml", A, B),
         entry(7, "nvidia-runtime", "restart", "ssh", "due", "done"),
-        entry(7, "reboot", "file", LIMITS, "absent", A),
         entry(7, "limits", "exec", "reboot", "absent", A),
     ],
 )
@@ -245,52 +174,14 @@ def test_an_entry_that_setup_cannot_have_written_is_refused_by_its_name(forged):
     assert run is LOGIN or undo(run, [*JOURNAL, forged], [other])
 
 
-def test_undo_of_an_unknown_step():
-    with pytest.raises(UsageError):
-        undo(ROOT, JOURNAL, ["netplant"])
-
-
 def test_the_journal_is_described_with_what_is_still_there():
     survey = ready(journal=[each.model_dump() for each in JOURNAL if each.number not in {17, 18, 19}])
-    assert describe(survey)[:2] == [
-        Row(
-            "ssh-key",
-            f"directory {HOME}/.ssh",
-            f"directory {HOME}/.ssh created",
-            1763690000.0,
-            "me@laptop",
-            "unknown",
-        ),
-        Row(
-            "docker-group",
-            f"group docker:{USER}",
-            f"{USER} added to the group docker",
-            1763690000.0,
-            "me@laptop",
-            "as written",
-        ),
-    ]
     states = {(row.step, row.what.split(" ")[0]): row.state for row in describe(survey)}
-    assert states == {
-        ("ssh-key", "directory"): "unknown",
-        ("ssh-key", "line"): "unknown",
-        ("docker-group", "group"): "as written",
-        ("nvidia-runtime", "file"): "unknown",
-        ("sysctl", "file"): "changed since",
-        ("sysctl", "sysctl"): "as written",
-        ("limits", "file"): "changed since",
-        ("hf-cache", "owner"): "as written",
-        ("hosts", "block"): "as written",
-        ("perftest", "package"): "unknown",
-        ("clock", "ntp"): "as written",
-        ("headless", "target"): "as written",
-        ("hold", "hold"): "as written",
-        ("netplan", "link"): "as written",
-        ("netplan", "address"): "as written",
-        ("netplan", "netplan"): "changed since",
-    }
+    assert states["docker-group", "group"] == "as written"
+    assert states["sysctl", "file"] == "changed since"
+    assert states["ssh-key", "line"] == "unknown"
     before = {row.step: row.state for row in describe(bare(journal=[each.model_dump() for each in JOURNAL]))}
-    assert (before["clock"], before["netplan"], before["hf-cache"]) == ("as before", "changed since", "changed since")
+    assert (before["clock"], before["netplan"]) == ("as before", "changed since")
 
 
 def test_a_row_is_without_what_controls_a_terminal():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.setup import cabling, survey
@@ -61,29 +60,3 @@ def test_who_hears_nobody_looks_for_the_addresses_of_the_others_which_confirm_it
     assert len(requests(hosts, "a")) == 3
     assert [fabric.kind for fabric in cabling.cabling(collected.surveys).fabrics] == ["one cable"]
     assert collected.surveys["b"].files["/x"].mode == 1
-
-
-def test_nobody_is_asked_again_where_there_is_no_address_to_look_for() -> None:
-    found = documents(ONE)
-    for document in found.values():
-        document["neighbours"] = []
-    hosts = fleet(found)
-    survey.survey(hosts, "~/hf")
-    assert [len(requests(hosts, name)) for name in ("a", "b")] == [1, 1]
-
-
-def test_a_node_that_fails_or_sends_rubbish_is_an_error_of_its_own() -> None:
-    found = documents(ONE, names=["a", "b", "c"])
-    found["b"]["hostname"] = ["x"]
-    hosts = fleet(found)
-    hosts.hosts["c"] = FakeHost("c")
-    collected = survey.survey(hosts, "~/hf")
-    assert list(collected.surveys) == ["a"]
-    assert {name: type(error) for name, error in collected.errors.items()} == {"b": CommandFailed, "c": CommandFailed}
-    assert "hostname" in collected.errors["b"].message
-
-
-def test_only_the_named_nodes_are_asked() -> None:
-    hosts = fleet(documents(ONE))
-    assert list(survey.survey(hosts, "~/hf", ["b"]).surveys) == ["b"]
-    assert requests(hosts, "a") == []
