@@ -77,7 +77,7 @@ def process(state, leased):
         agent.end_process(directory, grace_s=0)  # not by its number, which another process may have by now
 
 
-def until(condition, limit_s=10):
+def until(condition, limit_s=60):
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "it did not come about"

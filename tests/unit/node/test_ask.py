@@ -209,7 +209,7 @@ def test_an_answer_that_stops_is_told_with_how_far_it_came(serve: Serve) -> None
     hold = threading.Event()
     endpoint = serve(stream_of(*[{"delta": {"content": "ab"}}] * 2, end=False), hold=hold)
     silent = serve("", hold=hold)
-    error = ask.main(request(endpoint, idle_s=0.5))["error"]
+    error = ask.main(request(endpoint, idle_s=1.5))["error"]
     assert (error["kind"], "after 4 characters" in error["message"]) == ("timeout", True)
     error = ask.main(request(silent, timeout_s=0.2, idle_s=5))["error"]
     hold.set()

@@ -228,7 +228,7 @@ def test_a_node_that_was_rebooted_alone_brings_the_whole_group_back(cluster):
     eventually(lambda: "beta: not reachable" in (cluster.alpha.waits or ""))
     assert cluster.alpha.pids() == before
     cluster.beta.boot()
-    eventually(lambda: cluster.alpha.acts == ["restart", "serving", "restart", "serving"], 40)
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving", "restart", "serving"])
     assert cluster.alpha.pids() != before
 
 
@@ -259,7 +259,7 @@ def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
     cluster.enable(within_s=0.01)  # starts that fail slowly are never within one hour
     cluster.alpha.record(program="raise SystemExit(7)")
     cluster.boot()
-    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"], 40)
+    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"])
     assert cluster.alpha.acts == ["restart", "failed"] * 3 + ["gave up"]
     # not after the next boot either
     for node in cluster.nodes:
@@ -332,7 +332,7 @@ def test_a_guard_ends_when_it_is_disabled_and_leaves_its_ranks(cluster):
         lock = common.try_lock(str(node.directory / "lease.lock"))
         assert agent.main(request, None) == {"results": [{}]}
         lock.close()
-        assert node.guard.wait(5) == 0
+        assert node.guard.wait(60) == 0
         assert not node.enabled.exists()
         assert node.pids()
 

@@ -23,7 +23,7 @@ class Holder:
         request = {"state_dir": str(state), "cluster": "atlas", "operator": operator, "operation": "up", "ttl_s": ttl_s}
         request |= more
         self.stream = stream(LocalHost("spark-1"), "lease", request)
-        self._lines = self.stream.lines(20)
+        self._lines = self.stream.lines(60)
         self.first = self.answer()
 
     def answer(self):
@@ -40,7 +40,7 @@ class Holder:
     def pid(self):
         return self.stream._process.pid
 
-    def ended(self, limit_s=10):
+    def ended(self, limit_s=60):
         until = time.monotonic() + limit_s
         while self.stream._process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
@@ -118,7 +118,7 @@ def test_the_lease_is_released_at_once_when_the_connection_ends(hold, change):
     ann = hold("ann", ttl_s=600)
     ann.grant(1)
     ann.stream._in.close()
-    assert ann.ended(5)
+    assert ann.ended()
     assert change(1).endswith("has no holder")
 
 

@@ -36,7 +36,7 @@ def test_it_travels_and_answers_facts_of_this_machine() -> None:
     argv, stdin = command(
         "probe", {**REQUEST, "model": {"id": "a/b", "revision": None, "path": None}}, python=sys.executable
     )
-    done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     facts = parse("here", json.loads(done.stdout))
     assert facts.memory.total_bytes > 0  # type: ignore[union-attr]

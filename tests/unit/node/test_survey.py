@@ -62,7 +62,7 @@ def entry(dev: str, mac: str, dst: str = "fe80::1", state: str = "REACHABLE") ->
 def test_it_travels_and_surveys_this_machine() -> None:
     request = {**REQUEST, "files": ["/etc/hostname"], "sysctls": ["vm.swappiness"], "packages": ["no-such-package"]}
     argv, stdin = command("survey", request, python=sys.executable)
-    done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     assert not done.stderr
     found = parsed(json.loads(done.stdout))
@@ -176,7 +176,7 @@ def test_an_ordinary_user_without_sudo_gets_a_survey(tmp_path: Path) -> None:
     if not Path("/usr/bin/python3").exists():
         pytest.skip("there is no /usr/bin/python3 that another user may run")
     prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/tmp", "PATH=/usr/bin:/bin"]
-    done = subprocess.run([*prefix, *argv], input=stdin, capture_output=True, check=False, timeout=30)
+    done = subprocess.run([*prefix, *argv], input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     found = parsed(json.loads(done.stdout))
     assert found.sudo in {"password", "absent"}
@@ -282,7 +282,8 @@ def test_neighbours_are_those_on_cabled_ports_that_answered(spark: Any) -> None:
     port = {"id": [{"type": "ifname", "value": "swp1"}]}
     heard = {"lldp": [{"interface": [{"name": TWINS[1], "chassis": [chassis], "port": [port]}]}]}
     outputs = {"ip -j neigh": table, "lldpcli -f json0": heard}
-    machine = spark(programs={name: {"output": json.dumps(output)} for name, output in outputs.items()})
+    programs = {name: {"output": json.dumps(output)} for name, output in outputs.items()}
+    machine = spark(programs=programs, files={"run/lldpd.socket": ""})
     found = surveyed(machine).neighbours
     assert [(each.interface, each.mac, each.address) for each in found] == [
         ("enp1s0f1np1", "aa:bb:cc:00:00:01", "192.168.177.12"),

@@ -20,7 +20,7 @@ from sparkcluster.hosts.program import command
 from sparkcluster.node import common, watch
 from sparkcluster.node.shared import BATCH_LINES
 
-LIMIT_S = 10
+LIMIT_S = 60
 
 
 class Engine:
@@ -110,9 +110,9 @@ class WatchProgram:
     def close(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        code = self.process.wait(timeout=5)
+        code = self.process.wait(timeout=60)
         assert self.process.stdout is not None
-        self.reader.join(timeout=5)  # what is read must not be closed
+        self.reader.join(timeout=60)  # what is read must not be closed
         self.process.stdout.close()
         return code
 
@@ -130,7 +130,7 @@ def start_watch() -> Iterator[Callable[..., WatchProgram]]:
         if program.process.poll() is None:
             program.process.kill()
             program.process.wait()
-        program.reader.join(timeout=5)
+        program.reader.join(timeout=60)
         for pipe in (program.process.stdin, program.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -192,7 +192,7 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path, start_watch: Callable[
     assert lines(seen) == ["b", "c", "d"]
     assert process.stdin is not None
     process.stdin.close()
-    (tmp_path / "exit").write_text(f"{process.wait(5)}\n")
+    (tmp_path / "exit").write_text(f"{process.wait(60)}\n")
     seen = program.until(state_is("r0", "exited"))
     assert lines(seen) == ["10%", "20%", "end"]
     assert seen[-1]["states"]["r0"]["exit_code"] == 7
