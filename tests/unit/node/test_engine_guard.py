@@ -104,11 +104,3 @@ def test_500_twice_is_death_and_once_is_not(engine):
     assert engine_guard.why_dead(engine.request_document) is None
     engine.statuses = [500]
     assert "EngineDeadError" in (engine_guard.why_dead(engine.request_document) or "")
-
-
-def test_an_engine_that_is_started_is_waited_for(engine):
-    engine.statuses = [503, 500, 200]
-    assert engine_guard.until_answered(engine.request_document, 10, lambda: True)
-    engine.statuses = [503]
-    assert not engine_guard.until_answered(engine.request_document, 0.3, lambda: True)
-    assert not engine_guard.until_answered(engine.request_document, 10, lambda: False)

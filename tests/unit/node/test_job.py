@@ -35,7 +35,7 @@ def work(own):
                 raise wire.Failed("cancelled", "it was cancelled")
             looks += 1
             own.say(looks=looks, child=child.pid, order=own.order(), before=own.before)
-            own.check(request["adopted_s"])
+            own.check(request["adopted_s"], held=request.get("held", False))
             time.sleep(0.02)
         return {"looks": looks}
     finally:
@@ -190,6 +190,19 @@ def test_who_took_the_lease_takes_back_his_own_alone(world):
     world.until(lambda _: world.leases() == {"atlas staging": 8})
     world.program(7, cancel=True).wait(60)
     assert json.loads((world.directory / "job.json").read_text())["leases"].keys() == {"atlas staging"}
+
+
+def test_a_lease_that_was_taken_ends_what_waits_to_be_adopted_only_while_it_is_held(world):
+    world.program(adopted_s=1, held=True)
+    world.until(lambda said: said.get("looks"))
+    lock = str(world.state_dir / "clusters/atlas/staging.lock")
+    with common.try_lock(lock):
+        world.grant(8)
+    looks = world.said()["looks"]
+    world.until(lambda later: later["looks"] > looks + 150)  # of which fifty are a second
+    assert world.at_work()
+    with common.try_lock(lock):
+        world.until(lambda _: "refused" in world.ended())
 
 
 def test_the_same_epoch_of_another_operator_is_another_lease(world):

@@ -22,16 +22,6 @@ def fed(*documents, each_s: float = 1.0) -> Progress:
     return progress
 
 
-def test_rate_and_remaining_time_are_of_the_last_half_minute():
-    progress = Progress(0.0)
-    for second in range(1, 121):
-        step = 1 if second <= 60 else 10
-        progress.feed(layer("a", "Downloading", (min(second, 60) + step * max(0, second - 60)) * MB, 3660 * MB), second)
-        found = progress.as_json(second)
-    assert found["rate_bytes_s"] == pytest.approx(10 * MB, rel=0.05)
-    assert found["remaining_s"] == pytest.approx(300, rel=0.06)
-
-
 def test_a_download_is_stalled_by_its_bytes():
     progress = fed(layer("a", "Downloading", MB, 4 * MB))
     assert progress.stalled(1 + STALL_S, 0) is None
