@@ -126,13 +126,16 @@ class Window:
             self.size, self.moving = self.at, False
             self._changed.notify_all()
 
-    def follow(self, reader: Any, offset: int) -> None:
-        """``reader`` has everything before ``offset``; what comes after it is kept until it says more."""
+    def follow(self, reader: Any, offset: int, tail: Optional[int] = None) -> None:
+        """``reader`` has everything before ``offset``, and the nodes after it have everything before ``tail``.
+
+        What comes after that is kept until it says more.
+        """
         with self._changed:
             if offset < self.base or offset > self.at:
                 raise Failed("link", "the other node has the image only from byte %d on" % self.base)
             self._left.pop(reader, None)
-            self._tails[reader] = offset
+            self._tails[reader] = offset if tail is None else min(offset, tail)
 
     def expect(self, readers: Iterable[Any]) -> None:
         """Keep what there is for those of ``readers`` that have not come yet, for ``LEFT_S``."""
@@ -144,6 +147,7 @@ class Window:
     def free(self, reader: Any, offset: int) -> None:
         """``reader`` needs nothing before ``offset`` any longer."""
         with self._changed:
+            self._left.pop(reader, None)  # an earlier connection of it may have ended since it came again
             self._tails[reader] = min(self.at, max(self._tails.get(reader, 0), offset))
             self._changed.notify_all()
 

@@ -320,6 +320,7 @@ class Receiver:
         begun = writing.at
         try:
             if writing.at != writing.size:
+                self._free(line, number)
                 line.want([(number, writing.at)])
             buffer = memoryview(bytearray(CHUNK))
             while writing.at != writing.size:

@@ -214,7 +214,7 @@ class _Line:
     def _follow(self, number: int, offset: int, grows: Grows) -> None:
         """Send a file as it grows, until it is whole, or nothing came for a while."""
         if isinstance(grows, Window):
-            grows.follow(self._asked.name, offset)
+            grows.follow(self._asked.name, offset, self._asked.tail)
             self._window = grows
         evicted = offset
         while offset != grows.size:

@@ -160,10 +160,3 @@ def make_machine(tmp_path: Path) -> Any:
         return build(tmp_path, load_case(case) if isinstance(case, str) else case)
 
     return make
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> list[FakeMachine]:
-    """Machines of several cases for tests of many examples, which write nothing to them."""
-    cases = ("founders-p1", "serving", "processes", "other-cluster", "weights-truncated")
-    return [build(tmp_path_factory.mktemp(name), load_case(name)) for name in cases]

@@ -23,13 +23,10 @@ MISSING = (
     ("outcome", "answer"),
     [
         ((0, LISTED), {"gpus": 1}),
-        ((0, ""), {"gpus": 0}),
         ((125, REFUSED), {"unread": REQUIRED}),
         # Docker takes what the toolkit does not find for the program.
         ((127, MISSING), {"unread": "nvidia-container-cli: container error: stat libcuda.so: no such file or directory"}),
         ((127, 'exec: "nvidia-smi": executable file not found in $PATH'), {"gpus": None}),
-        ((125, 'docker: could not select device driver "" with capabilities: [[gpu]].\n\nRun x'),
-         {"unread": 'docker: could not select device driver "" with capabilities: [[gpu]].'}),
         ((9, ""), {"unread": "nvidia-smi exit 9"}),
         (Unreadable("docker timed out"), {"unread": "docker timed out"}),
     ],

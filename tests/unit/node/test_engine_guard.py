@@ -5,12 +5,10 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-import time
 
 import pytest
 
-from sparkcluster.endpoint import dead
-from sparkcluster.node import engine_guard, shared
+from sparkcluster.node import engine_guard
 
 
 class Engine(http.server.ThreadingHTTPServer):
@@ -106,77 +104,3 @@ def test_500_twice_is_death_and_once_is_not(engine):
     assert engine_guard.why_dead(engine.request_document) is None
     engine.statuses = [500]
     assert "EngineDeadError" in (engine_guard.why_dead(engine.request_document) or "")
-
-
-def test_500_twice_is_no_death_where_tokens_were_generated_for_others(engine, monkeypatch):
-    engine.statuses = [500]
-    monkeypatch.setattr(time, "sleep", lambda _: engine.counters.update(generated=engine.counters["generated"] + 1))
-    assert engine_guard.why_dead(engine.request_document) is None
-
-
-@pytest.mark.parametrize("status", [401, 404, 503, 400])
-def test_any_other_answer_says_nothing(engine, status):
-    engine.statuses = [status]
-    assert engine_guard.why_dead(engine.request_document) is None
-
-
-def test_an_engine_that_is_started_is_waited_for(engine):
-    engine.statuses = [503, 500, 200]
-    assert engine_guard.until_answered(engine.request_document, 10, lambda: True)
-    engine.statuses = [503]
-    assert not engine_guard.until_answered(engine.request_document, 0.3, lambda: True)
-    assert not engine_guard.until_answered(engine.request_document, 10, lambda: False)
-
-
-def test_an_engine_that_generates_for_others_is_not_asked(engine):
-    guard = engine_guard.EngineGuard(engine.request_document, 0.05)
-    try:
-        stop = time.monotonic() + 1
-        guard.want()
-        while time.monotonic() < stop:
-            engine.counters["generated"] += 1
-            time.sleep(0.005)
-        busy = engine.asked
-        assert busy <= 2
-        time.sleep(1)
-        assert engine.asked > busy + 2
-    finally:
-        guard.close()
-
-
-@pytest.fixture
-def dead_engine(engine):
-    """An engine that fails, its guard, which has found that, and the limit of what is waited for."""
-    engine.statuses = [500]
-    engine.moving = False
-    guard = engine_guard.EngineGuard(engine.request_document, 0.05)
-    until = time.monotonic() + 60
-    try:
-        guard.want()
-        while guard.dead is None:
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        yield engine, guard, until
-    finally:
-        guard.close()
-
-
-def test_what_was_found_before_a_change_does_not_count(dead_engine):
-    _, guard, _ = dead_engine
-    guard.forget()
-    assert guard.dead is None
-    time.sleep(0.5)
-    assert guard.dead is None
-
-
-def test_an_engine_that_answers_others_again_is_not_dead_any_more(dead_engine):
-    engine, guard, until = dead_engine
-    while guard.dead is not None:
-        engine.counters["generated"] += 1
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def test_the_definition_is_the_one_of_endpoint_dead():
-    assert dead.stall_limit_s is shared.stall_limit_s
-    assert dead.Movement is shared.Movement

@@ -52,7 +52,3 @@ def test_a_spark_gives_these_facts(case: str, make_machine: Any) -> None:
         assert at(document, path) == value, f"{path}: {definition['about']}"
 
     golden.check(golden.ROOT / "facts" / case / "facts.yaml", document, base="founders-p1")
-
-
-def test_there_is_a_case_for_each_known_state() -> None:
-    assert len(CASES) >= 43

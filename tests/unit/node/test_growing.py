@@ -40,32 +40,6 @@ def test_who_follows_a_file_is_woken_by_the_next_bytes(growing):
     assert file.wait(2, 0) == 4
 
 
-def test_nobody_waits_for_a_file_to_which_nobody_adds(growing):
-    assert growing(10, 10).wait(10, 20) == 10
-    file = growing(3, 10)
-    waited = in_thread(lambda: file.wait(3, 20))
-    file.stop()
-    assert waited() == 3
-
-
-def test_a_file_that_is_received_again_is_followed_from_where_it_was(growing):
-    file = growing(8, 10)
-    file.restart()
-    assert file.wait(8, 0) == 0
-    waited = in_thread(lambda: file.wait(8, 20))
-    file.grow(10)
-    assert waited() == 10
-
-
-def test_a_file_is_closed_with_the_last_who_has_it(growing):
-    file = growing(0, 1)
-    handle = file.fd
-    os.fstat(handle)
-    del file
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(handle)
-
-
 def test_a_window_keeps_what_one_of_its_readers_has_not_read():
     window = Window(limit=8)
     window.follow("own", 0)
@@ -82,17 +56,6 @@ def test_a_window_keeps_what_one_of_its_readers_has_not_read():
     assert window.tail() == 4
     with pytest.raises(Failed, match="only from byte 4 on"):
         window.read(3, 2)
-
-
-@pytest.mark.parametrize("size", range(1, 9))
-def test_a_window_gives_back_what_was_written(size):
-    window, data = Window(limit=8), bytes(range(64))
-    for begin in range(0, 64, size):
-        assert window.write(data[begin : begin + size], 0)
-        written = min(64, begin + size)
-        base = max(0, written - 8)
-        for offset in range(max(window.base, base), written):
-            assert window.read(offset, written - offset) == data[offset:written]
 
 
 def test_a_reader_that_was_cut_off_is_waited_for_only_so_long():
@@ -119,12 +82,3 @@ def test_a_node_cannot_free_what_was_not_written():
     assert window.tail() == 2
     window.free("c", 1)
     assert window.tail() == 2, "nor take back what it freed"
-
-
-def test_the_end_of_a_window_wakes_who_follows_it():
-    window = Window()
-    assert window.write(b"abc", 0)
-    waited = in_thread(lambda: window.wait(3, 20))
-    window.end()
-    assert waited() == 3
-    assert (window.size, window.moving) == (3, False)

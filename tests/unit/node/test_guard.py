@@ -17,7 +17,7 @@ import pytest
 
 from sparkcluster.hosts.program import standalone
 from sparkcluster.node import agent, common, enabled, hello, own_rank, shared, unit
-from sparkcluster.node.group_guard import gone, problem
+from sparkcluster.node.group_guard import problem
 
 ADDRESSES = {"alpha": "127.0.0.2", "beta": "127.0.0.3"}
 TOKEN = "5e" * 32
@@ -219,17 +219,6 @@ def test_after_a_reboot_both_nodes_start_the_release_again(cluster):
     assert (cluster.beta.directory / "ranks/atlas-1-beta/secrets.env").read_text() == "KEY=1\n"
 
 
-def test_what_was_waited_for_before_a_reboot_is_forgotten(cluster):
-    cluster.enable()
-    cluster.boot()
-    cluster.serves()
-    cluster.alpha.guard.kill()
-    cluster.alpha.guard.wait()
-    (cluster.alpha.enabled / "waits.json").write_text(json.dumps({"why": "beta"}))
-    cluster.alpha.boot()
-    eventually(lambda: cluster.alpha.waits is None)
-
-
 def test_a_node_that_was_rebooted_alone_brings_the_whole_group_back(cluster):
     cluster.enable()
     cluster.boot()
@@ -239,16 +228,8 @@ def test_a_node_that_was_rebooted_alone_brings_the_whole_group_back(cluster):
     eventually(lambda: "beta: not reachable" in (cluster.alpha.waits or ""))
     assert cluster.alpha.pids() == before
     cluster.beta.boot()
-    eventually(lambda: cluster.alpha.acts == ["restart", "serving", "restart", "serving"], 40)
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving", "restart", "serving"])
     assert cluster.alpha.pids() != before
-
-
-def test_nothing_starts_until_the_other_node_is_there(cluster):
-    cluster.enable()
-    cluster.alpha.boot()
-    cluster.starts_nothing("beta: not reachable")
-    cluster.beta.boot()
-    cluster.serves()
 
 
 def test_nothing_starts_after_down_until_the_next_release_is_recorded(cluster):
@@ -260,22 +241,6 @@ def test_nothing_starts_after_down_until_the_next_release_is_recorded(cluster):
         node.record(2, 4)
     cluster.serves()
     assert cluster.alpha.journal[-1]["release"] == 2
-
-
-def test_nothing_starts_where_the_nodes_have_different_releases(cluster):
-    cluster.enable()
-    cluster.beta.record(2)
-    cluster.boot()
-    cluster.starts_nothing("different releases (alpha: 1, beta: 2)")
-
-
-def test_nothing_starts_where_an_operator_changed_one_node_alone(cluster):
-    cluster.enable()
-    cluster.beta.lease(4)
-    cluster.boot()
-    cluster.starts_nothing("not changed alike (alpha: 0, beta: 1)")
-    cluster.alpha.lease(4)
-    cluster.serves()
 
 
 def test_nothing_starts_while_an_operator_has_the_lease(cluster):
@@ -290,38 +255,12 @@ def test_nothing_starts_while_an_operator_has_the_lease(cluster):
     cluster.serves()
 
 
-def test_nothing_starts_in_the_middle_of_a_switch(cluster):
-    cluster.enable()
-    switch = cluster.beta.directory / "switch.json"
-    switch.write_text(json.dumps({"number": 2, "groups": ["default"]}))
-    cluster.boot()
-    cluster.starts_nothing("a switch to another release was cut off")
-    switch.write_text(json.dumps({"number": 1, "groups": ["default"]}))  # which was recorded
-    cluster.serves()
-
-
-def test_nothing_starts_beside_a_rank_of_another_release(cluster):
-    cluster.enable()
-    cluster.boot()
-    cluster.serves()
-    before = [node.pids() for node in cluster.nodes]
-    for node in cluster.nodes:
-        node.record(2, 4)
-    eventually(lambda: "atlas-1-alpha runs on alpha, and is not of the recorded release" in (cluster.alpha.waits or ""))
-    time.sleep(1)
-    assert [node.pids() for node in cluster.nodes] == before
-
-
 def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
-    cluster.enable()
+    cluster.enable(within_s=0.01)  # starts that fail slowly are never within one hour
     cluster.alpha.record(program="raise SystemExit(7)")
     cluster.boot()
-    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"], 40)
+    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"])
     assert cluster.alpha.acts == ["restart", "failed"] * 3 + ["gave up"]
-    assert "3 starts in 60 min, and still: atlas-1-alpha is not running" in cluster.alpha.journal[-1]["why"]
-    eventually(lambda: cluster.alpha.says("gave up of default"))  # the journal comes first
-    time.sleep(1)
-    assert cluster.alpha.acts.count("restart") == 3
     # not after the next boot either
     for node in cluster.nodes:
         node.end()
@@ -332,28 +271,6 @@ def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
     for node in cluster.nodes:
         node.record(2, 5)
     cluster.serves()
-
-
-def test_starts_that_fail_slowly_come_to_their_cap_too(cluster):
-    """Five starts that each fail at a limit of half an hour are never within one hour."""
-    cluster.enable(within_s=0.01)
-    cluster.alpha.record(program="raise SystemExit(7)")
-    cluster.boot()
-    eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"], 40)
-    assert cluster.alpha.acts == ["restart", "failed"] * 3 + ["gave up"]
-
-
-def test_a_guard_starts_nothing_on_a_node_that_was_stopped_whoever_asks(cluster):
-    cluster.enable()
-    cluster.beta.boot()
-    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
-    (cluster.beta.enabled / shared.STOPPED_FILE).write_text("1")
-    where = {"cluster": "atlas", "name": "alpha", "other": "beta", "source": ADDRESSES["alpha"]}
-    talk = hello.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
-    assert "stopped by an operator" in talk.ask({"do": "take"}, 10)["failed"]
-    assert talk.ask({"do": "start"}, 10)["failed"]
-    assert cluster.beta.pids() == []
-    talk.close()
 
 
 def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):
@@ -378,55 +295,6 @@ def test_an_engine_that_answers_500_twice_is_restarted(cluster):
     cluster.control.unlink()
     eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
     assert "EngineDeadError" in cluster.alpha.journal[2]["why"]
-
-
-def test_a_group_of_one_node_needs_nobody(cluster):
-    cluster.alpha.install()
-    cluster.alpha.record(peers={})
-    cluster.alpha.boot()
-    eventually(lambda: cluster.alpha.acts == ["restart", "serving"])
-
-
-def test_a_guard_waits_for_its_interconnect_address(cluster):
-    cluster.enable()
-    cluster.alpha.record(address="203.0.113.7")  # of no interface here: the cable is out, or it has another one now
-    cluster.boot()
-    cluster.starts_nothing("its interconnect address 203.0.113.7")
-    cluster.alpha.record()
-    cluster.serves()
-
-
-def test_a_guard_whose_port_another_program_has_says_so(cluster):
-    cluster.enable()
-    with socket.create_server((ADDRESSES["alpha"], cluster.port)):
-        cluster.boot()
-        cluster.starts_nothing(f"port {cluster.port} of {ADDRESSES['alpha']}: address already in use")
-    cluster.serves()
-
-
-def test_a_lost_node_ends_a_start_and_counts_as_one(cluster):
-    cluster.enable()
-    cluster.control.touch()  # so that it starts, and does not answer
-    cluster.boot()
-    eventually(lambda: all(node.pids() for node in cluster.nodes))
-    cluster.beta.end()
-    eventually(lambda: cluster.alpha.acts == ["restart", "failed"])
-    eventually(lambda: not cluster.alpha.pids())
-    assert "beta" in cluster.alpha.journal[-1]["why"]
-    cluster.control.unlink()
-    cluster.beta.boot()
-    eventually(lambda: cluster.alpha.acts == ["restart", "failed", "restart", "serving"], 40)
-
-
-def test_a_model_that_never_answers_is_stopped_at_the_limit_of_its_start(cluster):
-    cluster.enable(starts=1)
-    for node in cluster.nodes:
-        node.record(ready_timeout_s=2)
-    cluster.control.touch()
-    cluster.boot()
-    eventually(lambda: cluster.alpha.acts == ["restart", "failed", "gave up"])
-    assert "did not answer within 2 s" in cluster.alpha.journal[1]["why"]
-    assert [node.pids() for node in cluster.nodes] == [[], []]
 
 
 def test_an_operator_finds_the_lease_of_a_guard_on_every_node_and_takes_it_when_it_ends(cluster):
@@ -464,7 +332,7 @@ def test_a_guard_ends_when_it_is_disabled_and_leaves_its_ranks(cluster):
         lock = common.try_lock(str(node.directory / "lease.lock"))
         assert agent.main(request, None) == {"results": [{}]}
         lock.close()
-        assert node.guard.wait(5) == 0
+        assert node.guard.wait(60) == 0
         assert not node.enabled.exists()
         assert node.pids()
 
@@ -612,6 +480,8 @@ def test_only_who_took_the_lease_starts_or_stops(cluster):
     talk = hello.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
     for word in ("start", "stop", "anything"):
         assert talk.ask({"do": word}, 10)["failed"]
+    (cluster.beta.enabled / shared.STOPPED_FILE).write_text("1")
+    assert "stopped by an operator" in talk.ask({"do": "take"}, 10)["failed"]
     assert cluster.beta.pids() == []
     talk.close()
 
@@ -620,16 +490,13 @@ def report(**changes):
     return {"release": 1, "leases": 0, "ranks": {"a": "running"}, "why": None, "busy": False, **changes}
 
 
-@pytest.mark.parametrize(
-    ("state", "is_gone"),
-    [("running", False), ("removing", False), ("unknown", False), ("exited", True), ("gone", True), ("dead", True)],
-)
-def test_a_rank_is_gone_once_it_has_ended(state, is_gone):
-    assert (gone({"alpha": report(), "beta": report(ranks={"b": state})}) is not None) is is_gone
-
-
 def test_a_node_that_has_a_reason_to_wait_is_heard_before_one_that_is_silent():
     found = {"alpha": report(), "beta": report(why="ann is changing the cluster")}
     assert problem("alpha", found, {"gamma": "no answer"}) == "ann is changing the cluster"
     assert problem("alpha", {"alpha": report()}, {"gamma": "no answer"}) == "gamma: no answer"
     assert problem("alpha", {}, {"alpha": "why"}) == "why"
+
+
+@pytest.mark.parametrize("what", ["release", "leases"])
+def test_nothing_starts_where_the_nodes_differ(what):
+    assert "(alpha: 1, beta: 2)" in problem("alpha", {"alpha": report(**{what: 1}), "beta": report(**{what: 2})}, {})

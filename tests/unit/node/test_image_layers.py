@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from sparkcluster.node import image_layers, image_record
@@ -52,30 +50,6 @@ def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_al
     assert image_layers.prefix([], [A]) == 0
 
 
-@pytest.mark.parametrize(
-    ("history", "sizes"),
-    [
-        ([30, 20, 10], [10, 20, 30]),
-        ([0, 30, 0, 20, 10, 0], [10, 20, 30]),
-        ([30, 0, 10], [0, 10, 30]),
-        (None, [0, 0, 0]),
-    ],
-)
-def test_the_files_of_an_image_have_at_least_the_bytes_that_are_said(tmp_path, history, sizes):
-    """A layer without bytes is not told from a step that made none, and counts as the lowest."""
-    documents = {} if history is None else {"/images/x/history": [{"Size": size} for size in history]}
-    found = image_layers.layers(Engine(documents), str(tmp_path), OWN, {"id": "x", "layers": [A, B, C]})
-    assert found == {
-        "files": [{"digest": letter * 64, "bytes": size} for letter, size in zip("abc", sizes, strict=True)]
-    }
-
-
-@pytest.mark.parametrize("version", ["24.0.7", "20.10.24+dfsg1", "", "dev"])
-def test_files_of_older_engines_are_not_named(tmp_path, version):
-    engine = {"version": version, "containerd_store": False}
-    assert image_layers.layers(Engine({}), str(tmp_path), engine, {"id": "x", "layers": [A]}) == {"files": []}
-
-
 def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_there_and_whole(request_of, tmp_path):
     request = request_of(A, B)
     image_record.record(request, "sha256:1", [["1" * 64, 10], ["2" * 64, 20]])
@@ -90,68 +64,3 @@ def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_th
     ]  # fmt: skip
     untried = {"version": "29.1.3", "containerd_store": True}
     assert image_layers.layers(engine, str(tmp_path), untried, None)["blobs"] == []
-
-
-@pytest.mark.parametrize(
-    ("manifests", "there"),
-    [
-        ({}, True),
-        ({"Manifests": None}, True),
-        ({"Manifests": [{"Kind": "image", "Available": False}, {"Kind": "image", "Available": True}]}, True),
-        ({"Manifests": [{"Kind": "image", "Available": False}, {"Kind": "attestation", "Available": True}]}, False),
-        ({"Manifests": []}, False),
-    ],
-)
-def test_an_image_of_which_containerds_store_lacks_files_lends_none(request_of, tmp_path, manifests, there):
-    image_record.record(request_of(A), "x", [["1" * 64, 5]])
-    listed = {"/images/json?manifests=1": [{"Id": "y"}, {"Id": "x", **manifests}], "/images/x/json": described(A)}
-    assert bool(image_layers.held(Engine(listed), str(tmp_path), CONTAINERD)[1]) is there
-
-
-def test_an_image_that_has_changed_under_its_id_is_not_what_was_recorded(request_of, tmp_path):
-    image_record.record(request_of(A, B), "sha256:1", [["1" * 64, 10], ["2" * 64, 20]])
-    assert image_layers.held(Engine({"/images/sha256:1/json": described(A, C)}), str(tmp_path), CONTAINERD) == ([], [])
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        [["x", "1" * 64, -1]],
-        [["x", "1" * 64, 1 << 60]],
-        [["x", "1" * 64, "1"]],
-        [["x", "../" * 20, 1]],
-        [["x", 7, 1]],
-        [["x", "1" * 64]],
-        [7],
-        7,
-        None,
-    ],
-)
-def test_a_record_that_no_honest_node_caused_is_none(tmp_path, layers):
-    """Sizes and digests are those of the other node's manifest."""
-    path = tmp_path / "images" / "layers.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"sha256:1": {"layers": layers}}))
-    engine = Engine({"/images/sha256:1/json": described("x")})
-    assert image_layers.held(engine, str(tmp_path), CONTAINERD) == ([], [])
-    assert image_layers.files(str(tmp_path), CONTAINERD, ["x"]) == [(None, 0)]
-
-
-@pytest.mark.parametrize("text", ["", "[]", "7", "{"])
-def test_a_damaged_record_is_written_anew(request_of, tmp_path, text):
-    path = tmp_path / "images" / "layers.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    image_record.record(request_of(A), "sha256:1", [["1" * 64, 1]])
-    assert list(json.loads(path.read_text())) == ["sha256:1"]
-
-
-def test_the_record_keeps_the_newest_images_and_none_of_which_not_every_file_is_known(request_of, tmp_path):
-    for number in range(70):
-        image_record.record(request_of(A), f"sha256:{number}", [["1" * 64, 1]])
-    image_record.record(request_of(A), "sha256:10", [["2" * 64, 1]])
-    image_record.record(request_of(A, B), "sha256:71", [["2" * 64, 1]])
-    kept = json.loads((tmp_path / "images" / "layers.json").read_text())
-    assert len(kept) == 64
-    assert list(kept)[-2:] == ["sha256:69", "sha256:10"]
-    assert kept["sha256:10"] == {"reference": "vllm:v1", "cluster": "atlas", "layers": [[A, "2" * 64, 1]]}

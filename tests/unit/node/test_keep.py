@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import agent, common, records, shared
+from sparkcluster.node import agent, common, records
 
 DOCKER = """#!/bin/sh
 cd {directory}
@@ -99,11 +99,6 @@ def test_image_and_secrets_of_a_release_are_kept_for_this_user_alone(node):
     assert json.loads((node.releases / "000007.json").read_text()) == {"number": 7}
 
 
-def test_the_same_record_twice_has_the_same_result(node):
-    assert node.record(7, A, "KEY=one\n") == node.record(7, A, "KEY=one\n")
-    assert (node.tags, node.kept) == ({7: A}, {7: "KEY=one\n"})
-
-
 def test_releases_of_the_three_newest_images_are_kept(node):
     for number, image in enumerate((A, B, B, C, D, B), 1):
         node.record(number, image, f"KEY={number}\n")
@@ -135,49 +130,9 @@ def test_no_image_of_another_name_is_touched(node):
     assert node.read["images"] == {"000002": B, "000003": C, "000004": D}
 
 
-def test_a_release_that_runs_processes_keeps_its_secrets_alone_and_needs_no_docker(node):
-    (node.docker / "broken").write_text("Cannot connect to the Docker daemon")
-    for number in range(1, 7):
-        assert node.record(number, None, f"KEY={number}\n", keep=4) == {"results": [{}]}
-    assert list(node.kept) == [3, 4, 5, 6]
-
-
-def test_a_tag_that_cannot_be_removed_fails_nothing_and_goes_with_the_next_release(node):
-    for number, image in enumerate((A, B, C), 1):
-        node.record(number, image)
-    (node.docker / "stuck").write_text("sparkcluster/atlas:000001")
-    assert node.record(4, D) == {"results": [{}]}
-    assert list(node.tags) == [1, 2, 3, 4]
-    (node.docker / "stuck").write_text("")
-    node.record(5, E)
-    assert list(node.tags) == [3, 4, 5]
-
-
 def test_a_release_is_not_recorded_where_its_image_cannot_be_kept(node):
     assert node.record(7, "sha256:gone")["failed"] == {"step": "record", "message": "Error: No such image: sha256:gone"}
     assert not (node.releases / "000007.json").exists()
-
-
-def test_a_release_is_not_recorded_where_its_secrets_cannot_be_kept(node):
-    path = str(node.cluster / "ranks/x/secrets.env")
-    rank = {"release": 7, "image": None, "env_file": path}
-    answer = node.change({"do": "record", "number": 7, "record": {}, "rank": rank})
-    assert answer["failed"]["message"] == f"the secrets of release 7 are gone: {path} is missing"
-    assert not (node.releases / "000007.json").exists()
-
-
-def test_a_rank_that_serves_on_is_recorded_though_somebody_removed_its_secrets(node):
-    node.record(3, A, "KEY=3\n")
-    rank = {"release": 3, "image": A, "env_file": str(node.cluster / "ranks/x/secrets.env")}
-    assert node.change({"do": "record", "number": 4, "record": {}, "rank": rank}) == {"results": [{}]}
-    assert node.kept == {3: "KEY=3\n", 4: "KEY=3\n"}
-
-
-def test_a_node_without_a_rank_keeps_what_it_has(node):
-    node.record(3, A, "KEY=3\n")
-    (node.releases / "000004.env").write_text("KEY=of a start that was not recorded\n")
-    assert node.change({"do": "record", "number": 4, "record": {}}) == {"results": [{}]}
-    assert (node.tags, node.kept) == ({3: A}, {3: "KEY=3\n"})
 
 
 @pytest.mark.parametrize("link", ["file", "directory"])
@@ -194,20 +149,10 @@ def test_no_other_file_of_the_user_is_kept_as_secrets(node, tmp_path, link):
     assert node.kept == {}
 
 
-def test_secrets_come_back_for_a_rank_that_is_started_again(node):
-    node.record(7, A, "KEY=one\n")
-    path = node.cluster / "ranks/atlas-9-alpha/secrets.env"
-    step = {"do": "restore-secrets", "number": 7, "path": str(path)}
-    assert node.change(step) == node.change(step) == {"results": [{}]}
-    assert path.read_text() == "KEY=one\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 @pytest.mark.parametrize(
     ("kept", "names", "values", "written"),
     [
         ("KEY=one\nRAY=r=1\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r=1\n"),  # the key of today
-        ("RAY=r\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r\n"),  # there was none
         (None, ["KEY"], {"KEY": "two"}, "KEY=two\n"),  # and nothing else
         ("KEY=one\nRAY=r\n", ["RAY"], {}, "RAY=r\n"),  # there is none today
         ("RAY=r\n", ["KEY", "RAY"], {}, "release 7 was started without KEY"),
@@ -225,16 +170,6 @@ def test_a_rank_that_is_started_again_gets_the_secrets_that_its_plan_names(node,
         assert path.read_text() == written
 
 
-def test_secrets_that_are_gone_are_an_error(node):
-    node.record(7, A, "KEY=one\n")
-    (node.releases / "000007.env").unlink()
-    answer = node.change({"do": "restore-secrets", "number": 7, "path": str(node.cluster / "ranks/x/secrets.env")})
-    assert answer["failed"] == {
-        "step": "restore-secrets",
-        "message": f"the secrets of release 7 are gone: {node.releases}/000007.env is missing",
-    }
-
-
 def test_secrets_come_back_to_no_other_place_and_through_no_link(node, tmp_path):
     node.record(7, A, "KEY=one\n")
     other = tmp_path / "authorized_keys"
@@ -250,25 +185,6 @@ def test_secrets_come_back_to_no_other_place_and_through_no_link(node, tmp_path)
     assert (node.cluster / "link").read_text() == "KEY=one\n"
 
 
-def test_what_is_kept_can_be_read(node):
-    node.record(7, A, "KEY=one\n")
-    node.record(8, B)
-    (node.cluster / "switch.json").write_text('{"from": 7, "to": 8}')
-    assert node.read == {
-        "records": [{"number": 7}, {"number": 8}],
-        "images": {"000007": A, "000008": B},
-        "secrets": [7],
-        "switch": {"from": 7, "to": 8},
-    }
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "3"])
-def test_a_damaged_switch_is_none(node, content):
-    assert node.read["switch"] is None
-    (node.cluster / "switch.json").write_text(content)
-    assert node.read["switch"] is None
-
-
 def test_images_that_cannot_be_listed_are_not_taken_for_none(node, monkeypatch):
     node.record(7, A)
     request = {"state_dir": str(node.state), "cluster": "atlas"}
@@ -277,16 +193,3 @@ def test_images_that_cannot_be_listed_are_not_taken_for_none(node, monkeypatch):
     assert node.read["images"] is None
     monkeypatch.setenv("PATH", str(node.docker / "none"))
     assert (node.read["images"], len(node.read["records"])) == (None, 1)
-
-
-@pytest.mark.parametrize("cluster", ["atlas", "a.b_c--d", "a__b", "7"])
-def test_a_cluster_is_a_repository(cluster):
-    assert shared.kept_repository(cluster) == f"sparkcluster/{cluster}"
-
-
-def test_a_name_that_is_no_repository_becomes_one_of_its_own():
-    names = ["Atlas", "ATLAS", "atlas-", "at..las", "at_-las", "A" * 63]
-    found = [shared.kept_repository(name) for name in names]
-    assert len({*found, "sparkcluster/atlas"}) == len(names) + 1
-    assert all(shared.kept_repository(each.partition("/")[2]) == each for each in found)
-    assert found[0].startswith("sparkcluster/atlas-")

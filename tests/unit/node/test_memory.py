@@ -54,15 +54,6 @@ def node(tmp_path, monkeypatch):
     return Node(tmp_path, monkeypatch)
 
 
-def test_memory_that_is_back_is_not_waited_for(node):
-    node.free(110)
-    rank = node.start()
-    node.free(108.5)  # of which a node takes and releases more by itself
-    found = node.after(rank)
-    assert found.pop("difference_bytes") == pytest.approx(1.5 * GIB)
-    assert found == {"missing_bytes": 0, "waited_s": 0, "shm": []}
-
-
 def test_memory_is_waited_for_as_long_as_it_comes_back(node):
     node.free(110)
     rank = node.start()
@@ -70,19 +61,6 @@ def test_memory_is_waited_for_as_long_as_it_comes_back(node):
     node.comes = [20 + 3.0 * second for second in range(1, 31)]
     found = node.after(rank)
     assert (found["missing_bytes"], found["waited_s"]) == (0, 30)
-
-
-def test_nothing_is_said_of_a_wait_as_short_as_it_usually_is(node):
-    node.free(110)
-    rank = node.start()
-    node.free(20)
-    node.comes = [110]
-    assert node.after(rank)["waited_s"] == 1
-    assert node.said == []
-    node.free(20)
-    node.comes = [20, 20, 20, 110]
-    assert node.after(rank)["waited_s"] == 4
-    assert node.said == [2, 3]
 
 
 def test_the_wait_holds_no_lock_needs_no_lease_and_ends_with_its_input(node, tmp_path):
@@ -99,7 +77,7 @@ def test_the_wait_holds_no_lock_needs_no_lease_and_ends_with_its_input(node, tmp
         assert json.loads(program.stdout.readline()) == {"waits_s": 2}
         assert [path.name for path in tmp_path.rglob("*.lock")] == []
         program.stdin.close()
-        assert program.wait(10) == 1
+        assert program.wait(60) == 1
 
 
 def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise(node):
@@ -110,14 +88,6 @@ def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise
     found = node.after(rank)
     assert found["missing_bytes"] == pytest.approx(31.8 * GIB, abs=2**20)
     assert found["waited_s"] == 2 + 10
-
-
-def test_a_minute_is_the_most_that_is_waited(node):
-    node.free(110)
-    rank = node.start()
-    node.free(20)
-    node.comes = [20 + 0.5 * second for second in range(1, 100)]
-    assert node.after(rank)["waited_s"] == 60
 
 
 def test_memory_that_other_programs_took_meanwhile_is_theirs(node):
@@ -141,19 +111,6 @@ def test_what_a_rank_left_in_dev_shm_is_named_with_its_size(node):
     with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         (left,) = node.after(rank)["shm"]
     assert left == {"name": "psm_1a2b", "size_bytes": 3 << 20, "owner": memory.owner(os.getuid())}
-
-
-def test_ranks_whose_start_was_not_recorded_are_not_judged(node):
-    """They were started by an older version."""
-    node.free(1)
-    (node.root / "memory.json").write_text("[]")
-    assert node.after(str(node.root), "/nowhere") == {}
-
-
-def test_a_machine_without_dev_shm_can_start_a_rank(node):
-    node.free(110)
-    node.shm.rmdir()
-    assert json.loads(Path(node.start(), "memory.json").read_text())["shm"] == []
 
 
 # ------------------------------------------------------------------------------------------------ page cache
@@ -200,13 +157,6 @@ def test_weights_leave_the_page_cache_before_a_start(weights):
     assert answer["free_bytes"] > 0
 
 
-def test_the_program_for_the_image_drops_large_files_alone(weights):
-    """It runs in a container as root; here below a directory that stands for the image's own."""
-    program = memory.EVICT.replace('"/"', repr(str(weights.parent.parent)))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr, resident(weights)) == ("", "", 0)
-
-
 def test_the_container_that_drops_an_image_has_no_capability_and_no_network_and_may_only_read(tmp_path, monkeypatch):
     """With DAC_READ_SEARCH it could read any file of the node, by open_by_handle_at."""
     (tmp_path / "docker").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
@@ -220,21 +170,3 @@ def test_the_container_that_drops_an_image_has_no_capability_and_no_network_and_
         "--security-opt", "no-new-privileges", "--log-driver", "none", "--cap-drop", "ALL",
         "--entrypoint", "python3", "sha256:1",
     ]  # fmt: skip
-
-
-def test_the_image_stays_in_the_cache_where_enough_is_free(weights, tmp_path, monkeypatch):
-    (tmp_path / "docker").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    (tmp_path / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for enough, ran in ((1, False), (1 << 60, True), (None, True)):
-        step = {"paths": [str(weights.parent)], "image": "sha256:1", "enough_bytes": enough, "limit_s": 5}
-        assert memory.evict({}, step)["image_failed"] is None
-        assert resident(weights) == 0
-        assert (tmp_path / "ran").exists() is ran
-
-
-def test_an_image_that_cannot_be_run_does_not_keep_the_weights_in_the_cache(weights, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    answer = memory.evict({}, {"paths": [str(weights.parent)], "image": "sha256:1", "limit_s": 1})
-    assert answer["image_failed"] == "docker is not installed"
-    assert resident(weights) == 0

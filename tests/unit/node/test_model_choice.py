@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node.model_choice import chosen, index_of, series_of
+from sparkcluster.node.model_choice import chosen, series_of
 from sparkcluster.node.model_files import absent_shards
 
 CODE = ["README.md", "chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
@@ -29,9 +29,6 @@ LAYOUTS = {
         [*CODE, INDEX, *shards(30), "original/consolidated.00.pth", "original/params.json", "original/tokenizer.model"],
         shards(30), {}, ["original/consolidated.00.pth", "original/params.json", "original/tokenizer.model"],
     ),
-    "the same, still to be downloaded": (
-        [*CODE, INDEX, *shards(30), "original/consolidated.00.pth"], [], {}, ["original/consolidated.00.pth"],
-    ),
     "Kimi-K2": (
         ["config.json", INDEX, *shards(61), "configuration_deepseek.py", "modeling_deepseek.py", "tiktoken.model",
          "tokenization_kimi.py", "tokenizer_config.json"], shards(61), {}, [],
@@ -44,15 +41,12 @@ LAYOUTS = {
         [*CODE, INDEX, "params.json", "tekken.json", *shards(2), "consolidated.safetensors"], [],
         {"format": "mistral"}, shards(2),
     ),
-    "Mistral's format alone": (["params.json", "tekken.json", "consolidated.safetensors"], [], {}, []),
-    "Mistral's format asked for, not there": ([*CODE, "model.safetensors"], [], {"format": "mistral"}, []),
     "old formats beside safetensors": (
         [*CODE, "model.safetensors", "pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "rust_model.ot",
          "onnx/model.onnx", "openvino/openvino_model.bin", "coreml/model.mlpackage/Data/weights/weight.bin"], [], {},
         ["coreml/model.mlpackage/Data/weights/weight.bin", "flax_model.msgpack", "onnx/model.onnx",
          "openvino/openvino_model.bin", "pytorch_model.bin", "rust_model.ot", "tf_model.h5"],
     ),
-    "old formats alone": ([*CODE, "pytorch_model.bin", "colbert_linear.pt"], [], {}, []),
     "a tensor file that the index does not list": (
         [*CODE, INDEX, *shards(2), "model.safetensors"], shards(2), {}, ["model.safetensors"],
     ),
@@ -61,25 +55,15 @@ LAYOUTS = {
          "2_Dense/model.safetensors", *(f"transformer/{name}" for name in shards(2))],
         [f"transformer/{name}" for name in shards(2)], {}, [],
     ),
-    "an adapter": (
-        ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"], [], {}, ["adapter_model.bin"],
-    ),
     "quantizations of which the playbook names one": (
         ["README.md", "config.json", "x-Q4_K_M.gguf", "x-Q8_0.gguf"], [],
         {"include": ["*.json", "*Q4_K_M.gguf"]}, ["README.md", "x-Q8_0.gguf"],
     ),
-    "quantizations alone": (["README.md", "x-Q4_K_M.gguf", "x-Q8_0.gguf"], [], {}, []),
-    "all, by the playbook": ([*CODE, "original/x.pth", "model.safetensors"], [], {"include": ["*"]}, []),
     "a folder that the playbook excludes": (
         [*CODE, "model.safetensors", "demo/a.mp4", "demo/b/c.mp4"], [], {"exclude": ["demo/"]},
         ["demo/a.mp4", "demo/b/c.mp4"],
     ),
-    "sharded for a loader of its own": (
-        [*CODE, "model-rank-0-part-0.safetensors", "model.safetensors", INDEX], ["model.safetensors"],
-        {"format": "any"}, [],
-    ),
     "no layout that is known": ([*CODE, "original/consolidated.00.pth"], [], {}, []),
-    "a tokenizer": (["tokenizer.json", "tokenizer_config.json"], [], {}, []),
 }  # fmt: skip
 
 
@@ -95,38 +79,16 @@ def test_without_a_choice_every_file_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "choice", "index"),
-    [
-        ([INDEX, "consolidated.safetensors.index.json"], {}, INDEX),
-        ([INDEX, "consolidated.safetensors.index.json"], {"format": "mistral"}, "consolidated.safetensors.index.json"),
-        (["consolidated.safetensors.index.json", "params.json"], {}, "consolidated.safetensors.index.json"),
-        (["consolidated.safetensors.index.json", "model.safetensors"], {}, None),
-        (["pytorch_model.bin.index.json", "model.safetensors"], {}, None),
-        (["pytorch_model.bin.index.json", "config.json"], {}, "pytorch_model.bin.index.json"),
-        (["config.json"], {}, None),
-    ],
-)
-def test_the_index_is_that_of_the_weights_that_are_read(names: list[str], choice: dict, index: str | None) -> None:
-    assert index_of(names, choice) == index
-
-
-@pytest.mark.parametrize(
     ("names", "choice", "series"),
     [
         (["config.json", "model-00002-of-00003.safetensors"], {}, shards(3)),
         (["q8/m-00001-of-00002.gguf", "q4/m-00001-of-00002.gguf"], {"include": ["q4/*"]},
          ["q4/m-00001-of-00002.gguf", "q4/m-00002-of-00002.gguf"]),
         (["model.safetensors", "model-1-of-3.safetensors", "data-00001-of-00003.json"], {}, []),
-        (["model-00000-of-00002.safetensors"], {}, [f"model-0000{number}-of-00002.safetensors" for number in range(2)]),
-        (["model.safetensors", "old/model-00001-of-00002.safetensors"], {}, []),
     ],
 )  # fmt: skip
 def test_a_numbered_file_says_how_many_there_are(names: list[str], choice: dict, series: list[str]) -> None:
     assert series_of(names, choice) == series
-
-
-def test_a_number_that_makes_no_sense_takes_no_memory() -> None:
-    assert len(series_of(["model-00001-of-99999.safetensors"], {})) == 10_000
 
 
 @pytest.mark.parametrize("other", ["pytorch_model-00001-of-00002.bin", "original/m-00001-of-00002.safetensors"])

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis.strategies import text
 
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import engine_metrics, gpu, observe, vitals
+from sparkcluster.node import engine_metrics, observe, vitals
 from sparkcluster.node.machine import Machine, Unreadable
-from sparkcluster.node.readings import Readings
 
 METRICS = """\
 # HELP vllm:generation_tokens_total Number of generation tokens processed.
@@ -63,45 +58,6 @@ def test_counters_are_summed_over_engines_and_old_names_are_supported():
     assert engine_metrics.metrics("", ENGINE.counters) == dict.fromkeys(read)
 
 
-@pytest.mark.parametrize(
-    ("engine", "where"),
-    [
-        (["vllm", "serve", "m"], ("127.0.0.1", 8000)),
-        (["vllm", "serve", "m", "--host", "0.0.0.0", "--port", "9000"], ("127.0.0.1", 9000)),
-        (["vllm", "serve", "m", "--host=192.168.177.11", "--port=8001"], ("192.168.177.11", 8001)),
-        (["vllm", "serve", "m", "--port"], ("127.0.0.1", 8000)),
-    ],
-)
-def test_address_of_an_engine_from_its_command(engine, where):
-    assert vitals.api(engine, ENGINE.api_flags) == where
-
-
-def test_unsupported_gpu_values_are_none():
-    assert gpu.query(Node(), vitals.SAMPLED)[0]["power_w"] == 24.3
-    assert (
-        gpu.query(Node(smi=(0, "[N/A], 4.1, 208, [Not Supported]\n")), vitals.SAMPLED)[0]["utilization_percent"] is None
-    )
-    with pytest.raises(Unreadable, match="nvidia-smi exit 6: No devices were found"):
-        gpu.query(Node(smi=(6, "No devices were found\n")), vitals.SAMPLED)[0]
-
-
-def test_traffic_distinguishes_rdma_and_sockets(tmp_path):
-    port = tmp_path / "sys/class/infiniband/rocep1s0f0/ports/1/counters"
-    port.mkdir(parents=True)
-    (port / "port_xmit_data").write_text("250\n")
-    (tmp_path / "sys/class/infiniband/rocep1s0f0/device/net/enp1s0f0np0").mkdir(parents=True)
-    statistics = tmp_path / "sys/class/net/enp1s0f0np0/statistics"
-    statistics.mkdir(parents=True)
-    (statistics / "tx_bytes").write_text("77\n")
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/vmstat").write_text("nr_free_pages 5\npswpin 3\npswpout 4\n")
-    assert vitals.traffic(Node(str(tmp_path))) == {
-        "rdma_bytes": {"rocep1s0f0": 1000},
-        "socket_bytes": {"enp1s0f0np0": 77},
-        "swapped_pages": 7,
-    }
-
-
 def test_secrets_and_serial_numbers_are_redacted(tmp_path):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/dgx-release").write_text('DGX_NAME="DGX Spark"\nDGX_SERIAL_NUMBER="1423025012345"\n')
@@ -119,21 +75,6 @@ def test_secrets_and_serial_numbers_are_redacted(tmp_path):
         "first": ["key (removed) of (removed)", "abc"],
         "last": ["board (removed)"],
     }
-
-
-def test_a_hanging_reader_affects_only_its_own_reading():
-    readings = Readings(0.2)
-    forever = threading.Event()
-    readings.start("hangs", forever.wait)
-    readings.start("fails", lambda: {}["nothing"])
-    readings.start("reads", lambda: 7)
-    began = time.monotonic()
-    assert readings.value("hangs") == {"unread": "no answer within 0.2 s"}
-    assert "KeyError" in readings.value("fails")["unread"]
-    assert readings.value("reads") == 7
-    assert readings.value("never") is None
-    assert time.monotonic() - began < 10
-    forever.set()
 
 
 def test_the_gpu_is_read_while_docker_does_not_answer():
@@ -225,47 +166,3 @@ def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
     (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(500)))
     read = observe.log(Node(), rank, REQUEST)
     assert read == [f"line {number}" for number in (*range(100), *range(490, 500))]
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ('noise\n{"ray": {"192.168.177.11": true, "192.168.177.12": false}}\n', None),
-        ('{"error": "ConnectionError: no GCS"}\n', "ConnectionError: no GCS"),
-        ("Error response from daemon: no such container", "no such container"),
-        ("", "no answer within"),
-    ],
-)
-def test_ray_nodes_or_the_reason_why_not(output, expected, monkeypatch):
-    monkeypatch.setattr(vitals, "_inside", lambda *_: (0, output))
-    head = {"runtime": "docker", "name": "c", "python": "python3",
-            "launcher": {"ray": {"address": "192.168.177.11:6379"}, "engine": ["vllm"]}}  # fmt: skip
-    if expected is None:
-        assert vitals.ray_nodes(head, 5) == {"192.168.177.11": True, "192.168.177.12": False}
-        return
-    with pytest.raises(Unreadable, match=expected):
-        vitals.ray_nodes(head, 5)
-
-
-def test_a_container_without_nvidia_smi_has_no_gpu_output(monkeypatch):
-    monkeypatch.setattr(vitals, "_inside", lambda *_: (127, "exec failed"))
-    with pytest.raises(Unreadable, match="no nvidia-smi"):
-        vitals.gpu_inside("c")
-    monkeypatch.setattr(vitals, "_inside", lambda *_: (0, "GPU 0: NVIDIA GB10 (UUID: GPU-6b1a0c55)\n"))
-    assert vitals.gpu_inside("c") == "GPU 0: NVIDIA GB10"
-
-
-@settings(max_examples=200, deadline=None)
-@given(text())
-def test_no_output_of_an_engine_raises(output):
-    assert set(engine_metrics.metrics(output, ENGINE.counters)) == {
-        "generated",
-        "prompted",
-        "running",
-        "waiting",
-        "kv_cache",
-    }
-    assert engine_metrics.metrics(f"vllm:generation_tokens_total{{{output}}} 3", ENGINE.counters) is not None
-    assert vitals.api(["vllm", "serve", "m", "--host", output], ENGINE.api_flags)[1] == 8000
-    with contextlib.suppress(Unreadable):
-        gpu.query(Node(smi=(0, output)), vitals.SAMPLED)[0]

@@ -41,19 +41,6 @@ def test_many_files_are_wanted_at_once_and_pieces_of_them_arrive(wanting):
     assert follower.piece(7, 5) == pieces.NOTHING
 
 
-def test_what_is_wanted_may_arrive_byte_by_byte(wanting):
-    follower, _, asked = wanting
-    message = pieces._LENGTH.pack(13) + b"w" + pieces._WANT.pack(3, 4)
-    for byte in message[:-1]:
-        follower.sock.sendall(bytes([byte]))
-        assert asked.hear(20)
-        assert asked.wanted == []
-    follower.sock.sendall(message[-1:])
-    assert heard(asked, 1) == [(3, 4)]
-    follower.close()
-    assert not asked.hear(20)
-
-
 @pytest.mark.parametrize("header", [(8, 0, 5), (7, 1, 5), (7, 0, (1 << 20) + 1), (7, 0, 0xFFFFFFFE)])
 def test_a_piece_of_something_else_than_was_wanted_ends_the_connection(wanting, header):
     follower, far, _ = wanting
@@ -68,11 +55,3 @@ def test_a_message_that_no_honest_node_sends_ends_the_connection(wanting, frame)
     follower.send_frame(frame)
     with pytest.raises(wire.Failed, match="invalid message from the other node"):
         heard(asked, 514)
-
-
-def test_more_wants_than_are_served_are_not_kept(wanting):
-    follower, _, asked = wanting
-    for _ in range(2):
-        follower.want([(0, 0)] * pieces.MOST_WANTED)
-    with pytest.raises(wire.Failed, match="invalid message from the other node"):
-        heard(asked, 2 * pieces.MOST_WANTED)

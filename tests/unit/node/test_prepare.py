@@ -1,8 +1,6 @@
 """What the launcher does to a rank's surroundings: the assembler, the carry-over file, the paths."""
 
-import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,12 +35,7 @@ def triton(root: Path, version: str) -> Path:
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [
-        ("3.5.1", "ptxas"),
-        ("3.6.0", "ptxas-blackwell"),
-        ("3.10.0+git1", "ptxas-blackwell"),
-        ("4.0.0", "ptxas-blackwell"),
-    ],
+    [("3.5.1", "ptxas"), ("3.10.0+git1", "ptxas-blackwell")],
 )
 def test_the_link_has_the_name_that_this_triton_runs(tmp_path: Path, cuda: Path, version: str, name: str) -> None:
     folder = triton(tmp_path, version)
@@ -69,44 +62,6 @@ def test_an_assembler_that_does_not_know_the_gb10_is_replaced(tmp_path: Path, cu
     assert own.resolve() == cuda
 
 
-@pytest.mark.parametrize(
-    ("version", "variable"), [("3.5.0", "TRITON_PTXAS_PATH"), ("3.6.0", "TRITON_PTXAS_BLACKWELL_PATH")]
-)
-def test_where_nothing_may_be_installed_a_variable_is_set(
-    tmp_path: Path, cuda: Path, version: str, variable: str
-) -> None:
-    folder = triton(tmp_path, version)
-    env = {"PATH": str(cuda.parent)}
-    prepare.place_ptxas(str(folder), env, in_place=False)
-    assert env[variable] == str(cuda)
-    assert list((folder / "backends" / "nvidia" / "bin").iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_takes_the_variable(tmp_path: Path, cuda: Path) -> None:
-    folder = triton(tmp_path, "3.6.0")
-    blocked = folder / "backends" / "nvidia" / "bin"
-    blocked.rmdir()
-    blocked.write_text("a file where the folder should be")
-    env = {"PATH": str(cuda.parent)}
-    said = prepare.place_ptxas(str(folder), env, in_place=True)
-    assert "read-only" in said
-    assert env["TRITON_PTXAS_BLACKWELL_PATH"] == str(cuda)
-
-
-def test_an_images_own_cuda_is_taken_before_path(tmp_path: Path, cuda: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = program(tmp_path / "usr" / "ptxas", GOOD)
-    monkeypatch.setattr(prepare, "CUDA_PTXAS", str(own))
-    folder = triton(tmp_path, "3.6.0")
-    prepare.place_ptxas(str(folder), {"PATH": str(cuda.parent)}, in_place=True)
-    assert (folder / "backends" / "nvidia" / "bin" / "ptxas-blackwell").resolve() == own
-
-
-def test_what_the_user_set_is_kept(tmp_path: Path, cuda: Path) -> None:
-    env = {"PATH": str(cuda.parent), "TRITON_PTXAS_BLACKWELL_PATH": "/mine"}
-    prepare.place_ptxas(str(triton(tmp_path, "3.6.0")), env, in_place=True)
-    assert env["TRITON_PTXAS_BLACKWELL_PATH"] == "/mine"
-
-
 def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
     folder = str(triton(tmp_path, "3.6.0"))
     assert prepare.place_ptxas(folder, {"PATH": str(tmp_path)}, in_place=True).startswith("missing: ")
@@ -126,17 +81,6 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
     assert prepare.module_directory("sparkfake", "/no/such/python") is None
 
 
-def test_the_python_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path / "direct", f"#!{sys.executable}\n")
-    program(tmp_path / "by-env", "#!/usr/bin/env python3\n")
-    program(tmp_path / "shell", "#!/bin/sh\n")
-    assert prepare.interpreter_of("direct") == sys.executable
-    assert Path(prepare.interpreter_of("by-env") or "").name == "python3"
-    assert prepare.interpreter_of("shell") is None
-    assert prepare.interpreter_of("no-such-program") is None
-
-
 # ------------------------------------------------------------------------------------------- the model's files
 
 
@@ -150,17 +94,3 @@ def test_the_link_leads_to_the_snapshot_that_a_branch_stands_for(tmp_path: Path)
     said = prepare.link_model({"id": "owner/model", "revision": "main"}, {"HF_HOME": str(tmp_path)}, str(link))
     assert said == f"{link} -> {folder}/snapshots/0123abc"
     assert (link / "parser.py").read_text() == "here"
-
-
-def test_the_link_takes_a_commit_as_its_own_name_and_a_directory_as_it_is(tmp_path: Path) -> None:
-    link = str(tmp_path / "model")
-    prepare.link_model({"id": "owner/model", "revision": "f00"}, {"HF_HOME": "/hf"}, link)
-    assert str(Path(link).readlink()) == "/hf/hub/models--owner--model/snapshots/f00"
-    prepare.link_model({"path": "/weights"}, {}, link)
-    assert str(Path(link).readlink()) == "/weights"
-
-
-def test_a_link_that_cannot_be_made_is_said_and_stops_nothing(tmp_path: Path) -> None:
-    assert "cannot be linked to the model" in prepare.link_model(
-        {"path": "/weights"}, {}, str(tmp_path / "no" / "model")
-    )

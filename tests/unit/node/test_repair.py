@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -139,14 +138,6 @@ def test_a_link_in_place_of_a_repository_or_above_it_is_not_followed_by_root(tmp
     assert not (ran.folder / "told").exists()
 
 
-def test_a_cache_that_is_a_link_to_another_disk_is_followed(tmp_path, ran):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "hf").symlink_to("disk")
-    agent.own({}, {"do": "own", "hf_home": str(tmp_path / "hf"), "repositories": ["a/m"], "image": "sha256:1"})
-    folder = tmp_path / "disk/hub/models--a--m"
-    assert f"{folder}:{folder}" in ran.told[0]
-
-
 @root_only
 @pytest.mark.parametrize(
     "left",
@@ -166,10 +157,8 @@ def test_what_an_image_leaves_for_others_to_run_as_another_user_is_an_error(tmp_
 def test_a_container_that_takes_too_long_is_removed_and_its_output_is_not_kept(tmp_path, ran):
     """Docker's client is killed; that alone would leave the container."""
     ran.after("exec yes")
-    began = time.monotonic()
     with pytest.raises(repair.Failed, match="docker run timed out after 1 s"):
         programs.run_once("own", "sha256:1", "", docker.as_root(), limit_s=1)
-    assert time.monotonic() - began < 10
     *run, remove = ran.told
     assert remove[:4] == ["docker", "rm", "--force", "--volumes"]
     assert remove[4].startswith("sparkcluster-own-")
@@ -180,41 +169,6 @@ def test_no_container_has_a_capability_that_reads_files_of_the_node():
     """CVE-2015-3627: open_by_handle_at."""
     assert "DAC_READ_SEARCH" not in docker.as_root(repair._CAPABILITIES)
     assert "--cap-add" not in docker.as_root()
-
-
-def test_without_a_container_or_sudo_the_commands_are_said(tmp_path, ran):
-    ran.fail("sudo")
-    with pytest.raises(repair.Failed, match=r"on that node: sudo install --directory .* && sudo chown --recursive"):
-        agent.own({}, {"do": "own", "hf_home": str(tmp_path), "repositories": ["a/m"], "image": None})
-
-
-def test_the_probe_names_what_a_download_could_not_write(make_machine, monkeypatch):
-    """Directories, and files that are written again; not blobs that are complete, nor other models."""
-    machine = make_machine("founders-p1")
-    cache = Path(machine.at("/hf/hub/models--a--m"))
-    locked: set[str] = set()
-    monkeypatch.setattr(storage.os, "access", lambda path, _mode: not locked & {str(path), Path(path).name})
-
-    def seen():
-        found = storage.weights(machine, {"id": "a/m", "revision": "main", "path": None}, "/hf").get("foreign")
-        return found and found["path"]
-
-    assert seen() is None
-    (cache.parent / "models--b--m").mkdir(parents=True)
-    locked.add("models--b--m")
-    assert seen() is None
-    locked.add("hub")
-    assert seen() == "/hf/hub/models--a--m", "it is wanted, not what is above it"
-    (cache / "blobs").mkdir(parents=True)
-    assert seen() == "/hf/hub/.locks/models--a--m"
-    (cache.parent / ".locks" / "models--a--m").mkdir(parents=True)
-    assert seen() is None
-    (cache / "blobs" / "whole").touch()
-    (cache / "blobs" / "part.incomplete").touch()
-    locked |= {"whole", "part.incomplete"}
-    assert seen() == "/hf/hub/models--a--m/blobs/part.incomplete"
-    locked.add("blobs")
-    assert seen() == "/hf/hub/models--a--m/blobs"
 
 
 @pytest.mark.parametrize("above", ["data", "/"])

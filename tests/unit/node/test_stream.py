@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from sparkcluster.node import receive
+from sparkcluster.node import pieces, receive
 from sparkcluster.node.growing import Store, Window, Writing
 from sparkcluster.node.serve import Gate, Server
 
@@ -146,13 +147,33 @@ def test_who_reads_nothing_holds_the_others_up_and_nothing_is_lost(nodes):
     assert all(complete(each, data) for each in chain[1:])
 
 
+def test_what_the_last_node_lacks_is_kept_while_the_one_before_it_wants_more(nodes):
+    chain = nodes(1)
+    window, port = chain[0][0].window, chain[0][1].ports[ADDRESS]
+    window.write(b"abcd", 0)
+    window.leave("own", 0)
+    for _ in "connected", "connected again":
+        with contextlib.closing(receive.dial(receive.Way("b", ADDRESS, port, TOKEN, None), None, 20, "b")) as line:
+            for _ in "wanted", "wanted again":  # as it had nothing for a while
+                line.free(1)  # the node after it has one byte
+                line.want([(0, 4)])
+                assert line.piece(0, 4) == pieces.NOTHING
+            assert window.tail() == 1
+    with contextlib.closing(receive.dial(receive.Way("c", ADDRESS, port, TOKEN, None), None, 20, "c")) as line:
+        line.free(1)
+        line.want([(0, 1)])
+        assert line.piece(0, 1) == 3
+        assert line.read(3) == b"bcd"
+
+
 def test_the_last_node_goes_on_where_it_was_when_the_one_before_it_ends(nodes):
-    chain, data = nodes(3), os.urandom(12 << 20)
-    chain[2][0].reads.clear()
-    feed(chain, data)
-    eventually(lambda: chain[2][0].window.at > LIMIT // 2)
+    chain, data = nodes(3), os.urandom(LIMIT)  # no window has to wait for the node that ended
+    window = chain[0][0].window
+    window.write(data[:100_000], 0)
+    eventually(lambda: chain[2][0].window.at == 100_000)
     chain[1][3].end()  # its server closes all connections
-    chain[2][0].reads.set()
+    window.write(data[100_000:], 0)
+    window.end()
     assert complete(chain[2], data)
     assert chain[2][2].sources.left()[0]["node"] == "node1"
     assert chain[2][2].received == len(data)

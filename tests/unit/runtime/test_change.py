@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 
 import pytest
 
@@ -11,7 +10,7 @@ from sparkcluster.errors import CommandFailed, HostLost, HostTimeout, LeaseLost
 from sparkcluster.hosts import again
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.runtime import Changer, change
+from sparkcluster.runtime import Changer
 
 STEP = {"do": "mkdir", "path": "/x"}
 
@@ -41,15 +40,6 @@ def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, 
     assert [request["epoch"] for request in asked(nodes["beta"])] == [4]
     assert [len(request["steps"]) for request in asked(nodes["beta"])] == [2]
     assert asked(nodes["gamma"]) == []
-
-
-def test_later_attempts_carry_a_higher_order_and_wait_less_than_their_limit(changer, nodes):
-    changer.apply({"alpha": [STEP]}, timeout_s=30)
-    another = Changer(changer.fleet, cluster="atlas", state_dir="~/s", epochs=EPOCHS)
-    another.attempt({"alpha": [STEP], "beta": [STEP]}, timeout_s=10)
-    first, second = asked(nodes["alpha"])
-    assert first["order"] < second["order"] == asked(nodes["beta"])[0]["order"]
-    assert (first["wait_s"], second["wait_s"]) == (15, 5)
 
 
 def test_a_step_that_failed_is_named_with_its_node(changer, nodes):
@@ -105,28 +95,3 @@ def test_a_lost_lease_outweighs_other_errors(changer, nodes):
     with pytest.raises(LeaseLost, match="beta refuses the change: epoch 3 is over") as caught:
         changer.apply({"alpha": [STEP], "beta": [STEP]})
     assert caught.value.hint
-    outcomes = changer.attempt({"alpha": [STEP], "beta": [STEP], "gamma": [STEP]}, timeout_s=5)
-    assert {name: type(outcome).__name__ for name, outcome in outcomes.items()} == {
-        "alpha": "HostLost",
-        "beta": "LeaseLost",
-        "gamma": "list",
-    }
-
-
-def test_a_node_that_takes_long_is_told_again_and_again(changer, nodes, monkeypatch):
-    monkeypatch.setattr(change, "TELL_S", 1)
-    told = []
-    enough = threading.Event()
-
-    def slow(request):
-        enough.wait(10)
-        return {"results": [{}]}
-
-    def tell(text):
-        told.append(text)
-        if len(told) == 2:
-            enough.set()
-
-    nodes["beta"].program("agent", slow)
-    dataclasses.replace(changer, tell=tell).apply({"alpha": [STEP], "beta": [STEP]})
-    assert told == [f"still waiting for beta after {seconds} s: {STEP['do']}" for seconds in (1, 2)]

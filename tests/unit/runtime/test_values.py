@@ -31,15 +31,7 @@ def test_rays_token_is_made_anew_for_every_launch(world):
     assert len(first) == 64
 
 
-def test_a_key_file_is_read_without_its_line_break(keyed, monkeypatch, tmp_path):
-    monkeypatch.setenv("WANDB_KEY", "x")
-    file = tmp_path / "key"
-    file.write_text("  k1\n")
-    cluster = keyed(file=str(file))
-    assert secrets.values(cluster.spec, cluster.plan())["VLLM_API_KEY"] == "k1"
-
-
-@pytest.mark.parametrize("value", [None, "", "two\nlines", "carriage\rreturn", "bell\a", "\udcff\udcfe"])
+@pytest.mark.parametrize("value", [None, "", "two\nlines", "\udcff\udcfe"])
 def test_a_variable_without_a_usable_value_is_refused_first_and_never_shown(keyed, monkeypatch, value):
     monkeypatch.setenv("MY_KEY", "k1")
     if value is None:
@@ -54,7 +46,7 @@ def test_a_variable_without_a_usable_value_is_refused_first_and_never_shown(keye
     assert not value or value not in caught.value.message
 
 
-@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe", b"one\ntwo\n", b"k\0ey", "directory"])
+@pytest.mark.parametrize("content", [None, b" \n", b"\xff\xfe", "directory"])
 def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, tmp_path, content):
     monkeypatch.setenv("WANDB_KEY", "hf_1")
     file = tmp_path / "key"
@@ -66,15 +58,3 @@ def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, 
         secrets.check(keyed(file=str(file)).spec)
     assert str(file) in caught.value.message
     assert "sparkcluster key INVENTORY" in caught.value.hint
-
-
-def test_a_missing_key_variable_names_the_inventory(keyed, monkeypatch):
-    monkeypatch.setenv("WANDB_KEY", "hf_1")
-    monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(UsageError, match="MY_KEY is not set, and the inventory takes the API key from it"):
-        secrets.check(keyed(env="MY_KEY").spec)
-
-
-def test_without_secrets_there_is_nothing_to_check(world, monkeypatch):
-    monkeypatch.delenv("WANDB_KEY", raising=False)
-    secrets.check(world().spec)
