@@ -67,18 +67,3 @@ def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
         "keep   write `playbook: qwen3.6-27b-nvfp4` into 'my desk.yaml', in place of `playbook: qwen`",
         "keep   give the next up --image vllm/x:1 --set args.max-num-seqs=8 too, or write it into a playbook",
     ]
-
-
-def test_a_playbook_that_was_found_from_elsewhere_is_named_as_the_inventory_finds_it(shown, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "plays/mine.yaml"
-    path.parent.mkdir()
-    path.write_text("name: mine\n")
-    lines, _ = shown(("--playbook", "plays/mine.yaml"), path)
-    assert lines[-1] == "keep   write `playbook: plays/mine.yaml` into 'my desk.yaml', in place of `playbook: qwen`"
-    monkeypatch.chdir(path.parent)
-    lines, _ = shown(("--playbook", "mine.yaml+fast"), path)
-    assert lines[-1] == "keep   write `playbook: mine.yaml+fast` into 'my desk.yaml', in place of `playbook: qwen`"
-    monkeypatch.chdir(tmp_path)
-    lines, _ = shown(("--playbook", "mine"), path)
-    assert lines[-1] == "keep   write `playbook: plays/mine.yaml` into 'my desk.yaml', in place of `playbook: qwen`"
