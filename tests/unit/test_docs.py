@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -27,15 +25,6 @@ COMMAND = re.compile(r"(?:^|[\s;|(&])sparkcluster (?=[a-z])([^│]*)$")
 def test_pages_are_up_to_date() -> None:
     old = [name for name, text in docgen.files().items() if (DOCS / name).read_text() != text]
     assert old == [], "run scripts/make-docs"
-
-
-def test_the_man_page_has_no_error_of_typesetting() -> None:
-    """Of groff, which man uses on Linux; that the page says what the commands take is compared above."""
-    if shutil.which("groff") is None:
-        pytest.skip("groff is not installed")
-    argv = ["groff", "-man", "-Tutf8", "-K", "utf8", "-ww", "-z", str(DOCS / "sparkcluster.1")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def code(text: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.cli import cabling_view, drawing
+from sparkcluster.cli import cabling_view
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.rails import proposal
 from tests.unit import golden
@@ -42,10 +42,3 @@ def test_every_shape_is_drawn_as_its_file_says(shape, width):
     text = "\n".join(drawn(shape, width)) + "\n"
     golden.check_text(golden.ROOT / "cabling" / f"{shape}-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width
-
-
-def test_ascii_holds_the_same_lines():
-    lines = drawn("pairs-and-one", 80)
-    plain = drawing.plain(lines)
-    assert all(line.isascii() and "?" not in line for line in plain)
-    assert [len(line) for line in plain] == [len(line) for line in lines]

@@ -89,22 +89,3 @@ def test_ascii_holds_the_same_lines(spark, cluster):
     plain = drawing.plain(lines)
     assert all(line.isascii() and "?" not in line for line in plain)
     assert [len(line) for line in plain] == [len(line) for line in lines]
-
-
-def test_two_addresses_that_begin_alike_are_told_apart(spark, cluster):
-    """192.168.177.1 is no part of 192.168.177.11."""
-    spec = cluster(hosts(2))
-    facts = {names(2)[0]: spark(rails(P0, 1)), names(2)[1]: spark(rails(P0, 11))}
-    finding = Finding("NET-011", "error", "two have 192.168.177.1", names(2)[1])
-    lines = drawing.draw(spec, facts, topologies.build(spec, facts), [finding])
-    at = next(place for place, line in enumerate(lines) if names(2)[1] in line)
-    assert "✗ NET-011" in lines[at + 1]
-
-
-def test_names_that_are_too_long_do_not_break_the_frame(spark, cluster):
-    long = "a-node-with-a-very-long-name-in-a-domain.example.internal"
-    spec = cluster({long: long, "short": "10.0.0.2"})
-    facts = {long: spark(rails(P0, 11)), "short": spark(rails(P0, 12))}
-    lines = drawing.draw(spec, facts, topologies.build(spec, facts), [], width=30)
-    (end,) = {len(line) for line in lines if line.rstrip().endswith(("│", "┐", "┤", "┘"))}
-    assert end <= 30

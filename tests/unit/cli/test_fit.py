@@ -10,7 +10,6 @@ from docgen import json_schemas
 from sparkcluster.cli.main import guarded
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.lab.engine.model import write_tiny_model
 from tests.unit.models.llama import LLAMA_8B
 
 
@@ -34,18 +33,6 @@ def fit(tmp_path, capsys, monkeypatch):
         return code, said.out, said.err
 
     return do
-
-
-def test_what_fits_is_shown_within_80_columns_without_colour(fit):
-    code, out, err = fit()
-    assert code == 0
-    lines = out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "\x1b" not in out
-    bar = next(line for line in lines if line.startswith("|"))
-    assert len(bar) == 80
-    assert [sign for sign in "WrKhs.x" if sign in bar] == list("WrKhs.x")
-    assert "weights are estimated" in err
 
 
 def test_json_has_it_all_in_bytes_and_adds_up(fit):
@@ -106,15 +93,6 @@ def test_what_is_too_close_to_say_is_told_with_the_range_and_ends_with_0(fit):
     cache = told["kv_cache"]
     assert cache["tokens_least"] < cache["tokens"] < cache["tokens_most"]
     assert cache["bytes_least"] < cache["bytes"] < cache["bytes_most"]
-
-
-def test_the_tensors_are_counted_where_they_lie(fit, tmp_path):
-    tiny = write_tiny_model(tmp_path / "tiny")
-    code, out, err = fit("--json", "--config", str(tiny), args={"max-model-len": 1024})
-    told = json.loads(out)
-    assert (code, err) == (0, "")
-    assert told["memory"]["weights_counted"]
-    assert told["memory"]["weights_bytes"] < (tiny / "model.safetensors").stat().st_size
 
 
 @pytest.mark.parametrize(

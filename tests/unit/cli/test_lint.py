@@ -83,16 +83,6 @@ def test_an_inventory_is_judged_with_its_playbook(written, capsys):
     assert Path(found[0]["file"]).resolve() == playbook
 
 
-def test_an_open_api_is_a_warning_with_the_command_for_this_inventory(written, capsys):
-    written(GOOD)
-    text = "cluster: c\nnodes: [{host: 192.168.1.11}]\nplaybook: own.yaml\napi: {host: management}\n"
-    path = written(text, "my inventory.yaml")
-    assert [(code, severity) for code, severity, _ in told(path)] == [("NET-020", "warning")]
-    assert main(["lint", str(path)]) == 0
-    assert f"hint: sparkcluster key '{path}'\n" in capsys.readouterr().out
-    assert told(written(f"{text}ignore: [NET-020]\n", "open.yaml")) == []
-
-
 def test_an_overlay_is_judged_on_the_playbooks_that_take_it(written):
     written(GOOD + "overlays: [small]\n", "own.yaml")
     overlay = written("overlay: small\nargs:\n  kv-cache-dtype: fp8\n", "overlays/small.yaml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -46,11 +45,3 @@ def test_a_success_since_the_failure_is_said(failed, capsys, monkeypatch):
         observed.note("atlas", "up")
         assert guarded(["logs", "x.yaml", "--failed"]) == 0
         assert (said in capsys.readouterr().err.splitlines()) is known
-
-
-@pytest.mark.parametrize(("words", "lines"), [(["-n", "0"], []), (["-n", "1"], ["three"]), (["--grep", "^o"], ["one"])])
-def test_the_kept_log_is_cut_and_searched_as_any_other(failed, capsys, words, lines):
-    assert guarded(["logs", "x.yaml", "--failed", "--json", *words]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert [line["line"] for line in document["lines"]] == lines
-    assert document["failed"]["reason"]["number"] == 2

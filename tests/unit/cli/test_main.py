@@ -158,16 +158,3 @@ def test_bad_file_ends_with_2_and_no_traceback(tmp_path: Path, capsys: pytest.Ca
         err = capsys.readouterr().err
         assert f"{bad}:1:10: cluster: " in err
         assert "Traceback" not in err
-
-
-def test_lint_as_json_has_the_shape_that_others_rely_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = tmp_path / "inventory.yaml"
-    bad.write_text("cluster: x\nplaybook: tiny-llama-cpu\nnodse: []\n")
-    assert frame.guarded(["lint", str(bad), str(ROOT / "inventory/localhost.yaml"), "--json"]) == 2
-    out, err = capsys.readouterr()
-    document = json.loads(out)
-    assert not document["ok"]
-    assert document["nodes"] == {}
-    told = {(one["code"], one["severity"], one["file"], one["line"], one["summary"]) for one in document["findings"]}
-    assert ("SPEC-002", "error", str(bad), 3, "nodse: unknown key") in told
-    assert err == ""

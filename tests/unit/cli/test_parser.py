@@ -10,7 +10,7 @@ import pytest
 
 from sparkcluster.cli import verbs
 from sparkcluster.cli.common import is_inventory
-from sparkcluster.cli.main import guarded, module
+from sparkcluster.cli.main import module
 from sparkcluster.cli.parser import Parser
 from sparkcluster.errors import UsageError
 
@@ -92,14 +92,6 @@ def test_an_inventory_that_comes_last_is_told_to_come_first(directory: Path) -> 
     assert caught.value.hint == "sparkcluster ask desk.yaml …"
     (directory / "sparkcluster.yaml").touch()
     assert parser("ask").read(["explain", "desk.yaml"]).prompt == ["explain", "desk.yaml"]
-
-
-def test_hints_name_the_inventory_that_was_used(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where a playbook is the first file on the command line."""
-    (directory / "sparkcluster.yaml").write_text("cluster: c\nplaybook: gpt-oss-20b\nnodes: [{host: localhost}]\n")
-    (directory / "p.yaml").write_text("x: y\n")
-    assert guarded(["stage", "--playbook", "p.yaml", "--from", "nowhere"]) == 2
-    assert "hint: sparkcluster stage sparkcluster.yaml weights --from DIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", sorted(set(verbs.VERBS.values())))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import re
 import shutil
-import socket
+import socketserver
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,34 +92,22 @@ REFUSED = [
 ]  # fmt: skip
 
 
-class Node:
+class Node(socketserver.TCPServer):
     """A port of this machine that hangs up on whoever connects, and counts them."""
 
-    def __init__(self) -> None:
-        self.contacts = 0
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port = self.server.getsockname()[1]
-        self.thread = threading.Thread(target=self.serve)
-        self.thread.start()
+    contacts = 0
 
-    def serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self.server.accept()
-                self.contacts += 1
-                connection.close()
-
-    def close(self) -> None:
-        self.server.shutdown(socket.SHUT_RDWR)
-        self.thread.join()
-        self.server.close()
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.contacts += 1
+        self.shutdown_request(request)
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    made = Node()
-    yield made
-    made.close()
+    with Node(("127.0.0.1", 0), socketserver.BaseRequestHandler) as made:
+        threading.Thread(target=made.serve_forever, args=(0.01,)).start()
+        yield made
+        made.shutdown()
 
 
 Run = Callable[..., SimpleNamespace]
@@ -436,7 +424,7 @@ def test_directories_are_asked_about_unless_they_are_the_weights(run: Run, tmp_p
 
 
 def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Path, up: Run, node: Node) -> None:
-    path = inventory(tmp_path, SETUP, port=node.port)
+    path = inventory(tmp_path, SETUP, port=node.server_address[1])
     playbook = tmp_path / "inventory-playbook.yaml"
     refused = up(path)
     assert refused.err.count("error:") == 1
@@ -462,9 +450,9 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
 
 
 def test_bundled_playbooks_are_not_asked_about_but_what_extends_them_is(tmp_path: Path, up: Run, node: Node) -> None:
-    assert up(inventory(tmp_path, None, port=node.port)).code == 1
+    assert up(inventory(tmp_path, None, port=node.server_address[1])).code == 1
     extends = "name: mine\nextends: nemotron-3-nano-30b-a3b-nvfp4\nmodel: {id: stranger/model}\n"
-    assert up(inventory(tmp_path, extends, port=node.port, name="mine")).code == 2
+    assert up(inventory(tmp_path, extends, port=node.server_address[1], name="mine")).code == 2
 
 
 def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path: Path) -> None:
@@ -490,7 +478,7 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
 def test_a_file_with_the_name_of_a_bundled_playbook_is_named_and_not_taken_for_it(
     run: Run, tmp_path: Path, up: Run, node: Node
 ) -> None:
-    path = inventory(tmp_path, None, port=node.port)
+    path = inventory(tmp_path, None, port=node.server_address[1])
     assert "not the bundled" not in up(path).err + run("lint", path).out
     beside = tmp_path / "nemotron-3-nano-30b-a3b-nvfp4.yaml"
     beside.write_text(SETUP)
@@ -507,7 +495,7 @@ def test_a_file_with_the_name_of_a_bundled_playbook_is_named_and_not_taken_for_i
 def test_what_runs_the_image_asks_as_up_does(
     run: Run, tmp_path: Path, node: Node, asks: tuple[str, ...], does_not: tuple[str, ...]
 ) -> None:
-    path = inventory(tmp_path, SETUP, port=node.port)
+    path = inventory(tmp_path, SETUP, port=node.server_address[1])
     refused = run(*asks, path)
     assert (refused.code, node.contacts) == (2, 0)
     assert "--yes" in refused.err
@@ -516,7 +504,7 @@ def test_what_runs_the_image_asks_as_up_does(
 
 
 def test_the_question_shows_the_block_and_takes_only_a_yes(node: Node, tmp_path: Path) -> None:
-    path = inventory(tmp_path, SETUP, port=node.port)
+    path = inventory(tmp_path, SETUP, port=node.server_address[1])
     for answer, expected in (("\n", 2), ("yes\n", 1)):
         with Shell(f"sparkcluster up {path}", tmp_path, {"XDG_STATE_HOME": str(tmp_path / "state")}) as terminal:
             for shown in ("this recipe can:", "! setup      pip install x", "[y/N]"):

@@ -9,11 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkcluster.cli import common, findings_view, setup
+from sparkcluster.cli import common, setup
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostTimeout
 from sparkcluster.facts.base import Unread
-from sparkcluster.findings import Finding
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 
@@ -77,13 +76,6 @@ def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
     assert runs == [("atlas", setup.Options(asked.inventory, only=("docker-group",), yes=True, verbose=True))]
 
 
-def test_an_unknown_code_is_exit_2_with_the_nearest(asked, capsys):
-    assert asked("--ignore", "NTE-010") == 2
-    err = capsys.readouterr().err
-    assert "did you mean NET-010?" in err
-    assert not any(host.calls for host in asked.hosts.values())
-
-
 def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(asked, capsys):
     assert asked(failing=["beta"]) == 1
     out = capsys.readouterr().out
@@ -119,26 +111,3 @@ def test_junit_has_a_case_per_check_and_node(asked, tmp_path):
     assert root.get("failures") == "1"
     assert int(root.get("tests")) == len(list(root.iter("testcase")))
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".report")] == []
-
-
-def test_junit_is_xml_whatever_a_node_says(asked, tmp_path):
-    report = tmp_path / "report.xml"
-    said = "\x1b[31m<&>\x00 no driver\x07"
-    asked("--junit", report, beta={"gpus": {"unread": said}})
-    _, found = cases(report)
-    text = found["preflight.beta", "HOST-003"].find("failure").text
-    assert "<&>" in text
-    assert "\x1b" not in text
-
-
-@pytest.mark.parametrize(
-    ("findings", "line"),
-    [
-        ([("warning", "a"), ("info", "a")], "ready: 2 nodes, 31 checks, 1 warning, 1 note (shown with -v), 0.9 s"),
-        ([("error", "b"), ("error", None)], "not ready: 1 error on b, 1 about the cluster"),
-        ([("error", name) for name in "abcdee"], "not ready: 1 error on a, 1 on b, 1 on c, 3 on 2 other nodes"),
-    ],
-)
-def test_verdict(findings, line):
-    made = [Finding("NET-001", severity, "wrong", node) for severity, node in findings]
-    assert findings_view.verdict(made, 2, 31, 0.94) == line

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from docgen import json_schemas
 
 from sparkcluster.cli.main import guarded
-from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import AuthFailed, HostRefused, SparkclusterError
-from sparkcluster.hosts import connect, ssh
+from sparkcluster.hosts import connect
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.setup import run as setup
 from sparkcluster.setup.run import Outcome
 from tests.unit.setup import wired
@@ -227,16 +224,3 @@ def test_what_was_changed_is_shown_by_whom_and_when_within_80_columns(alone, cap
     assert all(len(line) <= 80 or " " not in line.strip() for line in lines), lines
     assert guarded(["setup", "mine.yaml", "--show", "--json"]) == 0
     assert document(capsys)["nodes"]["spark-a"]["journal"][0]["what"].startswith("directory ")
-
-
-def test_a_key_whose_public_one_is_unknown_is_not_said_to_be_absent(alone, capsys, monkeypatch, tmp_path):
-    key = tmp_path / "id"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
-    key.with_suffix(".pub").unlink()
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    monkeypatch.setattr(ssh, "SshHost", FakeHost)
-    monkeypatch.setattr(FakeHost, "target", SshTarget("192.168.1.11", "nvidia", identities=(key,)), raising=False)
-    monkeypatch.setattr(Terminal, "logged_in", lambda _self, _target: True)
-    monkeypatch.setattr(Terminal, "confirm", lambda _self, question: pytest.fail(question))
-    assert guarded(["setup", "mine.yaml", "--only", "ssh-key"]) == 2
-    assert f"hint: ssh-keygen -y -f {key} > {key}.pub, then this again" in " ".join(capsys.readouterr().err.split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -115,17 +114,3 @@ def test_a_hint_is_folded_between_words_and_a_command_in_it_stays_on_one_line(mo
     stream = Terminal()
     output.write_remedy(stream, "hint", text)
     assert stream.getvalue().splitlines() == lines
-
-
-def test_a_warning_of_a_command_that_continues_names_its_node_and_can_be_pasted() -> None:
-    finding = Finding(
-        "HOST-029",
-        "warning",
-        "link to spark-10 is slow",
-        node="spark-1",
-        remedy=("sparkcluster models INVENTORY --prune",),
-    )
-    assert list(finding.notes(Path("my desk.yaml"))) == [
-        "warning: HOST-029 spark-1: link to spark-10 is slow",
-        "  hint: sparkcluster models 'my desk.yaml' --prune",
-    ]

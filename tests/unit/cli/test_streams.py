@@ -13,7 +13,7 @@ from tests.unit.on_terminal import ROOT
 # Each way in which commands write: by themselves, tables, argparse, JSON, errors; with the exit code that it has.
 WORDS = [
     (["up", "--help"], 0),
-    (["playbooks", "--json"], 0),
+    (["checks", "--json"], 0),
     (["nothing", "--json"], 2),
 ]
 FULL = "error: cannot write to stdout: No space left on device"
@@ -61,13 +61,13 @@ def test_a_full_disk_is_one_line(words: list[str], code: int) -> None:
 
 @pytest.mark.parametrize("line", [">&- 2>&-", "2>/dev/full"])
 def test_closed_and_full_descriptors_leave_the_result_alone(line: str) -> None:
-    done = program(line, "playbooks")
+    done = program(line, "checks")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
 
 
 def test_a_full_disk_and_nowhere_to_say_so() -> None:
-    assert program(">/dev/full 2>/dev/full", "playbooks").returncode == 1
+    assert program(">/dev/full 2>/dev/full", "checks").returncode == 1
 
 
 def test_what_never_ends_by_itself_ends_with_its_reader() -> None:

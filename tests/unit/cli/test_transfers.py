@@ -68,21 +68,6 @@ def test_rows_are_aligned_within_80_columns():
     assert lines == [line[:70].rstrip() for line in table]
 
 
-@pytest.mark.parametrize(
-    ("transfer", "rate", "line"),
-    [
-        (moving("b", "a"), 1.21 * GB, "b: weights 12.3 of 63.4 GB from a, 1.21 GB/s, 42 s left"),
-        (moving("b", "a", medium="wire", encrypted=True), 0.11 * GB,
-         "b: weights 12.3 of 63.4 GB from a over the management network, encrypted, 0.11 GB/s, 7 min 45 s left"),
-        (moving("b", None), 0.0, "b: weights 12.3 of 63.4 GB, nothing arrives"),
-        (moving("b", "controller"), 1e8, "b: weights 12.3 of 63.4 GB from this machine, 0.10 GB/s, 8 min 31 s left"),
-        (moving("b", "a", state="left out"), 0.0, "b: weights left out at 12.3 of 63.4 GB"),
-    ],
-)  # fmt: skip
-def test_one_line_of_a_transfer(transfer, rate, line):
-    assert transfers.line(transfer, rate) == line
-
-
 def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
     rates = transfers.Rates()
     assert rates.add(moving("b", "a", 5.0), 0.0) is None  # of an earlier run
@@ -95,18 +80,6 @@ def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
         rate = rates.add(stalled, float(second))
     assert rate == 0.0
     assert rates.add(moving("b", "a", 1.0), 45.0) is None  # a file starts over: not a negative rate
-
-
-@pytest.mark.parametrize(
-    ("received", "seconds", "line"),
-    [
-        ({"b": 63.4, "c": 20.0}, 54, "2 nodes got 20.0 to 63.4 GB in 54 s: 1.17 GB/s each; one by one about 1 min 11 s"),
-        ({"b": 63.4, "c": 0}, 54, "b got 63.4 GB in 54 s: 1.17 GB/s"),
-        ({}, 5, None),
-    ],
-)  # fmt: skip
-def test_the_last_line(received, seconds, line):
-    assert transfers.summary({node: int(gb * GB) for node, gb in received.items()}, seconds) == line
 
 
 def test_a_pipe_gets_a_line_every_few_seconds_and_at_once_where_something_changes():

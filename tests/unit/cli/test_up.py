@@ -52,13 +52,6 @@ def test_what_listens_on_loopback_is_reached_by_a_tunnel(shown):
     assert err == ""
 
 
-def test_what_is_open_without_a_key_is_a_warning_unless_the_inventory_ignores_it(shown):
-    _, err = shown(api={"host": "management"})
-    assert "warning: the API requires no key" in err
-    assert "hint: sparkcluster key 'my desk.yaml'" in err
-    assert shown(api={"host": "management"}, ignore=["NET-020"])[1] == ""
-
-
 def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
     assert [line for line in shown()[0] if line.startswith("keep")] == []
     path = find("qwen3.6-27b-nvfp4", [])
