@@ -29,6 +29,7 @@ import difflib
 import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def check(path: Path, document: Any, *, base: str | None = None) -> None:
 
 def read(path: Path) -> Any:
     """The whole document that ``path`` holds."""
-    return _unpacked(_read(path))
+    return _with_commands(_read(path), _words)
 
 
 def cases(kind: str, file: str) -> list[str]:
@@ -267,50 +268,43 @@ def _read(path: Path) -> Any:
 class _Dumper(yaml.SafeDumper):
     """Short collections of plain values on one line, anything else in block style; no line is folded."""
 
-    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
-        node = super().represent_sequence(tag, sequence, flow_style)
-        node.flow_style = self._short(node.value)
+    def represent_data(self, data: Any) -> yaml.Node:
+        node = super().represent_data(data)
+        if isinstance(node, yaml.CollectionNode):
+            nodes = [each for item in node.value for each in (item if isinstance(item, tuple) else (item,))]
+            plain = all(isinstance(each, yaml.ScalarNode) and " -" not in f" {each.value}" for each in nodes)
+            node.flow_style = plain and sum(len(each.value) + 2 for each in nodes) < 100
         return node
-
-    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
-        node = super().represent_mapping(tag, mapping, flow_style)
-        node.flow_style = self._short([part for pair in node.value for part in pair])
-        return node
-
-    @staticmethod
-    def _short(nodes: list[Any]) -> bool:
-        plain = all(isinstance(node, yaml.ScalarNode) and " -" not in f" {node.value}" for node in nodes)
-        return plain and sum(len(node.value) + 2 for node in nodes) < 100
 
 
 def _text(document: Any) -> str:
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
 
 
-def packed(document: Any, key: str = "") -> Any:
+def packed(document: Any) -> Any:
     """``document`` with sorted keys, and each command as one line for each flag."""
+    return _with_commands(document, _flags)
+
+
+def _with_commands(document: Any, change: Callable[[list[str]], list[str]], key: str = "") -> Any:
     if isinstance(document, dict):
-        return {name: packed(document[name], name) for name in sorted(document)}
+        return {name: _with_commands(document[name], change, name) for name in sorted(document)}
     if not isinstance(document, list):
         return document
-    if key not in COMMANDS:
-        return [packed(element) for element in document]
+    return change(document) if key in COMMANDS else [_with_commands(element, change) for element in document]
+
+
+def _flags(words: list[str]) -> list[str]:
     flags: list[list[str]] = []
-    for word in document:
+    for word in words:
         if word.startswith("--") or not flags:
             flags.append([])
         flags[-1].append(word)
-    return [shlex.join(words) for words in flags]
+    return [shlex.join(each) for each in flags]
 
 
-def _unpacked(document: Any, key: str = "") -> Any:
-    if isinstance(document, dict):
-        return {name: _unpacked(value, name) for name, value in document.items()}
-    if not isinstance(document, list):
-        return document
-    if key not in COMMANDS:
-        return [_unpacked(element) for element in document]
-    return [word for line in document for word in shlex.split(line)]
+def _words(flags: list[str]) -> list[str]:
+    return [word for line in flags for word in shlex.split(line)]
 
 
 def _failure(path: Path, expected: str, made: str) -> str:

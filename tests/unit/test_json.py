@@ -28,19 +28,14 @@ def printed(capsys):
     return run
 
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256,
-    "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
-    "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
-}  # fmt: skip
 PLAYBOOK = "name: tiny\nmodel: {id: a/tiny}\nimage: vllm/vllm-openai:v0.20.0\n"
 INVENTORY = "cluster: atlas\nnodes: [{host: 192.168.86.11}]\nplaybook: tiny.yaml\n"
 
 
-def test_what_is_said_of_files(printed, tmp_path):
+def test_what_is_said_of_files(printed, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "tiny.yaml").write_text(PLAYBOOK)
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "run.sh").write_text("docker run --gpus all vllm/vllm-openai:v0.20.0 --model a/tiny\n")
     printed("checks", "--explain", "NET-001")
     printed("playbooks")
@@ -49,7 +44,7 @@ def test_what_is_said_of_files(printed, tmp_path):
     printed("import", str(tmp_path / "run.sh"))
     printed("connect", str(tmp_path / "inventory.yaml"))
     printed("key", str(tmp_path / "inventory.yaml"), "--file", str(tmp_path / "key"))
-    printed("fit", str(tmp_path / "tiny.yaml"), "--config", str(tmp_path / "config.json"))
+    printed("fit", "gpt-oss-20b")
 
 
 def test_errors(printed, tmp_path):

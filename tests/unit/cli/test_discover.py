@@ -93,15 +93,6 @@ def test_names_that_look_like_a_spark_are_tried_and_others_are_not(network, caps
     assert "not tried: far.local: elsewhere" in capsys.readouterr().err
 
 
-def test_this_machine_is_the_head_if_it_is_a_spark(network, capsys, monkeypatch, tmp_path):
-    targets.RELEASE.write_text("")
-    network.put("localhost", answer=machine(5, "192.168.1.5/24"))
-    announce(monkeypatch, ("spark-0001", "192.168.1.11"))
-    assert guarded(["discover", "--user", "nvidia", "-o", "mine.yaml"]) == 0
-    hosts = [node.host for node in load(tmp_path / "mine.yaml").inventory.nodes]
-    assert hosts == ["192.168.1.5", "192.168.1.11", "192.168.1.12"]
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -67,18 +67,6 @@ def test_validation_is_interrupted_wherever_it_is() -> None:
     assert {event: code for event, code in codes.items() if code != 130} == {}
 
 
-def test_the_handler_is_restored_wherever_the_interrupt_comes() -> None:
-    """One that was left behind would be taken for the user's own, and the next command would not see Ctrl-C."""
-    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    _, events = interrupted_at(0, ["--version"])
-    for event in range(1, events + 1):
-        with contextlib.suppress(KeyboardInterrupt):
-            interrupted_at(event, ["--version"])
-        after = signal.signal(signal.SIGINT, handler), sys.unraisablehook
-        sys.unraisablehook = hook
-        assert after == (handler, hook), event
-
-
 @pytest.mark.parametrize("at", [20_000, 300_000, 800_000])
 def test_imports_are_interrupted_wherever_they_are(at: int) -> None:
     """In a process of its own, since what is imported once is not imported again."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sparkcluster.cli import common
@@ -11,7 +9,6 @@ from sparkcluster.cli import logs as command
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.launch import failed_logs
-from sparkcluster.runtime import observed
 
 
 @pytest.fixture
@@ -36,12 +33,3 @@ def test_the_kept_log_is_printed_with_the_line_that_says_why(failed, capsys):
         f"{failed}/alpha.log:2: why �[2J",
         "hint: set less; then sparkcluster up 'my(pair).yaml'",
     ]
-
-
-def test_a_success_since_the_failure_is_said(failed, capsys, monkeypatch):
-    said = "`up` from this machine has succeeded since"
-    for at, known in ((time.gmtime(time.time() - 60), False), (time.gmtime(time.time() + 60), True)):
-        monkeypatch.setattr(observed.time, "gmtime", lambda at=at: at)
-        observed.note("atlas", "up")
-        assert guarded(["logs", "x.yaml", "--failed"]) == 0
-        assert (said in capsys.readouterr().err.splitlines()) is known

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.cli import main as frame
-from sparkcluster.errors import FoundErrors, HostTimeout, LaunchError, LeaseHeld, Problem, SpecError
-from sparkcluster.findings import Finding
+from sparkcluster.errors import HostTimeout, LeaseHeld, Problem, SpecError
 
 ROOT = Path(__file__).resolve().parents[3]
 Command = Callable[[Callable[[Any], int]], None]
@@ -49,13 +48,6 @@ def test_every_command_has_help_within_80_columns(
     assert max(map(len, out.splitlines())) <= 80
     assert frame.guarded(["--help"]) == 0
     assert f"\n  {name} " in capsys.readouterr().out
-
-
-def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert frame.guarded([]) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.startswith("usage: sparkcluster")
 
 
 @pytest.mark.parametrize(
@@ -118,19 +110,6 @@ def test_every_problem_of_a_file_has_a_line(command: Command, capsys: pytest.Cap
         "  hint: add x",
         "error: a.yaml:3:4: no YAML",
     ]
-
-
-def test_findings_and_logs_belong_to_their_error(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    finding = Finding(
-        "NET-014", "error", "MTU differs", node="spark-2", seen="1500", why="deadlock", remedy=("ip link",)
-    )
-    command(raises(FoundErrors([finding])))
-    assert frame.guarded(["status"]) == 1
-    err = capsys.readouterr().err
-    assert "  error: NET-014 spark-2: MTU differs\n    seen: 1500\n    why: deadlock\n    hint: ip link\n" in err
-    command(raises(LaunchError("rank died", node="spark-1", log=["one", "\x1b[2Jtwo"])))
-    assert frame.guarded(["status"]) == 1
-    assert capsys.readouterr().err == "error: spark-1: rank died\n  | one\n  | �[2Jtwo\n"
 
 
 def test_unexpected_error_is_one_line_and_a_file(

@@ -71,19 +71,6 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
 
 
-@pytest.mark.parametrize("kind", [progress.Lines, progress.JsonLines])
-def test_what_a_thread_reports_after_the_end_is_not_shown(kind):
-    """The result or the error comes after it, as the last line."""
-    stream = io.StringIO()
-    with kind(stream) as report:
-        report.step("launch")
-    before = stream.getvalue()
-    report.step("verify")
-    report.progress("left", "loading")
-    report.note("late")
-    assert stream.getvalue() == before
-
-
 HELD = "wait for the upgrade by ops@desk, which holds the lease and renewed it a moment ago; then "
 
 

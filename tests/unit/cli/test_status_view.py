@@ -76,8 +76,3 @@ def test_a_narrow_terminal_and_one_without_blocks(shown):
     found = shown(40, "ascii", *[reading(0, 10**9)] * 100)
     assert max(map(len, found)) == 40
     assert "".join(found).isascii()
-
-
-def test_a_node_that_reports_nothing_breaks_no_line(shown):
-    empty = Observation.model_validate({"ranks": []})
-    assert "alpha   -                        -            -" in shown(80, "utf-8", empty)

@@ -27,12 +27,6 @@ def drawn(*all_of_them, width=80):
     return transfers.chain(by_key(*all_of_them), width=width)
 
 
-def test_a_chain_is_drawn_with_what_carries_each_link():
-    assert drawn(
-        moving("b", "a"), moving("c", "b"), moving("d", "c", medium="wire", encrypted=True), moving("e", "c", state="left out")
-    ) == ["weights: a ═ b ═ c ┄ d   ✗ e"]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("edges", "line"),
     [
