@@ -851,4 +851,5 @@ def validate(name: str, document: Any) -> None:
 
 @functools.cache
 def _strict() -> Schema:
-    return closed(schema())
+    strict: Schema = closed(schema())
+    return strict

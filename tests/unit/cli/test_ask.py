@@ -56,11 +56,6 @@ def test_words_are_joined_and_standard_input_stands_where_the_dash_is(asked, cap
     assert "--max-tokens" in told.err
 
 
-def test_a_system_prompt_is_sent_first(asked):
-    _, (messages,) = asked("hi", "--system", "Be brief.")
-    assert messages[0] == {"role": "system", "content": "Be brief."}
-
-
 @pytest.mark.parametrize(("words", "stdin"), [([" "], ""), ([], "")])
 def test_an_empty_prompt_is_wrong_usage(asked, capsys, words, stdin):
     assert asked(*words, stdin=stdin) == (2, [])
