@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +13,12 @@ from sparkcluster.hosts.connect import Address
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.setup import discover
+from tests.unit.setup import wired
 
 
 def mac(number: int, twin: int) -> str:
-    """Hardware address of a twin of Spark ``number``: +0, +1, +4 and +5 as on a real card."""
-    return f"4c:bb:47:2d:{number:02x}:{0x60 + (0, 1, 4, 5)[twin]:02x}"
+    """Hardware address of a twin of Spark ``number``."""
+    return wired.mac(number, list(wired.PCI)[twin])
 
 
 def machine(
@@ -36,26 +36,12 @@ def machine(
         cabled: QSFP ports with a link.
         changes: facts to replace.
     """
-    twins = [("enp1s0f0np0", "p0"), ("enp1s0f1np1", "p1"), ("enP2p1s0f0np0", "p0"), ("enP2p1s0f1np1", "p1")]
-    interfaces = [
-        {"name": "lo", "mac": "00:00:00:00:00:00", "operstate": "unknown", "carrier": True, "mtu": 65536,
-         "addresses": ["127.0.0.1/8"]},
-        {"name": "enP7s7", "mac": f"3c:6d:66:00:00:{number:02x}", "operstate": "up" if addresses else "down",
-         "carrier": bool(addresses), "mtu": 1500, "addresses": list(addresses)},
-        *({"name": name, "mac": mac(number, twin), "operstate": "up" if port in cabled else "down",
-           "carrier": port in cabled, "mtu": 1500, "phys_port_name": port, "driver": "mlx5_core",
-           "pci": f"000{0 if twin < 2 else 2}:01:00.{twin % 2}"} for twin, (name, port) in enumerate(twins)),
-    ]  # fmt: skip
-    return {
-        "hostname": f"spark-{number:04x}", "user": "nvidia", "uid": 1000, "groups": ["nvidia"], "home": "/home/nvidia",
-        "machine": hashlib.sha256(str(number).encode()).hexdigest(), "architecture": "aarch64",
-        "kernel": "6.14.0-1015-nvidia", "sudo": "password", "hf_home": "/home/nvidia/hf",
-        "os": {"id": "ubuntu", "version": "24.04", "pretty_name": "Ubuntu 24.04.3 LTS"},
-        "dgx": {"name": "DGX Spark", "platform": "DGX Server for KVM", "ota_version": "7.3.1"},
-        "interfaces": interfaces, "host_keys": [f"ssh-ed25519 {'A' * 40}{number:04d}"],
-        "neighbours": [{"interface": name, "mac": seen, "address": address} for name, seen, address in heard],
-        **changes,
-    }  # fmt: skip
+    document = wired.survey(f"spark-{number:04x}", number, cabled, sudo="password")
+    up = {"operstate": "up" if addresses else "down", "carrier": bool(addresses), "addresses": list(addresses)}
+    document["interfaces"][0].update(up)
+    document["host_keys"] = [f"ssh-ed25519 {'A' * 40}{number:04d}"]
+    document["neighbours"] = [{"interface": name, "mac": seen, "address": address} for name, seen, address in heard]
+    return document | changes
 
 
 NO_SPARK = {"unread": "/etc/dgx-release: no such file"}

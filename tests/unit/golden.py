@@ -6,14 +6,14 @@ the diff before committing it.
 A document is stored whole or, where its file begins with ``base: CASE``, as its differences from another case:
 
 ``replace``
-    word → word, in every string of the base, before anything else.
+    word → word, in every string of the base, before anything else; it is written by hand.
 ``set``
     path → value. A path is the keys on the way, joined by ``/``; an element of a list is named by its ``name`` or
     ``purpose``, or by its index.
 ``remove``
     paths that the base has and this case lacks.
 ``lines``
-    path of a list of strings → its changes in order: ``-`` removes a line, ``+`` adds one, and ``=`` is the line
+    path of a list of strings → its changes in order, as a list or as one text: ``-`` removes a line, ``+`` adds one, and ``=`` is the line
     after which the next one is added.
 ``like``
     path of a new member → the member beside it (in this case or in the base) that it is like, and its differences
@@ -29,6 +29,7 @@ import difflib
 import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,9 @@ def check_text(path: Path, text: str) -> None:
 def check(path: Path, document: Any, *, base: str | None = None) -> None:
     """``document`` is what ``path`` (``KIND/CASE/FILE.yaml``) holds; a new file is written on top of case ``base``."""
     made = packed(document)
-    if update():
+    if update() and not (path.exists() and _read(path) == made):
         base = _stored(path).get("base") if path.exists() else base
-        text = _text(made if base is None else {"base": base, **difference(_read(_sibling(path, base)), made)})
-        _write(path, text)
+        _write(path, _text(made if base is None else {"base": base, **difference(_read(_sibling(path, base)), made)}))
     expected = _read(path)
     if made != expected:
         raise AssertionError(_failure(path, _text(expected), _text(made)))
@@ -69,7 +69,7 @@ def check(path: Path, document: Any, *, base: str | None = None) -> None:
 
 def read(path: Path) -> Any:
     """The whole document that ``path`` holds."""
-    return _unpacked(_read(path))
+    return _with_commands(_read(path), _words)
 
 
 def cases(kind: str, file: str) -> list[str]:
@@ -88,47 +88,9 @@ def cases(kind: str, file: str) -> list[str]:
 
 def difference(base: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The sections that make ``new`` of ``base``."""
-    plain = _sections(base, new)
-    words = _replaced_words(base, new)
-    shorter = {"replace": words, **_sections(_with_words(base, words), new)}
-    return min(plain, shorter, key=lambda patch: len(_text(patch)))
-
-
-def _sections(base: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    patch: dict[str, Any] = {"set": _Section(), "remove": [], "lines": _Section(), "like": _Section()}
+    patch: dict[str, Any] = {"set": {}, "remove": [], "lines": {}, "like": {}}
     _compare(base, new, "", patch)
     return {section: entries for section, entries in patch.items() if entries}
-
-
-def _replaced_words(base: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
-    """Words for which the same other word stands everywhere in ``new``, twice at least."""
-    pairs: list[tuple[str, str]] = []
-    _pair(base, new, pairs)
-    found: dict[str, list[str]] = {}
-    for old, other in pairs:
-        old_words, other_words = WORD.findall(old), WORD.findall(other)
-        if len(old_words) == len(other_words):
-            for word, instead in zip(old_words, other_words, strict=True):
-                found.setdefault(word, []).append(instead)
-    return {
-        word: instead[0]
-        for word, instead in found.items()
-        if len(instead) > 1 and set(instead) == {instead[0]} and instead[0] != word and not word.isdigit()
-    }
-
-
-def _pair(base: Any, new: Any, pairs: list[tuple[str, str]]) -> None:
-    """Collect the strings that stand at the same place in two documents."""
-    if isinstance(base, str) and isinstance(new, str):
-        pairs.append((base, new))
-    elif isinstance(base, dict) and isinstance(new, dict):
-        for key in sorted(base.keys() & new.keys()):
-            _pair(base[key], new[key], pairs)
-    elif isinstance(base, list) and isinstance(new, list):
-        for kind, start, end, first, last in _opcodes([str(each) for each in base], [str(each) for each in new]):
-            if kind in {"equal", "replace"} and end - start == last - first:
-                for old, other in zip(base[start:end], new[first:last], strict=True):
-                    _pair(old, other, pairs)
 
 
 def _opcodes(base: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
@@ -144,7 +106,7 @@ def _compare(base: Any, new: Any, path: str, patch: dict[str, Any]) -> None:
     elif isinstance(base, list) and isinstance(new, list):
         changes = _changed_lines(base, new)
         if changes is not None:
-            patch["lines"][path] = _Lines(changes)
+            patch["lines"][path] = changes
             return
         pairs = _aligned(base, new)
     if pairs is None:
@@ -174,7 +136,7 @@ def _members(base: dict[str, Any], new: dict[str, Any], path: str, patch: dict[s
     return {key: (base[key], new[key]) for key in base if key in new}
 
 
-def _changed_lines(base: list[Any], new: list[Any]) -> str | None:
+def _changed_lines(base: list[Any], new: list[Any]) -> list[str] | None:
     """The changes of a list of strings; None where they are no shorter than the list, or would be ambiguous."""
     if not all(isinstance(line, str) and "\n" not in line for line in [*base, *new]):
         return None
@@ -184,12 +146,11 @@ def _changed_lines(base: list[Any], new: list[Any]) -> str | None:
             changes.append(f"= {base[start - 1]}")
         if kind != "equal":
             changes += [f"- {line}" for line in base[start:end]] + [f"+ {line}" for line in new[first:last]]
-    text = "\n".join(changes)
     try:
-        unambiguous = _with_changes(base, text) == new
+        unambiguous = _with_changes(base, changes) == new
     except ValueError:
         return None
-    return text if unambiguous and len(text) < len(_text(new)) else None
+    return changes if unambiguous and len(_text(changes)) < len(_text(new)) else None
 
 
 def _aligned(base: list[Any], new: list[Any]) -> dict[str, tuple[Any, Any]] | None:
@@ -241,10 +202,10 @@ def _with_words(document: Any, words: dict[str, str]) -> Any:
     return document
 
 
-def _with_changes(lines: list[str], changes: str) -> list[str]:
+def _with_changes(lines: list[str], changes: str | list[str]) -> list[str]:
     out: list[str] = []
     rest = list(lines)
-    for change in changes.split("\n"):
+    for change in changes.split("\n") if isinstance(changes, str) else changes:
         sign, line = change[:2], change[2:]
         if sign == "+ ":
             out.append(line)
@@ -307,73 +268,43 @@ def _read(path: Path) -> Any:
 class _Dumper(yaml.SafeDumper):
     """Short collections of plain values on one line, anything else in block style; no line is folded."""
 
-    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
-        node = super().represent_sequence(tag, sequence, flow_style)
-        node.flow_style = self._short(node.value)
+    def represent_data(self, data: Any) -> yaml.Node:
+        node = super().represent_data(data)
+        if isinstance(node, yaml.CollectionNode):
+            nodes = [each for item in node.value for each in (item if isinstance(item, tuple) else (item,))]
+            plain = all(isinstance(each, yaml.ScalarNode) and " -" not in f" {each.value}" for each in nodes)
+            node.flow_style = plain and sum(len(each.value) + 2 for each in nodes) < 100
         return node
-
-    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
-        node = super().represent_mapping(tag, mapping, flow_style)
-        node.flow_style = self._short([part for pair in node.value for part in pair])
-        return node
-
-    @staticmethod
-    def _short(nodes: list[Any]) -> bool:
-        plain = all(isinstance(node, yaml.ScalarNode) and " -" not in f" {node.value}" for node in nodes)
-        return plain and sum(len(node.value) + 2 for node in nodes) < 100
-
-
-class _Lines(str):
-    """Changes of lines: as they are, in a block of their own."""
-
-    __slots__ = ()
-
-
-class _Section(dict[str, Any]):
-    """A section of differences: one line for each entry."""
-
-
-_Dumper.add_representer(
-    _Lines, lambda dumper, lines: dumper.represent_scalar("tag:yaml.org,2002:str", str(lines), style="|")
-)
-_Dumper.add_representer(
-    _Section,
-    lambda dumper, section: yaml.SafeDumper.represent_mapping(
-        dumper, "tag:yaml.org,2002:map", section, flow_style=False
-    ),
-)
 
 
 def _text(document: Any) -> str:
-    if isinstance(document, dict):
-        document = _Section(document)
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
 
 
-def packed(document: Any, key: str = "") -> Any:
+def packed(document: Any) -> Any:
     """``document`` with sorted keys, and each command as one line for each flag."""
+    return _with_commands(document, _flags)
+
+
+def _with_commands(document: Any, change: Callable[[list[str]], list[str]], key: str = "") -> Any:
     if isinstance(document, dict):
-        return {name: packed(document[name], name) for name in sorted(document)}
+        return {name: _with_commands(document[name], change, name) for name in sorted(document)}
     if not isinstance(document, list):
         return document
-    if key not in COMMANDS:
-        return [packed(element) for element in document]
+    return change(document) if key in COMMANDS else [_with_commands(element, change) for element in document]
+
+
+def _flags(words: list[str]) -> list[str]:
     flags: list[list[str]] = []
-    for word in document:
+    for word in words:
         if word.startswith("--") or not flags:
             flags.append([])
         flags[-1].append(word)
-    return [shlex.join(words) for words in flags]
+    return [shlex.join(each) for each in flags]
 
 
-def _unpacked(document: Any, key: str = "") -> Any:
-    if isinstance(document, dict):
-        return {name: _unpacked(value, name) for name, value in document.items()}
-    if not isinstance(document, list):
-        return document
-    if key not in COMMANDS:
-        return [_unpacked(element) for element in document]
-    return [word for line in document for word in shlex.split(line)]
+def _words(flags: list[str]) -> list[str]:
+    return [word for line in flags for word in shlex.split(line)]
 
 
 def _failure(path: Path, expected: str, made: str) -> str:

@@ -74,13 +74,6 @@ class OnTerminal:
             assert self._read(end - time.monotonic()), self.shown
         self._seen = self.shown.index(text, self._seen) + len(text)
 
-    def during(self, seconds: float) -> str:
-        """What appears within ``seconds``."""
-        before, end = len(self.shown), time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._read(left)
-        return self.shown[before:]
-
     def type(self, text: str) -> None:
         """Press keys."""
         os.write(self.terminal, text.encode())

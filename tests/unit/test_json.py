@@ -1,7 +1,6 @@
 """What commands print with --json is what docs/json.schema.json documents, and no more.
 
-Commands that need a cluster are compared by the lab's tests, each time one is run with ``--json``; what they print of facts
-alone is compared here too.
+Commands that need a cluster are compared by the lab's tests, each time one is run with ``--json``.
 """
 
 from __future__ import annotations
@@ -11,22 +10,9 @@ import json
 import pytest
 from docgen import json_schemas
 
-from sparkcluster.cli import common
-from sparkcluster.cli.main import COMMANDS, guarded
+from sparkcluster.cli.main import guarded
 from sparkcluster.errors import FoundErrors, LaunchError, OtherPlan, Problem, SpecError
 from sparkcluster.findings import Finding
-from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect import ask as asking
-from sparkcluster.inspect import doctor as doctoring
-from sparkcluster.inspect import preflight as checking
-from sparkcluster.inspect.history import history
-from sparkcluster.inspect.models import models
-from sparkcluster.inspect.status import status
-from sparkcluster.plan.cost import Difference
-from sparkcluster.report import Report
-
-DIFFERENCE = Difference("image", "default", ("alpha: image a → b",), "switch")
 
 
 @pytest.fixture
@@ -42,93 +28,23 @@ def printed(capsys):
     return run
 
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256,
-    "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
-    "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
-}  # fmt: skip
 PLAYBOOK = "name: tiny\nmodel: {id: a/tiny}\nimage: vllm/vllm-openai:v0.20.0\n"
 INVENTORY = "cluster: atlas\nnodes: [{host: 192.168.86.11}]\nplaybook: tiny.yaml\n"
 
 
-@pytest.mark.parametrize(
-    "words", [["checks"], ["checks", "--explain", "NET-001"], ["playbooks"], ["completion", "bash"]]
-)
-def test_commands_without_a_file(printed, words):
-    printed(*words)
-
-
-def test_commands_with_a_file(printed, tmp_path):
+def test_what_is_said_of_files(printed, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "tiny.yaml").write_text(PLAYBOOK)
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "run.sh").write_text("docker run --gpus all vllm/vllm-openai:v0.20.0 --model a/tiny\n")
+    printed("checks", "--explain", "NET-001")
+    printed("playbooks")
+    printed("completion", "bash")
     printed("lint", str(tmp_path / "tiny.yaml"), str(tmp_path / "inventory.yaml"))
     printed("import", str(tmp_path / "run.sh"))
     printed("connect", str(tmp_path / "inventory.yaml"))
-    printed("connect", str(tmp_path / "inventory.yaml"), "--client", "claude-code")
     printed("key", str(tmp_path / "inventory.yaml"), "--file", str(tmp_path / "key"))
-    printed("fit", str(tmp_path / "tiny.yaml"), "--config", str(tmp_path / "config.json"))
-
-
-@pytest.fixture
-def serving(world):
-    """A cluster that serves release 3, and hosts that answer for it."""
-    one = world()
-    plan = one.plan(3)
-    one.run(plan).record(plan, 3)
-    rank = {"name": "r", "state": "running", "running": True, "labels": {}, "log": ["a"]}
-    answers = {
-        "observe": {"ranks": [rank], "gpus": [], "traffic": [], "observe_s": 0.1},
-        "ask": {"done": {"content": "x", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 1},
-                         "ttft_s": 0.1, "total_s": 0.2, "status": 200, "tool_calls": []}},
-        "models": {"models": [{"repository": "o/m", "path": "/h/m", "bytes": 5, "commits": ["c"], "used_by": ["atlas"]}]},
-        "image": {"python": "python3", "python_version": "3.12.11", "platform": "linux_aarch64", "vllm_version": "0.18.0"},
-    }  # fmt: skip
-    hosts = {}
-    for name, facts in one.facts.items():
-        hosts[name] = FakeHost(name).program("probe", json.loads(facts.model_dump_json()))
-        hosts[name].program("records", {"records": [facts.release.record]})
-        for program, answer in answers.items():
-            hosts[name].program(program, answer)
-    return Fleet(hosts), one
-
-
-def test_what_is_said_of_a_cluster(serving, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
-    fleet, one = serving
-    found = {
-        "status": status(fleet, one.spec),
-        "releases": {"cluster": "atlas", **history(fleet, one.spec)},
-        "models": {"cluster": "atlas", **models(fleet, one.spec).as_json(), "removed": {"o/m": {"alpha": 5}}},
-        "preflight": checking.preflight(fleet, one.spec, checking.Options(), Report()).as_json() | {"asks": []},
-        "doctor": doctoring.doctor(fleet, one.spec, 30.0, Report()).as_json(),
-        "plan": {
-            **one.plan().as_json(),
-            "provisional": False,
-            "findings": [],
-            "differences": [DIFFERENCE.as_json()],
-            "after_ready": [],
-        },
-        "ask": asking.document(asking.ask(fleet, one.spec, "Hello", lambda *_: None, group=None, max_tokens=8)),
-    }
-    for name, document in found.items():
-        json_schemas.validate(name, json.loads(json.dumps(document)))
-    assert found["status"]["state"] == "serving"
-    assert found["doctor"]["running"]["replies"]["default"]["ttft_s"] == 0.1
-    assert found["doctor"]["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
-
-
-def test_plan_has_the_commands_that_would_run_here(printed, world, monkeypatch):
-    cluster = world(after_ready=["./register.sh --model 'a b'", ["sh", "-c", "true; true"]])
-    hosts = {
-        name: FakeHost(name).program("probe", json.loads(facts.model_dump_json()))
-        for name, facts in cluster.facts.items()
-    }
-    monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(hosts))
-    monkeypatch.setattr(common, "load_spec", lambda _: cluster.spec)
-    document = printed("plan", "inventory.yaml")
-    assert document["after_ready"] == [["./register.sh", "--model", "a b"], ["sh", "-c", "true; true"]]
+    printed("fit", "gpt-oss-20b")
 
 
 def test_errors(printed, tmp_path):
@@ -140,24 +56,3 @@ def test_errors(printed, tmp_path):
         OtherPlan("another plan serves", ["image: a -> b"], hint="down, then up"),
     ):
         json_schemas.validate("error", error.as_json())
-
-
-def test_a_key_that_is_not_documented_is_found(printed):
-    import jsonschema
-
-    document = printed("checks")
-    with pytest.raises(jsonschema.ValidationError, match="Additional properties"):
-        json_schemas.validate("checks", {**document, "beside": 1})
-    document["checks"][0]["beside"] = 1
-    with pytest.raises(jsonschema.ValidationError, match="Additional properties"):
-        json_schemas.validate("checks", document)
-
-
-def test_every_command_is_documented_and_readers_may_meet_more_keys():
-    import jsonschema
-
-    schema = json_schemas.schema()
-    assert set(COMMANDS) <= set(schema["$defs"])
-    for name in COMMANDS:
-        assert "additionalProperties" not in schema["$defs"][name]
-    jsonschema.Draft202012Validator.check_schema(schema)

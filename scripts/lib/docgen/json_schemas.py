@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -845,5 +846,10 @@ def validate(name: str, document: Any) -> None:
     """Raise unless ``document`` is what the command ``name`` is documented to print, with nothing beside it."""
     import jsonschema
 
-    strict = closed(schema())
-    jsonschema.validate(document, {**strict, "$ref": f"#/$defs/{name}"}, cls=jsonschema.Draft202012Validator)
+    jsonschema.Draft202012Validator({**_strict(), "$ref": f"#/$defs/{name}"}).validate(document)
+
+
+@functools.cache
+def _strict() -> Schema:
+    strict: Schema = closed(schema())
+    return strict

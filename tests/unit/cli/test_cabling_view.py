@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.cli import cabling_view, drawing
+from sparkcluster.cli import cabling_view
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.rails import proposal
 from tests.unit import golden
@@ -42,28 +42,3 @@ def test_every_shape_is_drawn_as_its_file_says(shape, width):
     text = "\n".join(drawn(shape, width)) + "\n"
     golden.check_text(golden.ROOT / "cabling" / f"{shape}-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_ascii_holds_the_same_lines(shape):
-    lines = drawn(shape, 80)
-    plain = drawing.plain(lines)
-    assert all(line.isascii() and "?" not in line for line in plain)
-    assert [len(line) for line in plain] == [len(line) for line in lines]
-
-
-def test_both_ends_of_a_cable_hang_on_one_column():
-    lines = drawn("one", 80)
-    assert [line[1] for line in lines if "╡" in line] == ["╔", "╠", "╠", "╚"]
-
-
-def test_what_would_change_is_marked():
-    lines = drawn("one", 80)
-    assert sum(" new " in line for line in lines) == 3
-    assert not any(" new " in line for line in lines if "192.168.177.12" in line)
-
-
-def test_one_alone_is_drawn_too():
-    surveys = wired.sparks([], names="a")
-    assert cabling_view.draw(surveys, cabling(surveys))[0] == "not connected"
-    assert "no cable" in "\n".join(cabling_view.draw(surveys, cabling(surveys)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.unit.on_terminal import COMMAND, OnTerminal
 
 # Answers with the roles of the conversation; "slow" begins and goes on for long, "long" does not fit.
@@ -52,70 +50,32 @@ as_command(lambda: chat.chat(args))
 )
 
 
-@pytest.fixture
-def chatting():
-    with OnTerminal(PROGRAM) as terminal:
-        terminal.until("tiny on pair")
-        terminal.until(">>> ")
-        yield terminal
+def say(chatting, text, answer):
+    chatting.until(">>> ")
+    chatting.type(f"{text}\n")
+    chatting.until(answer)
 
 
-def test_a_conversation_goes_on_and_ctrl_c_ends_the_answer_alone(chatting):
-    chatting.type("hello\n")
-    chatting.until("[user]")
-    chatting.until(">>> ")
-    chatting.type("slow\n")
-    chatting.until("[user assistant user] ")
-    chatting.type("\x03")
-    chatting.until(">>> ")
-    chatting.type("and now\n")
-    chatting.until("[user assistant user assistant user]")
-    chatting.until(">>> ")
-    chatting.type("/clear\n")
-    chatting.until(">>> ")
-    chatting.type("\x1b[A\x1b[A\n")  # the line before, from the history of the conversation
-    chatting.until("and now")
-    chatting.until("[user]")
-    chatting.until(">>> ")
-    chatting.type("\x04")
-    assert chatting.end() == 0
-
-
-def test_ctrl_c_at_the_prompt_drops_the_line_alone(chatting):
-    chatting.type("half a li")
-    chatting.until("half a li")
-    for _ in range(10):  # readline misses a signal between two keys (CPython looks for one only while it waits)
+def test_a_conversation_goes_on_and_ctrl_c_ends_the_answer_alone():
+    with OnTerminal(PROGRAM, "be brief") as chatting:
+        say(chatting, "hello", "[system user]")
+        say(chatting, "slow", "[system user assistant user] ")
         chatting.type("\x03")
-        if ">>> " in chatting.during(1):
-            break
-    chatting.type("/help\n")
-    chatting.until("exit, quit, bye or Ctrl-D ends the chat")
-    chatting.type("exit\n")
-    assert chatting.end() == 0
+        say(chatting, "and now", "[system user assistant user assistant user]")
+        say(chatting, "/clear", "")
+        say(chatting, "\x1b[A\x1b[A", "and now")  # the line before, from the history of the conversation
+        chatting.until("[system user]")
+        chatting.until(">>> ")
+        chatting.type("\x04")
+        assert chatting.end() == 0
 
 
-def test_what_does_not_fit_is_said_with_a_way_on(chatting):
-    chatting.type("long\n")
-    chatting.until("the prompt and 7 tokens of answer do not fit in the model's context")
-    chatting.until("hint:")
-    chatting.until(">>> ")
-    chatting.type("cut\n")
-    chatting.until("the answer ended at the limit of 7 tokens; --max-tokens N allows more")
-    chatting.until(">>> ")
-    chatting.type("long\n")
-    chatting.until("the conversation and 7 tokens of answer do not fit")
-    chatting.until("/clear begins a new conversation")
-    chatting.until(">>> ")
-    chatting.type("/exit\n")
-    assert chatting.end() == 0
-
-
-def test_the_system_prompt_stays_when_the_conversation_begins_anew():
-    with OnTerminal(PROGRAM, "be brief") as terminal:
-        terminal.until(">>> ")
-        for _ in range(2):
-            terminal.type("hello\n")
-            terminal.until("[system user]")
-            terminal.until(">>> ")
-            terminal.type("/clear\n")
-            terminal.until(">>> ")
+def test_what_does_not_fit_is_said_with_a_way_on():
+    with OnTerminal(PROGRAM) as chatting:
+        say(chatting, "long", "the prompt and 7 tokens of answer do not fit")
+        chatting.until("hint:")
+        say(chatting, "cut", "--max-tokens")
+        say(chatting, "long", "the conversation and 7 tokens of answer do not fit")
+        chatting.until("/clear")
+        say(chatting, "/exit", "")
+        assert chatting.end() == 0

@@ -15,7 +15,7 @@ from sparkcluster.setup import mdns, networks, targets
 from sparkcluster.setup.mdns import Browsed, Candidate
 from sparkcluster.setup.networks import Attached
 from sparkcluster.spec.load import load
-from tests.unit.discovery import NO_SPARK, mac, machine, replace_ssh
+from tests.unit.discovery import mac, machine, replace_ssh
 
 LAN = (Attached("eth0", ipaddress.ip_interface("192.168.1.5/24")),)
 
@@ -57,18 +57,7 @@ def test_the_inventory_goes_to_stdout_and_all_else_to_stderr(network, capsys, tm
     assert inventory.ssh.user == "nvidia"
     assert lint([tmp_path / "mine.yaml"]).errors == ()
     assert "# 2 machines, one cable\n" in out
-    assert "7.3.1" in err
     assert "sparkcluster setup mine.yaml" in err
-
-
-def test_with_a_file_the_report_goes_to_stdout(network, capsys, tmp_path):
-    assert guarded(["discover", *TWO, "-o", "mine.yaml", "--cluster", "lab", "--known-hosts", "kh"]) == 0
-    out, err = capsys.readouterr()
-    inventory = load(tmp_path / "mine.yaml").inventory
-    assert inventory.cluster == "lab"
-    assert inventory.ssh.known_hosts == str(tmp_path / "kh")
-    assert "SPARK" in out
-    assert err.splitlines()[-2:] == ["wrote mine.yaml", "next: sparkcluster setup mine.yaml"]
 
 
 def test_the_document_of_json(network, capsys):
@@ -78,37 +67,17 @@ def test_the_document_of_json(network, capsys):
     assert guarded(["discover", *hosts, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     json_schemas.validate("discover", document)
-    assert document["sparks"][0] == {
-        "name": "spark-0001", "host": "192.168.1.11", "user": "nvidia", "hostname": "spark-0001", "dgx_os": "7.3.1",
-        "found_by": "given",
-    }  # fmt: skip
-    assert document["skipped"] == [
-        {"name": "192.168.1.14", "host": "192.168.1.14", "why": "the same machine as 192.168.1.11"}
-    ]
-    assert document["cabling"] == [
-        {"kind": "cable", "ports": [
-            {"node": name, "port": "p1", "interfaces": ["enp1s0f1np1", "enP2p1s0f1np1"]}
-            for name in ("spark-0001", "spark-0002")
-        ]}
-    ]  # fmt: skip
-    assert document["troubles"] == [
-        {"name": "not-reached", "node": "192.168.1.13", "text": "no key was accepted", "hint": "ssh-copy-id x"}
-    ]
+    assert [each["host"] for each in document["sparks"]] == ["192.168.1.11", "192.168.1.12"]
+    assert [each["host"] for each in document["skipped"]] == ["192.168.1.14"]
+    assert [each["kind"] for each in document["cabling"]] == ["cable"]
+    assert [each["hint"] for each in document["troubles"]] == ["ssh-copy-id x"]
     assert "cluster: sparks" in document["inventory"]
-    assert document["file"] is None
-
-
-def test_without_any_spark_it_says_what_to_do(network, capsys):
-    assert guarded(["discover"]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == [
-        "error: no Spark was found",
-        "hint: switch them on, connect them to your network, or name them: sparkcluster discover --host ADDRESS",
-    ]
 
 
 def test_without_any_spark_nothing_is_written_and_json_is_empty(network, capsys, tmp_path):
+    assert guarded(["discover"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, "--host" in err) == ("", True)
     assert guarded(["discover", "-o", "mine.yaml", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     json_schemas.validate("discover", document)
@@ -124,33 +93,10 @@ def test_names_that_look_like_a_spark_are_tried_and_others_are_not(network, caps
     assert "not tried: far.local: elsewhere" in capsys.readouterr().err
 
 
-def test_named_hosts_are_tried_alone(network, monkeypatch):
-    monkeypatch.setattr(mdns, "browse", lambda attached: pytest.fail("looked for others"))
-    targets.RELEASE.write_text("")
-    assert guarded(["discover", "--host", "bob@192.168.1.12", "--host", "192.168.1.12"]) == 0
-    assert network.tried[0] == "192.168.1.12"
-    assert network.addresses[0].ssh.user == "bob"
-
-
-def test_this_machine_is_the_head_if_it_is_a_spark(network, capsys, monkeypatch, tmp_path):
-    targets.RELEASE.write_text("")
-    network.put("localhost", answer=machine(5, "192.168.1.5/24"))
-    announce(monkeypatch, ("spark-0001", "192.168.1.11"))
-    assert guarded(["discover", "--user", "nvidia", "-o", "mine.yaml"]) == 0
-    hosts = [node.host for node in load(tmp_path / "mine.yaml").inventory.nodes]
-    assert hosts == ["192.168.1.5", "192.168.1.11", "192.168.1.12"]
-
-
-def test_without_mdns_it_says_so_and_names_the_flag(network, capsys, monkeypatch):
-    monkeypatch.setattr(mdns, "browse", lambda attached: Browsed(problem="multicast DNS cannot be used here: no"))
-    assert guarded(["discover"]) == 1
-    assert "multicast DNS cannot be used here: no; name the Sparks" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ["--cluster", "a b"], ["--user", "Bob"], ["--host", "a b"], ["--host=-x"], ["--host", "192.168.1.11:22"], ["--host", "spark:22"], ["--host", "A B@h"],
+        ["--cluster", "a b"], ["--user", "Bob"], ["--host=-x"], ["--host", "192.168.1.11:22"],
         ["-o", "x.yaml", "--into", "y.yaml"], ["--into", "missing.yaml"], ["-o", "no/such/x.yaml"],
     ],
 )  # fmt: skip
@@ -207,20 +153,8 @@ def test_new_sparks_are_added_and_the_rest_of_the_file_stays(network, capsys, mi
     assert network.addresses[0].ssh.identity == "~/id"
     assert network.addresses[-1].ssh.identity == "~/id"
     assert [path.name for path in mine.parent.iterdir() if path.name.startswith(".")] == []
-
-
-def test_added_once_it_is_not_added_again(network, capsys, mine):
-    for _ in range(2):
-        assert guarded(["discover", "--into", "mine.yaml", "--yes", "--host", "192.168.1.12"]) == 0
+    assert guarded([*INTO, "--host", "192.168.1.12"]) == 0  # added once, it is not added again
     assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")
-    assert "mine.yaml has every Spark that was found" in capsys.readouterr().err
-
-
-def test_a_node_at_another_address_is_the_same_node(network, capsys, mine):
-    network.put("192.168.1.77", answer=machine(1, "192.168.1.11/24"))
-    assert guarded(["discover", "--into", "mine.yaml", "--yes", "--host", "192.168.1.77"]) == 0
-    assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")  # what is at its cable
-    assert "skipped 192.168.1.77: the same machine as first" in capsys.readouterr().err
 
 
 def test_nodes_that_are_not_reached_are_named_and_stay(network, capsys, mine):
@@ -232,35 +166,8 @@ def test_nodes_that_are_not_reached_are_named_and_stay(network, capsys, mine):
     assert "not reached, and left in mine.yaml: first" in err
 
 
-def test_nobody_can_be_asked(network, mine):
-    assert guarded(["discover", "--into", "mine.yaml"]) == 2
-    assert network.tried == []
-
-
-def test_groups_are_left_and_the_lines_are_shown(network, capsys, mine):
-    text = MINE + "groups: [{name: g, nodes: [first]}]\n"
-    mine.write_text(text)
-    assert guarded(["discover", "--into", "mine.yaml", "--yes", "--host", "192.168.1.12"]) == 2
-    assert mine.read_text() == text
-    assert "host: 192.168.1.12" in capsys.readouterr().err
-
-
-def test_an_inventory_that_would_be_invalid_is_not_written(network, capsys, mine):
-    """The playbook fits one Spark; with the one that is named instead the same command works."""
-    text = MINE.replace("gpt-oss-120b", "gpt-oss-20b")
-    mine.write_text(text)
-    assert guarded([*INTO, "--host", "192.168.1.12"]) == 2
-    assert mine.read_text() == text
-    err = " ".join(capsys.readouterr().err.split())
-    assert "playbook gpt-oss-20b is for one Spark, and the inventory lists 2" in err
-    assert "hint: set another playbook in mine.yaml, such as gpt-oss-120b, and run this again; " in err
-    mine.write_text(text.replace("gpt-oss-20b", "gpt-oss-120b"))
-    assert guarded([*INTO, "--host", "192.168.1.12"]) == 0
-
-
-@pytest.mark.parametrize("new", [2, 3, 4])
-def test_the_playbook_that_discover_wrote_for_one_spark_becomes_that_for_more(network, capsys, tmp_path, new):
-    hosts = [f"192.168.1.{10 + number}" for number in range(1, new + 1)]
+def test_the_playbook_that_discover_wrote_for_one_spark_becomes_that_for_more(network, capsys, tmp_path):
+    hosts = [f"192.168.1.{10 + number}" for number in (1, 2, 3)]
     for number, host in enumerate(hosts, 1):
         network.put(host, answer=machine(number, f"{host}/24"))
     whole, one = tmp_path / "whole.yaml", tmp_path / "mine.yaml"
@@ -271,8 +178,6 @@ def test_the_playbook_that_discover_wrote_for_one_spark_becomes_that_for_more(ne
     assert load(one).inventory == load(whole).inventory
     assert lint([one]).findings == lint([whole]).findings
     assert one.read_text().count("\n# `sparkcluster playbooks` lists") == 1
-    err = " ".join(capsys.readouterr().err.split())
-    assert "playbook gpt-oss-120b replaces qwen3.6-35b-a3b-nvfp4, which is for one Spark" in err
 
 
 def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_differ(network, mine, tmp_path):
@@ -284,29 +189,3 @@ def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_d
     assert second.ssh.model_dump(exclude_none=True, exclude_defaults=True) == {
         "user": "bob", "identity": str(tmp_path / "new key"), "known_hosts": str(tmp_path / "kh")
     }  # fmt: skip
-    mine.write_text(MINE)
-    assert guarded([*INTO, "--host", "192.168.1.12", "-i", "id"]) == 0
-    assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")
-
-
-def test_json_names_the_file_that_was_changed(network, capsys, mine):
-    assert guarded(["discover", "--into", "mine.yaml", "--yes", "--host", "192.168.1.12", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["file"] == "mine.yaml"
-    assert document["inventory"] == mine.read_text()
-
-
-def test_a_machine_that_is_no_spark_is_skipped_by_name(network, capsys, monkeypatch):
-    announce(monkeypatch, ("spark-0009", "192.168.1.19"))
-    network.put("192.168.1.19", answer=machine(9, "192.168.1.19/24", dgx=NO_SPARK))
-    assert guarded(["discover", "--user", "nvidia"]) == 1
-    assert "skipped spark-0009 (192.168.1.19): no Spark: it has no /etc/dgx-release" in capsys.readouterr().err
-
-
-def test_the_other_end_that_takes_no_login_is_named_once(network, capsys):
-    network.put("fe80::2%enp1s0f1np1", answer=AuthFailed("no key was accepted"))
-    assert guarded(["discover", "--host", "192.168.1.11", "--user", "nvidia"]) == 1
-    out, err = capsys.readouterr()
-    assert "cluster: spark-0001" in out
-    assert err.count("warning:") == 1
-    assert f"the machine at the other end of p1 of 192.168.1.11 ({mac(2, 1)}): no key was accepted" in err

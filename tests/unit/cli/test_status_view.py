@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.cli.status_view import bar, lines, sparkline
+from sparkcluster.cli.status_view import lines
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
 from sparkcluster.inspect.live import History
@@ -76,17 +76,3 @@ def test_a_narrow_terminal_and_one_without_blocks(shown):
     found = shown(40, "ascii", *[reading(0, 10**9)] * 100)
     assert max(map(len, found)) == 40
     assert "".join(found).isascii()
-
-
-def test_a_node_that_reports_nothing_breaks_no_line(shown):
-    empty = Observation.model_validate({"ranks": []})
-    assert "alpha   -                        -            -" in shown(80, "utf-8", empty)
-
-
-@pytest.mark.parametrize(("share", "cells"), [(-1.0, 0), (0.0, 0), (0.5, 5), (1.0, 10), (7.0, 10)])
-def test_a_bar_stays_within_its_cells(share, cells):
-    assert bar(share) == "█" * cells + "░" * (10 - cells)
-
-
-def test_a_sparkline_of_nothing_but_zeros_is_flat():
-    assert (sparkline([0.0, 0.0]), sparkline([]), sparkline([1.0, 2.0, 4.0])) == ("▁▁", "", "▃▅█")

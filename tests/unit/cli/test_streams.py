@@ -12,11 +12,8 @@ from tests.unit.on_terminal import ROOT
 
 # Each way in which commands write: by themselves, tables, argparse, JSON, errors; with the exit code that it has.
 WORDS = [
-    (["--version"], 0),
     (["up", "--help"], 0),
-    (["checks"], 0),
-    (["playbooks", "--json"], 0),
-    (["lint", "inventory/two-spark.yaml"], 0),
+    (["checks", "--json"], 0),
     (["nothing", "--json"], 2),
 ]
 FULL = "error: cannot write to stdout: No space left on device"
@@ -27,7 +24,7 @@ import sys
 from sparkcluster.inspect import logs
 from sparkcluster.inspect.merging import LogLine
 def follow(fleet, spec, show, **options):
-    for _ in range(10_000_000):
+    while True:
         show(LogLine("spark-1", "a line of the log"))
 logs.follow = follow
 sys.argv[1:] = ["logs", "inventory/two-spark.yaml", "-f"]
@@ -36,11 +33,11 @@ console()
 """
 
 
-def program(line: str, *words: str, code: str | None = None, unbuffered: str = "") -> subprocess.CompletedProcess[str]:
+def program(line: str, *words: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     """The program with ``line`` after it, in which the shell redirects its output."""
     argv = [sys.executable, *(["-c", code] if code else ["-m", "sparkcluster"]), *words]
     script = f'set -o pipefail; "$@" {line}'
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         ["bash", "-c", script, "bash", *argv],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False,
@@ -50,7 +47,7 @@ def program(line: str, *words: str, code: str | None = None, unbuffered: str = "
 @pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda each: str(each[0]) if isinstance(each, list) else None)
 def test_a_closed_pipe_changes_neither_the_exit_code_nor_stderr(words: list[str], code: int) -> None:
     closed = program("| true", *words)
-    assert (closed.returncode, closed.stderr) == (code, program(">/dev/null", *words).stderr)
+    assert (closed.returncode, closed.stderr) == (code, "")
 
 
 @pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda each: str(each[0]) if isinstance(each, list) else None)
@@ -62,19 +59,17 @@ def test_a_full_disk_is_one_line(words: list[str], code: int) -> None:
     assert len(done.stderr.splitlines()) == (2 if code else 1)
 
 
-@pytest.mark.parametrize("line", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2>&1 | true"])
+@pytest.mark.parametrize("line", [">&- 2>&-", "2>/dev/full"])
 def test_closed_and_full_descriptors_leave_the_result_alone(line: str) -> None:
-    done = program(line, "playbooks")
+    done = program(line, "checks")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_and_nowhere_to_say_so(unbuffered: str) -> None:
-    assert program(">/dev/full 2>/dev/full", "playbooks", unbuffered=unbuffered).returncode == 1
+def test_a_full_disk_and_nowhere_to_say_so() -> None:
+    assert program(">/dev/full 2>/dev/full", "checks").returncode == 1
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_never_ends_by_itself_ends_with_its_reader(unbuffered: str) -> None:
-    done = program("| head -1", code=FOLLOWING, unbuffered=unbuffered)
+def test_what_never_ends_by_itself_ends_with_its_reader() -> None:
+    done = program("| head -1", code=FOLLOWING)
     assert (done.returncode, done.stdout, done.stderr) == (0, "spark-1 | a line of the log\n", "")

@@ -17,18 +17,7 @@ nodes:
 playbook: gpt-oss-120b
 """
 
-COMMANDS = {
-    "up": [],
-    "plan": [],
-    "preflight": [],
-    "status": [],
-    "down": [],
-    "releases": [],
-    "models": [],
-    "stage": [],
-    "logs": [],
-    "ask": ["hello"],
-}
+COMMANDS = ("up", "plan", "preflight", "status", "down", "releases", "models", "stage", "logs", "ask")
 
 
 @pytest.fixture
@@ -40,7 +29,7 @@ def inventory(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_it_exits_with_1_and_names_the_problem(command, inventory, capsys):
-    assert guarded([command, inventory, *COMMANDS[command]]) == 1
+    assert guarded([command, inventory, *(["hello"] if command == "ask" else [])]) == 1
     said = "".join(capsys.readouterr())
     assert "internal" not in said
     assert "does not resolve" in said or "connection refused" in said
@@ -49,8 +38,7 @@ def test_it_exits_with_1_and_names_the_problem(command, inventory, capsys):
     assert f"sparkcluster up {inventory}" not in said
 
 
-@pytest.mark.parametrize("command", ["up", "plan", "preflight", "stage"])
-def test_all_nodes_are_examined(command, inventory, capsys):
-    assert guarded([command, inventory, "--json"]) == 1
+def test_all_nodes_are_examined(inventory, capsys):
+    assert guarded(["up", inventory, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert {(one["code"], one["node"]) for one in document["findings"]} == {("SSH-001", "one"), ("SSH-002", "two")}

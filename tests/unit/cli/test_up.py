@@ -52,13 +52,6 @@ def test_what_listens_on_loopback_is_reached_by_a_tunnel(shown):
     assert err == ""
 
 
-def test_what_is_open_without_a_key_is_a_warning_unless_the_inventory_ignores_it(shown):
-    _, err = shown(api={"host": "management"})
-    assert "warning: the API requires no key" in err
-    assert "hint: sparkcluster key 'my desk.yaml'" in err
-    assert shown(api={"host": "management"}, ignore=["NET-020"])[1] == ""
-
-
 def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
     assert [line for line in shown()[0] if line.startswith("keep")] == []
     path = find("qwen3.6-27b-nvfp4", [])
@@ -67,18 +60,3 @@ def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
         "keep   write `playbook: qwen3.6-27b-nvfp4` into 'my desk.yaml', in place of `playbook: qwen`",
         "keep   give the next up --image vllm/x:1 --set args.max-num-seqs=8 too, or write it into a playbook",
     ]
-
-
-def test_a_playbook_that_was_found_from_elsewhere_is_named_as_the_inventory_finds_it(shown, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "plays/mine.yaml"
-    path.parent.mkdir()
-    path.write_text("name: mine\n")
-    lines, _ = shown(("--playbook", "plays/mine.yaml"), path)
-    assert lines[-1] == "keep   write `playbook: plays/mine.yaml` into 'my desk.yaml', in place of `playbook: qwen`"
-    monkeypatch.chdir(path.parent)
-    lines, _ = shown(("--playbook", "mine.yaml+fast"), path)
-    assert lines[-1] == "keep   write `playbook: mine.yaml+fast` into 'my desk.yaml', in place of `playbook: qwen`"
-    monkeypatch.chdir(tmp_path)
-    lines, _ = shown(("--playbook", "mine"), path)
-    assert lines[-1] == "keep   write `playbook: plays/mine.yaml` into 'my desk.yaml', in place of `playbook: qwen`"

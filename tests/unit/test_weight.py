@@ -1,0 +1,37 @@
+"""No room weighs more than docs/architecture.md allows: lines of code, without blank lines, comments and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+SHELL = {".sh", ".bash", ".zsh", ".fish"}
+
+
+def lines_of_code(path: Path) -> int:
+    text = path.read_text()
+    dropped: set[int] = set()
+    for node in ast.walk(ast.parse(text)) if path.suffix == ".py" else ():
+        body = getattr(node, "body", None)
+        for item in body if isinstance(body, list) else ():
+            if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str):
+                dropped.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
+    lines = enumerate(text.splitlines(), start=1)
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") and at not in dropped for at, line in lines)
+
+
+def test_rooms_keep_to_what_they_may_weigh() -> None:
+    """Over it: a simpler room, not a larger number."""
+    rows = re.findall(r"^\| ([^|]+) \|[^|]*\|[^|]*\| ([\d,]+) \|$", (PROJECT / "docs/architecture.md").read_text(), re.M)
+    bounds = {name: int(bound.replace(",", "")) for names, bound in rows for name in [names]}
+    weighed: dict[str, int] = dict.fromkeys(bounds, 0)
+    for path in (PROJECT / "sparkcluster").rglob("*"):
+        if path.suffix not in SHELL | {".py"}:
+            continue
+        parts = path.relative_to(PROJECT / "sparkcluster").parts
+        room = f"`{parts[0]}/`" if len(parts) > 1 else f"`{parts[0]}`"
+        (row,) = [names for names in bounds if room in names]
+        weighed[row] += lines_of_code(path)
+    assert {names: lines for names, lines in weighed.items() if lines > bounds[names]} == {}
