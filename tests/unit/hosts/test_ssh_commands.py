@@ -13,7 +13,6 @@ from sparkcluster.errors import CommandTimeout, HostLost, HostTimeout, UsageErro
 from .conftest import gone
 
 MB = 1_000_000
-ECHO = "import sys,shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
 BOTH = (
     "import sys,threading\n"
     "def pour(to): to.write(b'x' * 10_000_000); to.flush()\n"

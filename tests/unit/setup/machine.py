@@ -417,7 +417,7 @@ def machine(folder: Path) -> Iterator[Machine]:
         made.close()
 
 
-def until(condition: Any, limit_s: float = 20) -> None:
+def until(condition: Any, limit_s: float = 60) -> None:
     """Wait for what another process does."""
     end = time.monotonic() + limit_s
     while not condition():

@@ -162,6 +162,7 @@ NODES = st.lists(
 )  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(
     nodes=NODES,
     tail=st.sampled_from(

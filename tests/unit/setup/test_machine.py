@@ -138,7 +138,7 @@ def test_undo_goes_back_through_all_runs(spark):
 
 
 # A whole script has about 180 of them, and its undo 150; a kill after the last one kills nothing.
-CALLS = range(1, 181, 20)
+CALLS = range(1, 161, 20)
 
 
 def guards(spark: Machine) -> str:
