@@ -78,15 +78,6 @@ def test_only_what_is_served_is_downloaded_once_and_copied(lab, hub, inventory, 
     assert "nothing is missing" in cli("stage", inventory, "weights").ok().out
 
 
-def test_patterns_of_the_playbook_decide_what_is_downloaded(lab, hub, variant, cli):
-    model = {"path": None, "id": "lab/tiny", "files": ["*.json", "pytorch_model.bin"], "exclude": ["generation*"]}
-    inventory = variant(lab, ssh={"user": "spark"}, playbook={"model": model})
-    cli("stage", inventory, "weights", env={"HF_ENDPOINT": hub.address}).ok()
-    expected = {"config.json", "tokenizer.json", "tokenizer_config.json", "pytorch_model.bin"}
-    assert {file for _, file in hub.served} == expected
-    assert [files(spark, "lab/tiny") for spark in lab.sparks] == [expected, expected]
-
-
 def containers(spark):
     return spark.run(["docker", "ps", "-q", "--filter", "name=sparkcluster-fetch-"]).stdout.split()
 

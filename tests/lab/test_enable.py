@@ -122,6 +122,7 @@ def test_after_a_reboot_the_same_release_comes_back_and_after_down_it_does_not(l
         assert spark.run(["pgrep", "-f", "enabled/guard.py"], check=False).returncode == 1
 
 
+@pytest.mark.full
 def test_a_killed_worker_is_restarted_by_the_watch_and_an_up_meanwhile_exits_3(lab, cli, ranks, enabled, variant):
     inventory = variant(lab, playbook={"env": {"STUB_FAULT": "slow-start=12"}}, api={"key": {"env": "THE_KEY"}})
     key = {"THE_KEY": "kEy-dIsTiNcTiVe"}
@@ -152,6 +153,7 @@ def test_a_killed_worker_is_restarted_by_the_watch_and_an_up_meanwhile_exits_3(l
         spark.run(["pkill", "-KILL", "-f", "enabled/guard.py"], check=False)
 
 
+@pytest.mark.full
 def test_a_crash_loop_stops_at_its_cap_and_up_ends_that(lab, cli, ranks, enabled, variant):
     inventory = variant(lab, playbook=DIE)
     document = enabled(inventory, starts=2)
@@ -205,10 +207,3 @@ print("refused")
     listening = lab.sparks[1].run(["ss", "-ltn"]).stdout
     assert [line.split()[3] for line in listening.splitlines() if str(PORT) in line] == [f"{address}:{PORT}"]
     assert {state for found in ranks(lab).values() for *_, state in found} == {"exited"}
-
-
-def test_enable_needs_a_release_that_serves(lab, cli):
-    done = cli("enable", lab.inventory, "--json")
-    assert done.code == 2, done
-    assert f"sparkcluster up {lab.inventory}" in done.error["hint"]
-    assert cli("disable", lab.inventory, "--json").ok().json["nodes"] == []

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from sparkcluster.lab import Lab
 from tests.lab.switching import Client
 
 
@@ -19,14 +18,6 @@ def four(make_lab):
 def words(cli, inventory, prompt="Say something", *more):
     """What a cluster answers."""
     return cli("ask", inventory, prompt, "--max-tokens", "12", *more).ok().out.strip()
-
-
-def members(lab: Lab, *at):
-    return [{"name": lab.sparks[index].name, "host": lab.sparks[index].host} for index in at]
-
-
-def log(spark):
-    return spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
 
 
 def running(ranks, lab):
@@ -110,28 +101,6 @@ def test_a_replica_that_fails_to_come_up_leaves_the_other_serving(quad, make_cli
     assert words(cli, path, "Hello", "--group", "east")
 
 
-@pytest.mark.full
-def test_two_sparks_answer_as_one_alone(lab, cli, variant):
-    """The stub's words hang on the weights and the prompt, whatever the parallelism."""
-    alone = variant(lab, nodes=members(lab, 0))
-    cli("up", alone).ok()
-    expected = words(cli, alone)
-    cli("down", alone).ok()
-    cli("up", lab.inventory).ok()
-    assert words(cli, lab.inventory) == expected
-
-
-def test_pipeline_parallel_over_two_sparks_answers(lab, cli, variant):
-    path = variant(lab, playbook={"pipeline_parallel": 2})
-    plan = cli("plan", path, "--json").ok().json
-    engine = plan["nodes"]["left"]["containers"][0]["launcher"]["engine"]
-    assert engine[engine.index("--pipeline-parallel-size") + 1] == "2"
-    assert "--tensor-parallel-size" not in engine or engine[engine.index("--tensor-parallel-size") + 1] == "1"
-    cli("up", path).ok()
-    assert "PP rank 1" in log(lab.sparks[0])
-    assert words(cli, path)
-
-
 def test_the_native_executor_joins_the_ranks_without_ray(lab, cli, variant, ranks):
     path = variant(lab, playbook={"executor": "native"})
     up = cli("up", path).ok()
@@ -150,28 +119,6 @@ def test_the_native_executor_joins_the_ranks_without_ray(lab, cli, variant, rank
     assert running(ranks, lab) == {"left": [], "right": []}
 
 
-@pytest.mark.full
-def test_a_native_follower_that_is_killed_ends_the_launch(lab, cli, variant, ranks):
-    path = variant(lab, playbook={"executor": "native", "env": {"STUB_FAULT": "slow-start=60"}})
-    up = cli.start("up", path)
-    up.wait_for("loading weights", timeout=40)
-    lab.fault("right", "kill-worker")
-    done = up.wait(20)
-    assert done.code == 1, done
-    assert "the rank on right" in done.err
-    assert running(ranks, lab) == {"left": [], "right": []}
-
-
-@pytest.mark.full
-def test_a_native_follower_that_died_while_serving_is_degraded_and_up_mends_it(lab, cli, variant):
-    path = variant(lab, playbook={"executor": "native"})
-    cli("up", path).ok()
-    lab.fault("right", "kill-worker")
-    assert cli("status", path, "--json").json["state"] == "degraded"
-    assert cli("up", path, "--json").ok().json["changed"] is True
-    assert cli("status", path, "--json").ok().json["state"] == "serving"
-
-
 RING = """
 topology: ring
 sparks:
@@ -181,6 +128,7 @@ sparks:
 """
 
 
+@pytest.mark.full
 def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
     ring = make_lab(RING)
     cli = make_cli()
@@ -200,28 +148,6 @@ def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
     cli("down", ring.inventory).ok()
     assert running(ranks, ring) == {"one": [], "two": [], "three": []}
     ring.down()
-
-
-WITHOUT_RAY = """
-defaults: {image: without-ray}
-sparks:
-- name: left
-- name: right
-"""
-
-
-@pytest.mark.full
-def test_an_image_without_ray_serves_by_vllms_own_executor(make_lab, make_cli, variant, ranks):
-    """That a Ray is brought to it where the playbook leaves the choice is test_bring_ray's."""
-    lab = make_lab(WITHOUT_RAY)
-    cli = make_cli()
-    path = variant(lab, playbook={"executor": "native"})
-    cli("up", path).ok()
-    assert cli("status", path, "--json").ok().json["state"] == "serving"
-    assert words(cli, path)
-    cli("down", path).ok()
-    assert running(ranks, lab) == {"left": [], "right": []}
-    lab.down()
 
 
 TWO_WITH = """

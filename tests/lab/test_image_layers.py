@@ -62,6 +62,7 @@ def runs(spark, reference):
     return spark.run(words, timeout_s=60).stdout.startswith("Python 3")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -91,6 +92,7 @@ def has(spark, reference):
     return spark.run(["docker", "image", "inspect", reference], check=False).returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("killed", ["worker", pytest.param("dockerd", marks=pytest.mark.full)])
 def test_no_half_image(lab, update, killed):
     """What was there still runs, the new name is not there, and the next run copies what lacks."""
@@ -110,6 +112,7 @@ def test_no_half_image(lab, update, killed):
     assert runs(spark, new)
 
 
+@pytest.mark.full
 def test_an_image_arrives_although_its_operator_was_killed(lab, update):
     old, new, stage = update("o", "c")
     spark = lab.spark("c")

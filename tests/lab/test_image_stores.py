@@ -38,6 +38,7 @@ def runs(spark, reference):
     return spark.run(words).stdout.startswith("Python 3")
 
 
+@pytest.mark.full
 def test_an_image_of_two_platforms_reaches_every_pair_of_stores_and_runs_there(lab, registry, stage):
     """Pulled once, then containerd to both stores; then back from overlay2, and from a copy to the other."""
     reference = registry.add("two", images.archive("stub"), platforms=True)
@@ -61,6 +62,7 @@ def twice(lab, registry, name):
     return second
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["o", "c2"])
 def test_an_image_whose_layers_another_one_has_otherwise_compressed_reaches_the_other_node(
     lab, registry, stage, target
@@ -73,6 +75,7 @@ def test_an_image_whose_layers_another_one_has_otherwise_compressed_reaches_the_
     assert runs(lab.spark(target), reference)
 
 
+@pytest.mark.full
 def test_without_a_registry_it_is_an_error_that_names_the_node_and_the_cause(lab, registry, stage):
     reference = twice(lab, registry, "c1")
     registry.down = True

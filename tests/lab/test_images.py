@@ -8,17 +8,13 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.engines.vllm import node as vllm_node
 from sparkcluster.lab import LabError, images, rootfs, system
 from sparkcluster.lab.machine import run, wait_until
-from sparkcluster.node import image as node_image
 from sparkcluster.node.docker import config_sum
 from sparkcluster.node.image_archive import Archive
 
@@ -79,53 +75,9 @@ def mounts_below(path):
     return [point for point in found if point == str(path) or point.startswith(f"{path}/")]
 
 
-def tree(folder):
-    return sorted((str(path), path.lstat().st_mtime_ns) for path in folder.rglob("*"))
-
-
 @pytest.fixture(scope="module")
 def store():
     return images.prepare("stub")
-
-
-def test_a_second_preparation_changes_nothing_and_takes_no_time(store):
-    place = store.data_root.parent
-    before = tree(place / "docker" / "image")
-    started = time.process_time()
-    assert images.prepare("stub") == store
-    assert time.process_time() - started < 0.5
-    assert tree(place / "docker" / "image") == before
-
-
-def test_two_docker_engines_run_it_from_one_copy(store, tmp_path):
-    for name in ("one", "two"):
-        data_root = tmp_path / name
-        started = time.monotonic()
-        with engine_with(data_root, store) as docker:
-            assert time.monotonic() - started < 30
-            assert docker.inspect(store.reference)["Id"] == store.image_id
-            output = docker("run", "--rm", "--network=none", store.reference, "vllm", "--version")
-            assert output.splitlines()[-1] == "0.32.0+stub"
-            copied_kb = int(run(["du", "-sxk", "--exclude=diff", str(data_root)]).stdout.split()[0])
-            assert copied_kb < 10_000, "the layers were copied"
-            layer = data_root / store.layers[0] / "diff"
-            with pytest.raises(OSError, match="Read-only"):
-                (layer / "written").touch()
-        assert not mounts_below(data_root)
-
-
-def test_an_image_that_was_removed_stays_so_after_a_reboot(store, tmp_path):
-    data_root = tmp_path / "docker"
-    with engine_with(data_root, store, keep=True) as docker:
-        docker("image", "rm", store.reference)
-        assert docker("image", "ls", "--quiet") == ""
-    with engine_with(data_root, store) as docker:
-        assert docker("image", "ls", "--quiet") == ""
-        # What was loaded anew is whole, although its layers had been mounted before.
-        docker("load", "--quiet", "--input", str(images.archive("stub")))
-        assert docker.inspect(store.reference)["Id"] == store.image_id
-        output = docker("run", "--rm", "--network=none", store.reference, "ray", "--version")
-        assert output.splitlines()[-1] == "ray, version 2.52.0+stub"
 
 
 def test_an_image_passes_the_check_of_copies_without_its_tags(store, tmp_path):
@@ -156,47 +108,6 @@ def test_an_image_passes_the_check_of_copies_without_its_tags(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind", "ray"),
-    [
-        ("stub", "ngc", True),
-        ("stub-upstream", "upstream", True),
-        ("stub-cuda-base", "upstream", True),
-        ("stub-user-2000", "upstream", True),
-        ("stub-without-ray", "other", False),
-    ],
-)
-def test_variants_are_told_apart(engine, kind, ray, tmp_path, monkeypatch):
-    # As on a node, where the module of the playbook's engine takes the place of the neutral one.
-    monkeypatch.setattr(node_image, "engine", vllm_node)
-    variant = images.prepare(engine)
-    with engine_with(tmp_path / "docker", variant) as docker:
-        shell = ["run", "--rm", "--network=none", "--entrypoint=sh", variant.reference, "-c"]
-        assert node_image.family(docker.inspect(variant.reference)["Config"]) == kind
-        assert (docker(*shell, "python3 -c 'import ray' 2>/dev/null && echo yes || echo no") == "yes") is ray
-        program = "import importlib.metadata as m; print(m.version('triton'))"
-        assert docker(*shell, f'python3 -c "{program}"').startswith("3.6.")
-        assert docker(*shell, "ptxas --gpu-name sm_121a x.ptx -o /tmp/x.cubin && ls /tmp") == "x.cubin"
-
-
-def test_an_archive_is_what_docker_save_writes(store):
-    path = images.archive("stub")
-    assert images.archive("stub") == path
-    with tarfile.open(path) as archive:
-        manifest = json.load(archive.extractfile("manifest.json"))
-        names = archive.getnames()
-    assert [each["RepoTags"] for each in manifest] == [[store.reference]]
-    assert manifest[0]["Config"] == f"{store.image_id.removeprefix('sha256:')}.json"
-    assert set(manifest[0]["Layers"]) <= set(names)
-    assert len(manifest[0]["Layers"]) == len(store.layers)
-
-
-def test_an_engine_that_does_not_exist_is_refused():
-    with pytest.raises(LabError, match="unknown engine 'vlm'") as refused:
-        images.prepare("vlm")
-    assert "stub" in refused.value.hint
-
-
-@pytest.mark.parametrize(
     ("file", "text"),
     [
         (
@@ -220,13 +131,6 @@ def test_the_mirror_is_the_machines_own(file, text, tmp_path):
     (apt / file).write_text(text)
     found = rootfs.apt_source(tmp_path)
     assert found == rootfs.Source("http://mirror.example/debian", "bookworm", ("main",), "/usr/share/keyrings/k.gpg")
-
-
-def test_a_machine_without_a_mirror_of_its_release_is_told(tmp_path):
-    (tmp_path / "etc/apt").mkdir(parents=True)
-    (tmp_path / "etc/os-release").write_text('VERSION_CODENAME="noble"\n')
-    with pytest.raises(LabError, match="no mirror of noble"):
-        rootfs.apt_source(tmp_path)
 
 
 def test_a_mirror_without_the_release_is_named(monkeypatch, tmp_path):

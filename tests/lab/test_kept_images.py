@@ -63,6 +63,7 @@ def kept(cli, path):
 WHOLE = (True, {"image": [], "secrets": []})
 
 
+@pytest.mark.full
 def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cli, release):
     first, second = release(1), release(2)
     left, right = lab.sparks
@@ -86,6 +87,7 @@ def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cl
     assert kept(cli, release.path)[1][1]["image"] == ["left", "right"], "another image is not that of the release"
 
 
+@pytest.mark.full
 def test_secrets_are_kept_for_the_nodes_user_as_long_as_their_image(lab, cli, release):
     images = {number: release(number) for number in (1, 2, 3)}
     left, right = lab.sparks

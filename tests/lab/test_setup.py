@@ -197,6 +197,7 @@ def test_a_setup_that_is_killed_goes_on_and_can_be_undone(desk, cut):
     assert differences(before, desk.snapshots()) == {}
 
 
+@pytest.mark.full
 def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
     desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{sudo: refused}}")
     before = desk.snapshots()
@@ -217,6 +218,7 @@ def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
     assert list(desk.inventory.parent.glob("undo-*.sh")) == []
 
 
+@pytest.mark.full
 def test_a_file_that_was_changed_since_is_left_and_named(desk):
     desk = desk(CABLINGS["alone"])
     desk.discover().ok()
@@ -238,6 +240,7 @@ def test_a_file_that_was_changed_since_is_left_and_named(desk):
     assert path not in desk.cli("setup", desk.inventory, "--show").ok().out
 
 
+@pytest.mark.full
 def test_an_address_that_cuts_a_spark_off_is_taken_back_by_the_spark(desk):
     """The new file takes the management address away; nobody can confirm that."""
     desk = desk(CABLINGS["one cable"])
@@ -265,6 +268,7 @@ network:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -280,6 +284,7 @@ def test_wrong_cables_are_named(desk, spec, says):
     assert says in " ".join((done.out + done.err).split())
 
 
+@pytest.mark.full
 def test_ports_that_networkmanager_left_without_address_are_named_with_what_brings_it_back(desk):
     desk = desk(CABLINGS["one cable"])
     for spark in desk.lab.sparks:
@@ -302,6 +307,7 @@ def test_ports_that_networkmanager_left_without_address_are_named_with_what_brin
     }
 
 
+@pytest.mark.full
 def test_a_spark_that_reboots_in_the_middle_is_named_and_setup_goes_on(desk):
     desk = desk(CABLINGS["one cable"])
     desk.discover().ok()
@@ -315,13 +321,7 @@ def test_a_spark_that_reboots_in_the_middle_is_named_and_setup_goes_on(desk):
     assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
 
 
-def test_another_release_of_dgx_os_is_set_up_all_the_same(desk):
-    desk = desk("topology: direct\nsparks: [{}, {ota: 7.6.0}]")
-    found = desk.discover().ok()
-    assert "7.6.0" in found.out
-    desk.setup().ok()
-
-
+@pytest.mark.full
 def test_preflight_runs_the_steps_that_fix_what_it_found(desk):
     desk = desk(CABLINGS["one cable"])
     desk.discover().ok()
@@ -342,6 +342,7 @@ def test_preflight_runs_the_steps_that_fix_what_it_found(desk):
     assert "there is nothing to fix" in asked.ok().err
 
 
+@pytest.mark.full
 def test_a_spark_that_joins_later_gets_addresses_and_the_others_stay(desk):
     desk = desk("topology: switch\nsparks: [{}, {}, {}]")
     first, second, third = desk.lab.sparks
@@ -423,22 +424,3 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
             terminal.type(f"{desk.lab.password}\n")
         assert terminal.end() == 0, terminal.shown
     assert differences(before, desk.snapshots()) == {}
-
-
-def test_a_spark_at_the_end_of_a_cable_is_asked_about_once(desk):
-    """Over the cable; its own address has the same host key, and the same password."""
-    desk = desk(f"{CABLINGS['one cable']}\ndefaults: {{login: password, sudo: password}}")
-    desk.known_hosts.write_text("")
-    first, second = desk.lab.sparks
-    answers_on_its_cables(second)
-    login = ["--user", "spark", "-i", str(desk.lab.identity), "--known-hosts", str(desk.known_hosts)]
-    words = ("discover", "--host", first.host, *login, "-o", str(desk.inventory))
-    with OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words) as terminal:
-        for typed in (desk.lab.password, ""):
-            terminal.until("trust and store it? [y/N]")
-            terminal.type("y\n")
-            terminal.until("password of spark@")
-            terminal.type(f"{typed}\n")
-        assert terminal.end() == 0, terminal.shown
-    assert terminal.shown.count("SHA256:") == terminal.shown.count("password of spark@") == 2
-    assert second.host in desk.inventory.read_text()

@@ -14,6 +14,7 @@ def shared_lab(make_lab):
     return make_lab("sparks: [{name: full}, {name: bare, model: absent}]\n")
 
 
+@pytest.mark.full
 def test_a_staging_excludes_a_staging_and_neither_down_nor_status(lab, cli, ranks):
     full = lab.spark("full")
     full.run(["sh", "-c", f"head -c 24000000 /dev/urandom > {FILE}"])

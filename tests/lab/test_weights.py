@@ -49,6 +49,7 @@ def owners(spark, folder):
     return {path: owner for owner, path in (line.split(" ", 1) for line in lines)}
 
 
+@pytest.mark.full
 def test_roots_cache_is_seen_and_mended_and_only_what_is_served_is_copied(lab, cli, preflight, inventory):
     assert ("HOST-031", "bare", "info") in preflight(inventory).notes
     dry = cli("stage", inventory, "weights", "--dry-run").ok()
@@ -70,6 +71,7 @@ def test_roots_cache_is_seen_and_mended_and_only_what_is_served_is_copied(lab, c
     assert not [each for each in preflight(inventory).notes if each[0] == "HOST-031"]
 
 
+@pytest.mark.full
 def test_roots_compile_caches_are_cleared_without_sudo(lab, cli, inventory):
     cli("up", inventory).ok()
     cli("down", inventory).ok()
