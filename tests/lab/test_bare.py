@@ -7,9 +7,6 @@ import subprocess
 
 import pytest
 
-from sparkcluster.errors import UsageError
-from sparkcluster.lab import Lab
-
 SPEC = """
 bare: true
 sparks:
@@ -105,8 +102,3 @@ def test_netplan_configures_the_ports_and_takes_it_back(left):
     left.run(["rm", FILE])
     left.run(["netplan", "apply"])
     assert left.snapshot() == bare
-
-
-def test_login_and_sudo_without_bare_are_wrong_usage():
-    with pytest.raises(UsageError, match="--sudo is for bare Sparks"):
-        Lab.up(1, engine="none", name="no-lab", sudo="refused")

@@ -15,7 +15,6 @@ from sparkcluster.cli.common import connect_fleet
 from sparkcluster.diagnose.deep import deep
 from sparkcluster.diagnose.reach import reach
 from sparkcluster.diagnose.schedule import Options
-from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
@@ -168,48 +167,6 @@ def test_ctrl_c_leaves_no_process_on_any_node(lab, cli, doing):
     done = running.wait(20)
     assert done.code == 130, done
     none_left(lab)
-
-
-def test_a_container_is_gone_with_who_started_it_and_the_next_run_removes_a_leftover(lab, inspection):
-    host, spark = inspection.fleet["left"], lab.spark("left")
-    image = inspection.facts["left"].image.id
-    inventory = inspection.spec.inventory
-    name = "sparkcluster-measure-test"
-    spark.run(["docker", "run", "--detach", "--name", name, "--entrypoint", "sleep", image, "300"])
-    argv = ["docker", "run", "--rm", "--name", name, "--entrypoint", "sleep", image, "300"]
-    request = {
-        "do": "contain", "state_dir": inventory.state_dir, "cluster": inventory.cluster, "name": name, "argv": argv,
-        "limit_s": 60,
-    }  # fmt: skip
-    with inspection.lease() as epochs:
-        refused = Conversation(host, "measure", {**request, "epoch": epochs["left"] + 1}, silence_s=20)
-        assert "is over" in refused.answer(dict)["failed"]
-        refused.close()
-        first = spark.run(["docker", "ps", "-q"]).stdout.split()
-        running = Conversation(host, "measure", {**request, "epoch": epochs["left"]}, silence_s=20)
-        assert running.answer(dict) == {"alive": True}
-        running.answer(dict)
-        second = spark.run(["docker", "ps", "-q"]).stdout.split()
-        assert len(second) == 1
-        assert second != first
-        running.close()
-    none_left(lab)
-
-
-@pytest.fixture(scope="module")
-def trio(make_lab):
-    return make_lab(3)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("node", ["spark-0001", "spark-0003"])
-def test_of_three_the_slow_one_is_named(trio, clean, node):
-    clean(trio)
-    with inspecting(trio) as inspection:
-        trio.fault(node, "slow-link", "13gbit")
-        _, findings = inspection.measured()
-        clean(trio)
-    assert problems(findings) == {("NET-050", node)}
 
 
 @pytest.fixture(scope="module")

@@ -171,13 +171,3 @@ def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, m
         assert " 2000 " in kept
     cli("down", lab.inventory).ok()
     lab.down()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("image", ["upstream", "cuda-base"])
-def test_an_image_whose_entrypoint_is_the_engine_serves(make_lab, make_cli, image):
-    lab = make_lab(TWO_WITH % image)
-    cli = make_cli()
-    cli("up", lab.inventory, timeout=240).ok()
-    assert words(cli, lab.inventory)
-    lab.down()

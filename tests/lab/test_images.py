@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.lab import LabError, images, rootfs, system
+from sparkcluster.lab import images
 from sparkcluster.lab.machine import run, wait_until
 from sparkcluster.node.docker import config_sum
 from sparkcluster.node.image_archive import Archive
@@ -105,38 +105,3 @@ def test_an_image_passes_the_check_of_copies_without_its_tags(store, tmp_path):
         assert docker("load", "--input", str(checked)) == f"Loaded image ID: {store.image_id}"
         assert docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}") == "<none>:<none>"
         assert docker.inspect(store.image_id)["RootFS"] == found["RootFS"]
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        (
-            "sources.list.d/debian.sources",
-            """Types: deb
-# a comment
-URIs: http://mirror.example/debian
-Suites: bookworm bookworm-updates
-Components: main contrib
-Signed-By: /usr/share/keyrings/k.gpg
-""",
-        ),
-        ("sources.list", "deb [signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/debian bookworm main # x\n"),
-    ],
-)
-def test_the_mirror_is_the_machines_own(file, text, tmp_path):
-    apt = tmp_path / "etc/apt"
-    (apt / "sources.list.d").mkdir(parents=True)
-    (tmp_path / "etc/os-release").write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
-    (apt / "sources.list.d" / "a-other.list").write_text("deb http://else.example/tool stable main\n")
-    (apt / file).write_text(text)
-    found = rootfs.apt_source(tmp_path)
-    assert found == rootfs.Source("http://mirror.example/debian", "bookworm", ("main",), "/usr/share/keyrings/k.gpg")
-
-
-def test_a_mirror_without_the_release_is_named(monkeypatch, tmp_path):
-    mirror = f"file://{tmp_path}/mirror"
-    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
-    monkeypatch.setattr(rootfs, "apt_source", lambda: rootfs.Source(mirror, "noble", ("main",), None))
-    with pytest.raises(LabError, match=f"^{mirror} has no release trixie$") as caught:
-        system.root("debian-13")
-    assert "system" in caught.value.hint

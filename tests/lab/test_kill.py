@@ -35,9 +35,7 @@ def serves_once_and_for_all(lab, cli, ranks, inventory=None):
     assert left_behind(lab) == []
 
 
-@pytest.mark.parametrize(
-    "stage", [STAGES[0], *(pytest.param(stage, marks=pytest.mark.full) for stage in STAGES[1:])]
-)
+@pytest.mark.parametrize("stage", [STAGES[0], *(pytest.param(stage, marks=pytest.mark.full) for stage in STAGES[1:])])
 def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step(stage))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import select
-import socket
 import subprocess
 from pathlib import Path
 
@@ -24,65 +23,10 @@ sparks:
   interfaces: {enp1s0f1np1: fast0, enP2p1s0f1np1: fast1, wlP9s9: radio}
 """
 
-CONNECT = "import socket; socket.create_connection(('{}', {}), 0.5); print('open')"
-
 
 @pytest.fixture(scope="module")
 def shared_lab(make_lab):
     return make_lab(UNLIKE)
-
-
-def output(spark, script):
-    """What a script says on a Spark, errors included."""
-    return spark.run(["sh", "-c", f"exec 2>&1; {script}"], check=False).stdout.strip()
-
-
-def connects(spark, address, port):
-    return spark.run(["python3", "-c", CONNECT.format(address, port)], check=False).stdout == "open\n"
-
-
-SERVE = """
-import os, socket, sys
-listener = socket.create_server(("192.168.177.12", 0))
-print(listener.getsockname()[1], flush=True)
-if os.fork():
-    os._exit(0)
-os.setsid()
-os.closerange(0, 3)
-while True:
-    with listener.accept()[0] as client:
-        client.recv(1)
-        client.sendall(bytes(1_000_000))
-"""
-FETCH = """
-import socket, sys
-with socket.create_connection(("192.168.177.12", int(sys.argv[1])), 5) as server:
-    server.sendall(b"x")
-    found = b"".join(iter(lambda: server.recv(1 << 20), b""))
-print(len(found), [at for at, byte in enumerate(found) if byte])
-"""
-
-
-@pytest.mark.parametrize(
-    ("which", "changed"), [("700000", [[700000], []]), ("every-400000", [[399999, 799999], [399999, 799999]])]
-)
-def test_a_byte_is_flipped_on_its_way(lab, which, changed):
-    left, right = lab.sparks
-    port = right.run(["python3", "-c", SERVE, "serve-zeros"]).stdout.strip()
-
-    def fetched():
-        return left.run(["python3", "-c", FETCH, port]).stdout.strip()
-
-    try:
-        assert fetched() == "1000000 []"
-        lab.fault("right", "flip-byte", which)
-        assert [fetched() for _ in changed] == [f"1000000 {places}" for places in changed]
-        assert connects(left, "192.168.177.12", 22)
-        lab.heal()
-        assert fetched() == "1000000 []"
-        assert output(right, "iptables -t nat -S | grep -c REDIRECT; pgrep -fc flip-byt[e]") == "0\n0"
-    finally:
-        right.run(["pkill", "-KILL", "-f", "serve-zeros"])
 
 
 def session(lab, spark):
@@ -107,23 +51,6 @@ def talk(lab):
     with session(lab, lab.sparks[1]) as process:
         yield process
         process.kill()
-
-
-def test_silence_is_towards_the_operator_alone_and_refuses_nothing(lab, talk):
-    left, right = lab.sparks
-    lab.fault("right", "silence")
-    with pytest.raises(TimeoutError):
-        socket.create_connection((right.host, 22), 1)
-    assert not says(talk, "first", 1)
-    for address in (right.host, "192.168.177.12"):
-        assert connects(left, address, 22)
-    assert connects(right, left.host, 22)
-    lab.heal()
-    assert right.ssh_answers()
-    # What was lost is sent again, at intervals that have grown meanwhile.
-    ready, _, _ = select.select([talk.stdout], [], [], 5)
-    assert ready
-    assert talk.stdout.readline() == "first\n"
 
 
 @pytest.mark.parametrize("kind", ["silence", "ssh-hang"])

@@ -36,62 +36,67 @@ class Row:
 ERROR, WARNING = "error", "warning"
 
 BATCHES = {
-    "sample": [
+    "MTU": [
         Row(1, "port-busy 6379", {("HOST-004", ERROR)}, "ss -ltnp 'sport = :6379'"),
         Row(2, "mtu 1500", {("NET-006", ERROR)}, r"sudo ip link set \S+ mtu 9000", "^sudo ip link"),
         Row(2, "cut-weights", {("MDL-001", ERROR)}, "sparkcluster stage", "^sparkcluster"),
-        Row(3, "no-address", {("NET-015", WARNING)}, r"/etc/netplan", "^sudo netplan"),
-        Row(3, "no-runtime", {("HOST-002", ERROR)}, "nvidia-ctk runtime configure", "^sudo nvidia|^sudo systemctl"),
+        Row(3, "no-runtime", {("HOST-002", ERROR)}, "nvidia-ctk runtime configure", "^sudo"),
     ],
-    "seen from others": [
+    "firewall": [
         Row(2, "firewall", {("NET-044", ERROR)}, "sudo ufw allow in on", "^sudo ufw"),
         Row(3, "driver 580.82.09", {("HOST-009", WARNING)}, "nvidia-driver-580-open"),
-        Row(3, "cdi-stale", {("HOST-026", WARNING)}, "nvidia-ctk cdi generate", "^sudo"),
     ],
-    "a switch": [
+    "switch": [
         Row(2, "path-mtu 1500", {("NET-042", ERROR)}, "switch port of .* to MTU 9216"),
         Row(3, "gpu-wedged", {("HOST-020", WARNING)}, "unplug the power supply"),
-        Row(3, "page-cache 80", {("HOST-022", WARNING)}, "drop_caches"),
+        Row(3, "cdi-stale", {("HOST-026", WARNING)}, "nvidia-ctk cdi generate", "^sudo"),
     ],
-    "one twin": [
+    "twin": [
         Row(2, "twin-down", {("NET-004", WARNING)}, "sudo ip link set", r"^sudo (ip|netplan)"),
         Row(2, "clock 300", {("HOST-017", WARNING)}, "timedatectl set-ntp true"),
-        Row(3, "twin-subnet", {("NET-005", WARNING)}, "/etc/netplan", "^sudo chmod"),
         Row(3, "no-cma", {("HOST-024", WARNING)}, "kho=off"),
     ],
-    "cables": [
+    "address": [
+        Row(3, "no-address", {("NET-015", WARNING)}, r"/etc/netplan", "^sudo netplan"),
+        Row(3, "page-cache 80", {("HOST-022", WARNING)}, "drop_caches"),
+    ],
+    "subnet": [
+        Row(3, "twin-subnet", {("NET-005", WARNING)}, "/etc/netplan", "^sudo chmod"),
+        Row(2, "image-other", {("IMG-001", ERROR)}, "docker rmi", "^(docker|sparkcluster)"),
+    ],
+    "cable": [
         Row(2, "cable-out", {("NET-001", ERROR)}, "connect the QSFP cable"),
-        Row(2, "gpu-lost", {("HOST-003", ERROR)}, "sudo reboot"),
-        Row(3, "speed 100000", {("NET-009", WARNING)}, "reseat the cable"),
+        Row(3, "gpu-lost", {("HOST-003", ERROR)}, "sudo reboot"),
         Row(3, "kernel 6.11.0-1016-nvidia", {("HOST-008", WARNING)}, "linux-image-6.14.0-1015-nvidia"),
     ],
-    "GIDs and firmware": [
+    "speed": [
+        Row(2, "speed 100000", {("NET-009", WARNING)}, "reseat the cable"),
+        Row(3, "driver 590.48.01", {("HOST-010", WARNING), ("HOST-009", WARNING)}, "nvidia-driver-580-open"),
+    ],
+    "GID": [
         Row(2, "gid-missing", {("NET-003", ERROR)}, r"sudo ip addr flush dev \S+ && sudo netplan"),
         Row(2, "ota 7.2.3", {("HOST-011", WARNING)}, "full-upgrade"),
         Row(3, "module-missing", {("HOST-014", ERROR)}, "linux-modules-nvidia-580-open-6.14.0-1015"),
         Row(3, "firmware 28.44.1036", {("HOST-012", WARNING)}, "fwupdmgr"),
     ],
-    "images": [
-        Row(2, "image-other", {("IMG-001", ERROR)}, "docker rmi", "^(docker|sparkcluster)"),
-        Row(3, "missing-weights tokenizer.json", {("MDL-001", ERROR)}, "stage", "^sparkcluster"),
-        Row(3, "driver 590.48.01", {("HOST-010", WARNING), ("HOST-009", WARNING)}, "nvidia-driver-580-open"),
+    "duplicate address": [
+        Row(2, "duplicate-address", {("NET-011", ERROR)}, "netplan apply", named=False),
+        Row(3, "gpu-hung", {("HOST-021", WARNING)}, "docker ps"),
     ],
-    "memory and disks": [
+    "disk": [
         Row(2, "disk-full", {("HOST-005", ERROR)}, "docker image prune"),
         Row(3, "memory-free 4000000", {("HOST-006", WARNING)}, "gpu-memory-utilization: 0.1"),
-        Row(3, "gpu-hung", {("HOST-021", WARNING)}, "docker ps"),
     ],
     "Docker": [
         Row(2, "docker-stopped", {("HOST-001", ERROR)}, "enable --now docker", "^sudo systemctl"),
         Row(3, "snap-docker", {("HOST-025", WARNING)}, "sudo snap remove docker"),
     ],
-    "one address": [Row(2, "duplicate-address", {("NET-011", ERROR)}, "netplan apply", named=False)],
     "SSH": [
         Row(2, "ssh-hang", {("SSH-003", ERROR)}, "ssh -v"),
         Row(3, "host-key-changed", {("SSH-005", ERROR)}, "ssh-keygen -R"),
     ],
 }
-PLAIN = ("sample", "seen from others")
+PLAIN = ("MTU", "firewall")
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,6 @@ def run_remedy(spark, lines):
         spark.run(["sh", "-c", f'sudo() {{ "$@"; }}; {line}'])
 
 
-# several at once, and nodes that do not answer
-
-
 def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examined(lab, preflight):
     lab.fault("spark-0002", "ssh-stopped")
     lab.fault("spark-0003", "driver", "none")
@@ -39,20 +36,6 @@ def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examine
     # Of two that differ nobody can say which is right: one of them is named.
     assert [code for code, _, _ in result.found if code == "NET-006"]
     assert set(result.document["nodes"]["spark-0002"]) == {"unread"}
-
-
-@pytest.mark.full
-def test_nodes_that_hang_cost_their_time_out_once(lab, preflight, variant):
-    """Two sshds take the connection and say nothing; the limit is the inventory's, and counts once for both."""
-    inventory = variant(lab, ssh={"connect_timeout_s": 4})
-    lab.fault("spark-0002", "ssh-hang")
-    lab.fault("spark-0003", "ssh-hang")
-    began = time.monotonic()
-    result = preflight(inventory)
-    took = time.monotonic() - began
-    assert result.found == {("SSH-003", "spark-0002", ERROR), ("SSH-003", "spark-0003", ERROR)}
-    assert result.document["seconds"] < 4 + 3
-    assert took < 4 + 15
 
 
 @pytest.mark.full
@@ -72,10 +55,6 @@ def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, prefligh
         third.run(["sh", "-c", "cd /usr/local/bin && mv kept nvidia-smi"])
     assert result.found == {("HOST-001", "spark-0002", ERROR), ("HOST-003", "spark-0003", ERROR)}
     assert "no answer within" in findings_of(result, "HOST-001")[0]["seen"]
-    assert result.document["seconds"] < 15
-
-
-# who asks, and by which name
 
 
 @pytest.fixture
@@ -88,8 +67,8 @@ def plain(lab, variant):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["spark-0002", pytest.param("spark-0003", marks=pytest.mark.full)])
-def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, preflight, plain):
+def test_a_user_who_may_not_use_docker_is_told_the_group(lab, preflight, plain):
+    name = "spark-0002"
     assert preflight(plain).found == set()
     lab.fault(name, "no-docker-group")
     result = preflight(plain)
@@ -98,61 +77,6 @@ def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, preflight, p
     assert "sudo usermod -aG docker spark" in finding["remedy"]
     run_remedy(lab.spark(name), [line for line in finding["remedy"] if line.startswith("sudo usermod")])
     assert preflight(plain).found == set()
-
-
-@pytest.fixture
-def named(lab, module_cli, variant, tmp_path):
-    """``named(*words, **hosts)``: preflight by host names, which this machine finds in a file of the test's own."""
-    nodes = [{"name": f"node-{number}", "host": spark.name} for number, spark in enumerate(lab.sparks)]
-    inventory = variant(lab, nodes=nodes)
-
-    def ask(**hosts):
-        file = tmp_path / "hosts"
-        rows = [f"{hosts.get(spark.name.replace('-', '_'), spark.host)} {spark.name}" for spark in lab.sparks]
-        file.write_text("\n".join(["127.0.0.1 localhost", *rows]) + "\n")
-        script = f'mount --bind {file} /etc/hosts && exec "$@"'
-        prefix = ("unshare", "--mount", "sh", "-c", script, "sh")
-        done = module_cli.start("preflight", inventory, "--json", prefix=prefix).wait(60)
-        findings = done.json["findings"]
-        return {
-            (finding["code"], finding["node"], finding["severity"])
-            for finding in findings
-            if finding["severity"] != INFO
-        }, findings
-
-    return ask
-
-
-@pytest.mark.full
-def test_a_name_that_means_wifi_is_told_where_it_does(lab, named):
-    """As mDNS names do. The remedy is a line in the hosts file of the node that was misled."""
-    assert named()[0] == set()
-    lab.fault("spark-0002", "name-by-wifi")
-    found, findings = named()
-    assert found == {("NET-018", "node-0", WARNING), ("NET-018", "node-2", WARNING)}
-    for finding in findings:
-        if finding["code"] == "NET-018":
-            spark = lab.sparks[int(finding["node"][-1])]
-            run_remedy(spark, [line for line in finding["remedy"] if line.startswith("sudo")])
-    assert named()[0] == set()
-
-
-# what is open
-
-
-@pytest.mark.full
-def test_an_api_open_to_all_and_a_dashboard_that_runs_anything_are_told(lab, preflight, variant):
-    inventory = variant(lab, api={"host": "0.0.0.0"}, ignore=None)
-    result = preflight(inventory)
-    assert {(code, severity) for code, _, severity in result.found} == {("NET-020", WARNING)}
-    lab.fault("spark-0003", "port-busy", "8265")
-    assert preflight(lab.inventory).found == {("NET-021", "spark-0003", WARNING)}
-    key = {"file": str(lab.directory / "id_ed25519.pub")}
-    keyed = variant(lab, api={"host": "0.0.0.0", "key": key}, ignore=None)
-    assert preflight(keyed).found == {("NET-021", "spark-0003", WARNING)}
-
-
-# GIDs are followed wherever they stand
 
 
 # no traces
@@ -182,8 +106,6 @@ SEEN = {
     "mounts": "cut -d' ' -f2- /proc/self/mountinfo | sort",
 }
 
-DOCKERS = "find /var/lib/docker /run/docker -xdev -printf '%p %s %T@ %m\\n' | sort"
-
 
 def state(spark):
     return {aspect: spark.run(["sh", "-c", script], timeout_s=120).stdout for aspect, script in SEEN.items()}
@@ -200,19 +122,6 @@ def state_between_logins(spark):
     return state(spark)
 
 
-def docker_files(spark):
-    """Docker's files, once nothing is left to clean up after a container that was removed.
-
-    Docker removes its network namespace up to a minute later, or as it ends; containerd collects its garbage up to
-    seconds later, by how long its last collection took.
-    """
-    spark.run(["systemctl", "restart", "docker"])
-    leases = ["ctr", "--address", "/run/docker/containerd/containerd.sock", "leases"]
-    spark.run([*leases, "create", "--id", "collect"])
-    spark.run([*leases, "delete", "--sync", "collect"])
-    return {"docker": spark.run(["sh", "-c", DOCKERS]).stdout}
-
-
 def differences(later, earlier):
     """Lines that are in only one of two states, by their subject."""
     return {
@@ -223,36 +132,15 @@ def differences(later, earlier):
 
 
 def test_nothing_on_any_node_is_changed(lab, make_cli):
-    """Not with findings either. The first preflight runs the image, which changes Docker's files; later ones do not."""
+    """Not with findings either, but for Docker's own files, as the first preflight runs the image."""
     lab.fault("spark-0003", "no-address")
-    fresh = make_cli()
-
-    def marked():
-        for spark in lab.sparks:
-            # Being listed for the first time changes a directory of an overlay by itself.
-            state(spark)
-            spark.run(["touch", "/run/marker"])
-        time.sleep(0.05)
-        states = [state_between_logins(spark) for spark in lab.sparks]
-        assert [each["touched"] for each in states] == ["", "", ""]
-        return states
-
-    def assert_unchanged(before):
-        after = [state_between_logins(spark) for spark in lab.sparks]
-        assert [differences(*pair) for pair in zip(after, before, strict=True)] == [{}, {}, {}]
-
-    before = marked()
-    assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert_unchanged(before)
-    for _ in range(5):
-        # On a machine under load a reading may time out; the image is then queried by the next run.
-        nodes = fresh("preflight", lab.inventory, "--json").json["nodes"]
-        if not any(node["image"].get("unread") for node in nodes.values()):
-            break
-    assert_unchanged(before)
-    docker_before = [docker_files(spark) for spark in lab.sparks]
-    before = marked()
-    assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert_unchanged(before)
-    docker_after = [{"docker": spark.run(["sh", "-c", DOCKERS]).stdout} for spark in lab.sparks]
-    assert [differences(*pair) for pair in zip(docker_after, docker_before, strict=True)] == [{}, {}, {}]
+    for spark in lab.sparks:
+        # Being listed for the first time changes a directory of an overlay by itself.
+        state(spark)
+        spark.run(["touch", "/run/marker"])
+    time.sleep(0.05)
+    before = [state_between_logins(spark) for spark in lab.sparks]
+    assert [each["touched"] for each in before] == ["", "", ""]
+    assert make_cli()("preflight", lab.inventory, "--json").json["findings"]
+    after = [state_between_logins(spark) for spark in lab.sparks]
+    assert [differences(*pair) for pair in zip(after, before, strict=True)] == [{}, {}, {}]

@@ -27,7 +27,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch)
 
     def _watch(self):
-        while not self._over.wait(0.005):
+        while not self._over.wait(0.02):
             self.count += 1
             for entry in Path("/proc").iterdir():
                 if entry.name.isdigit():
@@ -93,23 +93,16 @@ def commands(inventory):
     yield from (("logs", inventory), ("ask", inventory, "Hello", "--max-tokens", "8"))
 
 
-@pytest.mark.parametrize("source", ["env", pytest.param("file", marks=pytest.mark.full)])
-def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
+def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant):
     environment = {"WANDB_KEY": WANDB_KEY, "THE_KEY": API_KEY}
-    key = {"env": "THE_KEY"}
-    if source == "file":
-        file = tmp_path / "api-key"
-        file.write_text(API_KEY + "\n")
-        key = {"file": str(file)}
-        del environment["THE_KEY"]
     permit = {"secrets": ["WANDB_KEY"]}
-    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, permit=permit, api={"key": key})
+    inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, permit=permit, api={"key": {"env": "THE_KEY"}})
     with Watcher(WANDB_KEY, API_KEY) as watcher:
         results = [cli(*words, env=environment).ok() for words in commands(inventory)]
         assert results[3].json["changed"] is False
         assert len(results[-1].out.split()) > 1
         assert (post(lab.sparks[0]), post(lab.sparks[0], "wrong"), post(lab.sparks[0], API_KEY)) == (401, 401, 200)
-    assert watcher.count > 50
+    assert watcher.count > 20
     assert watcher.seen == set()
 
     ray_token = None
@@ -142,36 +135,27 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant, tmp_path, source):
             assert not files_with(spark, word).keys() - {kept_file(lab)}
 
 
-# ------------------------------------------------------------------------------------------- hostile input
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"cluster": "a; touch {mark}"},
-        {"cluster": "../../{mark}"},
-        {"cluster": "$(touch {mark})"},
-        {"nodes": [{"name": "a; touch {mark}", "host": "{host}"}]},
         {"nodes": [{"name": "ok", "host": "$(touch {mark})"}]},
-        {"nodes": [{"name": "ok", "host": "`touch {mark}`"}]},
         {"nodes": [{"name": "ok", "host": "-oProxyCommand=touch {mark}"}]},
         {"ssh": {"user": "root; touch {mark}"}},
-        {"ssh": {"jump": "-oProxyCommand=touch {mark}"}},
-        {"state_dir": "/tmp/a:/b; touch {mark}"},
-        {"playbook": "; touch {mark}"},
     ],
     ids="-".join,
 )
 def test_names_that_hold_commands_are_refused_and_run_nothing(lab, cli, variant, tmp_path, change):
     mark = tmp_path / "mark"
-    text = json.dumps(change).replace("{mark}", str(mark)).replace("{host}", lab.sparks[0].host)
+    text = json.dumps(change).replace("{mark}", str(mark))
     inventory = variant(lab)
     inventory.write_text(yaml.safe_dump({**yaml.safe_load(inventory.read_text()), **json.loads(text)}))
-    for command in ("up", "status"):
-        done = cli(command, inventory)
-        assert done.code == 2, done
-        assert "Traceback" not in done.err
-        assert "error: " in done.err
+    done = cli("up", inventory)
+    assert done.code == 2, done
+    assert "Traceback" not in done.err
+    assert "error: " in done.err
     assert not mark.exists()
     for spark in lab.sparks:
         assert spark.run(["ls", str(mark)], check=False).returncode != 0
@@ -199,10 +183,6 @@ def test_values_that_look_like_commands_reach_the_engine_as_they_are(lab, cli, r
         spark.run(["rm", "-rf", "/root/a b; touch $(mark) ' & #"])
 
 
-# ------------------------------------------------------------------------------------------- nodes that are away
-
-
-# ----------------------------------------------------------------------------------------- the cache of the hub
 
 HUB = "/root/.cache/huggingface/hub"
 REPOSITORY = f"{HUB}/models--org--tiny"
@@ -233,21 +213,13 @@ UNPACK = "touch $HF_HOME/planted; mkdir -p $HF_HOME/modules && touch $HF_HOME/mo
 ATTACK = [READ, WRITE, UNPACK]
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"id": "org/tiny", "path": None},
-        pytest.param({"path": f"~{REPOSITORY[5:]}/snapshots/abc"}, marks=pytest.mark.full),
-    ],
-    ids=["id", "path"],
-)
-def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant, model):
+def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant):
     """It is root in its container, serves from the node's cache, and finds nothing else of it there."""
     for spark in lab.sparks:
         spark.run(["sh", "-c", IN_CACHE])
     listed = ["sh", "-c", f"cd {HUB}/.. && ls -lR . && cat token"]
     before = {spark.name: spark.run(listed).stdout for spark in lab.sparks}
-    inventory = variant(lab, playbook={"model": model, "setup": ATTACK})
+    inventory = variant(lab, playbook={"model": {"id": "org/tiny", "path": None}, "setup": ATTACK})
     cli("up", inventory, "--yes", env={"HF_TOKEN": WANDB_KEY}).ok()
     assert len(cli("ask", inventory, "Hello", "--max-tokens", "8").ok().out.split()) > 1
     for spark in lab.sparks:

@@ -13,16 +13,6 @@ from tests.lab.switching import STATE, Client, complete, images_of, one_set, set
 
 
 @pytest.fixture
-def registry(lab):
-    """A registry that the Sparks reach; afterwards they have no image of it."""
-    with lab.registry() as made:
-        yield made
-    remove = f"docker images --format '{{{{.Repository}}}}:{{{{.Tag}}}}' '{made.address}/*' | xargs -r docker rmi -f"
-    for spark in lab.sparks:
-        spark.run(["sh", "-c", remove])
-
-
-@pytest.fixture
 def upgrade(cli):
     """``upgrade(inventory, image, *flags)`` compares no speed: the stub's is noise."""
 
@@ -139,54 +129,6 @@ def test_without_a_way_back_a_broken_image_is_left_to_the_user(lab, cli, image, 
         assert {name.split("/", 1)[1].partition("/")[0] for name in archive.getnames()} >= {"logs", "doctor.json"}
     cli("rollback", lab.inventory, "--json").ok()
     assert images_of(settled(lab, cli, ranks)) == old
-
-
-READDRESS = 'ip addr del 192.168.177.12/24 dev "$1"; ip addr add 192.168.177.99/24 brd + dev "$1"'
-
-
-@pytest.fixture
-def readdressed(lab):
-    """Gives the second Spark another address on its first rail; undone afterwards."""
-    right, name = lab.sparks[1], "fast0"
-    changed = []
-
-    def change():
-        changed.append(name)
-        right.run(["sh", "-ec", READDRESS, "sh", name])
-        right.sync_hardware()
-
-    yield change
-    for name in changed:
-        back = READDRESS.replace(".12/", ".x/").replace(".99/", ".12/").replace(".x/", ".99/")
-        right.run(["sh", "-ec", back, "sh", name])
-        right.sync_hardware()
-
-
-@pytest.mark.full
-def test_the_way_back_needs_no_registry_and_follows_the_network(
-    lab, cli, variant, image, ranks, upgrade, registry, readdressed
-):
-    from sparkcluster.lab import images
-
-    reference = registry.add("pulled", images.archive("stub"), more="pulled\n")
-    inventory = variant(lab, playbook={"image": reference})
-    cli("up", inventory).ok()
-    old = images_of(settled(lab, cli, ranks, inventory))
-    upgrade(inventory, image(lab, "newer")).ok()
-    registry.down = True
-    for spark in lab.sparks:
-        # As a cleaning of the disk does: the name of a kept release alone leads to it.
-        spark.run(["docker", "rmi", reference])
-        spark.run(["docker", "image", "prune", "-f"])
-    readdressed()
-    lab.fault("right", "gid-shift")
-    done = cli("rollback", inventory, "--json").ok().json
-    assert (done["release"], done["from"]) == (3, 2)
-    assert images_of(settled(lab, cli, ranks, inventory)) == old
-    right = lab.sparks[1]
-    variables = right.run(["docker", "inspect", "-f", "{{.Config.Env}}", ranks(lab)["right"][0][0]]).stdout
-    assert "VLLM_HOST_IP=192.168.177.99" in variables
-    assert "NCCL_IB_GID_INDEX=6" in variables
 
 
 @pytest.mark.full
