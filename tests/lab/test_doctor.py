@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -190,29 +189,6 @@ def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh,
     dead = doctor()
     assert problems(dead) == {("RUN-005", "right")}
     assert "SIGKILL" in the(dead, "RUN-005")["summary"]
-
-
-@pytest.mark.full
-def test_an_unreachable_node_is_one_finding_and_the_others_are_examined(serving, doctor):
-    ail(serving.sparks[0], "garbage")
-    serving.fault("right", "ssh-hang")
-    alone = doctor("--timeout", "40")
-    assert problems(alone) == {("SSH-003", "right"), ("RUN-004", "left")}
-
-
-@pytest.mark.full
-def test_ranks_that_wait_for_each_other_while_they_compile(shared_lab, clean, make_cli, module_variant, doctor):
-    clean(shared_lab)
-    slow = module_variant(shared_lab, playbook={"env": {"STUB_FAULT": "hang-compile", "STUB_CONTROL": CONTROL}})
-    up = make_cli().start("up", slow)
-    up.wait_for("starting the engine")
-    time.sleep(4)
-    waiting = doctor("--timeout", "10", of=slow)
-    up.kill(2)
-    up.wait()
-    clean(shared_lab)
-    assert problems(waiting) == {("RUN-017", "left")}
-    assert any("--clear-caches" in remedy for remedy in the(waiting, "RUN-017")["remedy"])
 
 
 def test_no_cluster_at_all(lab, make_cli, inventory):

@@ -110,21 +110,6 @@ def test_a_port_that_is_taken_after_the_checks_is_named(lab, cli, variant, ranks
     none_left(ranks, lab)
 
 
-@pytest.mark.full
-def test_weights_that_vanish_during_the_launch_are_named(lab, cli, variant, ranks):
-    """Between the check and the load; the launcher's setup is the last moment."""
-    playbook = {"setup": ["sleep 4"], "env": {"STUB_FAULT": "slow-start=1"}}
-    up = cli.start("up", variant(lab, playbook=playbook), "--yes")
-    up.wait_for("watch: ")
-    right = lab.spark("right")
-    right.run(["sh", "-c", "mv /root/models/tiny/model.safetensors /root/models/tiny/gone"])
-    try:
-        ended(up, "right")
-        none_left(ranks, lab)
-    finally:
-        right.run(["sh", "-c", "mv /root/models/tiny/gone /root/models/tiny/model.safetensors"])
-
-
 ENGINE_FAULTS = {
     "oom": ("memory",),
     "die-load=2@right": ("right",),

@@ -1,8 +1,6 @@
-"""Groups of every shape on virtual Sparks: replicas, a ring, a pipeline, vLLM's own executor, no Ray. Stub engine."""
+"""Groups of every shape on virtual Sparks: replicas, a ring, and an image of another user. Stub engine."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
@@ -32,7 +30,7 @@ def quad(four, clean):
     clean(four)
 
 
-def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
+def test_four_sparks_serve_as_two_replicas_of_which_a_dead_one_is_brought_back(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
@@ -40,45 +38,29 @@ def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
     up = cli("up", path, "--json").ok().json
     assert [(group["name"], group["nodes"]) for group in up["groups"]] == [("east", names[:2]), ("west", names[2:])]
     status = cli("status", path, "--json").ok().json
-    assert status["state"] == "serving"
     assert [(group["name"], group["ready"], group["endpoint"]) for group in status["groups"]] == [
         ("east", True, f"http://{quad.sparks[0].host}:8000/v1"),
         ("west", True, f"http://{quad.sparks[2].host}:8000/v1"),
     ]
     assert [node["role"] for node in status["nodes"]] == ["head", "worker", "head", "worker"]
     assert words(cli, path, "Hello", "--group", "east") == words(cli, path, "Hello", "--group", "west")
-    assert cli("up", path, "--json").ok().json["changed"] is False
 
-    quad.fault(names[3], "kill-worker")
-    status = cli("status", path, "--json")
-    assert status.code == 1
-    assert status.json["state"] == "degraded"
-    assert status.json["groups"][0]["state"] == "serving"
-    assert status.json["groups"][1]["state"] == "degraded"
-    assert words(cli, path, "Hello", "--group", "east")
-
-    cli("down", path).ok()
-    assert running(ranks, quad) == {name: [] for name in names}
-
-
-def test_a_dead_replica_is_brought_back_while_the_other_goes_on_serving(quad, make_cli, variant, ranks):
-    cli = make_cli()
-    names = [spark.name for spark in quad.sparks]
-    groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
-    path = variant(quad, groups=groups)
-    first = cli("up", path, "--json").ok().json
     east = [ranks(quad)[name] for name in names[:2]]
     quad.fault(names[3], "kill-worker")
-    with Client(first["groups"][0]["endpoint"], first["model"]) as client:
-        up = cli("up", path, "--json").ok().json
-        assert (up["changed"], up["release"]) == (True, 2)
-    assert (client.failed, len(client.answered) > 10) == ([], True)
+    status = cli("status", path, "--json")
+    assert (status.code, status.json["state"]) == (1, "degraded")
+    assert [group["state"] for group in status.json["groups"]] == ["serving", "degraded"]
+
+    with Client(up["groups"][0]["endpoint"], up["model"]) as client:
+        again = cli("up", path, "--json").ok().json
+        assert (again["changed"], again["release"]) == (True, 2)
+    assert client.answered
+    assert client.failed == []
     assert [ranks(quad)[name] for name in names[:2]] == east
     status = cli("status", path, "--json").ok().json
-    assert (status["state"], status["release"]) == ("serving", 2)
     assert [(group["name"], group["release"]) for group in status["groups"]] == [("east", 1), ("west", 2)]
-    assert cli("up", path, "--json").ok().json["changed"] is False
-    assert words(cli, path, "Hello", "--group", "west")
+    cli("down", path).ok()
+    assert running(ranks, quad) == {name: [] for name in names}
 
 
 @pytest.mark.full
@@ -99,24 +81,6 @@ def test_a_replica_that_fails_to_come_up_leaves_the_other_serving(quad, make_cli
         ("west", "down"),
     ]
     assert words(cli, path, "Hello", "--group", "east")
-
-
-def test_the_native_executor_joins_the_ranks_without_ray(lab, cli, variant, ranks):
-    path = variant(lab, playbook={"executor": "native"})
-    up = cli("up", path).ok()
-    assert "starting Ray" not in up.err
-    assert "Ray formed" not in up.err
-    status = cli("status", path, "--json").ok().json
-    assert [node["ray"] for node in status["nodes"]] == [None, None]
-    for spark in lab.sparks:
-        assert "ray" not in spark.run(["ps", "-eo", "comm"]).stdout.split()
-    assert words(cli, path)
-    for spark in lab.sparks:
-        environment = json.loads(spark.run(["sh", "-c", "docker inspect $(docker ps -q)"]).stdout)[0]["Config"]["Env"]
-        expected = "enp1s0f0np0" if spark.name == "left" else "fast0"
-        assert f"GLOO_SOCKET_IFNAME={expected}" in environment
-    cli("down", path).ok()
-    assert running(ranks, lab) == {"left": [], "right": []}
 
 
 RING = """
@@ -140,7 +104,7 @@ def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
         assert env["GLOO_SOCKET_IFNAME"] == "enP7s7"
         assert len(env["NCCL_IB_HCA"].split(",")) == 4
     # 4 attention heads are not divided by 3, its layers are no matter to the stub.
-    up = cli("up", ring.inventory, timeout=120).ok()
+    up = cli("up", ring.inventory).ok()
     assert "is up" in up.out
     status = cli("status", ring.inventory, "--json").ok().json
     assert [node["state"] for node in status["nodes"]] == ["running"] * 3
@@ -162,7 +126,7 @@ sparks:
 def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, make_cli):
     lab = make_lab(TWO_WITH % "user-2000")
     cli = make_cli()
-    cli("up", lab.inventory, timeout=240).ok()
+    cli("up", lab.inventory).ok()
     assert words(cli, lab.inventory)
     for spark in lab.sparks:
         inside = 'docker exec $(docker ps -q) sh -c "id -u; touch ~/.cache/vllm/kept ~/.triton/kept ~/new; ls ~/.cache"'

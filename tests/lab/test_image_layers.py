@@ -8,7 +8,6 @@ import re
 import pytest
 
 from sparkcluster.lab import images
-from sparkcluster.lab.machine import wait_until
 
 SPARKS = """
 sparks:
@@ -109,21 +108,4 @@ def test_no_half_image(lab, update, killed):
     assert not has(spark, new)
     assert runs(spark, old)
     stage().wait(200).ok()
-    assert runs(spark, new)
-
-
-@pytest.mark.full
-def test_an_image_arrives_although_its_operator_was_killed(lab, update):
-    old, new, stage = update("o", "c")
-    spark = lab.spark("c")
-    lab.fault("o", "slow-link", "20mbit")
-    running = stage()
-    running.wait_for("GB from o")
-    running.kill()
-    assert running.wait(120).code != 0
-    assert not has(spark, new)
-    assert runs(spark, old)
-    lab.heal("o")
-    assert wait_until(lambda: has(spark, new), limit_s=60)
-    assert "nothing is missing" in stage().wait(200).ok().out
     assert runs(spark, new)

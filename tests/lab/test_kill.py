@@ -12,8 +12,6 @@ from tests.lab.switching import left_behind, one_set
 
 MODEL = "/root/models/tiny"
 
-SLOW = {"env": {"STUB_FAULT": "slow-start=60"}}
-"""A playbook whose weights take a minute."""
 
 STAGES = ("start", "verify", "record")
 """Ranks half there, all there, and all there with the record under way."""
@@ -102,23 +100,6 @@ def test_ctrl_c_while_staging_starts_nothing_and_the_next_up_goes_on(lacking, cl
     lacking.heal("right")
     cli("up", lacking.inventory).ok()
     one_set(ranks, lacking)
-
-
-@pytest.mark.full
-def test_a_second_ctrl_c_leaves_it_and_says_how_to_clean(lab, cli, ranks, variant):
-    inventory = variant(lab, playbook=SLOW)
-    up = cli.start("up", inventory)
-    up.wait_for("loading weights")
-    up.kill(signal.SIGINT)
-    up.wait_for("press Ctrl-C again")
-    up.kill(signal.SIGINT)
-    done = up.wait()
-    assert done.code == 130, done
-    assert "interrupted again; ranks may still run on left, right" in done.err
-    assert "hint: sparkcluster down" in done.err
-    assert "Traceback" not in done.err
-    cli("down", inventory).ok()
-    assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
 
 
 @pytest.mark.full

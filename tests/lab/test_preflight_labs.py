@@ -102,20 +102,3 @@ def test_in_a_ring_each_cable_is_looked_at_by_itself(ring, preflight, variant):
     ring.fault(spark.name, "firewall")
     assert {(code, node) for code, node, _ in preflight(accepted).found} == {("NET-044", spark.name)}
     ring.heal()
-
-
-@pytest.mark.full
-def test_in_a_ring_the_nccl_that_would_be_loaded_is_asked(ring, preflight, module_cli, variant):
-    """A real library in the image, of which ncclGetVersion alone is there."""
-    reference = "sparkcluster-lab/nccl:22907"
-    script = f"""
-        set -e; mkdir -p /root/nccl; cd /root/nccl
-        echo 'int ncclGetVersion(int *number) {{ *number = 22907; return 0; }}' > nccl.c
-        cc -shared -fPIC -nostdlib -o libnccl.so.2 nccl.c
-        printf 'FROM sparkcluster-lab/stub:0.32.0\nCOPY libnccl.so.2 /usr/lib/\n' > Dockerfile
-        docker build --quiet --tag {reference} .
-    """
-    ring.sparks[0].run(["sh", "-c", script], timeout_s=60)
-    inventory = variant(ring, playbook={"image": reference})
-    module_cli("stage", inventory, "image").ok()
-    assert preflight(inventory).found == {("IMG-012", None, ERROR)}

@@ -224,17 +224,6 @@ class TestOneSwitch:
         assert set(state(a)["served"]) == {"b"}
         assert len(sums(four, "abc")) == 1
 
-    @pytest.mark.full
-    def test_a_cable_that_goes_out_leaves_the_management_network_which_is_said(self, four, cli):
-        stage = cli.start("stage", four.inventory, "weights")
-        arriving(four.spark("b"), FILE_BYTES // 4)
-        four.fault("b", "cable-out")
-        done = stage.wait().ok()
-        assert re.search(
-            r"warning: [acd] and b share no cable: b gets weights from [acd] over the management network \(", done.out
-        )
-        assert len(sums(four)) == 1
-
 
 class TestPairs:
     @pytest.fixture(scope="class")

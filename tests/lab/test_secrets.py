@@ -135,8 +135,6 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant):
             assert not files_with(spark, word).keys() - {kept_file(lab)}
 
 
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -181,7 +179,6 @@ def test_values_that_look_like_commands_reach_the_engine_as_they_are(lab, cli, r
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
     for spark in lab.sparks:
         spark.run(["rm", "-rf", "/root/a b; touch $(mark) ' & #"])
-
 
 
 HUB = "/root/.cache/huggingface/hub"

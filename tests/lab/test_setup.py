@@ -242,27 +242,6 @@ def test_crossed_cables_are_named(desk):
 
 
 @pytest.mark.full
-def test_ports_that_networkmanager_left_without_address_are_named_with_what_brings_it_back(desk):
-    desk = desk(ONE_CABLE)
-    for spark in desk.lab.sparks:
-        desk.lab.fault(spark.name, "no-link-local")
-        assert spark.run(["ip", "-6", "addr", "show", "dev", "enp1s0f1np1"]).stdout == ""
-    hosts = [word for spark in desk.lab.sparks for word in ("--host", spark.host)]
-    done = desk.discover(*hosts)
-    hint = "sudo nmcli --wait 0 device connect enp1s0f1np1 on {} and likewise at the other end"
-    for spark in desk.lab.sparks:
-        assert hint.format(spark.name) in " ".join(done.err.split())
-    done = desk.cli("setup", desk.inventory, "--dry-run", "--json").json
-    assert [(each["name"], each["node"]) for each in done["troubles"]] == [
-        ("no-address", spark.name) for spark in desk.lab.sparks
-    ]
-    desk.lab.heal()
-    for spark in desk.lab.sparks:
-        answers_on_its_cables(spark)
-    assert told(desk.setup("--json").ok().json) == {spark.name: DONE for spark in desk.lab.sparks}
-
-
-@pytest.mark.full
 def test_preflight_runs_the_steps_that_fix_what_it_found(desk):
     desk = desk(ONE_CABLE)
     desk.discover().ok()

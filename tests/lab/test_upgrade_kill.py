@@ -86,15 +86,6 @@ def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_image
 
 
 @pytest.mark.full
-def test_rollback_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images):
-    old, _, newer = two_images
-    killed(cli, lab, newer, "verify")
-    other = make_cli()
-    other("rollback", lab.inventory, "--json").ok()
-    assert ended(lab, other, ranks, {old}) == old
-
-
-@pytest.mark.full
 def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere):
     """What one node says is applied to others where the user trusts that node."""
     old, new, newer = two_images
@@ -145,19 +136,6 @@ def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
     done = other(*words, "--json")
     assert done.code in {0, 1, 2, 4}, done
     ended(lab, other, ranks, goes)
-
-
-@pytest.mark.full
-def test_ctrl_c_and_resume_end_well(lab, cli, make_cli, ranks, two_images):
-    old, new, newer = two_images
-    done = killed(cli, lab, newer, "watch", signal.SIGINT).wait()
-    assert done.code in {130, 4}, done
-    assert "Traceback" not in done.err
-    if done.code == 4:
-        assert ended(lab, cli, ranks, {old}) == old
-    other = make_cli()
-    other("upgrade", lab.inventory, "--resume", "--json", "--yes")
-    ended(lab, other, ranks, {old, new})
 
 
 @pytest.mark.full
