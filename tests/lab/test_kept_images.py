@@ -81,10 +81,6 @@ def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cl
     assert kept(cli, release.path) == {1: (True, {"image": ["right"], "secrets": ["left"]}), 2: WHOLE}
     shown = cli("releases", release.path).ok().out
     assert "image lost on right; secrets lost on left" in shown
-    left.run(["docker", "image", "rm", f"sparkcluster/{lab.name}:000001"])
-    assert kept(cli, release.path)[1] == (True, {"image": ["left", "right"], "secrets": ["left"]})
-    left.run(["docker", "tag", second["left"], f"sparkcluster/{lab.name}:000001"])
-    assert kept(cli, release.path)[1][1]["image"] == ["left", "right"], "another image is not that of the release"
 
 
 @pytest.mark.full
@@ -102,7 +98,6 @@ def test_secrets_are_kept_for_the_nodes_user_as_long_as_their_image(lab, cli, re
         assert tags(lab, spark) == {f"{number:06d}": images[number][spark.name] for number in (2, 3, 4)}
         files = spark.run(["ls", directory]).stdout.split()
         assert [name for name in files if name.endswith(".env")] == ["000002.env", "000003.env", "000004.env"]
-        assert len([name for name in files if name.endswith(".json")]) == 4
         assert images[1][spark.name] not in spark.run(["docker", "image", "ls", "-q", "--no-trunc"]).stdout
     assert kept(cli, release.path)[1] == (False, {"image": [], "secrets": []})
 
