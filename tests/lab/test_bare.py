@@ -66,21 +66,6 @@ def test_the_ports_are_up_without_addresses(lab):
         assert ipv4(links["enP7s7"]) == [f"{spark.host}/24"]
 
 
-def test_the_user_and_the_files_are_those_of_the_first_boot(lab):
-    spark = lab.sparks[0]
-    state = spark.snapshot()
-    assert [name for name, users in state["groups"].items() if users == ["spark"]] == ["adm", "sudo"]
-    assert state["groups"]["docker"] == []
-    assert state["sysctls"]["vm.swappiness"] == "60"
-    assert spark.run(["cat", "/etc/hosts"]).stdout.split()[-2:] == ["127.0.1.1", "left"]
-    owners = spark.run(["find", "/home/spark/.cache", "-printf", "%u %P\n"]).stdout.splitlines()
-    assert "spark " in owners
-    assert {line.split()[0] for line in owners if "huggingface" in line} == {"root"}
-    assert not {FILE, "/usr/bin/ib_write_bw", "/home/spark/.ssh/known_hosts"} & set(state["files"])
-    renderer = spark.run(["netplan", "get"]).stdout
-    assert renderer == "network:\n  version: 2\n  renderer: NetworkManager\n"
-
-
 def test_only_the_user_logs_in_with_the_operators_key(lab):
     left, _, right = lab.sparks
     assert ssh(lab, left, "id", "-un").stdout == "spark\n"

@@ -148,7 +148,7 @@ def observe(shared_lab, module_cli, module_variant, clean, ranks):
             members = [node["name"] for node in status["nodes"]]
             found.ranks = {spark.name: inspect_rank(spark, secrets) for spark in lab.sparks if spark.name in members}
         finally:
-            cli("down", path, timeout=120).ok()
+            cli("down", path).ok()
         found.left = ranks(lab)
         found.left_processes = [line for spark in lab.sparks for line in processes(spark) if of_engine(line)]
         return found

@@ -32,7 +32,7 @@ def release(lab, cli, variant):
     def do(number):
         left.run(["sh", "-ec", CHANGED, "sh", reference, str(number)])
         right.run(["docker", "image", "rm", reference])
-        up = cli("up", path, "--replace", "--json", env={"THE_KEY": KEY.format(number)}, timeout=180).ok().json
+        up = cli("up", path, "--replace", "--json", env={"THE_KEY": KEY.format(number)}).ok().json
         assert up["release"] == number
         return {spark.name: image_of(spark, "$(docker ps -q)") for spark in lab.sparks}
 

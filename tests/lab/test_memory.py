@@ -26,7 +26,7 @@ def swept(lab):
 @pytest.mark.full
 def test_an_engine_whose_launch_failed_has_time_to_release_its_memory(lab, cli, variant, ranks, swept):
     """At 3 s it was killed, and its memory stayed."""
-    failed = cli("up", variant(lab, playbook=LEAK), timeout=120)
+    failed = cli("up", variant(lab, playbook=LEAK))
     assert failed.code == 1, failed
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
     assert left(lab) == {spark.name: [] for spark in lab.sparks}

@@ -118,7 +118,7 @@ def state_between_logins(spark):
         lines = spark.run(["ps", "-eo", "args="]).stdout.replace("sshd: /usr/sbin/sshd", "").splitlines()
         return not [line for line in lines if line.startswith(("sshd:", "sshd-session:"))]
 
-    assert wait_until(no_session, limit_s=30)
+    assert wait_until(no_session, limit_s=120)
     return state(spark)
 
 

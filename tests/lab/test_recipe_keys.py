@@ -38,7 +38,7 @@ def test_an_image_is_built_on_one_node_and_runs_on_all(lab, cli, variant):
     mod.mkdir()
     (mod / "Dockerfile").write_text("ARG BASE\nFROM $BASE\nCOPY mark.txt /mark.txt\n")
     (mod / "mark.txt").write_text("built")
-    assert "is up" in cli("up", inventory, "--yes", timeout=300).ok().out
+    assert "is up" in cli("up", inventory, "--yes").ok().out
     plan = json.loads(cli("plan", inventory, "--json").out)
     assert plan["image"].startswith("sparkcluster-build:")
     for spark in lab.sparks:
@@ -46,7 +46,7 @@ def test_an_image_is_built_on_one_node_and_runs_on_all(lab, cli, variant):
         assert spark.run(["docker", "exec", name, "cat", "/mark.txt"]).stdout == "built"
 
     (mod / "Dockerfile").write_text("ARG BASE\nFROM $BASE\nCOPY missing.txt /\n")
-    failed = cli("upgrade", inventory, "--yes", timeout=300)
+    failed = cli("upgrade", inventory, "--yes")
     assert failed.code == 1
     assert "could not be built" in failed.err
     assert cli("status", inventory, "--json").ok().json["release"] == 1

@@ -45,7 +45,7 @@ class Desk:
         prefix = ("nsenter", f"--net=/run/netns/{self.laptop}")
         return self.command_line.start(*argv, prefix=prefix, **options)
 
-    def cli(self, *argv, timeout=120, **options):
+    def cli(self, *argv, timeout=300, **options):
         """Run a command on the laptop to its end."""
         return self.start(*argv, **options).wait(timeout)
 

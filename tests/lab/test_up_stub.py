@@ -75,7 +75,7 @@ def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks, variant):
 def test_up_copies_the_weights_encrypted_where_the_inventory_wants_it(lab, cli, variant):
     left, right = lab.sparks
     right.run(["rm", "-r", "/root/models/tiny"])
-    assert "is up (release 1," in cli("up", variant(lab, staging={"encrypt": True}), timeout=180).ok().out
+    assert "is up (release 1," in cli("up", variant(lab, staging={"encrypt": True})).ok().out
     sums = {
         spark.run(["sh", "-c", "cd /root/models/tiny && sha256sum $(find . -type f | sort)"]).stdout
         for spark in lab.sparks
@@ -204,7 +204,7 @@ def test_what_a_node_lacks_is_brought_over_the_interconnect_before_anything_star
     lacks = uneven.spark("lacks")
     assert lacks.run(["docker", "images", "-q"]).stdout == ""
     rails = {name: received(lacks, name) for name in ("enp1s0f1np1", "enP2p1s0f1np1", "enP7s7")}
-    up = cli("up", uneven.inventory, timeout=180).ok()
+    up = cli("up", uneven.inventory).ok()
     steps = [line.split(":")[0] for line in up.err.splitlines() if not line.startswith(" ")]
     assert "lacks" in up.err
     assert steps.index("start") > max(at for at, line in enumerate(steps) if line in ("stage", "check"))

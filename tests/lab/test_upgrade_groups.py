@@ -37,7 +37,7 @@ class Router:
         self._thread = threading.Thread(target=self._run)
 
     def _ready(self):
-        done = self.cli("status", self.inventory, "--json", timeout=120)
+        done = self.cli("status", self.inventory, "--json")
         return {group["name"]: group["endpoint"] for group in done.json["groups"] if group["ready"]}
 
     def _asked(self, url):
