@@ -27,7 +27,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch)
 
     def _watch(self):
-        while not self._over.wait(0.02):
+        while not self._over.wait(0.05):
             self.count += 1
             for entry in Path("/proc").iterdir():
                 if entry.name.isdigit():
@@ -102,7 +102,7 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant):
         assert results[3].json["changed"] is False
         assert len(results[-1].out.split()) > 1
         assert (post(lab.sparks[0]), post(lab.sparks[0], "wrong"), post(lab.sparks[0], API_KEY)) == (401, 401, 200)
-    assert watcher.count > 20
+    assert watcher.count > 10
     assert watcher.seen == set()
 
     ray_token = None

@@ -57,7 +57,7 @@ def arrived(spark):
 
 def copying(lab, cli, lacking):
     """A copy of weights that takes about a minute, and has begun."""
-    lab.fault("full", "slow-link", "3mbit")
+    lab.fault("full", "slow-link", "2mbit")
     stage = cli.start("stage", lab.inventory, "weights", "--json")
     assert wait_until(lambda: arrived(lacking) > FILE_BYTES // 10, limit_s=300)
     return stage
