@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -84,29 +85,38 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextlib.contextmanager
+def _labs_of(directory: Path, stem: str) -> Iterator[Callable[..., Lab]]:
+    """``make(sparks, engine="stub")``: a lab that goes down in the end; ``sparks`` is their number or a spec."""
+    with contextlib.ExitStack() as made:
+        numbers = itertools.count()
+
+        def make(sparks: int | str = 2, *, engine: str = "stub") -> Lab:
+            name = f"{stem}-{next(numbers)}-{os.getpid()}"
+            spec = None
+            if isinstance(sparks, str):
+                file = directory / f"{name}.yaml"
+                file.write_text(sparks)
+                spec = lab_spec.load(file)
+            lab = Lab.up(None if spec else int(sparks), engine=engine, spec=spec, name=name)
+            made.callback(lab.down)
+            return lab
+
+        yield make
+
+
 @pytest.fixture(scope="module")
 def make_lab(labs: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Lab]]:
-    """``make_lab(sparks, engine="stub")``: a lab that goes down with the module; ``sparks`` is their number or a spec."""
-    made: list[Lab] = []
-    stem = request.path.stem.removeprefix("test_").replace("_", "-")
-
-    def make(sparks: int | str = 2, *, engine: str = "stub") -> Lab:
-        name = f"{stem}-{len(made)}-{os.getpid()}"
-        spec = None
-        if isinstance(sparks, str):
-            file = labs / f"{name}.yaml"
-            file.write_text(sparks)
-            spec = lab_spec.load(file)
-        lab = Lab.up(None if spec else int(sparks), engine=engine, spec=spec, name=name)
-        made.append(lab)
-        return lab
-
-    try:
+    """``make_lab(sparks, engine="stub")``: a lab that goes down with the module."""
+    with _labs_of(labs, request.path.stem.removeprefix("test_").replace("_", "-")) as make:
         yield make
-    finally:
-        with contextlib.ExitStack() as stack:
-            for lab in made:
-                stack.callback(lab.down)
+
+
+@pytest.fixture(scope="session")
+def unlike(labs: Path) -> Iterator[Lab]:
+    """Two stub Sparks that differ in all that may differ, for every module that asks for no other lab."""
+    with _labs_of(labs, "unlike") as make:
+        yield make(UNLIKE)
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +135,9 @@ def make_mixed_lab(make_lab: Callable[..., Lab]) -> Callable[..., Lab]:
 
 
 @pytest.fixture(scope="module")
-def shared_lab(make_lab: Callable[..., Lab]) -> Lab:
-    """The module's lab: two stub Sparks that differ in all that may differ. Override it for another."""
-    return make_lab(UNLIKE)
+def shared_lab(unlike: Lab) -> Lab:
+    """The module's lab. Override it for another one than ``unlike``, which goes from module to module."""
+    return unlike
 
 
 @pytest.fixture
@@ -266,7 +276,7 @@ class Running:
         """Process id of the command."""
         return self.process.pid
 
-    def wait_for(self, text: str, timeout: float = 60) -> str:
+    def wait_for(self, text: str, timeout: float = 300) -> str:
         """Wait until a line of either stream holds ``text``; that line."""
 
         def found() -> str | None:
@@ -283,7 +293,7 @@ class Running:
         assert line is not None, f"no {text!r} within {timeout} s:\n{''.join(self.out)}\n{''.join(self.err)}"
         return line
 
-    def wait(self, timeout: float = 60) -> Done:
+    def wait(self, timeout: float = 300) -> Done:
         """Wait for the end; a command that outlives ``timeout`` seconds is killed, and the test fails."""
         try:
             code = self.process.wait(timeout)
@@ -345,7 +355,7 @@ class Cli:
         self.running.append(command)
         return command
 
-    def __call__(self, *argv: object, env: dict[str, str] | None = None, timeout: float = 90) -> Done:
+    def __call__(self, *argv: object, env: dict[str, str] | None = None, timeout: float = 300) -> Done:
         """Run a command to its end."""
         return self.start(*argv, env=env).wait(timeout)
 
@@ -484,7 +494,7 @@ class PreflightResult:
 def preflight(module_cli: Cli) -> Callable[..., PreflightResult]:
     """``preflight(inventory)``: its findings. Its exit code is 1 exactly where there is an error."""
 
-    def ask(inventory: Path, *words: str, timeout: float = 60) -> PreflightResult:
+    def ask(inventory: Path, *words: str, timeout: float = 300) -> PreflightResult:
         done = module_cli("preflight", inventory, "--json", *words, timeout=timeout)
         assert "Traceback" not in done.err, done
         result = PreflightResult(done.json, done.code)

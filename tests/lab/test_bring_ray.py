@@ -85,19 +85,7 @@ def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     assert f"ray  Ray {BROUGHT_RAY}: nothing is missing" in cli("stage", lab.inventory, "image").ok().out
 
 
-def test_a_node_copies_ray_from_the_other(lab, cli, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
-    launchers(lab, cli)
-    put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
-    first = cli("stage", lab.inventory, "image", "--json").ok().json
-    assert [(copy["node"], copy["source"]) for copy in first["copied"]] == [("left", "controller"), ("right", "left")]
-    # the controller's own is gone, and right lost what it had
-    shutil.rmtree(tmp_path / "cache")
-    lab.sparks[1].run(["rm", "-rf", f"{STATE}/ray"])
-    second = cli("stage", lab.inventory, "image", "--json").ok().json
-    assert [(copy["what"], copy["node"], copy["source"]) for copy in second["copied"]] == [("ray", "right", "left")]
-
-
+@pytest.mark.full
 def test_without_ray_the_native_backend_is_used_or_up_fails(lab, cli, ranks, variant, tmp_path, monkeypatch):
     """Nothing is fetched: no uv, and a pip that knows no index."""
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))

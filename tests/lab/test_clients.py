@@ -5,16 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 
-import pytest
-
-PARSERS = {
-    "enable-auto-tool-choice": True,
-    "tool-call-parser": "hermes",
-    "reasoning-parser": "qwen3",
-    "max-model-len": 2048,
-}
-MORE = {"tools": True, "reasoning": True, "max_tokens": 512}
-
 
 def pasted(block):
     """What the last line of stdout of a pasted block is."""
@@ -59,20 +49,3 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     cli("upgrade", inventory, "--min-speed", "0").ok()  # a test machine is not always equally fast
     assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]
     assert not {first, second} & {word.strip('"') for word in (up.out + client.out).split()}
-
-
-def test_a_start_shows_a_tool_call_and_reasoning_where_the_playbook_asks_for_them(lab, cli, variant):
-    inventory = variant(lab, playbook={"args": PARSERS, "verify": MORE})
-    up = cli("up", inventory)
-    assert up.code == 0, up.err
-    log = cli("logs", inventory).ok().out
-    assert log.count("POST /v1/chat/completions") == 4
-
-
-@pytest.mark.parametrize("key", ["tools", "reasoning"])
-def test_what_verify_asks_for_without_its_parser_starts_nothing(lab, cli, variant, ranks, key):
-    inventory = variant(lab, playbook={"verify": {key: True}})
-    up = cli("up", inventory, "--json")
-    assert up.code == 1
-    assert {each["code"] for each in up.json["findings"] if each["severity"] == "error"} == {"SM121-086"}
-    assert not any(ranks(lab).values())

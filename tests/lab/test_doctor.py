@@ -9,21 +9,17 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from sparkcluster.lab import Lab, Spark
+from tests.lab.test_serving import until
 
 CONTROL = "/tmp/ails"
 SERVES = {"env": {"STUB_CONTROL": CONTROL}, "args": {"moe-backend": "marlin"}}
 STATE = "/root/.local/state/sparkcluster"
 XID = "NVRM: Xid (PCI:000f:01:00): 119, pid=2431, name=VLLM::EngineCor, Timeout after 6s of waiting for RPC response"
-NO_MEMORY = (
-    "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from "
-    "_memdescAllocInternal(pMemDesc) @ mem_desc.c:1359"
-)
 NVML = "#!/bin/sh\necho 'Failed to initialize NVML: Unknown Error'\nexit 255\n"
 
 
@@ -74,17 +70,18 @@ def doctor(make_cli, inventory) -> Callable[..., dict]:
         assert "error" not in document, done
         assert done.code == (0 if document["ok"] else 1), done
         assert "Traceback" not in done.err
-        return {**document, "took_s": done.seconds}
+        return document
 
     return run
 
 
 def ended(spark: Spark) -> None:
-    """Wait until a container of a Spark has ended, at most as long as vLLM's own watchdog and a slow machine take."""
-    until = time.monotonic() + 20
-    while not spark.run(["docker", "ps", "-aq", "--filter", "status=exited"]).stdout.strip():
-        assert time.monotonic() < until, spark.run(["docker", "ps", "-a"]).stdout
-        time.sleep(0.3)
+    """Wait until a container of a Spark has ended."""
+
+    def exited():
+        return spark.run(["docker", "ps", "-aq", "--filter", "status=exited"]).stdout.strip()
+
+    until(exited)
 
 
 def problems(document: dict) -> set[tuple[str, str | None]]:
@@ -117,7 +114,7 @@ def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, 
     assert healthy["running"]["nodes"]["right"]["ranks"][0]["state"] == "running"
     reply = healthy["running"]["replies"]["default"]
     assert (reply["problem"], reply["head"]) == (None, "left")
-    assert 0 < reply["ttft_s"] < 5
+    assert reply["ttft_s"] > 0
 
     lines = make_cli()("doctor", inventory, "--timeout", "10").ok().out.strip().splitlines()
     assert len(lines) == 1
@@ -126,61 +123,12 @@ def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, 
     assert {spark.name: spark.run(["sh", "-c", script]).stdout for spark in serving.sparks} == before
 
 
-def test_a_hung_collective_is_named_within_the_limit_and_health_says_200(serving, doctor):
+def test_a_hung_collective_is_named_and_health_says_200(serving, doctor):
     ail(serving.sparks[1], "hang-serve")
     hung = doctor("--timeout", "8")
     assert problems(hung) == {("RUN-003", "left")}
     assert "tokens before and after" in the(hung, "RUN-003")["seen"]
     assert hung["running"]["nodes"]["left"]["health"] == 200
-    assert hung["took_s"] < 12
-
-
-def test_status_of_a_hung_engine_shows_what_is_known_before_it_waits(serving, make_cli, inventory):
-    ail(serving.sparks[1], "hang-serve")
-    status = make_cli()("status", inventory)
-    first, last = (
-        status.out.splitlines()[0],
-        [line for line in status.out.splitlines() if line.startswith(serving.name)][-1],
-    )
-    assert (status.code, "no token of default yet" in first, "degraded" in last) == (1, True, True), status.out
-    assert "GB" in status.out
-    assert "next: " in status.err
-    assert "doctor" in status.err
-
-
-@pytest.mark.full
-def test_tokens_that_stop_in_the_middle_of_an_answer_are_a_hang(serving, doctor):
-    ail(serving.sparks[0], "hang-after=3")
-    hung = doctor("--timeout", "12")
-    assert problems(hung) == {("RUN-003", "left")}
-    assert hung["running"]["replies"]["default"]["ttft_s"] is not None
-
-
-@pytest.mark.full
-def test_of_a_hung_group_the_gpu_that_idles_is_the_suspect(serving, doctor):
-    """Power and utilisation are simulated."""
-    ail(serving.sparks[1], "hang-serve")
-    serving.fault("left", "gpu-hung")
-    hung = doctor("--timeout", "12")
-    assert problems(hung) == {("RUN-003", "right")}
-    assert "24 W" in the(hung, "RUN-003")["seen"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("kind", "shown"), [("garbage", "!!!!"), ("garbage=bytes", "not text"), ("garbage=repeat", "'mult'")]
-)
-def test_an_answer_that_is_no_language(kind, shown, serving, doctor):
-    ail(serving.sparks[0], kind)
-    garbage = doctor()
-    assert problems(garbage) == {("RUN-004", "left")}
-    assert shown in the(garbage, "RUN-004")["seen"]
-
-
-@pytest.mark.full
-def test_an_answer_without_a_word(serving, doctor):
-    ail(serving.sparks[0], "null-content")
-    assert problems(doctor()) == {("RUN-004", "left")}
 
 
 def test_generation_that_is_dead_behind_a_health_of_200(serving, doctor):
@@ -223,23 +171,9 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("faults", "code", "node"),
-    [(["tcp-fallback"], "RUN-008", "left"), (["nan-scales"], "RUN-012", "left"),
-     (["moe-backend=VLLM_CUTLASS"], "RUN-011", "left")],
-)  # fmt: skip
-def test_one_line_of_a_log_is_one_finding(faults, code, node, fresh, doctor):
-    ail(fresh.sparks[0], *faults)
-    time.sleep(0.5)
-    assert problems(doctor()) == {(code, node)}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
     ("cause", "code", "shown"),
-    [("gid", "RUN-010", "ibv_modify_qp failed"), ("memlock", "RUN-009", "ibv_reg_mr_iova2"),
-     ("oom", "RUN-014", "CUDA out of memory"), ("gpu", "RUN-013", "NVML: Unknown Error"),
-     ("collective", "RUN-003", "OpType=ALLREDUCE")],
-)  # fmt: skip
+    [("gid", "RUN-010", "ibv_modify_qp failed"), ("oom", "RUN-014", "CUDA out of memory")],
+)
 def test_a_rank_that_dies_of_a_cause_while_it_serves_is_named_by_it(cause, code, shown, fresh, doctor):
     ail(fresh.sparks[1], f"die-serve={cause}")
     ended(fresh.sparks[0])
@@ -255,92 +189,6 @@ def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh,
     dead = doctor()
     assert problems(dead) == {("RUN-005", "right")}
     assert "SIGKILL" in the(dead, "RUN-005")["summary"]
-
-
-@pytest.mark.full
-def test_a_container_that_is_gone_is_missed(fresh, doctor):
-    fresh.sparks[1].run(["sh", "-c", "docker rm -f $(docker ps -q)"])
-    ended(fresh.sparks[0])
-    assert ("RUN-005", "right") in problems(doctor())
-
-
-@pytest.mark.full
-def test_an_engine_that_died_and_called_that_a_success(fresh, doctor, make_cli, inventory):
-    ail(fresh.sparks[0], "exit0")
-    make_cli()("ask", inventory, "Hello")
-    ended(fresh.sparks[0])
-    assert problems(doctor()) == {("RUN-024", "left")}
-
-
-@pytest.mark.full
-def test_a_rank_that_starts_over_and_over(fresh, doctor):
-    right = fresh.sparks[1]
-    right.run(["sh", "-c", "docker update --restart=always $(docker ps -q)"])
-    fresh.fault("right", "kill-worker")
-    time.sleep(3)
-    codes = problems(doctor())
-    assert ("RUN-006", "right") in codes
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("node", ["left", "right"])
-def test_what_only_hardware_shows_moves_with_the_fault_and_goes_with_it(node, serving, doctor):
-    """Pretended: power, clocks and the kernel's log."""
-    serving.fault(node, "gpu-wedged")
-    serving.fault(node, "kernel-log", XID)
-    assert problems(doctor()) == {("RUN-015", node), ("RUN-013", node)}
-    serving.heal()
-    assert problems(doctor()) == set()
-
-
-@pytest.mark.full
-def test_memory_that_ends(serving, doctor):
-    """Pretended. The driver's line alone is a note: nodes that serve well log it too."""
-    serving.fault("right", "kernel-log", NO_MEMORY)
-    noted = doctor()
-    assert problems(noted) == set()
-    assert the(noted, "RUN-014")["severity"] == "info"
-    serving.fault("right", "memory-free", "900000")
-    serving.fault("right", "swap", "17")
-    short = doctor()
-    assert {finding for finding in problems(short) if finding[0].startswith("RUN")} == {("RUN-014", "right")}
-
-
-@pytest.mark.full
-def test_an_unreachable_node_is_one_finding_and_the_others_are_examined(serving, doctor):
-    ail(serving.sparks[0], "garbage")
-    serving.fault("right", "ssh-hang")
-    alone = doctor("--timeout", "40")
-    assert problems(alone) == {("SSH-003", "right"), ("RUN-004", "left")}
-    assert alone["took_s"] < 44
-
-
-@pytest.mark.full
-def test_a_record_that_cannot_be_read(fresh, doctor, inventory):
-    name = fresh.state.name
-    fresh.sparks[1].run(["sh", "-c", f"echo '{{' > {STATE}/clusters/{name}/releases/000001.json"])
-    assert problems(doctor()) == {("RUN-019", "right")}
-
-
-@pytest.mark.full
-def test_another_playbook_than_what_is_served(serving, doctor, variant):
-    other = doctor(of=variant(serving, playbook={**SERVES, "name": "another"}))
-    assert problems(other) == {("RUN-020", None)}
-
-
-@pytest.mark.full
-def test_ranks_that_wait_for_each_other_while_they_compile(shared_lab, clean, make_cli, module_variant, doctor):
-    clean(shared_lab)
-    slow = module_variant(shared_lab, playbook={"env": {"STUB_FAULT": "hang-compile", "STUB_CONTROL": CONTROL}})
-    up = make_cli().start("up", slow)
-    up.wait_for("starting the engine", timeout=40)
-    time.sleep(4)
-    waiting = doctor("--timeout", "10", of=slow)
-    up.kill(2)
-    up.wait(30)
-    clean(shared_lab)
-    assert problems(waiting) == {("RUN-017", "left")}
-    assert any("--clear-caches" in remedy for remedy in the(waiting, "RUN-017")["remedy"])
 
 
 def test_no_cluster_at_all(lab, make_cli, inventory):
@@ -387,14 +235,3 @@ def test_a_bundle_has_all_that_was_seen_and_no_secret(shared_lab, clean, make_cl
     assert every.count(b"the engine says") >= len(planted)
     assert b"README.txt" in every
     clean(lab)
-
-
-def test_a_bundle_that_cannot_be_written_is_refused_before_a_node_is_asked(shared_lab, make_cli, inventory, tmp_path):
-    def logins():
-        return [spark.run(["cat", "/var/log/sshd.log"]).stdout for spark in shared_lab.sparks]
-
-    before = logins()
-    refused = make_cli()("doctor", inventory, "--bundle", tmp_path / "none" / "b.tar.gz")
-    assert refused.code == 2
-    assert "hint: mkdir -p" in refused.err
-    assert logins() == before

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
 from sparkcluster.lab.engine.model import tiny_model_files
 from tests.lab.hub import COMMIT, Hub
+from tests.lab.test_serving import until
 
 pytestmark = [pytest.mark.full, pytest.mark.engine]
 
@@ -78,43 +78,27 @@ def test_only_what_is_served_is_downloaded_once_and_copied(lab, hub, inventory, 
     assert "nothing is missing" in cli("stage", inventory, "weights").ok().out
 
 
-def test_patterns_of_the_playbook_decide_what_is_downloaded(lab, hub, variant, cli):
-    model = {"path": None, "id": "lab/tiny", "files": ["*.json", "pytorch_model.bin"], "exclude": ["generation*"]}
-    inventory = variant(lab, ssh={"user": "spark"}, playbook={"model": model})
-    cli("stage", inventory, "weights", env={"HF_ENDPOINT": hub.address}).ok()
-    expected = {"config.json", "tokenizer.json", "tokenizer_config.json", "pytorch_model.bin"}
-    assert {file for _, file in hub.served} == expected
-    assert [files(spark, "lab/tiny") for spark in lab.sparks] == [expected, expected]
-
-
 def containers(spark):
     return spark.run(["docker", "ps", "-q", "--filter", "name=sparkcluster-fetch-"]).stdout.split()
-
-
-def wait_until(condition, limit_s=60):
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.1)
 
 
 def test_a_download_outlives_its_operator_and_ctrl_c_ends_its_container(lab, hub, inventory, cli):
     hub.rate_bytes_s = 100_000
     environment = {"HF_ENDPOINT": hub.address}
     first = cli.start("stage", inventory, "weights", env=environment)
-    wait_until(lambda: hub.sent_bytes > 200_000)
+    until(lambda: hub.sent_bytes > 200_000)
     first.kill(signal.SIGKILL)
     first.wait()
     before = hub.sent_bytes
-    wait_until(lambda: hub.sent_bytes > before + 200_000)
+    until(lambda: hub.sent_bytes > before + 200_000)
     shown = cli("status", lab.inventory, "--json").json["staging"]
     assert shown is None or shown["attached"] is False
     second = cli.start("stage", inventory, "weights", env=environment)
     second.wait_for("B downloaded")
     assert sum(len(containers(spark)) for spark in lab.sparks) == 1
     second.kill(signal.SIGINT)
-    assert second.wait(30).code == 130
-    wait_until(lambda: not any(containers(spark) for spark in lab.sparks))
+    assert second.wait().code == 130
+    until(lambda: not any(containers(spark) for spark in lab.sparks))
     hub.rate_bytes_s = None
     cli("stage", inventory, "weights", env=environment).ok()
     assert {spark.name: files(spark, "lab/tiny") for spark in lab.sparks} == {

@@ -74,6 +74,7 @@ def walk(place, lab, steps, **flags):
     return wrong
 
 
+@pytest.mark.full
 def test_the_examples_of_a_cluster_are_what_its_commands_write(make_lab, place):
     lab = make_lab(READY)
     inventory = yaml.safe_load(lab.inventory.read_text()) | {"cluster": "pair", "playbook": "tiny"}
@@ -85,6 +86,7 @@ def test_the_examples_of_a_cluster_are_what_its_commands_write(make_lab, place):
     assert not wrong, "\n".join(wrong.values())
 
 
+@pytest.mark.full
 def test_the_examples_of_setting_up_are_what_its_commands_write(make_lab, place):
     lab = make_lab(BARE, engine="none")
     for spark in lab.sparks:

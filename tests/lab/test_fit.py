@@ -1,12 +1,10 @@
 """What ``fit`` says of the KV cache, and then what vLLM logs: real configs, real safetensors, random weights.
 
-Every prediction is written to a file before the engine is started. The plain run starts the engine once, on the family
-that is hardest to predict; the full one on all of them.
+Five of the rows of docs/fit.md. Every prediction is written to a file before the engine is started.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import re
@@ -23,7 +21,7 @@ from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.models.config import parse
 from sparkcluster.staging.model_headers import from_path
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 HERE = Path(__file__).parent
 POOL = 1 << 30
@@ -46,21 +44,11 @@ BASE = {
     "eos_token_id": 2,
 }
 FAMILIES = {
-    "multi-head": {"model_type": "llama"},
-    "grouped": {"model_type": "qwen3", "num_key_value_heads": 1},
     "sliding": {
         "model_type": "gemma3_text",
         "num_hidden_layers": 14,
         "sliding_window": 256,
         "num_key_value_heads": 2,
-    },
-    "sliding and full by turns": {
-        "model_type": "gemma2",
-        "num_hidden_layers": 5,
-        "sliding_window": 128,
-        "num_key_value_heads": 2,
-        "query_pre_attn_scalar": 32,
-        "tie_word_embeddings": True,
     },
     "heads that differ by layer": {
         "model_type": "gemma4_text",
@@ -73,7 +61,6 @@ FAMILIES = {
         "hidden_size_per_layer_input": 32,
         "tie_word_embeddings": True,
     },
-    "sliding alone": {"model_type": "mistral", "sliding_window": 512, "num_key_value_heads": 2},
     "latent": {
         "model_type": "deepseek_v2",
         "kv_lora_rank": 512,
@@ -116,25 +103,8 @@ FAMILIES = {
         "mamba_chunk_size": 64,
         "num_key_value_heads": 2,
     },
-    "Mamba 1": {
-        "model_type": "jamba",
-        "num_hidden_layers": 8,
-        "num_key_value_heads": 2,
-        "attn_layer_period": 4,
-        "attn_layer_offset": 2,
-        "expert_layer_period": 2,
-        "expert_layer_offset": 1,
-        "num_experts": 2,
-        "num_experts_per_tok": 1,
-        "mamba_d_state": 16,
-        "mamba_d_conv": 4,
-        "mamba_expand": 2,
-        "mamba_dt_rank": 8,
-        "use_mamba_kernels": False,
-    },
 }
-PLAIN = ("delta net", 1)
-CASES = [(family, 1) for family in FAMILIES] + [("multi-head", 2), ("grouped", 2), ("latent", 2), ("delta net", 2)]
+CASES = [("sliding", 1), ("heads that differ by layer", 1), ("latent", 2), ("delta net", 1), ("Mamba 2", 1)]
 
 ENV = {
     "VLLM_CPU_KVCACHE_SPACE": str(POOL >> 30),
@@ -183,12 +153,10 @@ def engine(make_lab):
 
 
 @pytest.fixture(scope="module")
-def made(engine, request):
-    """Directory of each family's checkpoint; only of those that this run starts."""
-    families = {item.callspec.params["family"] for item in request.session.items if item.path == request.path}
-    configs = {family: {**BASE, **copy.deepcopy(FAMILIES[family])} for family in sorted(families)}
-    engine("make", {f"/made/{family}": config for family, config in configs.items()})
-    return {family: engine.folder / family for family in configs}
+def made(engine):
+    """Directory of each family's checkpoint."""
+    engine("make", {f"/made/{family}": {**BASE, **config} for family, config in FAMILIES.items()})
+    return {family: engine.folder / family for family in FAMILIES}
 
 
 def predicted(path, ranks, *, block_size=None, **changed):
@@ -210,10 +178,7 @@ def predicted(path, ranks, *, block_size=None, **changed):
     return Told(found.tokens(POOL), found.concurrency(POOL))
 
 
-@pytest.mark.parametrize(
-    ("family", "ranks"),
-    [pytest.param(*case, marks=[] if case == PLAIN else [pytest.mark.full]) for case in CASES],
-)
+@pytest.mark.parametrize(("family", "ranks"), CASES)
 def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     path = made[family]
     prediction = predicted(path, ranks)

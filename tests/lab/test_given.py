@@ -37,6 +37,7 @@ def test_weights_of_this_machine_reach_both(lab, cli, here):
     assert "is right on a, b" in cli("stage", lab.inventory, "weights", "--verify").ok().out
 
 
+@pytest.mark.full
 def test_an_image_that_docker_saved_reaches_both(lab, cli, tmp_path):
     a, b = lab.sparks
     reference = a.run(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()[0]
@@ -55,24 +56,7 @@ def test_an_image_that_docker_saved_reaches_both(lab, cli, tmp_path):
         assert spark.run(["sh", "-c", "find / -xdev -name '*.tar' -path '*staging*'"]).stdout == ""
 
 
-def test_what_each_has_in_part_makes_both_whole(lab, cli, here):
-    cli("stage", lab.inventory, "weights", "--from", here).ok()
-    a, b = lab.sparks
-    a.run(["rm", f"{MODEL}/model.safetensors"])
-    b.run(["rm", f"{MODEL}/config.json", f"{MODEL}/tokenizer.json"])
-    dry = cli("stage", lab.inventory, "weights", "--dry-run").ok()
-    assert re.search(r"^  a +b .*\n    model\.safetensors missing$", dry.out, re.MULTILINE)
-    assert cli("stage", lab.inventory, "weights").ok()
-    assert "is right on a, b" in cli("stage", lab.inventory, "weights", "--verify").ok().out
-    a.run(["rm", f"{MODEL}/model.safetensors"])
-    b.run(["sh", "-c", f"rm {MODEL}/tokenizer.json; echo '{{}}' > {MODEL}/config.json"])
-    failed = cli("stage", lab.inventory, "weights")
-    assert failed.code == 1
-    assert "config.json differs between" in failed.err
-    a.run(["rm", "-r", MODEL])
-    b.run(["rm", "-r", MODEL])
-
-
+@pytest.mark.full
 def test_what_is_beside_the_playbook_is_in_the_containers(lab, variant, cli, ranks, here):
     inventory = variant(lab, playbook={"mounts": [{"source": "./parsers", "target": "/opt/parsers"}]})
     mine = inventory.parent / "parsers/mine.py"

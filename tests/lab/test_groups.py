@@ -1,12 +1,9 @@
-"""Groups of every shape on virtual Sparks: replicas, a ring, a pipeline, vLLM's own executor, no Ray. Stub engine."""
+"""Groups of every shape on virtual Sparks: replicas, a ring, and an image of another user. Stub engine."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from sparkcluster.lab import Lab
 from tests.lab.switching import Client
 
 
@@ -21,14 +18,6 @@ def words(cli, inventory, prompt="Say something", *more):
     return cli("ask", inventory, prompt, "--max-tokens", "12", *more).ok().out.strip()
 
 
-def members(lab: Lab, *at):
-    return [{"name": lab.sparks[index].name, "host": lab.sparks[index].host} for index in at]
-
-
-def log(spark):
-    return spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
-
-
 def running(ranks, lab):
     return {name: [state for _, _, state in found] for name, found in ranks(lab).items()}
 
@@ -41,7 +30,7 @@ def quad(four, clean):
     clean(four)
 
 
-def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
+def test_four_sparks_serve_as_two_replicas_of_which_a_dead_one_is_brought_back(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
@@ -49,45 +38,29 @@ def test_four_sparks_serve_as_two_replicas(quad, make_cli, variant, ranks):
     up = cli("up", path, "--json").ok().json
     assert [(group["name"], group["nodes"]) for group in up["groups"]] == [("east", names[:2]), ("west", names[2:])]
     status = cli("status", path, "--json").ok().json
-    assert status["state"] == "serving"
     assert [(group["name"], group["ready"], group["endpoint"]) for group in status["groups"]] == [
         ("east", True, f"http://{quad.sparks[0].host}:8000/v1"),
         ("west", True, f"http://{quad.sparks[2].host}:8000/v1"),
     ]
     assert [node["role"] for node in status["nodes"]] == ["head", "worker", "head", "worker"]
     assert words(cli, path, "Hello", "--group", "east") == words(cli, path, "Hello", "--group", "west")
-    assert cli("up", path, "--json").ok().json["changed"] is False
 
-    quad.fault(names[3], "kill-worker")
-    status = cli("status", path, "--json")
-    assert status.code == 1
-    assert status.json["state"] == "degraded"
-    assert status.json["groups"][0]["state"] == "serving"
-    assert status.json["groups"][1]["state"] == "degraded"
-    assert words(cli, path, "Hello", "--group", "east")
-
-    cli("down", path).ok()
-    assert running(ranks, quad) == {name: [] for name in names}
-
-
-def test_a_dead_replica_is_brought_back_while_the_other_goes_on_serving(quad, make_cli, variant, ranks):
-    cli = make_cli()
-    names = [spark.name for spark in quad.sparks]
-    groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
-    path = variant(quad, groups=groups)
-    first = cli("up", path, "--json").ok().json
     east = [ranks(quad)[name] for name in names[:2]]
     quad.fault(names[3], "kill-worker")
-    with Client(first["groups"][0]["endpoint"], first["model"]) as client:
-        up = cli("up", path, "--json").ok().json
-        assert (up["changed"], up["release"]) == (True, 2)
-    assert (client.failed, len(client.answered) > 10) == ([], True)
+    status = cli("status", path, "--json")
+    assert (status.code, status.json["state"]) == (1, "degraded")
+    assert [group["state"] for group in status.json["groups"]] == ["serving", "degraded"]
+
+    with Client(up["groups"][0]["endpoint"], up["model"]) as client:
+        again = cli("up", path, "--json").ok().json
+        assert (again["changed"], again["release"]) == (True, 2)
+    assert client.answered
+    assert client.failed == []
     assert [ranks(quad)[name] for name in names[:2]] == east
     status = cli("status", path, "--json").ok().json
-    assert (status["state"], status["release"]) == ("serving", 2)
     assert [(group["name"], group["release"]) for group in status["groups"]] == [("east", 1), ("west", 2)]
-    assert cli("up", path, "--json").ok().json["changed"] is False
-    assert words(cli, path, "Hello", "--group", "west")
+    cli("down", path).ok()
+    assert running(ranks, quad) == {name: [] for name in names}
 
 
 @pytest.mark.full
@@ -110,68 +83,6 @@ def test_a_replica_that_fails_to_come_up_leaves_the_other_serving(quad, make_cli
     assert words(cli, path, "Hello", "--group", "east")
 
 
-@pytest.mark.full
-def test_two_sparks_answer_as_one_alone(lab, cli, variant):
-    """The stub's words hang on the weights and the prompt, whatever the parallelism."""
-    alone = variant(lab, nodes=members(lab, 0))
-    cli("up", alone).ok()
-    expected = words(cli, alone)
-    cli("down", alone).ok()
-    cli("up", lab.inventory).ok()
-    assert words(cli, lab.inventory) == expected
-
-
-def test_pipeline_parallel_over_two_sparks_answers(lab, cli, variant):
-    path = variant(lab, playbook={"pipeline_parallel": 2})
-    plan = cli("plan", path, "--json").ok().json
-    engine = plan["nodes"]["left"]["containers"][0]["launcher"]["engine"]
-    assert engine[engine.index("--pipeline-parallel-size") + 1] == "2"
-    assert "--tensor-parallel-size" not in engine or engine[engine.index("--tensor-parallel-size") + 1] == "1"
-    cli("up", path).ok()
-    assert "PP rank 1" in log(lab.sparks[0])
-    assert words(cli, path)
-
-
-def test_the_native_executor_joins_the_ranks_without_ray(lab, cli, variant, ranks):
-    path = variant(lab, playbook={"executor": "native"})
-    up = cli("up", path).ok()
-    assert "starting Ray" not in up.err
-    assert "Ray formed" not in up.err
-    status = cli("status", path, "--json").ok().json
-    assert [node["ray"] for node in status["nodes"]] == [None, None]
-    for spark in lab.sparks:
-        assert "ray" not in spark.run(["ps", "-eo", "comm"]).stdout.split()
-    assert words(cli, path)
-    for spark in lab.sparks:
-        environment = json.loads(spark.run(["sh", "-c", "docker inspect $(docker ps -q)"]).stdout)[0]["Config"]["Env"]
-        expected = "enp1s0f0np0" if spark.name == "left" else "fast0"
-        assert f"GLOO_SOCKET_IFNAME={expected}" in environment
-    cli("down", path).ok()
-    assert running(ranks, lab) == {"left": [], "right": []}
-
-
-@pytest.mark.full
-def test_a_native_follower_that_is_killed_ends_the_launch(lab, cli, variant, ranks):
-    path = variant(lab, playbook={"executor": "native", "env": {"STUB_FAULT": "slow-start=60"}})
-    up = cli.start("up", path)
-    up.wait_for("loading weights", timeout=40)
-    lab.fault("right", "kill-worker")
-    done = up.wait(20)
-    assert done.code == 1, done
-    assert "the rank on right" in done.err
-    assert running(ranks, lab) == {"left": [], "right": []}
-
-
-@pytest.mark.full
-def test_a_native_follower_that_died_while_serving_is_degraded_and_up_mends_it(lab, cli, variant):
-    path = variant(lab, playbook={"executor": "native"})
-    cli("up", path).ok()
-    lab.fault("right", "kill-worker")
-    assert cli("status", path, "--json").json["state"] == "degraded"
-    assert cli("up", path, "--json").ok().json["changed"] is True
-    assert cli("status", path, "--json").ok().json["state"] == "serving"
-
-
 RING = """
 topology: ring
 sparks:
@@ -181,6 +92,7 @@ sparks:
 """
 
 
+@pytest.mark.full
 def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
     ring = make_lab(RING)
     cli = make_cli()
@@ -192,7 +104,7 @@ def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
         assert env["GLOO_SOCKET_IFNAME"] == "enP7s7"
         assert len(env["NCCL_IB_HCA"].split(",")) == 4
     # 4 attention heads are not divided by 3, its layers are no matter to the stub.
-    up = cli("up", ring.inventory, timeout=120).ok()
+    up = cli("up", ring.inventory).ok()
     assert "is up" in up.out
     status = cli("status", ring.inventory, "--json").ok().json
     assert [node["state"] for node in status["nodes"]] == ["running"] * 3
@@ -200,28 +112,6 @@ def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
     cli("down", ring.inventory).ok()
     assert running(ranks, ring) == {"one": [], "two": [], "three": []}
     ring.down()
-
-
-WITHOUT_RAY = """
-defaults: {image: without-ray}
-sparks:
-- name: left
-- name: right
-"""
-
-
-@pytest.mark.full
-def test_an_image_without_ray_serves_by_vllms_own_executor(make_lab, make_cli, variant, ranks):
-    """That a Ray is brought to it where the playbook leaves the choice is test_bring_ray's."""
-    lab = make_lab(WITHOUT_RAY)
-    cli = make_cli()
-    path = variant(lab, playbook={"executor": "native"})
-    cli("up", path).ok()
-    assert cli("status", path, "--json").ok().json["state"] == "serving"
-    assert words(cli, path)
-    cli("down", path).ok()
-    assert running(ranks, lab) == {"left": [], "right": []}
-    lab.down()
 
 
 TWO_WITH = """
@@ -236,7 +126,7 @@ sparks:
 def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, make_cli):
     lab = make_lab(TWO_WITH % "user-2000")
     cli = make_cli()
-    cli("up", lab.inventory, timeout=240).ok()
+    cli("up", lab.inventory).ok()
     assert words(cli, lab.inventory)
     for spark in lab.sparks:
         inside = 'docker exec $(docker ps -q) sh -c "id -u; touch ~/.cache/vllm/kept ~/.triton/kept ~/new; ls ~/.cache"'
@@ -244,14 +134,4 @@ def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, m
         kept = spark.run(["sh", "-c", "ls -l /root/.local/state/sparkcluster/caches/*/*/*/vllm/kept"]).stdout
         assert " 2000 " in kept
     cli("down", lab.inventory).ok()
-    lab.down()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("image", ["upstream", "cuda-base"])
-def test_an_image_whose_entrypoint_is_the_engine_serves(make_lab, make_cli, image):
-    lab = make_lab(TWO_WITH % image)
-    cli = make_cli()
-    cli("up", lab.inventory, timeout=240).ok()
-    assert words(cli, lab.inventory)
     lab.down()

@@ -8,7 +8,6 @@ import re
 import pytest
 
 from sparkcluster.lab import images
-from sparkcluster.lab.machine import wait_until
 
 SPARKS = """
 sparks:
@@ -44,7 +43,7 @@ def update(lab, registry, cli, variant):
         old = registry.add("old", images.archive("stub"), more=top(1))
         new = registry.add("new", images.archive("stub"), more=top(2))
         inventory = variant(lab, nodes=nodes, groups=None, playbook={"image": old})
-        cli("stage", inventory, "image", "--json", timeout=200).ok()
+        cli("stage", inventory, "image", "--json").ok()
         lab.spark(source).run(["docker", "pull", "--quiet", new], timeout_s=120)
         registry.down = True
         inventory = variant(lab, nodes=nodes, groups=None, playbook={"image": new})
@@ -62,19 +61,20 @@ def runs(spark, reference):
     return spark.run(words, timeout_s=60).stdout.startswith("Python 3")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("source", "target"),
     [
         ("o26", "c"),
         ("c", "o"),
-        *(pytest.param(*pair, marks=pytest.mark.full) for pair in (("o26", "o"), ("c28", "c"), ("o26", "c28"), ("c28", "o26"))),
+        ("o26", "c28"),
     ],
-)  # fmt: skip
+)
 def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):
     old, new, stage = update(source, target)
     sparks = [lab.spark(name) for name in (source, target)]
     before = [bytes_on_rails(spark, way) for spark, way in zip(sparks, ("tx", "rx"), strict=True)]
-    done = stage().wait(200).ok()
+    done = stage().wait().ok()
     assert re.search(
         rf"{target}: gets (at most )?[\d.]+ of [\d.]+ [GM]B of the image: it has \d+ of \d+ layers", done.err
     )
@@ -91,36 +91,18 @@ def has(spark, reference):
     return spark.run(["docker", "image", "inspect", reference], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("killed", ["worker", pytest.param("dockerd", marks=pytest.mark.full)])
-def test_no_half_image(lab, update, killed):
+@pytest.mark.full
+def test_no_half_image(lab, update):
     """What was there still runs, the new name is not there, and the next run copies what lacks."""
     old, new, stage = update("o", "c")
     spark = lab.spark("c")
     lab.fault("o", "slow-link", "20mbit")
     running = stage()
     running.wait_for("GB from o")
-    spark.run(["pkill", "-KILL", *(["-f", "relay"] if killed == "worker" else ["-x", "dockerd"])])
-    assert running.wait(120).code != 0
+    spark.run(["pkill", "-KILL", "-f", "relay"])
+    assert running.wait().code != 0
     lab.heal("o")
-    if killed == "dockerd":
-        spark.run(["systemctl", "restart", "docker"], timeout_s=60)
     assert not has(spark, new)
     assert runs(spark, old)
-    stage().wait(200).ok()
-    assert runs(spark, new)
-
-
-def test_an_image_arrives_although_its_operator_was_killed(lab, update):
-    old, new, stage = update("o", "c")
-    spark = lab.spark("c")
-    lab.fault("o", "slow-link", "20mbit")
-    running = stage()
-    running.wait_for("GB from o")
-    running.kill()
-    assert running.wait(120).code != 0
-    assert not has(spark, new)
-    assert runs(spark, old)
-    lab.heal("o")
-    assert wait_until(lambda: has(spark, new), limit_s=60)
-    assert "nothing is missing" in stage().wait(200).ok().out
+    stage().wait().ok()
     assert runs(spark, new)

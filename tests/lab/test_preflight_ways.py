@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-import yaml
 
 from sparkcluster.lab.machine import wait_until
 
@@ -27,23 +26,6 @@ def run_remedy(spark, lines):
         spark.run(["sh", "-c", f'sudo() {{ "$@"; }}; {line}'])
 
 
-# several at once, and nodes that do not answer
-
-
-def test_two_faults_at_once_are_both_found(lab, preflight):
-    assert preflight(lab.inventory).found == set()
-    lab.fault("spark-0001", "mtu", "1500")
-    lab.fault("spark-0003", "driver", "580.82.09")
-    assert preflight(lab.inventory).found == {("NET-006", "spark-0001", ERROR), ("HOST-009", "spark-0003", WARNING)}
-
-
-@pytest.mark.full
-def test_two_faults_of_one_node_are_both_found(lab, preflight):
-    lab.fault("spark-0002", "no-runtime")
-    lab.fault("spark-0002", "gid-missing")
-    assert preflight(lab.inventory).found == {("HOST-002", "spark-0002", ERROR), ("NET-003", "spark-0002", ERROR)}
-
-
 def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examined(lab, preflight):
     lab.fault("spark-0002", "ssh-stopped")
     lab.fault("spark-0003", "driver", "none")
@@ -57,27 +39,6 @@ def test_a_node_that_cannot_be_reached_is_one_finding_and_the_others_are_examine
 
 
 @pytest.mark.full
-def test_a_powered_off_node_is_one_finding(lab, preflight):
-    lab.sparks[1].kill()
-    result = preflight(lab.inventory)
-    [only] = result.found
-    assert only[1:] == ("spark-0002", ERROR)
-    assert only[0].startswith("SSH-")
-
-
-def test_nodes_that_hang_cost_their_time_out_once(lab, preflight, variant):
-    """Two sshds take the connection and say nothing; the limit is the inventory's, and counts once for both."""
-    inventory = variant(lab, ssh={"connect_timeout_s": 4})
-    lab.fault("spark-0002", "ssh-hang")
-    lab.fault("spark-0003", "ssh-hang")
-    began = time.monotonic()
-    result = preflight(inventory)
-    took = time.monotonic() - began
-    assert result.found == {("SSH-003", "spark-0002", ERROR), ("SSH-003", "spark-0003", ERROR)}
-    assert result.document["seconds"] < 4 + 3
-    assert took < 4 + 15
-
-
 def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, preflight):
     """Docker is stopped in its tracks on one node, nvidia-smi sleeps on another."""
     second, third = lab.sparks[1:]
@@ -94,10 +55,6 @@ def test_programs_that_hang_on_a_node_cost_their_own_reading_alone(lab, prefligh
         third.run(["sh", "-c", "cd /usr/local/bin && mv kept nvidia-smi"])
     assert result.found == {("HOST-001", "spark-0002", ERROR), ("HOST-003", "spark-0003", ERROR)}
     assert "no answer within" in findings_of(result, "HOST-001")[0]["seen"]
-    assert result.document["seconds"] < 15
-
-
-# who asks, and by which name
 
 
 @pytest.fixture
@@ -109,8 +66,9 @@ def plain(lab, variant):
     return variant(lab, ssh={"user": "spark"}, playbook={"model": {"path": "/home/spark/models/tiny"}})
 
 
-@pytest.mark.parametrize("name", ["spark-0002", pytest.param("spark-0003", marks=pytest.mark.full)])
-def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, preflight, plain):
+@pytest.mark.full
+def test_a_user_who_may_not_use_docker_is_told_the_group(lab, preflight, plain):
+    name = "spark-0002"
     assert preflight(plain).found == set()
     lab.fault(name, "no-docker-group")
     result = preflight(plain)
@@ -119,152 +77,6 @@ def test_a_user_who_may_not_use_docker_is_told_the_group(name, lab, preflight, p
     assert "sudo usermod -aG docker spark" in finding["remedy"]
     run_remedy(lab.spark(name), [line for line in finding["remedy"] if line.startswith("sudo usermod")])
     assert preflight(plain).found == set()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["spark-0002", "spark-0003"])
-def test_ipc_that_goes_with_the_login_is_told(name, lab, preflight, plain):
-    """Containers keep theirs: it is told for information there."""
-    before, usual = ({each for each in preflight(one).notes if each[0] != "FIT-002"} for one in (plain, lab.inventory))
-    assert before == usual  # but for which node has the least memory left, which is chance
-    lab.fault(name, "remove-ipc")
-    result = preflight(plain)
-    assert result.found == set()
-    assert ("HOST-016", name, INFO) in result.notes
-    [finding] = findings_of(result, "HOST-016")
-    run_remedy(lab.spark(name), finding["remedy"][:1])
-    assert findings_of(preflight(plain), "HOST-016") == []
-    lab.spark(name).run(["loginctl", "disable-linger", "spark"])
-    run_remedy(lab.spark(name), [line.removeprefix("or, for all users: ") for line in finding["remedy"][1:]])
-    assert findings_of(preflight(plain), "HOST-016") == []
-    lab.spark(name).run(["rm", "-r", "/etc/systemd/logind.conf.d"])
-
-
-@pytest.fixture
-def named(lab, module_cli, variant, tmp_path):
-    """``named(*words, **hosts)``: preflight by host names, which this machine finds in a file of the test's own."""
-    nodes = [{"name": f"node-{number}", "host": spark.name} for number, spark in enumerate(lab.sparks)]
-    inventory = variant(lab, nodes=nodes)
-
-    def ask(**hosts):
-        file = tmp_path / "hosts"
-        rows = [f"{hosts.get(spark.name.replace('-', '_'), spark.host)} {spark.name}" for spark in lab.sparks]
-        file.write_text("\n".join(["127.0.0.1 localhost", *rows]) + "\n")
-        script = f'mount --bind {file} /etc/hosts && exec "$@"'
-        prefix = ("unshare", "--mount", "sh", "-c", script, "sh")
-        done = module_cli.start("preflight", inventory, "--json", prefix=prefix).wait(60)
-        findings = done.json["findings"]
-        return {
-            (finding["code"], finding["node"], finding["severity"])
-            for finding in findings
-            if finding["severity"] != INFO
-        }, findings
-
-    return ask
-
-
-def test_a_name_that_means_wifi_is_told_where_it_does(lab, named):
-    """As mDNS names do. The remedy is a line in the hosts file of the node that was misled."""
-    assert named()[0] == set()
-    lab.fault("spark-0002", "name-by-wifi")
-    found, findings = named()
-    assert found == {("NET-018", "node-0", WARNING), ("NET-018", "node-2", WARNING)}
-    for finding in findings:
-        if finding["code"] == "NET-018":
-            spark = lab.sparks[int(finding["node"][-1])]
-            run_remedy(spark, [line for line in finding["remedy"] if line.startswith("sudo")])
-    assert named()[0] == set()
-
-
-@pytest.mark.full
-def test_a_node_that_is_reached_over_wifi_is_told(lab, named):
-    lab.fault("spark-0003", "name-by-wifi")
-    wifi = lab.sparks[2].run(["sh", "-c", "ip -br addr show wlP9s9 | grep -o '10[0-9.]*'"]).stdout.strip()
-    found, findings = named(spark_0003=wifi)
-    assert ("NET-016", "node-2", WARNING) in found
-    assert {code for code, _, _ in found} == {"NET-016", "NET-018"}
-    [reached] = [finding for finding in findings if finding["code"] == "NET-016"]
-    assert any(lab.sparks[2].host in line for line in reached["remedy"])
-
-
-@pytest.mark.full
-def test_a_host_key_that_is_known_by_the_name_alone_is_refused_by_the_address(lab, preflight, variant, tmp_path):
-    """SSH is tried by the very address that will be used."""
-    assert preflight(lab.inventory).found == set()
-    kept = tmp_path / "known_hosts"
-    rows = (lab.directory / "known_hosts").read_text().splitlines()
-    kept.write_text("\n".join(row for row in rows if not row.startswith(f"{lab.sparks[1].host} ")) + "\n")
-    result = preflight(variant(lab, ssh={"known_hosts": str(kept)}))
-    assert result.found == {("SSH-004", "spark-0002", ERROR)}
-    assert any("ssh-keyscan" in line or "host_keys: accept-new" in line for line in result.remedies)
-
-
-@pytest.mark.full
-def test_rails_that_are_wifi_are_told(lab, preflight, variant):
-    """One node's interconnect is named after its WiFi."""
-    lab.fault("spark-0002", "name-by-wifi")
-    nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
-    for node in nodes:
-        wifi = node["name"] == "spark-0002"
-        node["interconnect"] = {"interfaces": ["wlP9s9" if wifi else "enP7s7"]}
-    result = preflight(variant(lab, nodes=nodes))
-    assert ("NET-022", "spark-0002", WARNING) in result.found
-    assert {node for code, node, _ in result.found if code == "NET-022"} == {"spark-0002"}
-
-
-@pytest.mark.full
-def test_rails_that_lead_to_containers_alone_are_an_error(lab, preflight, variant):
-    """docker0 has one address on every node, and no other Spark behind it."""
-    up = (
-        "ip link add docker0 type bridge && ip link add veth0a type veth peer name veth0b && "
-        "ip link set veth0a master docker0 up && ip link set veth0b up && "
-        "ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up"
-    )
-    for spark in lab.sparks:
-        spark.run(["sh", "-c", up])
-    try:
-        assert preflight(lab.inventory).found == set()
-        nodes = yaml.safe_load(lab.inventory.read_text())["nodes"]
-        for node in nodes:
-            node["interconnect"] = {"interfaces": ["docker0"]}
-        found = preflight(variant(lab, nodes=nodes)).found
-    finally:
-        for spark in lab.sparks:
-            spark.run(["sh", "-c", "ip link del docker0; ip link del veth0a"])
-    assert {finding for finding in found if finding[0] == "NET-022"} == {
-        ("NET-022", spark.name, ERROR) for spark in lab.sparks
-    }
-    assert ("NET-011", None, ERROR) in found
-
-
-# what is open
-
-
-@pytest.mark.full
-def test_an_api_open_to_all_and_a_dashboard_that_runs_anything_are_told(lab, preflight, variant):
-    inventory = variant(lab, api={"host": "0.0.0.0"}, ignore=None)
-    result = preflight(inventory)
-    assert {(code, severity) for code, _, severity in result.found} == {("NET-020", WARNING)}
-    lab.fault("spark-0003", "port-busy", "8265")
-    assert preflight(lab.inventory).found == {("NET-021", "spark-0003", WARNING)}
-    key = {"file": str(lab.directory / "id_ed25519.pub")}
-    keyed = variant(lab, api={"host": "0.0.0.0", "key": key}, ignore=None)
-    assert preflight(keyed).found == {("NET-021", "spark-0003", WARNING)}
-
-
-# GIDs are followed wherever they stand
-
-
-def test_gids_that_moved_on_one_hca_are_followed(lab, preflight, module_cli):
-    """No fixed index can be right: the plan leaves it out there, and gives each other node its own."""
-    lab.fault("spark-0001", "gid-shift")
-    lab.fault("spark-0002", "gid-shift", "rocep1s0f1")
-    result = preflight(lab.inventory)
-    assert result.found == set()
-    assert ("NET-013", "spark-0002", INFO) in result.notes
-    nodes = module_cli("plan", lab.inventory, "--json").ok().json["nodes"]
-    indexes = {name: node["env"].get("NCCL_IB_GID_INDEX") for name, node in nodes.items()}
-    assert indexes == {"spark-0001": "6", "spark-0002": None, "spark-0003": "3"}
 
 
 # no traces
@@ -294,8 +106,6 @@ SEEN = {
     "mounts": "cut -d' ' -f2- /proc/self/mountinfo | sort",
 }
 
-DOCKERS = "find /var/lib/docker /run/docker -xdev -printf '%p %s %T@ %m\\n' | sort"
-
 
 def state(spark):
     return {aspect: spark.run(["sh", "-c", script], timeout_s=120).stdout for aspect, script in SEEN.items()}
@@ -308,21 +118,8 @@ def state_between_logins(spark):
         lines = spark.run(["ps", "-eo", "args="]).stdout.replace("sshd: /usr/sbin/sshd", "").splitlines()
         return not [line for line in lines if line.startswith(("sshd:", "sshd-session:"))]
 
-    assert wait_until(no_session, limit_s=30)
+    assert wait_until(no_session, limit_s=120)
     return state(spark)
-
-
-def docker_files(spark):
-    """Docker's files, once nothing is left to clean up after a container that was removed.
-
-    Docker removes its network namespace up to a minute later, or as it ends; containerd collects its garbage up to
-    seconds later, by how long its last collection took.
-    """
-    spark.run(["systemctl", "restart", "docker"])
-    leases = ["ctr", "--address", "/run/docker/containerd/containerd.sock", "leases"]
-    spark.run([*leases, "create", "--id", "collect"])
-    spark.run([*leases, "delete", "--sync", "collect"])
-    return {"docker": spark.run(["sh", "-c", DOCKERS]).stdout}
 
 
 def differences(later, earlier):
@@ -335,36 +132,15 @@ def differences(later, earlier):
 
 
 def test_nothing_on_any_node_is_changed(lab, make_cli):
-    """Not with findings either. The first preflight runs the image, which changes Docker's files; later ones do not."""
+    """Not with findings either, but for Docker's own files, as the first preflight runs the image."""
     lab.fault("spark-0003", "no-address")
-    fresh = make_cli()
-
-    def marked():
-        for spark in lab.sparks:
-            # Being listed for the first time changes a directory of an overlay by itself.
-            state(spark)
-            spark.run(["touch", "/run/marker"])
-        time.sleep(0.05)
-        states = [state_between_logins(spark) for spark in lab.sparks]
-        assert [each["touched"] for each in states] == ["", "", ""]
-        return states
-
-    def assert_unchanged(before):
-        after = [state_between_logins(spark) for spark in lab.sparks]
-        assert [differences(*pair) for pair in zip(after, before, strict=True)] == [{}, {}, {}]
-
-    before = marked()
-    assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert_unchanged(before)
-    for _ in range(5):
-        # On a machine under load a reading may time out; the image is then queried by the next run.
-        nodes = fresh("preflight", lab.inventory, "--json").json["nodes"]
-        if not any(node["image"].get("unread") for node in nodes.values()):
-            break
-    assert_unchanged(before)
-    docker_before = [docker_files(spark) for spark in lab.sparks]
-    before = marked()
-    assert fresh("preflight", lab.inventory, "--json").json["findings"]
-    assert_unchanged(before)
-    docker_after = [{"docker": spark.run(["sh", "-c", DOCKERS]).stdout} for spark in lab.sparks]
-    assert [differences(*pair) for pair in zip(docker_after, docker_before, strict=True)] == [{}, {}, {}]
+    for spark in lab.sparks:
+        # Being listed for the first time changes a directory of an overlay by itself.
+        state(spark)
+        spark.run(["touch", "/run/marker"])
+    time.sleep(0.05)
+    before = [state_between_logins(spark) for spark in lab.sparks]
+    assert [each["touched"] for each in before] == ["", "", ""]
+    assert make_cli()("preflight", lab.inventory, "--json").json["findings"]
+    after = [state_between_logins(spark) for spark in lab.sparks]
+    assert [differences(*pair) for pair in zip(after, before, strict=True)] == [{}, {}, {}]

@@ -60,17 +60,17 @@ def goes_on(registry, pause_s=1.5):
     return registry.served_bytes > before
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["plain", pytest.param("store", marks=pytest.mark.full)])
 def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, stage, name):
     reference = registry.add("slow", images.archive("stub"), platforms=True)
     registry.rate_bytes_s = size_of(registry) / 12
-    done = stage(name, reference).wait(90).ok()
+    done = stage(name, reference).wait().ok()
     assert len(re.findall(PULLING, done.err)) >= 2, done.err
     assert re.search(PULLING + r", \d+ s left", done.err), done.err
     assert re.search(rf"image  \S+: {name} downloaded", done.out), done.out
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["store", pytest.param("plain", marks=pytest.mark.full)])
 def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, stage, name):
     reference = registry.add("killed", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 12
@@ -78,81 +78,53 @@ def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, st
     first.wait_for("pulling")
     first.kill(signal.SIGKILL)
     assert goes_on(registry)
-    stage(name, reference).wait(90).ok()
+    stage(name, reference).wait().ok()
     assert registry.served_bytes < 1.05 * size_of(registry)
 
 
 @pytest.mark.full
-@BOTH
-def test_a_pull_is_followed_again_after_60_s_of_silence(lab, registry, stage, name):
-    """The node pulls on; its lease has lapsed meanwhile, and is taken again."""
-    reference = registry.add("silent", images.archive("stub"))
-    registry.rate_bytes_s = size_of(registry) / 75
-    running = stage(name, reference)
-    running.wait_for("pulling")
-    lab.fault(name, "silence", "60")
-    running.wait_for(f"connecting again; the pull continues on {name}", timeout=35)
-    assert goes_on(registry)
-    done = running.wait(150).ok()
-    assert re.search(rf"connecting again.*\n(.*\n)*.*{PULLING}", done.err), done.err
-    assert registry.served_bytes < 1.05 * size_of(registry)
-
-
-@pytest.mark.full
-def test_a_pull_ends_for_want_of_bytes_and_not_of_time(registry, stage):
-    """It takes longer than 300 s, with a byte now and then; then no byte comes for 300 s."""
-    reference = registry.add("stalled", images.archive("stub"))
-    registry.rate_bytes_s = size_of(registry) / 400
-    running = stage("plain", reference)
-    running.wait_for("pulling")
-    time.sleep(310)
-    assert running.process.poll() is None
-    registry.rate_bytes_s = 0
-    done = running.wait(360)
-    assert done.code == 1
-    assert "the pull made no progress: no byte came for 300 s" in done.err, done.err
-
-
 @BOTH
 def test_ctrl_c_ends_a_pull_on_the_node_and_the_next_one_says_how_it_goes_on(registry, stage, name):
     reference = registry.add("interrupted", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 20
     first = stage(name, reference)
     first.wait_for("pulling")
-    assert wait_until(lambda: registry.served_bytes > size_of(registry) / 4, limit_s=30)
+    assert wait_until(lambda: registry.served_bytes > size_of(registry) / 4, limit_s=120)
     first.kill(signal.SIGINT)
-    first.wait(30)
-    assert wait_until(lambda: not goes_on(registry, 1.0), limit_s=10)
+    first.wait()
+    assert wait_until(lambda: not goes_on(registry, 1.0), limit_s=120)
     registry.rate_bytes_s = size_of(registry) / 6
-    done = stage(name, reference).wait(90).ok()
+    done = stage(name, reference).wait().ok()
     kept = {"store": "resumed", "plain": "started over (moby#26146)"}[name]
     assert kept in done.err, done.err
 
 
-@BOTH
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["plain"])
 def test_a_registry_that_is_cut_and_comes_back_ends_no_pull(registry, stage, name):
     reference = registry.add("cut", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 6
     registry.cut_after_bytes = size_of(registry) // 3
     running = stage(name, reference)
-    assert wait_until(lambda: registry.down, limit_s=30)
+    assert wait_until(lambda: registry.down, limit_s=120)
     time.sleep(3)
     registry.rate_bytes_s, registry.cut_after_bytes, registry.down = None, None, False
-    running.wait(120).ok()
+    running.wait().ok()
 
 
-@BOTH
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["store"])
 def test_a_login_of_the_nodes_user_is_used(lab, registry, stage, name):
     reference = registry.add("private", images.archive("stub"))
     registry.login = ("ada", "very-secret")
-    failed = stage(name, reference).wait(60)
+    failed = stage(name, reference).wait()
     assert failed.code == 1
     assert f"requires a login on {name}" in failed.err
     assert f"docker login {registry.address}" in failed.err
     spark = next(spark for spark in lab.sparks if spark.name == name)
     spark.run(["docker", "login", "--username", "ada", "--password", "very-secret", registry.address])
     try:
-        done = stage(name, reference).wait(90).ok()
+        done = stage(name, reference).wait().ok()
     finally:
         spark.run(["docker", "logout", registry.address])
     assert "very-secret" not in done.out + done.err

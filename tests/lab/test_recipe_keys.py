@@ -14,29 +14,22 @@ def owners(spark) -> set[str]:
     return set(spark.run(["docker", "exec", name, "sh", "-c", "stat -c %u /proc/[0-9]*"]).stdout.split())
 
 
-def test_commands_run_once_after_a_change_and_see_an_endpoint_that_answers(lab, cli, variant, tmp_path):
+def test_a_user_a_variant_and_commands_after_a_change_which_see_an_endpoint_that_answers(lab, cli, variant, tmp_path):
     told = tmp_path / "told"
     command = f'python3 -c \'import os, urllib.request as r; r.urlopen(os.environ["SPARKCLUSTER_ENDPOINT"] + "/models"); open("{told}", "a").write(os.environ["SPARKCLUSTER_RELEASE"] + "\\n")\''
-    inventory = variant(lab, after_ready=[command, ["false"]])
-    up = cli("up", inventory, "--json").ok()
+    playbook = {
+        "container": {"cap_add": None, "user": "2000:2000"},
+        "served_name": None,
+        "variants": {"1": {"served_name": "alone"}, "2": {"served_name": "together"}},
+    }
+    inventory = variant(lab, playbook=playbook, after_ready=[command, ["false"]])
+    up = cli("up", inventory, "--json").ok().json
+    assert up["model"] == "together"
+    assert all("2000" in owners(spark) for spark in lab.sparks)
     assert told.read_text() == "1\n"
-    assert [each["problem"] for each in up.json["after_ready"]] == [None, "exited with code 1"]
+    assert [each["problem"] for each in up["after_ready"]] == [None, "exited with code 1"]
     assert cli("up", inventory, "--json").ok().json["after_ready"] == []
     assert told.read_text() == "1\n"
-
-
-def test_ranks_run_as_the_user_of_the_playbook(lab, cli, variant):
-    inventory = variant(lab, playbook={"container": {"cap_add": None, "user": "2000:2000"}})
-    assert "is up" in cli("up", inventory, timeout=180).ok().out
-    for spark in lab.sparks:
-        assert "2000" in owners(spark)
-
-
-def test_a_group_of_two_serves_the_variant_for_two(lab, cli, variant):
-    variants = {"1": {"served_name": "alone"}, "2": {"served_name": "together"}}
-    inventory = variant(lab, playbook={"served_name": None, "variants": variants})
-    assert cli("up", inventory, "--json").ok().json["model"] == "together"
-    assert cli("status", inventory, "--json").ok().json["model"] == "together"
 
 
 def test_an_image_is_built_on_one_node_and_runs_on_all(lab, cli, variant):
@@ -45,7 +38,7 @@ def test_an_image_is_built_on_one_node_and_runs_on_all(lab, cli, variant):
     mod.mkdir()
     (mod / "Dockerfile").write_text("ARG BASE\nFROM $BASE\nCOPY mark.txt /mark.txt\n")
     (mod / "mark.txt").write_text("built")
-    assert "is up" in cli("up", inventory, "--yes", timeout=300).ok().out
+    assert "is up" in cli("up", inventory, "--yes").ok().out
     plan = json.loads(cli("plan", inventory, "--json").out)
     assert plan["image"].startswith("sparkcluster-build:")
     for spark in lab.sparks:
@@ -53,7 +46,7 @@ def test_an_image_is_built_on_one_node_and_runs_on_all(lab, cli, variant):
         assert spark.run(["docker", "exec", name, "cat", "/mark.txt"]).stdout == "built"
 
     (mod / "Dockerfile").write_text("ARG BASE\nFROM $BASE\nCOPY missing.txt /\n")
-    failed = cli("upgrade", inventory, "--yes", timeout=300)
+    failed = cli("upgrade", inventory, "--yes")
     assert failed.code == 1
     assert "could not be built" in failed.err
     assert cli("status", inventory, "--json").ok().json["release"] == 1

@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
 from staging_lab import MB, Rails
 
 from sparkcluster.lab.machine import run
+from tests.lab.test_serving import until
 
 FILE = "/root/models/tiny/merges.txt"
 FILE_BYTES = 40_000_000
@@ -88,17 +88,14 @@ def arrived(spark):
 
 def arriving(spark, size):
     """Wait until ``size`` bytes of the file are on ``spark``."""
-    until = time.monotonic() + 90
-    while arrived(spark) <= size:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: arrived(spark) > size)
 
 
 def only_the_rest_moves(lab, cli, names):
     """Stage again: it moves to ``names`` what is not there yet, and nothing else."""
     there = {name: arrived(lab.spark(name)) for name in names}
     assert all(there.values())
-    done = cli("stage", lab.inventory, "weights", "--json", timeout=200).ok().json
+    done = cli("stage", lab.inventory, "weights", "--json").ok().json
     moved = {copy["node"]: copy["bytes"] for copy in done["copied"]}
     assert moved.keys() == set(names)
     for name in names:
@@ -133,22 +130,14 @@ class TestOneSwitch:
         absent = "{name: b, model: absent}, {name: c, model: absent}, {name: d, model: absent}"
         return make_lab(f"sparks: [{{name: a}}, {absent}]\n")
 
-    def test_all_get_it_in_little_more_than_the_time_of_one(self, four, cli):
-        done = cli("stage", four.inventory, "weights", "--json").ok().json
-        assert {copy["node"]: copy["source"] for copy in done["copied"]} == {"b": "a", "c": "b", "d": "c"}
-        assert done["warnings"] == []
-        assert len(sums(four)) == 1
-        seconds = [copy["seconds"] for copy in done["copied"]]
-        assert max(seconds) < 1.5 * min(seconds)
-
-    @pytest.mark.parametrize("signal", ["KILL", "STOP"])
+    @pytest.mark.parametrize("signal", ["KILL", pytest.param("STOP", marks=pytest.mark.full)])
     def test_a_worker_that_fails_in_the_middle_is_gone_past_and_named(self, four, cli, signal):
         b = four.spark("b")
         stage = cli.start("stage", four.inventory, "weights")
         arriving(b, FILE_BYTES // 4)
         victim = worker(b)
         b.run(["kill", f"-{signal}", victim])
-        failed = stage.wait(150)
+        failed = stage.wait()
         b.run(["kill", "-KILL", victim], check=False)
         assert failed.code == 1
         assert "b was left out" in failed.err
@@ -162,16 +151,17 @@ class TestOneSwitch:
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("d"), FILE_BYTES // 4)
         a.run(["kill", "-KILL", worker(a)])
-        failed = stage.wait(400)
+        failed = stage.wait()
         assert failed.code == 1
         assert "a was left out: killed" in failed.err
         only_the_rest_moves(four, cli, "bcd")
 
+    @pytest.mark.full
     def test_a_disk_that_is_full_in_the_middle_is_named_and_the_others_complete(self, four, cli):
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("b"), FILE_BYTES // 4)
         four.fault("b", "disk-full")
-        failed = stage.wait(200)
+        failed = stage.wait()
         assert failed.code == 1
         assert "b was left out: its disk is full" in failed.err
         assert re.search(r"error: stage weights on b: the disk is full: ", failed.err)
@@ -179,51 +169,35 @@ class TestOneSwitch:
         four.heal("b")
         only_the_rest_moves(four, cli, "b")
 
+    @pytest.mark.full
     def test_a_byte_that_changes_between_two_nodes_names_them_and_no_copy_is_wrong(self, four, cli):
         four.fault("b", "flip-byte", str(FILE_BYTES // 4))
-        done = cli("stage", four.inventory, "weights", timeout=300).ok()
+        done = cli("stage", four.inventory, "weights").ok()
         assert "merges.txt arrived at c with another SHA-256 than b has; received again" in done.err
         assert "arrived at b" not in done.err
         assert len(sums(four)) == 1
         assert cli("stage", four.inventory, "weights", "--json").ok().json["copied"] == []
 
+    @pytest.mark.full
     def test_a_rail_that_goes_out_is_named_and_the_copy_completes_over_the_other(self, four, cli):
         more = f"cd $(dirname {FILE}) && for at in 1 2 3 4 5 6; do head -c {6 * MB} /dev/urandom > more-$at; done"
         four.spark("a").run(["sh", "-c", more])  # so that all streams, and both rails, have something to do
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("c"), FILE_BYTES // 8)
         four.fault("b", "twin-down")
-        done = stage.wait(300).ok()
+        done = stage.wait().ok()
         assert re.search(r"b: the link to a at 192\.168\.178\.11 failed: .*: goes on over another one at ", done.err)
         assert re.search(r"c: the link to b at 192\.168\.178\.12 failed: .*: goes on over another one at ", done.err)
         assert "left out" not in done.err
         assert len(sums(four)) == 1
 
+    @pytest.mark.full
     def test_ctrl_c_and_at_once_the_next_stage_goes_on(self, four, cli):
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("d"), FILE_BYTES // 4)
         stage.kill(signal.SIGINT)
-        assert stage.wait(60).code == 130
+        assert stage.wait().code == 130
         only_the_rest_moves(four, cli, "bcd")
-
-    @pytest.mark.parametrize("rate", ["40mbit", pytest.param("3mbit", marks=pytest.mark.full)])
-    def test_a_stage_of_another_cluster_to_the_same_place_waits_or_is_refused(self, four, cli, variant, rate):
-        """Its lease is another one; the place is not. It waits for 30 s."""
-        for spark in four.sparks:
-            four.fault(spark.name, "slow-link", rate)
-        other = variant(four, cluster="other")
-        with Rails(four) as rails:
-            first = cli.start("stage", four.inventory, "weights")
-            arriving(four.spark("b"), FILE_BYTES // 8)
-            second = cli("stage", other, "weights", timeout=300)
-            first.wait(300).ok()
-        if second.code or rate == "3mbit":
-            assert second.code == 1
-            assert "another copy to /root/models/tiny is in progress" in second.err
-        assert len(sums(four)) == 1
-        for name in "bcd":
-            assert rails.bytes(four.spark(name), sent=False) < 1.05 * (FILE_BYTES + MB), "once"
-        assert cli("stage", other, "weights", "--json").ok().json["copied"] == []
 
     def test_a_stranger_on_the_switch_gets_nothing_and_changes_nothing(self, four, cli, variant):
         a, b, c, d = four.sparks
@@ -243,22 +217,12 @@ class TestOneSwitch:
             words = (address, str(port), earlier, recorded, said["token"])
             inside = ["ip", "netns", "exec", d.unit, sys.executable, "-c", STRANGER]
             found = run([*inside, *words], timeout_s=120).stdout
-            stage.wait(200).ok()
+            stage.wait().ok()
             assert rails.bytes(d, sent=False) < 100_000
         expected = {"without": 0, "replayed": 0, "wrong": False, "earlier": False, "right": True}
         assert json.loads(found) == expected
         assert set(state(a)["served"]) == {"b"}
         assert len(sums(four, "abc")) == 1
-
-    def test_a_cable_that_goes_out_leaves_the_management_network_which_is_said(self, four, cli):
-        stage = cli.start("stage", four.inventory, "weights")
-        arriving(four.spark("b"), FILE_BYTES // 4)
-        four.fault("b", "cable-out")
-        done = stage.wait(200).ok()
-        assert re.search(
-            r"warning: [acd] and b share no cable: b gets weights from [acd] over the management network \(", done.out
-        )
-        assert len(sums(four)) == 1
 
 
 class TestPairs:
@@ -267,11 +231,12 @@ class TestPairs:
     def shared_lab(cls, make_lab):
         return make_lab("topology: pairs\nsparks: [{}, {model: absent}, {model: absent}, {model: absent}]\n")
 
+    @pytest.mark.full
     def test_pairs_with_the_same_addresses_get_it_over_their_cables_and_one_bridge(self, four, cli, variant):
         names = [spark.name for spark in four.sparks]
         groups = [{"name": "one", "nodes": names[:2]}, {"name": "two", "nodes": names[2:]}]
         inventory = variant(four, groups=groups)
-        done = cli("stage", inventory, "weights", "--json", timeout=200).ok()
+        done = cli("stage", inventory, "weights", "--json").ok()
         (warning,) = done.json["warnings"]
         assert re.match(rf"{names[0]} and ({names[2]}|{names[3]}) share no cable: ", warning)
         assert "encrypted" in warning

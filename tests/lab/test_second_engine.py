@@ -47,11 +47,3 @@ def test_another_engine_is_planned_started_verified_watched_and_stopped(canned, 
 
     assert "1 rank removed" in canned("down", inventory).ok().out
     assert ranks(lab) == {"left": [], "right": []}
-
-
-def test_an_engine_that_is_not_there_is_one_problem_with_its_line(cli, variant, lab):
-    path = variant(lab, playbook={"engine": "sglang"})
-    refused = cli("lint", path)
-    assert refused.code == 2
-    assert "engine: must be one of vllm" in refused.err
-    assert refused.err.count("playbook.yaml:") == 1

@@ -31,11 +31,11 @@ def complete(spark, endpoint, tokens):
     return json.loads(spark.run(["python3", "-c", COMPLETE, endpoint, str(tokens)]).stdout)
 
 
-def until(done, limit_s=30):
+def until(done, limit_s=120, pause_s=0.1):
     began = time.monotonic()
     while not (found := done()):
         assert time.monotonic() - began < limit_s
-        time.sleep(0.1)
+        time.sleep(pause_s)
     return found
 
 
@@ -62,10 +62,10 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
     assert not answers, "the first one is still under way"
     assert all(ranks(lab).values()), "the worker goes on for as long"
 
-    asking.join(60)
+    asking.join(300)
     ((choice,),) = [answer["choices"] for answer in answers]
     assert (len(choice["text"].split()), choice["finish_reason"]) == (40, "length")
-    assert down.wait().ok().seconds < 30
+    down.wait().ok()
     assert not any(ranks(lab).values())
 
 
@@ -88,51 +88,6 @@ def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
     assert any(line.startswith("default: speed when verified: ") for line in differences)
 
 
-def test_an_edited_verify_and_another_gid_index_are_told_and_stop_nothing(lab, cli, variant, ranks):
-    cli("up", variant(lab, playbook=SERVES)).ok()
-    before = ranks(lab)
-    edited = variant(lab, playbook={**SERVES, "verify": {**SERVES["verify"], "expect": "never said"}})
-    lab.fault("right", "gid-shift")
-    done = cli("up", edited).ok()
-    assert "already up, nothing changed" in done.out
-    assert "verify in the playbook was edited since release 1 was started" in done.err
-    assert "GID index of" in done.err
-    assert "--replace" in done.err
-    assert ranks(lab) == before
-
-
-def test_a_model_that_answers_without_a_record_is_not_removed_for_another_playbook(lab, cli, variant, ranks):
-    """As an ``up`` leaves it that was killed between the answer and the record."""
-    cli("up", variant(lab, playbook=SERVES)).ok()
-    before = ranks(lab)
-    for spark in lab.sparks:
-        spark.run(["sh", "-c", "rm -r /root/.local/state/sparkcluster/clusters/*/releases"])
-    edited = variant(lab, playbook={**SERVES, "env": {**SERVES["env"], "EDITED": "1"}})
-    refused = cli("up", edited, "--json")
-    assert (refused.code, refused.error["difference"]) == (
-        1,
-        ["default runs a plan that no release recorded  (arguments: switch)"],
-    )
-    assert ranks(lab) == before
-    lab.sparks[0].run(["sh", "-c", "docker kill $(docker ps -q)"])
-    cli("up", edited).ok()
-
-
-@pytest.mark.full
-def test_a_rotated_key_is_offered(lab, cli, variant, ranks):
-    path = variant(lab, playbook=SERVES, api={"key": {"env": "THE_KEY"}})
-    cli("up", path, env={"THE_KEY": "kEy-first-value"}).ok()
-    before = ranks(lab)
-    offered = cli("up", path, "--json", env={"THE_KEY": "kEy-second-value"})
-    assert (offered.code, offered.error["difference"]) == (
-        1,
-        ["default: VLLM_API_KEY has a new value  (secrets: switch)"],
-    )
-    assert ranks(lab) == before
-    cli("up", path, "--replace", env={"THE_KEY": "kEy-second-value"}).ok()
-    assert cli("up", path, "--json", env={"THE_KEY": "kEy-second-value"}).ok().json["changed"] is False
-
-
 @pytest.mark.full
 def test_a_hung_engine_is_replaced_once_no_prefill_can_take_as_long(lab, cli, variant, ranks):
     path = variant(lab, playbook=SERVES)
@@ -142,7 +97,7 @@ def test_a_hung_engine_is_replaced_once_no_prefill_can_take_as_long(lab, cli, va
     status = cli("status", path, "--json")
     assert (status.code, status.json["state"]) == (1, "degraded")
     assert "long prompt" in status.json["groups"][0]["why"]
-    up = cli("up", path, timeout=180).ok()
+    up = cli("up", path).ok()
     assert "no counter of the engine has moved for 6" in up.err
     assert ranks(lab) != before
     assert cli("status", path, "--json").ok().json["state"] == "serving"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 
 import pytest
 
@@ -12,10 +11,6 @@ from sparkcluster.lab.machine import wait_until
 
 FILE = "/root/models/tiny/merges.txt"
 FILE_BYTES = 24_000_000
-IMAGE_BYTES = 120_000_000
-RUN = "docker run --rm --pull never --entrypoint python3 $(docker images -q) --version"
-ONE = [pytest.param([node], marks=pytest.mark.full, id=node) for node in ("bare", "full")]
-NODES = pytest.mark.parametrize("silent", [*ONE, pytest.param(["full", "bare"], id="both")])
 
 
 @pytest.fixture(scope="module")
@@ -61,30 +56,36 @@ def arrived(spark):
 
 
 def copying(lab, cli, lacking):
-    """A copy of weights that takes about 40 s, and has begun."""
-    lab.fault("full", "slow-link", "5mbit")
+    """A copy of weights that takes about a minute, and has begun."""
+    lab.fault("full", "slow-link", "2mbit")
     stage = cli.start("stage", lab.inventory, "weights", "--json")
-    assert wait_until(lambda: arrived(lacking) > FILE_BYTES // 10, limit_s=60)
+    assert wait_until(lambda: arrived(lacking) > FILE_BYTES // 10, limit_s=300)
     return stage
 
 
-@NODES
-def test_a_copy_of_weights_goes_on_in_60_s_of_silence(lab, cli, lacking, silent):
+@pytest.mark.full
+def test_a_copy_excludes_others_and_goes_on_in_silence_that_outlasts_its_lease(lab, cli, ranks, lacking):
     stage = copying(lab, cli, lacking)
-    for node in silent:
-        lab.fault(node, "silence", "60")
-    since = time.monotonic()
-    stage.wait_for("connecting again; the copy goes on meanwhile", timeout=60)
-    assert wait_until(lambda: arrived(lacking) == FILE_BYTES, limit_s=60)
-    assert time.monotonic() - since < 60
-    done = stage.wait(120).ok()
-    (copy,) = done.json["copied"]
+    for command in (("stage", lab.inventory, "weights"), ("up", lab.inventory)):
+        refused = cli(*command, "--json")
+        assert (refused.code, refused.error["kind"]) == (3, "LeaseHeld"), refused
+        assert f"(pid {stage.pid}) is running stage on " in refused.error["message"]
+    status = cli("status", lab.inventory, "--json").json
+    assert (status["lease"], status["staging"]["operation"]) == (None, "stage")
+    assert not any(ranks(lab).values())
+    cli("down", lab.inventory).ok()
+
+    for spark in lab.sparks:
+        lab.fault(spark.name, "silence", "40")
+    stage.wait_for("connecting again; the copy goes on meanwhile")
+    (copy,) = stage.wait().ok().json["copied"]
     assert (copy["node"], copy["source"]) == ("bare", "full")
     assert FILE_BYTES <= copy["bytes"] < 1.01 * FILE_BYTES + 1_000_000, "nothing came twice"
     assert len({spark.run(["sha256sum", FILE]).stdout for spark in lab.sparks}) == 1
     assert lacking.run(["sh", "-c", "ls -A $(dirname $0)", FILE]).stdout.count("partial") == 0
 
 
+@pytest.mark.full
 def test_a_copy_ends_when_another_operator_takes_the_lease_and_stages_something_else(lab, cli, variant, lacking):
     lab.spark("full").run(
         ["sh", "-c", "cp -r $(dirname $0) /root/models/other; rm /root/models/other/merges.txt", FILE]
@@ -92,55 +93,9 @@ def test_a_copy_ends_when_another_operator_takes_the_lease_and_stages_something_
     stage = copying(lab, cli, lacking)
     stage.kill(signal.SIGSTOP)
     other = variant(lab, playbook={"model": {"path": "/root/models/other"}})
-    assert wait_until(lambda: cli("stage", other, "weights").code == 0, limit_s=60)  # the lease lapses after 15 s
+    assert wait_until(lambda: cli("stage", other, "weights").code == 0, limit_s=300)  # the lease lapses after 15 s
     size = arrived(lacking)
     stage.kill(signal.SIGCONT)
-    failed = stage.wait(60)
+    failed = stage.wait()
     assert (failed.code, failed.error["kind"]) == (1, "LeaseLost")
     assert 0 < size == arrived(lacking) < FILE_BYTES
-
-
-def received(spark):
-    """Bytes that have come over the rails of the Spark."""
-    files = "/sys/class/net/enp1s0f1np1/statistics/rx_bytes /sys/class/net/enP2p1s0f1np1/statistics/rx_bytes"
-    return sum(map(int, spark.run(["sh", "-c", f"cat {files}"]).stdout.split()))
-
-
-@pytest.mark.full
-@NODES
-def test_a_copy_of_an_image_goes_on_in_60_s_of_silence(lab, cli, lacking, silent):
-    lab.fault("full", "slow-link", "15mbit")
-    stage = cli.start("stage", lab.inventory, "image")
-    before = received(lacking)
-    assert wait_until(lambda: received(lacking) > before + 10_000_000, limit_s=60)
-    for node in silent:
-        lab.fault(node, "silence", "60")
-    since = time.monotonic()
-    stage.wait_for("connecting again; the copy goes on meanwhile", timeout=60)
-    moved = received(lacking)
-    assert wait_until(lambda: received(lacking) > moved + 10_000_000, limit_s=60)
-    assert time.monotonic() - since < 60
-    done = stage.wait(180).ok()
-    assert re.search(r"image  \S+: bare from full", done.out)
-    assert received(lacking) - before < 1.3 * IMAGE_BYTES, "nothing came twice"
-    assert "Python 3" in lacking.run(["sh", "-c", RUN]).stdout
-
-
-@pytest.mark.full
-def test_a_docker_load_that_pauses_for_70_s_ends_no_copy(lab, cli, lacking):
-    lab.fault("full", "slow-link", "100mbit")
-    stage = cli.start("stage", lab.inventory, "image")
-    stage.wait_for("GB from full")
-    lab.fault("bare", "docker-slow", "70")
-    done = stage.wait(180).ok()
-    assert done.seconds > 70
-    assert "connecting again" not in done.err
-    assert "Python 3" in lacking.run(["sh", "-c", RUN]).stdout
-
-
-def test_an_unreachable_spark_stops_staging(lab, cli):
-    lab.fault("bare", "ssh-hang")
-    failed = cli("stage", lab.inventory, "--json", timeout=120)
-    assert failed.code == 1
-    assert failed.error["kind"] == "FoundErrors"
-    assert failed.error["node"] == "bare"

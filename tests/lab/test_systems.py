@@ -16,6 +16,7 @@ def shared_lab(make_mixed_lab):
     return make_mixed_lab(SPEC)
 
 
+@pytest.mark.full
 def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, preflight, ranks):
     versions = [
         spark.run(["sh", "-c", ". /etc/os-release; echo $VERSION_ID; python3 -V; sshd -V 2>&1; docker -v"]).stdout

@@ -14,13 +14,7 @@ from tests.lab.switching import STATE, images_of, one_set, settled
 from tests.lab.test_kill import step
 from tests.lab.test_lease import lapsed
 
-UPGRADE_S = 300
 FLAGS = ("--min-speed", "0", "--yes")
-BEFORE = ("probe", "stage", "lease", "check")
-"""Steps while the old release still serves, and nothing has been written of a switch."""
-AFTER = ("clean", "start", "watch", "verify", "record")
-SAMPLE = ("watch",)
-STEPS = [point if point in SAMPLE else pytest.param(point, marks=pytest.mark.full) for point in (*BEFORE, *AFTER)]
 
 
 @pytest.fixture
@@ -43,7 +37,7 @@ def comes_to(point):
 def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image", *, after_s=0.0):
     """An upgrade that was sent a signal when it came to a step, or some time after that."""
     running = cli.start("upgrade", lab.inventory, flag, reference, *FLAGS, "--json-lines")
-    running.wait_for(comes_to(point), timeout=120)
+    running.wait_for(comes_to(point))
     time.sleep(after_s)
     running.kill(number)
     return running
@@ -58,7 +52,9 @@ def ended(lab, cli, ranks, images, release=None):
     return found
 
 
-@pytest.mark.parametrize("point", STEPS)
+@pytest.mark.parametrize(
+    "point", ["watch", *(pytest.param(point, marks=pytest.mark.full) for point in ("check", "clean", "record"))]
+)
 def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
     """Somebody else does, who has the inventory and not the playbook that was switched to."""
     old, new, newer = two_images
@@ -68,98 +64,60 @@ def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_i
     killed(cli, lab, playbook, point, flag="--playbook")
     playbook.unlink()
     other = make_cli()
-    done = other("upgrade", elsewhere(lab), "--resume", "--json", "--yes", timeout=UPGRADE_S)
-    if point in AFTER:
+    done = other("upgrade", elsewhere(lab), "--resume", "--json", "--yes")
+    if point != "check":
         assert done.code in {0, 4}, done
         ended(lab, other, ranks, {old, new})
     else:
         assert done.ok().json["changed"] is False
         assert ended(lab, other, ranks, {old}, release=1) == old
         assert ranks(lab) == before
-    # Nothing is left to resume, and the same upgrade can still be made.
-    assert cli("upgrade", lab.inventory, "--image", newer, *FLAGS, "--json", timeout=UPGRADE_S).ok()
-    assert ended(lab, cli, ranks, {new}) == new
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("point", AFTER)
-def test_resume_ends_an_upgrade_that_was_killed_in_the_middle_of_a_step(lab, cli, make_cli, ranks, two_images, point):
-    old, new, newer = two_images
-    killed(cli, lab, newer, point, after_s=0.7)
-    other = make_cli()
-    other("upgrade", lab.inventory, "--resume", "--json", "--yes", timeout=UPGRADE_S).ok()
-    ended(lab, other, ranks, {old, new})
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("point", AFTER)
-def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, point):
+def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images):
     """Its playbook names the old image: where the new one has come to serve, up says so and changes nothing."""
     old, new, newer = two_images
-    killed(cli, lab, newer, point)
+    killed(cli, lab, newer, "start")
     other = make_cli()
-    done = other("up", lab.inventory, "--json", timeout=UPGRADE_S)
+    done = other("up", lab.inventory, "--json")
     found = ended(lab, other, ranks, {old, new})
     assert done.code == 0 or (found == new and done.error["kind"] == "OtherPlan"), done
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("point", AFTER)
-def test_rollback_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, point):
-    old, _, newer = two_images
-    killed(cli, lab, newer, point)
-    other = make_cli()
-    other("rollback", lab.inventory, "--json", timeout=UPGRADE_S).ok()
-    assert ended(lab, other, ranks, {old}) == old
-
-
-@pytest.mark.full
-def test_rollback_after_a_kill_leads_to_the_release_that_served_and_no_further(
-    lab, cli, make_cli, ranks, image, two_images
-):
-    _, new, newer = two_images
-    cli("upgrade", lab.inventory, "--image", newer, *FLAGS, timeout=UPGRADE_S).ok()
-    killed(cli, lab, image(lab, "third"), "watch")
-    other = make_cli()
-    other("rollback", lab.inventory, "--json", timeout=UPGRADE_S).ok()
-    assert ended(lab, other, ranks, {new}) == new
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("point", ["stage", "check", "clean", "watch", "verify"])
-def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere, point):
+def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere):
     """What one node says is applied to others where the user trusts that node."""
     old, new, newer = two_images
-    killed(cli, lab, newer, point)
+    killed(cli, lab, newer, "clean")
     lab.sparks[0].run(["rm", "-rf", f"{STATE}/clusters"])
     other = make_cli()
-    refused = other("upgrade", elsewhere(lab), "--resume", "--json", timeout=UPGRADE_S)
+    refused = other("upgrade", elsewhere(lab), "--resume", "--json")
     assert refused.code in {1, 2}, refused
     assert "--trust right" in refused.error["hint"]
-    done = other("upgrade", elsewhere(lab), "--resume", "--trust", "right", "--json", "--yes", timeout=UPGRADE_S)
+    done = other("upgrade", elsewhere(lab), "--resume", "--trust", "right", "--json", "--yes")
     assert done.code in {0, 4}, done
     ended(lab, other, ranks, {old, new})
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pause_s", [0, 1, 3, 5, 8])
 def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
-    lab, cli, make_cli, ranks, image, two_images, pause_s
+    lab, cli, make_cli, ranks, image, two_images
 ):
     old = two_images[0]
     broken = image(lab, "garbage", env={"STUB_FAULT": "garbage"})
     running = cli.start("upgrade", lab.inventory, "--image", broken, *FLAGS, "--json-lines")
-    running.wait_for(step("way back"), timeout=120)
-    time.sleep(pause_s)
+    running.wait_for(step("way back"))
+    time.sleep(3)
     running.kill()
     other = make_cli()
-    done = other("upgrade", lab.inventory, "--resume", "--json", timeout=UPGRADE_S)
+    done = other("upgrade", lab.inventory, "--resume", "--json")
     assert done.code in {0, 4}, done
     assert ended(lab, other, ranks, {old}) == old
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
     lab, cli, make_cli, ranks, image, two_images, seed
 ):
@@ -175,25 +133,9 @@ def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
         running.kill()
     words = [("upgrade", lab.inventory, "--resume"), ("up", lab.inventory), ("rollback", lab.inventory)][seed % 3]
     other = make_cli()
-    done = other(*words, "--json", timeout=UPGRADE_S)
+    done = other(*words, "--json")
     assert done.code in {0, 1, 2, 4}, done
     ended(lab, other, ranks, goes)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("point", [*BEFORE, *AFTER])
-def test_ctrl_c_at_any_step_and_resume_end_well(lab, cli, make_cli, ranks, two_images, point):
-    old, new, newer = two_images
-    done = killed(cli, lab, newer, point, signal.SIGINT).wait(UPGRADE_S)
-    # On a busy machine the answer may come before the signal.
-    answered = point in {"verify", "record"} and done.code == 0
-    assert answered or done.code in {130, 4}, done
-    assert "Traceback" not in done.err
-    if done.code == 4:
-        assert ended(lab, cli, ranks, {old}) == old
-    other = make_cli()
-    other("upgrade", lab.inventory, "--resume", "--json", "--yes", timeout=UPGRADE_S)
-    ended(lab, other, ranks, {old, new})
 
 
 @pytest.mark.full
@@ -204,17 +146,17 @@ def test_an_upgrade_that_was_stopped_until_another_ended_it_changes_nothing_when
     slow = image(lab, "slow", env={"STUB_FAULT": "slow-start=40"})
     new = lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", slow]).stdout.strip()
     running = cli.start("upgrade", lab.inventory, "--image", slow, *FLAGS, "--json-lines")
-    running.wait_for("loading weights", timeout=120)
+    running.wait_for("loading weights")
     running.kill(signal.SIGSTOP)
     other = make_cli()
     try:
         lapsed(lab)
-        done = other("upgrade", lab.inventory, "--resume", "--json", timeout=UPGRADE_S)
+        done = other("upgrade", lab.inventory, "--resume", "--json")
         assert done.code in {0, 4}, done
         before = one_set(ranks, lab)
     finally:
         running.kill(signal.SIGCONT)
-    woken = running.wait(120)
+    woken = running.wait()
     assert woken.code == 1, woken
     assert woken.error["kind"] == "LeaseLost"
     assert ranks(lab) == before
