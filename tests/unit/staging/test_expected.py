@@ -59,9 +59,7 @@ def test_how_long_an_image_takes_is_known_once_one_was_copied_here(expected):
     ("what", "name", "host"),
     [
         ("image", "vllm/vllm-openai:v0.20.0", "docker.io"),
-        ("image", "nvcr.io/nvidia/vllm:26.05-py3", "nvcr.io"),
         ("image", "localhost:5000/own", "localhost:5000"),
-        ("image", "alone:1.0", "docker.io"),
         ("weights", "o/m", "mirror.example"),
     ],
 )

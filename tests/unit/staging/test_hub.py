@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -173,14 +172,6 @@ def test_who_wants_no_hub_asked_gets_none_asked(world, hub, monkeypatch, where, 
     assert hub.served == []
 
 
-def test_a_response_that_is_cut_resumes_with_a_range(world, hub):
-    hub.cut_after = 15_000_000
-    assert world.fetch() == Done(bytes=SIZE)
-    assert world.content("model.safetensors") == WEIGHTS
-    assert max(hub.first_bytes) == 10 << 20
-    assert hub.sent_bytes < 1.3 * SIZE
-
-
 def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(world, hub):
     hub.rate_bytes_s = 6_000_000
     with world.begin() as running:
@@ -202,17 +193,6 @@ def test_a_download_ends_when_another_operator_takes_the_lease_and_does_not_want
         assert "refused" in json.loads([*running.lines(10)][-1])
     until(lambda: not common.is_locked(str(world.job() / "lock")))
     assert world.clients() == []
-
-
-def test_a_download_is_followed_by_the_operator_who_took_the_lease(world, hub):
-    hub.rate_bytes_s = 6_000_000
-    with world.begin() as running:
-        until(lambda: hub.sent_bytes > 1_500_000)
-        world.lease.record(epoch=8)
-        assert "refused" in json.loads([*running.lines(10)][-1])
-    world.step = dataclasses.replace(world.step, lease=lambda _: world.lease.document(epoch=8))
-    assert world.fetch() == Done(bytes=SIZE)
-    assert hub.sent_bytes == SIZE
 
 
 def test_ctrl_c_ends_the_download_on_the_node(world, hub):

@@ -42,13 +42,6 @@ def three(spark, cluster):
     return make
 
 
-def test_nothing_is_missing_if_all_nodes_have_it(three):
-    world = three({name: {"weights": WHOLE} for name in HOSTS})
-    for what in ("weights", "image"):
-        staging = find_missing(*world, what)
-        assert (staging.sources, staging.missing) == (("a", "b", "c"), ())
-
-
 def test_what_each_node_lacks_is_listed(three):
     cut = {**WHOLE, "missing": ["x.safetensors", "y"], "truncated": ["m.safetensors"]}
     staging = find_missing(*three({"b": {"weights": WHOLE}, "c": {"weights": cut}}), "weights")
@@ -102,11 +95,6 @@ def test_another_image_under_the_same_name_is_missing_and_another_id_in_containe
     assert (staging.sources, staging.missing) == (("a", "b"), (("c", "another image has its name"),))
 
 
-def test_an_image_that_differs_in_its_environment_alone_is_missing(three):
-    world = three({"a": {"image": IMAGE}, "b": {"image": {**IMAGE, "id": "sha256:2"}}, "c": {"image": IMAGE}})
-    assert find_missing(*world, "image").missing == (("b", "another image has its name"),)
-
-
 def test_the_head_downloads_first_what_no_node_has(three):
     staging = find_missing(*three({name: {"image": None} for name in HOSTS}), "image")
     assert (staging.sources, staging.download) == ((), ("a", "b", "c"))
@@ -140,14 +128,6 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     assert shlex.split(str(said.hint))[:3] == ["ls", "-ld", f"/{hostile}"]
 
 
-def test_a_disk_that_is_too_small_is_reported_before_the_copy(three):
-    small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
-    facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
-    with pytest.raises(StageError, match=r"b has 4\.00 GB free at /home, and weights .* need 5\.00 GB") as caught:
-        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
-    assert caught.value.node == "b"
-
-
 def test_all_disks_that_are_too_small_are_reported(three):
     small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}, "c": {"disks": small}})
@@ -170,28 +150,17 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
         check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
 
 
-@pytest.mark.parametrize(
-    ("free", "containerd", "enough"), [([19, 19], False, False), ([19, 21], False, True), ([19, 19], True, True)]
-)
-def test_a_sender_needs_room_for_the_archive(three, free, containerd, enough):
+@pytest.mark.parametrize(("free", "docker", "enough"), [(19, {}, False), (19, {"docker": CONTAINERD}, True)])
+def test_a_sender_needs_room_for_the_archive(three, free, docker, enough):
     """docker save of an engine's own store writes all of it first."""
     whole = {**IMAGE, "size_bytes": 20 * 10**9}
-    facts, topology, spec = three({
-        name: {
-            "image": whole,
-            "disks": [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": each * 10**9}],
-            **({"docker": CONTAINERD} if containerd else {}),
-        }
-        for name, each in zip("ab", free, strict=True)
-    })  # fmt: skip
+    small = [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": free * 10**9}]
+    facts, topology, spec = three({"a": {"image": whole, "disks": small, **docker}, "b": {"image": None}})
     staging = find_missing(facts, topology, spec, "image")
-    assert [name for name, _ in staging.missing] == ["c"]
     if enough:
         check_disk_space(facts, staging, spec)
     else:
-        with pytest.raises(
-            StageError, match=r"a has 19\.0 GB free at /d, and docker save writes the 20\.0 GB"
-        ) as caught:
+        with pytest.raises(StageError, match=r"a has 19\.0 GB free at /d, and docker save writes") as caught:
             check_disk_space(facts, staging, spec)
         assert caught.value.node == "a"
 
@@ -219,11 +188,8 @@ def test_layers_that_are_there_need_no_room(three, free, enough):
     ("reference", "tag", "registry"),
     [
         ("vllm/vllm-openai:v0.18.0", "vllm/vllm-openai:v0.18.0", ""),
-        ("nvcr.io/nvidia/vllm:25.11-py3", "nvcr.io/nvidia/vllm:25.11-py3", "nvcr.io"),
-        ("reg:5000/a@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
         ("reg:5000/a:v1@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
         ("localhost/a", "localhost/a", "localhost"),
-        ("LOCALHOST/vllm/vllm-openai:v1", "LOCALHOST/vllm/vllm-openai:v1", "LOCALHOST"),
     ],
 )
 def test_names_of_images(reference, tag, registry):
@@ -236,12 +202,9 @@ PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x
 @pytest.mark.parametrize(
     ("image", "digest", "pulled"),
     [
-        ("vllm/vllm-openai:v1", PIN, PIN),
         ("docker.io/vllm/vllm-openai:v1", PIN, PIN),
-        ("vllm/vllm-openai:v1", None, None),
         ("vllm/vllm-openai:v1", OTHER, None),
         (PIN, PIN.replace("a" * 64, "b" * 64), None),
-        (PIN, OTHER, None),
     ],
 )
 def test_a_node_does_not_decide_from_which_repository_another_one_pulls(image, digest, pulled):

@@ -1,4 +1,4 @@
-"""Killed at ten points of a copy, by each of the programs that take part in it: the next run moves only the rest."""
+"""Killed in the midst of a copy, each of the programs that take part in it: the next run moves only the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = {"one.bin": 10 * MB, "two.bin": 10 * MB, "three.bin": 10 * MB, "config.j
 TOTAL = sum(SIZES.values())
 RATE = 10 * MB
 
-POINTS = range(5, 100, 10)
+POINTS = (5, 45, 95)
 """Percent of the bytes that are on the receiver when a program is killed."""
 
 

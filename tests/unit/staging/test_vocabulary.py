@@ -52,7 +52,6 @@ def blob(monkeypatch, tmp_path):
     ("playbook", "needed"),
     [
         ({"model": {"id": "openai/gpt-oss-120b"}}, True),
-        ({"model": {"path": "/models/mine", "architecture": "GptOssForCausalLM"}}, True),
         ({"model": {"path": "/models/mine"}, "args": {"reasoning-parser": "openai_gptoss"}}, True),
         ({"model": {"id": "Qwen/Qwen3-8B"}, "args": {"tool-call-parser": "hermes"}}, False),
         ({"model": {"id": "openai/gpt-oss-20b"}, "env": {"TIKTOKEN_ENCODINGS_BASE": "/x"}}, False),
