@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, LeaseLost, StageError
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, LeaseLost
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.staging.again import LAPSES, Step, until_answered, until_done
+from sparkcluster.staging.again import LAPSES, Step, until_done
 
 LOST = HostLost("connection to a broke", node="a")
 LAPSED = LeaseLost("a refuses the change: epoch 7 is over", node="a")
@@ -71,24 +70,10 @@ def test_what_a_node_answers_is_no_silence():
         Scripted(CommandFailed("exit code 1", node="a"), "done")()
 
 
-def test_a_step_that_was_stopped_does_not_wait():
-    script = Scripted(LOST, "done")
-    script.stop = True
-    with pytest.raises(HostLost):
-        script()
-
-
 def test_a_lease_that_lapsed_in_the_silence_is_taken_again():
     script = Scripted(LOST, LAPSED, "done")
     assert script() == "done"
     assert script.held == ["a"]
-
-
-def test_it_is_taken_again_once_the_node_is_back():
-    script = Scripted(LAPSED, "done")
-    script.refusal = LOST
-    assert script() == "done"
-    assert script.held == ["a", "a"]
 
 
 def test_a_lease_that_is_refused_each_time_is_lost():
@@ -97,23 +82,6 @@ def test_a_lease_that_is_refused_each_time_is_lost():
         script()
     assert script.held == ["a"] * LAPSES
     assert script.said == [("a", "the lease lapsed: taking it again; it goes on")] * LAPSES
-
-
-def test_a_look_at_many_nodes_is_repeated_until_all_answer_and_mends_every_connection():
-    script = Scripted()
-    looks = [{"a": CommandTimeout("probe on a", node="a"), "b": CommandTimeout("probe on b", node="b")}, {}]
-    assert until_answered(script.step, Fleet({host.name: host for host in script.hosts}), ["a", "b"],
-                          lambda: looks.pop(0), lambda found: found) == {}  # fmt: skip
-    assert [host.renewed for host in script.hosts] == [2, 2]
-    assert script.said == [("a", "probe on a: connecting again; its facts are collected again")]
-
-
-def test_an_answer_that_is_no_silence_ends_a_look_at_once():
-    script = Scripted()
-    errors = {"a": LOST, "b": CommandFailed("exit code 1", node="b")}
-    with pytest.raises(StageError, match="stage weights on b: exit code 1"):
-        until_answered(script.step, Fleet({host.name: host for host in script.hosts}), ["a", "b"],
-                       lambda: errors, lambda found: found)  # fmt: skip
 
 
 def test_the_lease_of_another_operator_ends_it():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -104,15 +103,6 @@ def test_a_build_has_a_limit(build, world) -> None:
     (world.nodes["a"].docker / "endless").touch()
     with pytest.raises(BuildFailed, match=r"it took longer than 1 s \(timeout_s\)"):
         build(timeout_s=1.0)
-
-
-def test_files_that_are_gone_are_named(build, world, tmp_path) -> None:
-    """As of a release that was recorded, whose image no node has any more."""
-    world.playbook = {"build": {"context": "./mod"}}
-    world.build = dataclasses.replace(read("./mod", tmp_path / "playbook.yaml"), members=())
-    with pytest.raises(StageError, match=r"\./mod is gone, of which it was built"):
-        world.stage(what=["image"])
-    assert builds(world) == {}
 
 
 def test_what_was_built_is_never_pulled(build, world, tmp_path) -> None:

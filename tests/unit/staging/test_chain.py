@@ -12,7 +12,6 @@ from sparkcluster.staging.chain import (
     chain,
     expected_s,
     islands,
-    last_rates,
     listening,
     probable,
     verified,
@@ -132,13 +131,6 @@ def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses
     ]
 
 
-def test_a_dry_run_counts_on_one_switch_where_all_addresses_differ(spark, cluster):
-    facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("abcd", 11)}
-    spec = cluster({name: name for name in "abcd"}, groups=GROUPS)
-    found = probable(facts, build(spec, facts), "abcd")
-    assert {way.medium for way in found if {way.source, way.target} == {"a", "d"}} == {"rail"}
-
-
 def test_a_node_without_a_network_in_common_is_tried_through_its_router_and_never_in_clear(spark, cluster):
     facts = {
         "a": spark({"enp1s0f0np0": "10.1.0.11/24"}, management="192.168.86.11/24"),
@@ -179,12 +171,6 @@ def test_both_rails_are_tried_and_container_networks_never(spark, cluster):
     }
 
 
-def test_two_replicas_of_one_node_each_still_copy_over_the_cable(spark, cluster):
-    facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("ab", 11)}
-    spec = cluster({"a": "a", "b": "b"}, groups=[{"name": "one", "nodes": ["a"]}, {"name": "two", "nodes": ["b"]}])
-    assert {way.medium for way in ways(facts, build(spec, facts), "ab")} == {"rail"}
-
-
 @pytest.mark.parametrize("name", ["wg0", "zt5u4y"])
 def test_a_tunnel_is_the_last_choice(spark, cluster, name):
     def tunnel(place):
@@ -219,13 +205,3 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
 )
 def test_how_long_60_gb_take(kind, more, seconds):
     assert round(expected_s(60 * 10**9, both("a", "b", kind)[0], **{"rates": {}, **more})) == seconds
-
-
-def test_the_rate_of_a_cluster_is_that_of_its_last_large_copy():
-    line = {"what": "stage", "artifact": "weights", "medium": "rail", "encrypted": False, "bytes": 10**9, "seconds": 2}
-    lines = [
-        line, {**line, "seconds": 1}, {**line, "encrypted": True}, {**line, "bytes": 10**9 - 1, "seconds": 9},
-        {**line, "seconds": 0}, {**line, "what": "deep", "seconds": 9}, {**line, "bytes": "x"}, {"what": "stage"},
-        {**line, "artifact": "image", "seconds": 9},
-    ]  # fmt: skip
-    assert last_rates(lines) == {("rail", False): 1e9, ("rail", True): 0.5e9}

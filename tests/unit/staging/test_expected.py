@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster.cli.stage_view import WIDTH, planned
 from sparkcluster.staging.begin import Settings
-from sparkcluster.staging.expected import BUILD, moves, publisher
+from sparkcluster.staging.expected import BUILD, moves
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
@@ -53,19 +53,6 @@ def test_how_long_an_image_takes_is_known_once_one_was_copied_here(expected):
     staging = lacking("b", what="image", sources=("c", "a"))
     assert expected(staging)[0] == [("b", "c", 60 * GB, CABLE, None)]
     assert expected(staging, image_rates={("rail", False): 0.5 * GB})[0] == [("b", "c", 60 * GB, CABLE, 120.0)]
-
-
-@pytest.mark.parametrize(
-    ("what", "name", "host"),
-    [
-        ("image", "vllm/vllm-openai:v0.20.0", "docker.io"),
-        ("image", "localhost:5000/own", "localhost:5000"),
-        ("weights", "o/m", "mirror.example"),
-    ],
-)
-def test_who_publishes_it(what, name, host, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/hub")
-    assert publisher(Staging(what, name, (), (), (), None)) == host
 
 
 def test_the_table_stays_within_its_width(expected):

@@ -12,8 +12,7 @@ import pytest
 from sparkcluster.cli.main import main
 from sparkcluster.errors import StageError, UsageError
 from sparkcluster.node import models
-from sparkcluster.node.shared import hub_folder
-from sparkcluster.staging import downloads, run
+from sparkcluster.staging import downloads
 from sparkcluster.staging.copy import Failure
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.test_parts import ROOT
@@ -106,45 +105,6 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
     assert [tree(host.hf_home) for host in world.nodes.values()] == [{}, {}, {}]
 
 
-def test_what_is_not_there_is_named(world, here, tmp_path):
-    (tmp_path / "other" / hub_folder("x/y") / "snapshots").mkdir(parents=True)
-    with pytest.raises(StageError, match=f"other has no {QWEN}"):
-        world.stage(what=["weights"], given=tmp_path / "other")
-    world.playbook = {"model": {"id": QWEN, "revision": "v2"}}
-    with pytest.raises(StageError, match="has no revision v2") as caught:
-        world.stage(what=["weights"], given=here, dry_run=True)
-    assert caught.value.hint == f"model.revision can be: {REVISION}"
-
-
-def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
-    places = {name: host.home / "model" for name, host in world.nodes.items()}
-    real = run.weights_request
-
-    def request(spec, facts, first, node, *, verify):
-        return {**real(spec, facts, first, node, verify=verify), "root": str(places[node])}
-
-    monkeypatch.setattr(run, "weights_request", request)
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (plain / name).write_bytes(name.encode() * 100)
-    world.playbook = {"model": {"path": "/models/tiny"}}
-    world.served, world.place = set(tree(plain)), lambda host: host.home / "model"
-    for name in "ab":
-        places[name].mkdir()
-        (places[name] / "config.json").write_text("the user's own")
-    shown = Shown()
-    world.stage(what=["weights"], given=plain, report=shown)
-    kept = {"config.json.replaced": b"the user's own"}
-    assert {name: tree(place) for name, place in places.items()} == {
-        "a": tree(plain) | kept,
-        "b": tree(plain) | kept,
-        "c": tree(plain),
-    }
-    for name in "ab":
-        assert f"it is {places[name]}/config.json.replaced now" in " ".join(shown.notes)
-
-
 @pytest.fixture
 def cut_off(world, hub, tmp_path, monkeypatch):
     """No node reaches the hub, and this machine does, which has ``hf``."""
@@ -167,19 +127,6 @@ def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world
     assert next((each.node, each.source) for each in report.copied) == ("a", "controller")
     found = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]
     assert found[0] == found[1] == found[2] == {f"snapshots/{REVISION}/{name}" for name in world.served} | {"refs/main"}
-
-
-def test_where_this_machine_does_not_either_all_causes_are_told(world, cut_off, tmp_path, monkeypatch):
-    cut_off.gated.add(QWEN)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(StageError, match=r"the weights of .* are on no node: hub\.lan cannot be reached") as caught:
-        world.stage(what=["weights"])
-    assert [each.node for each in (caught.value, *caught.value.others)] == ["a", "b", "this machine"]
-    cut_off.requests.clear()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(StageError, match="are on no node"):
-        world.stage(what=["weights"])
-    assert cut_off.requests == []
 
 
 @pytest.mark.parametrize("arguments", [["--from", "/"], ["weights", "--from", "/nowhere"]])

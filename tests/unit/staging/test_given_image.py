@@ -70,18 +70,6 @@ def test_an_archive_that_is_falsified_leaves_no_image(world, archive):
     assert [host.image_ids() for host in world.nodes.values()] == [set(), set(), set()]
 
 
-def test_what_arrived_is_not_sent_again(world, archive):
-    """The first run ends while the image is loaded."""
-    full = world.nodes["a"].docker / "full"
-    full.touch()
-    with pytest.raises(StageError, match="no space left"):
-        world.stage(what=["image"], given=archive)
-    full.unlink()
-    report = world.stage(what=["image"], given=archive)
-    assert report.copied[0].bytes == 0
-    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {IMAGE.id}
-
-
 @pytest.mark.parametrize(
     ("tag", "reference", "same"),
     [

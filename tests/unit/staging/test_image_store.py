@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
@@ -59,11 +58,10 @@ def test_one_docker_save_reaches_all_nodes(engines):
     assert made[0].said["served"].keys() == {"b"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_next_node_goes_on_in_the_same_stream_without_the_one_before_it(engines, number):
+def test_the_next_node_goes_on_in_the_same_stream_without_the_one_before_it(engines):
     made, nodes = engines
     eventually(lambda: made[3].said.get("bytes", 0) > SENT / 4)
-    made[1].kill(number)
+    made[1].kill()
     for place in (2, 3):
         arrived(made[place], nodes[place])
     assert [each["node"] for each in made[2].said["left"]] == ["b"]
@@ -124,12 +122,3 @@ def test_a_node_that_cannot_save_its_image_says_why(node, workers):
     assert a.said["kind"] == "docker"
     assert a.said["failed"].startswith("docker save: ")
     assert nodes[1].image_ids() == set()
-
-
-def test_the_node_that_sends_needs_room_for_what_docker_save_writes(node, workers):
-    (a,) = workers("a")
-    engine = node("a")
-    a.env = {**os.environ, **dict(word.split("=", 1) for word in engine._before[1:] if "=" in word)}
-    engine.add_image(LARGE, "vllm:v1")
-    a.begin(**LARGE.request(images_dir=str(engine.home), spool=7 * MB))
-    assert a.wait("room")["needed"] == 7 * MB

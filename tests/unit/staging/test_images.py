@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.facts.layers import left_out_bytes, shared
-from sparkcluster.staging.images import announced
 from tests.unit.conftest import IMAGE, describe
 
 A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
@@ -59,32 +58,3 @@ def test_what_all_receivers_have(spark, image, receivers, found):
 def test_the_bytes_that_do_not_travel(spark, image, source, receiver, expected):
     assert left_out_bytes(image, spark(layers=source), [spark(**{"image": None, **receiver})]) == expected
     assert left_out_bytes(image, spark(layers=source), []) == 0
-
-
-OLD_DOCKER = {**describe()["docker"], "version": "20.10.24"}
-
-
-@pytest.mark.parametrize(
-    ("source", "receiver", "text"),
-    [
-        (
-            {"layers": files(A, B, C)},
-            {"layers": {"chains": [[A, B]]}},
-            "gets 15.0 of 30.0 GB of the image: it has 2 of 3 layers",
-        ),
-        ({"layers": files(A, B, C)}, {"layers": {}}, "the whole image, 30.0 GB: it has none of its layers"),
-        (
-            {"layers": {"files": []}, "docker": OLD_DOCKER},
-            {"layers": {"chains": [[A, B]]}},
-            "the whole image, 30.0 GB: Docker 20.10.24 on a does not say which layers it sends",
-        ),
-        (
-            {"layers": files(A, B, C)},
-            {"layers": blobs(a="1"), "docker": STORE},
-            "the whole image, 30.0 GB: b has its layers compressed otherwise",
-        ),
-    ],
-)
-def test_how_much_of_an_image_goes_is_said(spark, image, source, receiver, text):
-    facts = {"a": spark(**source), "b": spark(**{"image": None, **receiver})}
-    assert announced(image, "a", "b", facts) == text

@@ -78,17 +78,6 @@ def test_a_copy_that_is_cut_is_not_one(world, really, hub):
     assert hub.requests == []
 
 
-def test_a_dry_run_says_what_comes_from_nodes(world):
-    part(world, "b", "model.safetensors")
-    part(world, "c", "config.json")
-    report = world.stage(what=["weights"], dry_run=True)
-    assert report.stagings[0].parts == ("c", "b")
-    moves = report.expected["Qwen/Qwen3-8B"]
-    assert [(each.node, each.source) for each in moves] == [
-        ("a", "c and b"), ("b", "c"), ("c", "b"), ("c", "huggingface.co"),
-    ]  # fmt: skip
-
-
 def listed(name, content, **more):
     return ListedFile(name=name, size=3, mtime=1, sha256=content * 32, **more)
 

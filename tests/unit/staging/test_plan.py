@@ -7,8 +7,6 @@ import shlex
 import pytest
 
 from sparkcluster.errors import StageError
-from sparkcluster.node.common import staged_as
-from sparkcluster.node.shared import registry_of
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, stage_error
 from sparkcluster.staging.plan import check_disk_space, digest_to_pull, find_missing, no_weights
@@ -58,19 +56,6 @@ def test_a_revision_other_than_the_heads_is_missing(three):
     )
     assert staging.sources == ("a", "c")
     assert staging.missing == (("b", "revision r2 instead of r1"),)
-
-
-def test_another_complete_commit_is_named_and_how_to_serve_it(three):
-    """Bundled playbooks name commits; without a network, what lies there is all there is."""
-    old, new = "a" * 40, "b" * 40
-    other = {"path": None, "other_revisions": [old]}
-    facts, topology, spec = three({"a": {"weights": other}}, playbook={"model": {"id": "org/m", "revision": new}})
-    found = find_missing(facts, topology, spec, "weights")
-    assert found.missing == (("a", f"has revision {old}, not {new}"), ("b", "missing"), ("c", "missing"))
-    hint = no_weights(facts, "a", spec, why="huggingface.co cannot be reached").hint
-    lines = f"extends: {spec.playbook.name} and model: {{id: org/m, revision: {old}}}"
-    serve = f"; or serve the weights that are there, by a playbook with {lines}"
-    assert str(hint).endswith(f"hf download org/m --revision {new}{serve}")
 
 
 IMAGE = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
@@ -148,52 +133,6 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
     facts["a"] = facts["a"].model_copy(update={"docker": engine})
     with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d, and image .* need {needed} GB"):
         check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
-
-
-@pytest.mark.parametrize(("free", "docker", "enough"), [(19, {}, False), (19, {"docker": CONTAINERD}, True)])
-def test_a_sender_needs_room_for_the_archive(three, free, docker, enough):
-    """docker save of an engine's own store writes all of it first."""
-    whole = {**IMAGE, "size_bytes": 20 * 10**9}
-    small = [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": free * 10**9}]
-    facts, topology, spec = three({"a": {"image": whole, "disks": small, **docker}, "b": {"image": None}})
-    staging = find_missing(facts, topology, spec, "image")
-    if enough:
-        check_disk_space(facts, staging, spec)
-    else:
-        with pytest.raises(StageError, match=r"a has 19\.0 GB free at /d, and docker save writes") as caught:
-            check_disk_space(facts, staging, spec)
-        assert caught.value.node == "a"
-
-
-@pytest.mark.parametrize(("free", "enough"), [(9, False), (11, True)])
-def test_layers_that_are_there_need_no_room(three, free, enough):
-    """Of 20 GB 15 are in another image: the other 5, twice."""
-    small = [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": free * 10**9}]
-    layers = [f"sha256:{letter * 64}" for letter in "ab"]
-    files = [{"digest": layer[7:], "bytes": size * 10**9} for layer, size in zip(layers, (15, 5), strict=True)]
-    facts, topology, spec = three({
-        "a": {"image": {**IMAGE, "layers": layers, "size_bytes": 20 * 10**9}, "layers": {"files": files}},
-        "b": {"disks": small, "image": None, "layers": {"chains": [layers[:1]]}},
-        "c": {"image": {**IMAGE, "layers": layers}},
-    })  # fmt: skip
-    staging = find_missing(facts, topology, spec, "image")
-    if enough:
-        check_disk_space(facts, staging, spec)
-    else:
-        with pytest.raises(StageError, match=r"b has 9\.00 GB free at /d, and image .* need 10\.0 GB"):
-            check_disk_space(facts, staging, spec)
-
-
-@pytest.mark.parametrize(
-    ("reference", "tag", "registry"),
-    [
-        ("vllm/vllm-openai:v0.18.0", "vllm/vllm-openai:v0.18.0", ""),
-        ("reg:5000/a:v1@sha256:ab", "reg:5000/a:sha256-ab", "reg:5000"),
-        ("localhost/a", "localhost/a", "localhost"),
-    ],
-)
-def test_names_of_images(reference, tag, registry):
-    assert (staged_as(reference), registry_of(reference)) == (tag, registry)
 
 
 PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x@sha256:" + "e" * 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import signal
@@ -19,12 +18,11 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.staging import pull as pulling
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Done, Failure, Pulling
-from sparkcluster.staging.pull import pull, text
+from sparkcluster.staging.pull import pull
 from tests.unit.docker_engine import DONE, layer
 from tests.unit.staging.conftest import Breaking
 
 MB = 1_000_000
-OVER = "unfinished layers of an earlier pull started over (moby#26146)"
 
 
 @pytest.fixture
@@ -103,20 +101,6 @@ def test_a_pull_without_a_byte_is_ended(pulled):
     assert pulled.engine.left.wait(5), "the engine pulls as long as the connection lives"
 
 
-@pytest.mark.parametrize(
-    ("found", "containerd", "said"),
-    [
-        ({"total": 9_870 * MB, "remaining_s": 162}, True,
-         "pulling 3.21 of 9.87 GB, 7 of 24 layers, 41 MB/s, 2 min left"),
-        ({"earlier_bytes": 1}, False, f"pulling 3.21 GB, 7 of 24 layers, 41 MB/s, {OVER}"),
-        ({"phase": "unpack"}, False, "unpacking 7 of 24 layers of the image"),
-    ],
-)  # fmt: skip
-def test_words_for_a_pull(found, containerd, said):
-    whole = {"phase": "download", "bytes": 3_210 * MB, "layers": 7, "layers_total": 24, "rate_bytes_s": 41 * MB}
-    assert text(Pulling(**{**whole, **found}), containerd=containerd) == said
-
-
 def test_a_pull_outlives_the_operators_connection_and_the_next_run_follows_it(pulled):
     more = threading.Event()
     pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
@@ -125,17 +109,6 @@ def test_a_pull_outlives_the_operators_connection_and_the_next_run_follows_it(pu
     running.close()
     assert not pulled.engine.left.wait(0.5)
     assert pulled(lambda _: more.set()) == Done(bytes=MB)
-    assert len(pulled.engine.pulls) == 1
-
-
-def test_two_operators_share_one_pull(pulled):
-    more = threading.Event()
-    pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
-    with pulled.begin() as first, pulled.begin() as second:
-        for each in (first, second):
-            next(each.lines(10))
-        more.set()
-        assert [json.loads([*each.lines(10)][-1]) for each in (first, second)] == [{"done": {"bytes": MB}}] * 2
     assert len(pulled.engine.pulls) == 1
 
 
@@ -234,19 +207,3 @@ def test_an_epoch_that_is_over_starts_no_pull(pulled):
     with pytest.raises(LeaseLost, match="epoch 6 is over"):
         pulled()
     assert pulled.engine.pulls == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"phase": "\x1b[2J"}, {"bytes": -1}, {"remaining_s": 1e300}],
-)
-def test_a_report_of_another_shape_is_that_nodes_error(pulled, monkeypatch, change):
-    found = {"phase": "download", "bytes": 1, "layers": 1, "layers_total": 2, "rate_bytes_s": 1, **change}
-
-    class Liar(contextlib.nullcontext):
-        def lines(self, silence_s):
-            yield json.dumps({"bytes": 1, "pull": found}).encode()
-
-    monkeypatch.setattr(pulling, "stream", lambda *_: (liar := Liar(), setattr(liar, "enter_result", liar))[0])
-    with pytest.raises(StageError, match="a sent a malformed answer to stage image: pull"):
-        pulled()

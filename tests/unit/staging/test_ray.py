@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.errors import StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.runtime import Changer
@@ -138,21 +138,3 @@ def test_nothing_is_written_outside(world, tmp_path, name):
     with pytest.raises(StageError, match="outside of the archive's directory"):
         world.bring(archive(tmp_path / "ray.tar.gz", **{name: b"x"}))
     assert not list(tmp_path.rglob("evil"))
-
-
-def test_an_operator_without_a_lease_changes_nothing(world, tmp_path):
-    late = Changer(
-        Fleet(world.nodes), cluster="atlas", state_dir=world.lease.state_dir, epochs=dict.fromkeys(world.nodes, 6)
-    )
-    with pytest.raises(LeaseLost):
-        world.bring(archive(tmp_path / "ray.tar.gz", ray=b"x"), late)
-    assert not world.ray_of("a").parent.exists()
-
-
-def test_nothing_is_copied_if_nothing_is_missing(world, cluster):
-    facts = world.facts()
-    hosts = dict(zip("abc", "abc", strict=True))
-    for spec in (cluster(hosts, playbook={"executor": "native"}), cluster(hosts, runtime={"kind": "process"})):
-        assert ray.find_missing(spec, facts, build(spec, facts)) is None
-    alone = cluster({"a": "a"})
-    assert ray.find_missing(alone, facts, build(alone, facts)) is None

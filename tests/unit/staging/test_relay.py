@@ -177,8 +177,7 @@ class SendingBreaks(Breaking):
         self.running.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_dies_or_stands_still_is_gone_past_and_named(world, tmp_path, number, monkeypatch):
+def test_a_worker_that_stands_still_is_gone_past_and_named(world, tmp_path, monkeypatch):
     monkeypatch.setattr("sparkcluster.staging.job._GONE_S", 3.0)
     monkeypatch.setattr("sparkcluster.staging.job._STUCK_S", 2.0)
     world, requests = world("abcd"), directories(tmp_path, "abcd")
@@ -188,7 +187,7 @@ def test_a_worker_that_dies_or_stands_still_is_gone_past_and_named(world, tmp_pa
 
     def strike():
         eventually(lambda: any(each.stat().st_size > 5_000_000 for each in partial_file.glob(".one*")), "of b")
-        os.kill(world.pid(requests["b"]), number)
+        os.kill(world.pid(requests["b"]), signal.SIGSTOP)
 
     thread = threading.Thread(target=strike)
     thread.start()
@@ -203,8 +202,7 @@ def test_a_worker_that_dies_or_stands_still_is_gone_past_and_named(world, tmp_pa
     assert not caught.value.others
     content = (tmp_path / "of-a" / "one.bin").read_bytes()
     assert (tmp_path / "of-c" / "one.bin").read_bytes() == (tmp_path / "of-d" / "one.bin").read_bytes() == content
-    reason = "killed" if number == signal.SIGKILL else "no answer"
-    assert f"b was left out: {reason}" in world.shown.notes
+    assert "b was left out: no answer" in world.shown.notes
     assert any(note.startswith("c: ") and "goes on with a at " in note for note in world.shown.notes)
 
 
@@ -223,24 +221,6 @@ def test_nodes_without_a_common_rail_copy_under_tls_and_that_is_said(world, tmp_
     assert f"warning: {loud}" in world.shown.notes
     last = {each.node: (each.source, each.medium, each.encrypted) for each in world.shown.transfers}
     assert last["c"] == ("a", "wire", True)
-
-
-def test_an_address_that_a_node_has_no_longer_stops_nothing(world, tmp_path, monkeypatch):
-    world, requests = world(), directories(tmp_path)
-    (tmp_path / "of-a").mkdir()
-    (tmp_path / "of-a" / "one.bin").write_bytes(b"1" * 1000)
-    real = world.facts
-
-    def facts():
-        gone = world._spark({"enp1s0f0np0": "192.0.2.11/24"}).interface("enp1s0f0np0")
-        gone = gone.model_copy(update={"name": "enp1s0f1np1"})
-        return {
-            name: its.model_copy(update={"interfaces": (gone, *its.interfaces)}) if name == "a" else its
-            for name, its in real().items()
-        }
-
-    monkeypatch.setattr(world, "facts", facts)
-    assert world.move(requests)["b"].bytes == 1000
 
 
 def test_everything_is_encrypted_on_demand(world, tmp_path):
@@ -311,14 +291,6 @@ def test_a_cache_on_another_disk_is_copied(world, model, tmp_path):
     root.rename(tmp_path / "disk2")
     root.symlink_to(tmp_path / "disk2")
     assert world.move(snapshots(world, revision=revision, ref="main"))["b"].bytes == sum(sizes.values())
-
-
-def test_links_in_a_directory_of_the_users_are_followed(world, tmp_path):
-    (tmp_path / "disk2").mkdir()
-    (tmp_path / "disk2" / "one.bin").write_bytes(b"1" * 100)
-    (tmp_path / "of-a").mkdir()
-    (tmp_path / "of-a" / "one.bin").symlink_to(tmp_path / "disk2" / "one.bin")
-    assert world().move(directories(tmp_path))["b"].bytes == 100
 
 
 def test_an_unwritable_target_is_named_and_the_others_get_it(world, model):

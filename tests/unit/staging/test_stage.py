@@ -55,32 +55,6 @@ def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
     assert world.nodes["c"].images() == {}
 
 
-def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
-    for name in world.nodes:
-        world.has_weights(name, {"config.json": 2}, "r")
-        world.has_image(name)
-    report = world.stage()
-    assert not report.copied
-    assert world.reports == []
-
-
-def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
-    write, tree, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    report = world.stage(what=["weights"], dry_run=True)
-    moves = report.as_json()["expected"]["Qwen/Qwen3-8B"]
-    assert [(each["node"], each["source"], each["bytes"]) for each in moves] == [
-        ("b", "a", 3_000_005),
-        ("c", "b", 3_000_005),
-    ]
-    assert report.as_json()["staging"] == [
-        {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "parts": [], "size_bytes": 3_000_005,
-         "missing": {"b": "missing", "c": "missing"}}
-    ]  # fmt: skip
-    assert not report.copied
-    assert tree(world.nodes["b"].hf_home) == {}
-
-
 def test_each_node_that_fails_is_reported(world, model, capsys):
     """Both nodes and both causes, with a hint each, for people and for programs."""
     write, _, revision = model
@@ -101,42 +75,11 @@ def test_each_node_that_fails_is_reported(world, model, capsys):
     ]  # fmt: skip
 
 
-def test_each_failed_download_is_reported(world):
-    """The second node's cause differs from the first one's, and may be the one that can be mended."""
-    world.nodes["a"].engine.refusal = 404, "manifest unknown"
-    world.nodes["b"].engine.refusal = 500, "write /layer.tar: no space left on device"
-    with pytest.raises(StageError, match="manifest unknown") as caught:
-        world.stage(what=["image"])
-    assert [each.node for each in caught.value.others] == ["b"]
-    assert "the disk is full" in caught.value.others[0].message
-
-
-def test_verify_checks_nodes_that_seem_complete(world, model):
-    write, tree, revision = model
-    for name in "abc":
-        world.has_weights(name, write(world.nodes[name].hf_home), revision)
-    blobs = world.nodes["c"].hf_home / "hub/models--Qwen--Qwen3-8B/blobs"
-    max(blobs.iterdir(), key=lambda path: path.stat().st_size).write_bytes(b"X" * 3_000_000)
-    report = world.stage(what=["weights"], verify=True)
-    assert {each.node: each.bytes for each in report.copied} == {"c": 3_000_000}
-    assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
-
-
 def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world):
     world.nodes["a"].engine.refusal = 404, "pull access denied for x, repository does not exist or may require login"
     with pytest.raises(RegistryAuth, match="requires a login on a: pull access denied") as caught:
         world.stage(what=["image"])
     assert caught.value.hint == "docker login   on a"
-
-
-def test_a_registry_without_a_build_for_these_nodes_is_an_error_about_the_playbook(world):
-    for host in world.nodes.values():
-        host.engine.refusal = 404, "no matching manifest for linux/arm64/v8 in the manifest list entries"
-    with pytest.raises(
-        StageError, match=r"vllm/vllm-openai:v0\.18\.0 has no build for a: no matching manifest"
-    ) as caught:
-        world.stage(what=["image"])
-    assert caught.value.hint == "set image: in the playbook to one for linux/arm64"
 
 
 TOP = ImageMade([IMAGE.layers[0], b"new top" * 1000])
@@ -178,17 +121,6 @@ def test_an_image_that_does_not_load_without_its_layers_is_copied_whole(world, g
     assert len(said) == 1
     assert ("files that are not here either" if gone == "image" else "no such file or directory") in said[0]
     assert b.images()[REFERENCE] == TOP.id
-
-
-def test_a_docker_that_does_not_say_which_layers_it_sends_is_named_before_the_whole_image_goes(world):
-    updated(world)
-    world.changes["a"]["layers"] = {"files": []}
-    world.changes["a"]["docker"] = {**describe()["docker"], "version": "24.0.7"}
-    (world.nodes["a"].docker / "sent").write_bytes(tar(TOP.legacy()))
-    report = world.stage(what=["image"])
-    assert {each.node: each.bytes for each in report.copied}["b"] == len(tar(TOP.legacy()))
-    why = "Docker 24.0.7 on a does not say which layers it sends"
-    assert ("b", f"the whole image, 2.5 MB: {why}") in world.reports
 
 
 BROKEN = tar(
@@ -251,15 +183,6 @@ def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
 QWEN = "Qwen/Qwen3-8B"
 
 
-def test_a_public_model_is_downloaded_without_the_token(world, hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", hub.token)
-    report = world.stage(what=["weights"])
-    assert next((each.node, each.source) for each in report.copied) == ("a", "download")
-    assert {each.node for each in report.copied} == {"a", "b", "c"}
-    assert hub.requests == [(QWEN, None)]
-    assert ("a", f"{QWEN}: the hub did not list its files, so all were downloaded") in world.reports
-
-
 def _snapshot(host):
     folder = host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots"
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
@@ -271,21 +194,6 @@ def test_only_what_is_served_is_downloaded(world, hub):
     for host in world.nodes.values():
         assert _snapshot(host) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert ("a", f"{QWEN}: 20 MB that are not served stay on the hub") in world.reports
-
-
-def test_patterns_of_the_playbook_choose_what_is_downloaded(world, hub):
-    hub.files = {"config.json": 2, "x-Q4_K_M.gguf": 5, "x-Q8_0.gguf": 9, "tokenizer.json": 2}
-    world.playbook = {"model": {"id": QWEN, "files": ["*.json", "*.gguf"], "exclude": ["*Q8*"]}}
-    world.stage(what=["weights"])
-    assert _snapshot(world.nodes["a"]) == ["config.json", "tokenizer.json", "x-Q4_K_M.gguf"]
-
-
-def test_patterns_that_leave_nothing_download_nothing(world, hub):
-    hub.files = {"config.json": 2, "model.safetensors": 5}
-    world.playbook = {"model": {"id": QWEN, "files": ["*.gguf"]}}
-    with pytest.raises(StageError, match="leave none of the 2 files of Qwen/Qwen3-8B"):
-        world.stage(what=["weights"])
-    assert hub.requests == []
 
 
 def test_a_name_on_the_hub_is_no_option_of_the_downloader(world, hub):
@@ -336,14 +244,6 @@ def test_a_node_that_pretends_a_model_is_gated_does_not_get_the_token(world, hub
     assert "hf auth login   on a" in caught.value.hint
     assert {token for _, token in hub.requests} == {None}
     assert not [name for name, host in world.nodes.items() if (host.home / "stolen").exists()]
-
-
-def test_a_gated_model_without_a_token_is_an_error_with_the_command(world, hub, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    hub.gated.add(QWEN)
-    with pytest.raises(StageError, match=r"the hub denies a access to Qwen/Qwen3-8B") as caught:
-        world.stage(what=["weights"])
-    assert "export HF_TOKEN=" in caught.value.hint
 
 
 @pytest.mark.parametrize(("gated", "said"), [(False, "hub says no"), (True, "the playbook's image gets no token")])

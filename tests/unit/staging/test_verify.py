@@ -12,7 +12,7 @@ from sparkcluster.cli.stage import lines
 from sparkcluster.errors import StageError
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile
-from sparkcluster.staging.trust import Verdict, judge, wanted
+from sparkcluster.staging.trust import Verdict, judge
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -223,22 +223,3 @@ def copies(**nodes):
 )
 def test_the_verdict(found, verdict):
     assert judge(found) == verdict
-
-
-def part(*files):
-    """Files by name, each given as its name, size, blob, and SHA-256 if that is known."""
-    return {
-        name: ListedFile(name=name, size=size, mtime=0, blob=blob, sha256=sha256) for name, size, blob, sha256 in files
-    }
-
-
-def test_of_what_no_node_has_whole_each_gives_what_it_has():
-    lists = {
-        "a": part(("one", 1, "b1", None), ("three", 3, None, GOOD)),
-        "b": part(("one", 1, "b1", None), ("two", 2, "b2", None), ("three", 3, None, None)),
-        "c": part(("one", 1, "other", None), ("two", 9, "b2", None), ("three", 3, None, BAD), ("four", 4, None, None)),
-    }
-    found = wanted(lists, "b")
-    assert found.holders == {"one": ("b", "a"), "two": ("b",), "three": ("b", "a", "c"), "four": ("c",)}
-    assert [file.name for file in found.lacked("a")] == ["two", "four"]
-    assert wanted(lists, "a").holders["three"] == ("a", "b")

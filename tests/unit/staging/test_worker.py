@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import subprocess
 import time
 from functools import partial
@@ -17,7 +16,7 @@ from tests.unit.staging.workers import chain, content, eventually, flip, written
 
 MB = 1_000_000
 SIZES = {"one.bin": 9 * MB, "sub/two.bin": 5 * MB + 3, "config.json": 300, "empty": 0, "sub/small.txt": 70_000}
-LARGE = {"one.bin": 8 * MB, "two.bin": 8 * MB, "three.bin": 8 * MB, "four.bin": 8 * MB, "config.json": 300}
+LARGE = {"one.bin": 5 * MB, "two.bin": 5 * MB, "three.bin": 5 * MB, "four.bin": 5 * MB, "config.json": 300}
 
 
 def total(sizes):
@@ -58,10 +57,9 @@ def slow_chain(workers):
     return nodes
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain, number):
+def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain):
     a, b, c, d = slow_chain
-    b.kill(number)
+    b.kill()
     for each in (c, d):
         assert each.wait("done")["bytes"] == total(LARGE), "no byte twice"
         assert content(each.root) == content(a.root)
@@ -70,9 +68,6 @@ def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain
     assert total(LARGE) / 8 < left["offset"] < total(LARGE)
     assert d.said["left"] == [], "who is behind a node without data does not leave it"
     assert a.said["served"]["c"] < total(LARGE) - left["offset"] + 8 * MB
-    if number == signal.SIGSTOP:
-        b.kill(signal.SIGCONT)
-        assert b.wait("done")
 
 
 def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_source):
@@ -105,7 +100,7 @@ def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_sour
 def test_a_full_disk_ends_one_node_and_the_next_ones_go_on(workers, small_disk):
     a, b, c = workers(*"abc")
     files = written(a.root, LARGE)
-    b.root = small_disk(12 * MB)
+    b.root = small_disk(7 * MB)
     for each in (a, b, c):
         each.begin(files)
     assert b.wait("room")["needed"] == total(LARGE)
@@ -171,58 +166,6 @@ def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
     assert b.said["failed"] == "one.bin arrived with another SHA-256 than it should have, from every node"
 
 
-def test_what_a_node_keeps_is_neither_changed_nor_served(workers):
-    a, b, c = workers(*"abc")
-    files = written(a.root, {"one.bin": 5 * MB, "note.txt": 300})
-    written(b.root, {"note.txt": 20})
-    before = content(b.root)
-    a.begin(files)
-    b.begin(files, keep=True)
-    c.begin(files)
-    b.order(**{"from": [a.source()]})
-    c.order(**{"from": [b.source(), a.source()]})
-    b.wait("done")
-    assert b.said["lacks"] == {"files": 0, "bytes": 0}
-    c.order(**{"from": [a.source(), b.source()]})
-    c.wait("done")
-    assert content(b.root) == before
-    assert content(c.root) == content(a.root)
-
-
-def test_files_of_which_nobody_knows_the_hash_are_read_once_and_renamed_then(workers):
-    a, b, c = workers(*"abc")
-    known = written(a.root, LARGE)
-    files = [{**file, "sha256": None} for file in known]
-    for each in (a, b, c):
-        each.begin(files)
-    chain((a, b, c))
-    said = eventually(lambda: len(a.said.get("sha256") or ()) == 5 and a.said["sha256"])
-    assert said == {str(number): file["sha256"] for number, file in enumerate(known)}
-    eventually(lambda: c.said.get("bytes") == total(LARGE))
-    assert not [name for name in content(c.root) if not name.endswith(".partial")]
-    for each in (b, c):
-        each.order(sha256=said)
-        each.wait("done")
-        assert content(each.root) == content(a.root)
-
-
-def test_files_lie_in_parts_on_several_nodes(workers):
-    nodes = workers(*"abcd")
-    files = written(nodes[0].root, SIZES)
-    for place, name in enumerate(("one.bin", "sub/two.bin", "config.json")):
-        target = nodes[place + 1].root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (nodes[0].root / name).rename(target)
-    for each in nodes:
-        each.begin(files)
-    sources = [each.source() for each in nodes]
-    for place, each in enumerate(nodes):
-        each.order(**{"from": (sources[place + 1 :] + sources[:place])[::-1]})
-    for each in nodes:
-        each.wait("done")
-        assert content(each.root) == {file["path"]: file["sha256"] for file in files}
-
-
 def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(workers, proxy):
     a, b = workers(*"ab")
     files = written(a.root, LARGE)
@@ -237,22 +180,6 @@ def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(wo
     assert (gone["node"], gone["address"]) == ("a", "127.0.0.1")
     assert 0 < gone["offset"] < total(LARGE)
     assert content(b.root) == content(a.root)
-
-
-def test_a_look_says_which_address_is_which_node(workers):
-    a, b, c = workers(*"abc")
-    files = written(a.root, {"one": 1})
-    for each in (a, b, c):
-        each.begin(files)
-    look = [{"node": "a", **a.way()}, {"node": "b", **b.way(), "port": a.way()["port"]},
-            {"node": "b", **b.way(), "address": "127.0.0.9"}]  # fmt: skip
-    c.order(look=look, round=1)
-    assert c.wait("reached") == {"a": ["127.0.0.1"], "b": []}
-    b.order(look=look[:1], round=7)
-    b.wait("reached")
-    assert b.said["round"] == 7
-    c.order(look=[{"node": "b", **b.way()}], round=2)
-    eventually(lambda: c.said.get("reached") == {"b": ["127.0.0.1"]} and c.said["round"] == 2)
 
 
 def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_chain):
@@ -310,15 +237,6 @@ def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
     d.wait("over")
     assert d.said["kind"] == "cancelled"
     assert _size(d) > total(LARGE) / 4
-
-
-def test_a_limit_is_kept(workers):
-    a, b = workers(*"ab")
-    files = written(a.root, {"one.bin": 6 * MB, "two.bin": 6 * MB})
-    a.begin(files, limit_bytes_s=6 * MB)
-    b.begin(files)
-    chain((a, b))
-    assert b.wait("done")["seconds"] > 1.6
 
 
 def test_what_is_staged_leaves_the_page_cache(workers):

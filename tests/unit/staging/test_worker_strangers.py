@@ -75,16 +75,6 @@ def test_what_was_sent_before_opens_no_connection(pair, proxy):
     assert a.said["served"] == before
 
 
-def test_the_port_is_gone_after_the_job(pair):
-    a, b, _ = pair
-    port = a.way()["port"]
-    for each in (a, b):
-        each.order(end=True)
-        each.wait("over")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((ADDRESS, port), 5)
-
-
 @pytest.mark.parametrize(
     "frame",
     [
@@ -212,24 +202,3 @@ def test_with_another_certificate_there_is_no_connection(workers, keys, case):
     assert b.said["bytes"] == 0
     assert "served" not in a.said or a.said["served"] == {}
     assert not list(b.root.iterdir())
-
-
-def test_a_byte_that_changes_under_encryption_ends_the_connection(workers, keys, proxy):
-    a, b = workers(*"ab")
-    files = written(a.root, {"one.bin": 3 * MB})
-    encrypted(a, files, keys[0], keys[:2])
-    encrypted(b, files, keys[1], keys[:2])
-    left = [1]
-
-    def change(place, data):
-        if place <= MB < place + len(data) and left[0]:
-            left[0] -= 1
-            data[MB - place] ^= 1
-
-    between = proxy(a.way()["port"], change)
-    way = a.way(cert=keys[0].certificate)
-    b.order(**{"from": [{"node": "a", "ways": [{**way, "port": between.port}]}, {"node": "again", "ways": [way]}]})
-    b.wait("done")
-    assert content(b.root) == content(a.root)
-    assert b.said["wrong"] == []
-    assert [each["node"] for each in b.said["left"]] == ["a"]
