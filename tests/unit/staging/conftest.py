@@ -101,9 +101,6 @@ if verb == "save":
         sys.stdout.buffer.write(data[:100000]); sys.stdout.flush(); fail("no space left on device")
     sys.stdout.buffer.write(data)
 elif verb == "load":
-    if os.path.exists(path("slow")):  # as while it syncs a large layer
-        import time
-        time.sleep(2.5)
     data = sys.stdin.buffer.read()
     open(path("received"), "wb").write(data)
     if os.path.exists(path("full")):
@@ -134,7 +131,7 @@ elif verb == "build":
     for number in range(40):
         print("#%d step" % number, flush=True)
     import time
-    time.sleep(60 if os.path.exists(path("endless")) else 3 if os.path.exists(path("slow")) else 0)
+    time.sleep(60 if os.path.exists(path("endless")) else 0)
     if os.path.exists(path("failing")):
         fail("ERROR: failed to solve: process did not complete successfully: exit code: 2")
     data = open(path("prepared"), "rb").read()

@@ -75,13 +75,6 @@ def test_one_node_builds_it_and_all_have_it(build, world) -> None:
     assert len(builds(world)["a"]) == 1
 
 
-def test_a_script_is_run_in_the_image(build, world) -> None:
-    build(script="patch.py")
-    lines = json.loads((world.nodes["a"].docker / "seen").read_text())["dockerfile"].splitlines()
-    assert lines[:2] == ["ARG BASE", "FROM $BASE"]
-    assert lines[-1] == "RUN cd /sparkcluster-build && sh ./patch.py"
-
-
 def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world, capsys) -> None:
     (world.nodes["a"].docker / "failing").touch()
     with pytest.raises(BuildFailed, match=r"\./mod could not be built on a: docker build: exit code 1") as caught:

@@ -48,13 +48,6 @@ def test_what_no_node_has_is_downloaded_once_and_passed_on(expected):
     assert [each[1] for each in expected(built, BUILD, None)[0]] == [BUILD, "a"]
 
 
-def test_how_long_an_image_takes_is_known_once_one_was_copied_here(expected):
-    """Docker's load takes longer than the cable, which is all that the facts tell."""
-    staging = lacking("b", what="image", sources=("c", "a"))
-    assert expected(staging)[0] == [("b", "c", 60 * GB, CABLE, None)]
-    assert expected(staging, image_rates={("rail", False): 0.5 * GB})[0] == [("b", "c", 60 * GB, CABLE, 120.0)]
-
-
 def test_the_table_stays_within_its_width(expected):
     """Names of nodes and registries are as long as people make them."""
     staging = lacking(*"abc", what="image", download=("a", "b", "c"))

@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from sparkcluster.hosts import program
 from sparkcluster.staging.order import key
 from tests.unit.staging.archives import ImageMade
 from tests.unit.staging.workers import chain, eventually
@@ -21,10 +20,6 @@ SENT = sum(len(layer) for layer in LARGE.layers[1:])
 
 @pytest.fixture
 def engines(node, workers):
-    return begun(node, workers)
-
-
-def begun(node, workers, limit_bytes_s=10 * MB):
     """Workers a to d, of which a has an image, and the others its lowest layer; and their nodes."""
     made = workers(*"abcd")
     nodes = [node(name) for name in "abcd"]
@@ -36,7 +31,7 @@ def begun(node, workers, limit_bytes_s=10 * MB):
         own = dict(word.split("=", 1) for word in engine._before[1:] if "=" in word)
         each.env = {**os.environ, **own}
         each.key = key("image", "vllm:v1")
-        each.begin(**request, **({} if number else {"limit_bytes_s": limit_bytes_s}))
+        each.begin(**request, **({} if number else {"limit_bytes_s": 10 * MB}))
     assert [each.wait("lacks")["files"] for each in made] == [0, 1, 1, 1]
     chain(made)
     return made, nodes
@@ -67,44 +62,6 @@ def test_the_next_node_goes_on_in_the_same_stream_without_the_one_before_it(engi
     assert [each["node"] for each in made[2].said["left"]] == ["b"]
     assert made[3].said["left"] == []
     assert nodes[1].images() == {"vllm:v0": OLD.id}
-    assert nodes[0].docker_calls().count(["save", LARGE.id]) == 1
-
-
-@pytest.fixture
-def short(set_source):
-    """Workers and kernels with little memory for what passes, which wait a second for a node that says nothing."""
-    real = program.source.__wrapped__
-
-    def source(module, engine):
-        text = real(module, engine).replace("WINDOW_BYTES = 32 << 20", "WINDOW_BYTES = 2 << 20")
-        text = text.replace("LEFT_S = 15.0", "LEFT_S = 0.1").replace("_ALIVE_S = 10.0", "_ALIVE_S = 1.0")
-        small = "unproved.callback(sock.close); sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)"
-        text = text.replace("unproved.callback(sock.close)", small)
-        return text.replace("_READS_S = 30.0", "_READS_S = 1.0")
-
-    set_source(source)
-
-
-@pytest.fixture
-def slow(node):
-    """A node of which Docker reads nothing for 2.5 s."""
-
-    def make(name):
-        made = node(name)
-        if name == "c":
-            (made.docker / "slow").touch()
-        return made
-
-    return make
-
-
-def test_a_docker_that_loads_nothing_for_longer_than_a_dead_node_may_holds_the_others_up_and_ends_no_copy(
-    short, slow, workers
-):
-    made, nodes = begun(slow, workers, limit_bytes_s=None)
-    for worker, each in zip(made[1:], nodes[1:], strict=True):
-        arrived(worker, each)
-        assert worker.said["left"] == []
     assert nodes[0].docker_calls().count(["save", LARGE.id]) == 1
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import threading
 from functools import partial
@@ -177,27 +178,36 @@ class SendingBreaks(Breaking):
         self.running.close()
 
 
-def test_a_worker_that_stands_still_is_gone_past_and_named(world, tmp_path, monkeypatch):
+@pytest.fixture
+def striking():
+    """``with striking(world, request, target)``: a signal to that worker once some megabytes are in ``target``."""
+
+    @contextlib.contextmanager
+    def run(world, request, target, number=signal.SIGKILL):
+        def strike():
+            eventually(lambda: any(each.stat().st_size > 5_000_000 for each in target.glob(".one*")))
+            os.kill(world.pid(request), number)
+
+        thread = threading.Thread(target=strike)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+            with contextlib.suppress(OSError):
+                os.kill(world.pid(request), signal.SIGKILL)
+
+    return run
+
+
+def test_a_worker_that_stands_still_is_gone_past_and_named(world, tmp_path, striking, monkeypatch):
     monkeypatch.setattr("sparkcluster.staging.job._GONE_S", 3.0)
     monkeypatch.setattr("sparkcluster.staging.job._STUCK_S", 2.0)
     world, requests = world("abcd"), directories(tmp_path, "abcd")
     (tmp_path / "of-a").mkdir()
     (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(1 << 20) * 30)
-    partial_file = tmp_path / "of-b"
-
-    def strike():
-        eventually(lambda: any(each.stat().st_size > 5_000_000 for each in partial_file.glob(".one*")), "of b")
-        os.kill(world.pid(requests["b"]), signal.SIGSTOP)
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
-        with pytest.raises(StageError) as caught:
-            world.move(requests, limit_bytes_s=6_000_000)
-    finally:
-        thread.join()
-        with contextlib.suppress(OSError):
-            os.kill(world.pid(requests["b"]), signal.SIGKILL)
+    with striking(world, requests["b"], tmp_path / "of-b", signal.SIGSTOP), pytest.raises(StageError) as caught:
+        world.move(requests, limit_bytes_s=6_000_000)
     assert caught.value.node == "b"
     assert not caught.value.others
     content = (tmp_path / "of-a" / "one.bin").read_bytes()
@@ -316,3 +326,51 @@ def test_another_epoch_is_refused(world, lease, model):
         with pytest.raises(LeaseLost, match=r"[ab] refuses the change: epoch"):
             attempt()
     assert tree(world.nodes["b"].home) == {}
+
+
+def test_all_disks_that_are_too_small_are_named_before_the_first_byte(world, tmp_path, small_disk):
+    world, requests = world("abc"), directories(tmp_path, "abc")
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(bytes(9_000_000))
+    disks = {name: small_disk(5_000_000) for name in "bc"}
+    for name, disk in disks.items():
+        requests[name]["root"] = str(disk / "m")
+    with pytest.raises(StageError, match=r"b has .* free at .*/disk0") as caught:
+        world.move(requests)
+    assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "c"]
+    assert not [path for disk in disks.values() for path in disk.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_source_that_dies_is_an_error_only_where_nobody_else_has_it(world, tmp_path, striking, elsewhere):
+    world, requests = world("abd" if elsewhere else "ab"), directories(tmp_path, "abd")
+    for name in "ad" if elsewhere else "a":
+        (tmp_path / f"of-{name}").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(1 << 20) * 30)
+    if elsewhere:
+        shutil.copy2(tmp_path / "of-a" / "one.bin", tmp_path / "of-d")
+    else:
+        del requests["d"]
+    with striking(world, requests["a"], tmp_path / "of-b"):
+        if elsewhere:
+            assert set(world.move(requests, limit_bytes_s=6_000_000)) == {"b"}
+        else:
+            with pytest.raises(StageError) as caught:
+                world.move(requests, limit_bytes_s=6_000_000)
+            assert caught.value.node == "a"
+
+
+def test_ctrl_c_ends_the_workers(world, tmp_path):
+    class Pressed(Shown):
+        def transfer(self, transfer):
+            if transfer.bytes:
+                raise KeyboardInterrupt
+
+    world, requests = world(), directories(tmp_path)
+    (tmp_path / "of-a").mkdir()
+    (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(1 << 20) * 30)
+    world.shown = Pressed()
+    with pytest.raises(KeyboardInterrupt):
+        world.move(requests, limit_bytes_s=1_000_000)
+    for name in "ab":
+        eventually(lambda name=name: not Path(f"/proc/{world.pid(requests[name])}").exists())
