@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, HostLost, LaunchError, LeaseHeld, NotServing, StopError, UsageError
+from sparkcluster.errors import HostLost, LeaseHeld, NotServing, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
@@ -87,14 +87,6 @@ def test_every_record_says_what_starts_the_groups_that_were_started_and_keeps_th
     assert up.starts["gamma"]["ranks"] == ["sparkcluster-atlas-2-gamma"]
 
 
-def test_what_did_not_come_up_is_not_started_again(up, world):
-    cluster = world(FOUR, groups=PAIRS)
-    with pytest.raises(LaunchError):
-        up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
-    assert up.starts["alpha"]["group"] == "east"
-    assert (up.starts["gamma"], up.starts["delta"]) == (None, None)
-
-
 def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
     cluster = served(world())
     fleet = fleet_of(cluster)
@@ -114,14 +106,6 @@ def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command
     assert steps(again, "alpha")[0]["token"] not in tokens
 
 
-def test_guards_listen_where_no_node_listens_already(world):
-    cluster = served(world())
-    cluster.change("beta", listeners=[{"address": "0.0.0.0", "port": enabled.FIRST_PORT, "process": "x"}])
-    fleet = fleet_of(cluster)
-    enabled.enable(fleet, cluster.spec, Report())
-    assert {steps(fleet, name)[0]["config"]["port"] for name in fleet.hosts} == {enabled.FIRST_PORT + 1}
-
-
 def test_enable_wants_a_release_that_serves(world):
     cluster = world()
     for one in (cluster, served(world()).change("beta", ranks=[])):
@@ -130,13 +114,6 @@ def test_enable_wants_a_release_that_serves(world):
             enabled.enable(fleet, one.spec, Report())
         assert caught.value.hint == "sparkcluster up inventory.yaml; then enable"
         assert all(steps(fleet, name) == [] for name in fleet.hosts)
-
-
-def test_a_node_that_did_not_record_what_starts_its_rank_is_named(world):
-    cluster = served(world())
-    answer = {"failed": {"step": "enable", "message": "this node has not recorded what starts its rank of release 3"}}
-    with pytest.raises(CommandFailed, match="enable failed on alpha: this node has not recorded"):
-        enabled.enable(fleet_of(cluster, agent=answer), cluster.spec, Report())
 
 
 def held(operation):
@@ -199,24 +176,13 @@ def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
     assert not any(act.startswith(("stop", "launch")) for act in up.done)
 
 
-def test_after_a_guard_has_ended_up_looks_again(up, world):
-    """With --wait: what was seen while the guard started it does not count."""
-    cluster = served(world()).change("alpha", lease=held("restart"))
-    answers = {"alpha": lambda: {} if "lease" in up.done else {"problem": "refused", "message": "x", "text": ""}}
-    assert up(cluster, answers=answers).changed is False
-    assert "lease" in up.done
-
-
 @pytest.mark.parametrize(
     ("alpha", "beta", "is_enabled", "guards"),
     [
-        (None, None, False, {}),
         (GUARD, GUARD, True, {}),
         (GUARD, None, False, {}),
         ({"runs": False}, GUARD, True, {"alpha": "it is not running"}),
         ({"runs": True, "gave_up": "5 starts"}, GUARD, True, {"alpha": "it gave up: 5 starts"}),
-        ({"runs": True, "waits": "beta: no answer"}, GUARD, True, {"alpha": "it waits: beta: no answer"}),
-        ({"runs": True, "waits": "was stopped", "stopped": True}, GUARD, True, {}),
     ],
 )
 def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guards):
@@ -224,9 +190,3 @@ def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guard
     document = enabled.status(fleet_of(cluster), cluster.spec)
     assert (document["enabled"], document["guards"]) == (is_enabled, guards)
     assert json.dumps(document)
-
-
-def test_a_guard_that_restarts_a_group_is_a_start(world):
-    cluster = served(world()).change("alpha", lease=held("restart"))
-    refused = {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
-    assert enabled.status(fleet_of(cluster, ask=refused), cluster.spec)["state"] == "starting"

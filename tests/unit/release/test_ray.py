@@ -47,11 +47,6 @@ def staged(view):
     return ray_name(next(iter(view.facts.values())).image.inside)
 
 
-def test_before_anything_runs_ray_is_expected_to_be_had(view):
-    assert view().plan.groups[0].executor == "ray"
-    assert view().bring_ray
-
-
 def test_what_runs_without_it_stays_so_though_it_could_be_had_now(view):
     fallen_back = view(bring_ray=False)
     assert fallen_back.plan.groups[0].executor == "native"
@@ -71,21 +66,6 @@ def test_what_runs_with_it_is_the_same_plan_at_the_next_look(view):
         for change in changes.values():
             change["rays"] = rays
         assert view(**changes).plan.hash == first.plan.hash
-
-
-def test_a_start_that_was_killed_goes_on_as_it_began(view):
-    """The ranks run and no release is recorded."""
-    first = view()
-    changes = running(first, record=False)
-    for change in changes.values():
-        change["rays"] = (staged(first),)
-    assert view(**changes).plan.hash == first.plan.hash
-
-
-def test_executor_ray_leaves_no_choice(view):
-    assert view(executor="ray").plan.groups[0].executor == "ray"
-    assert view(executor="native").plan.groups[0].executor == "native"
-    assert not view(executor="native").bring_ray
 
 
 def test_only_what_cannot_be_fetched_can_be_done_without(view):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tarfile
 
@@ -10,7 +9,6 @@ import pytest
 
 from sparkcluster import exit_codes
 from sparkcluster.errors import (
-    FoundErrors,
     Interrupted,
     LaunchError,
     LeaseLost,
@@ -21,16 +19,12 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.facts.base import read
-from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.switch import pending
-from sparkcluster.release import journal, restore, walk
+from sparkcluster.release import journal, walk
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release.outcome import in_turn
-from sparkcluster.release.speed import Speed, compare
 from sparkcluster.release.upgrade import resume, rollback, upgrade
-from sparkcluster.report import Report
 from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.run import StageReport
 
@@ -140,19 +134,6 @@ def test_what_a_reboot_took_before_the_switch_is_started_again(up, switching, mo
     assert value(cluster) == ("1", 4)
 
 
-def test_a_node_that_starts_again_is_connected_to_again(monkeypatch):
-    """A connection that could not be opened is not retried unless it is renewed."""
-    monkeypatch.setattr(restore, "AGAIN_S", 0)
-    fleet = Fleet({name: FakeHost(name) for name in ("alpha", "beta")})
-
-    def look():
-        if not fleet.hosts["beta"].renewed:
-            raise FoundErrors([])
-        return "all answer"
-
-    assert restore.once_reached(fleet, look, Report()) == "all answer"
-
-
 def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, switching):
     cluster = switching()
 
@@ -163,11 +144,6 @@ def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, sw
     with pytest.raises(StageError, match="no space"):
         up(cluster, command=upgrade)
     assert acts(up) == []
-
-
-def test_a_switch_with_a_way_back_leaves_no_ranks_that_failed(up, switching):
-    up(switching(), command=upgrade)
-    assert up.left == {"default": False}
 
 
 def test_where_going_back_fails_too_the_command_is_said(up, switching):
@@ -221,23 +197,6 @@ def test_nothing_is_stopped_where_a_container_of_the_image_has_no_gpu(up, switch
     assert value(cluster) == ("1", 3)
 
 
-def test_a_release_that_served_is_gone_back_to_though_its_container_shows_no_gpu(up, switching):
-    cluster = switching()
-    up(cluster, command=upgrade)
-    up.gpus = {"beta": {"unread": "nvidia-container-cli: it would not"}}
-    up(cluster, command=lambda *args: rollback(args[0], args[1], 3, *args[2:]))
-    assert value(cluster) == ("1", 5)
-    assert any("has no GPU on beta" in note for note in up.report.notes)
-
-
-def test_what_one_node_alone_has_recorded_is_not_applied_to_others_unasked(up, switching):
-    cluster = switching().change("beta", release=None)
-    with pytest.raises(UsageError, match="only alpha has the record of release 3") as caught:
-        up(cluster, command=upgrade)
-    assert "--trust alpha" in caught.value.hint
-    assert acts(up) == []
-
-
 def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switching):
     cluster = switching()
     up(cluster, command=upgrade)
@@ -285,15 +244,6 @@ def test_the_first_group_is_alone_and_the_others_come_as_many_as_may_be_away(ord
     assert in_turn(["a", "b", "c", "d"], order, at_once) == batches
 
 
-def test_an_order_of_unknown_groups_stops_nothing(up, switching):
-    cluster = switching(FOUR, groups=PAIRS)
-    with pytest.raises(UsageError, match="--order north: no group") as caught:
-        up(cluster, command=upgrade, options=module.Options(order=("north",)))
-    assert (acts(up), caught.value.hint) == ([], "groups: east, west")
-    up(cluster, command=upgrade, options=module.Options(order=("west",)))
-    assert acts(up)[0] == "stop gamma delta"
-
-
 @pytest.mark.parametrize("broken", ["east", "west"])
 def test_the_first_group_that_fails_takes_those_before_it_back(up, switching, broken):
     cluster = switching(FOUR, groups=PAIRS)
@@ -303,16 +253,6 @@ def test_the_first_group_that_fails_takes_those_before_it_back(up, switching, br
     assert {value(cluster, node)[0] for node in cluster.facts} == {"1"}
     if broken == "east":
         assert "stop gamma delta" not in up.done
-
-
-def test_a_slow_release_is_an_error_and_under_load_a_warning():
-    before, slow = Speed(100.0), Speed(60.0)
-    assert compare("default", before, Speed(71.0), 0.7, "alpha") is None
-    assert compare("default", None, slow, 0.7, "alpha") is None
-    assert "while other requests ran" in compare("default", dataclasses.replace(before, busy=True), slow, 0.7, "alpha")
-    with pytest.raises(LaunchError, match=r"100\.0 → 60\.0 tokens/s") as caught:
-        compare("default", before, slow, 0.7, "alpha")
-    assert "--min-speed" in caught.value.hint
 
 
 def test_resume_without_a_switch_verifies_what_serves(up, switching, world):
@@ -392,50 +332,6 @@ def test_a_switch_that_is_killed_anywhere_is_ended_by_whoever_comes_next(up, swi
     assert event > 15, "the exploration reached its end too early"
 
 
-def killed_before(up, cluster, event, count, **more):
-    """Run an upgrade that is killed before its ``count``-th ``event``."""
-    seen = []
-
-    def tick(each):
-        seen.append(each)
-        if each == event and seen.count(event) == count:
-            raise Killed
-
-    up.tick = tick
-    with pytest.raises(Killed):
-        up(cluster, command=upgrade, **more)
-    up.tick = lambda event: None
-
-
-def test_ctrl_c_while_the_old_release_stops_starts_it_again_though_its_ranks_still_run(up, switching):
-    """The stop goes on on its node when nobody waits for it: what runs then is about to end."""
-    cluster = switching()
-    cut = []
-
-    def tick(event):
-        if event == "stop" and not cut:
-            cut.append(event)
-            raise KeyboardInterrupt
-        if event == "put" and cut == ["stop"]:  # the journal waited for the change lock until the stop had ended
-            cut.append(event)
-            cluster.change("alpha", ranks=[])
-
-    up.tick = tick
-    with pytest.raises(Interrupted, match="interrupted; release 3 serves again, as release 4"):
-        up(cluster, command=upgrade)
-    assert running(cluster) == {"alpha": ["4"], "beta": ["4"]}
-
-
-def test_after_a_resume_a_group_that_fails_takes_those_back_that_were_switched_before(up, switching):
-    cluster = switching(FOUR, groups=PAIRS)
-    killed_before(up, cluster, "stop", 2)
-    new = fails_with("2")
-    with pytest.raises(RolledBack):
-        up(cluster, command=resume, fails=lambda launch: new(launch) if launch.group == "west" else None)
-    assert {value(cluster, node)[0] for node in cluster.facts} == {"1"}
-    assert all(running(cluster).values())
-
-
 def test_a_release_in_the_middle_of_a_switch_is_not_gone_back_to(up, switching):
     cluster = switching(FOUR, groups=PAIRS)
     new = fails_with("2")
@@ -482,15 +378,6 @@ def test_what_one_node_says_of_a_switch_stops_no_start(up, world):
     assert up(cluster).changed is True
     assert any("no node has a record of release 999" in note for note in up.report.notes)
     assert cluster.facts["beta"].switch is None
-
-
-def test_a_release_number_of_one_node_alone_does_not_move_the_way_back(up, switching):
-    cluster = switching()
-    up(cluster, command=upgrade)
-    record = dict(cluster.histories["beta"][4])
-    cluster.histories["beta"][10**9] = {**record, "number": 10**9, "plan_hash": "evil"}
-    up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
-    assert value(cluster)[0] == "1"
 
 
 KEY = "THE_KEY"
@@ -552,20 +439,6 @@ def test_a_release_serves_again_with_the_api_key_of_today(up, world, monkeypatch
     assert up(cluster, command=lambda f, s, o, r: rollback(f, s, 5, o, r)).release == 6
 
 
-def test_a_release_without_api_key_is_not_gone_back_to_without_the_key_of_today(up, world, monkeypatch):
-    monkeypatch.setenv(KEY, "first")
-    old = world(playbook={"env": {"A": "1"}})
-    cluster = world(playbook={"env": {"A": "2"}}, api={"key": {"env": KEY}})
-    plan = old.plan(release=3)
-    cluster.facts = old.run(plan).record(plan, 3).facts
-    cluster.secrets = {node: {3} for node in cluster.facts}
-    up(cluster, command=upgrade)
-    monkeypatch.delenv(KEY)
-    with pytest.raises(UsageError, match=f"{KEY} is not set, and the inventory takes the API key from it"):
-        up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
-    assert acts(up) == []
-
-
 def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monkeypatch):
     with_key.secrets = {"alpha": {3}, "beta": {3}}
     up(with_key, command=upgrade)
@@ -574,22 +447,6 @@ def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monk
     with pytest.raises(LaunchError, match="beta lost the secrets of release 3; nothing was stopped"):
         up(with_key, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
     assert acts(up) == []
-
-
-def test_a_release_without_secrets_of_the_user_is_gone_back_to_though_rays_token_is_gone(up, switching):
-    cluster = switching()
-    up(cluster, command=upgrade)
-    cluster.secrets["beta"].discard(3)
-    up(cluster, command=lambda f, s, o, r: rollback(f, s, 3, o, r))
-    assert value(cluster) == ("1", 5)
-
-
-def test_where_nothing_serves_the_last_release_is_gone_back_to(up, switching):
-    cluster = switching()
-    with pytest.raises(LaunchError):
-        up(cluster, command=upgrade, fails=fails_with("2"), options=module.Options(rollback=False))
-    done = up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
-    assert (done.release, value(cluster)[0]) == (4, "1")
 
 
 @pytest.mark.parametrize("broken", [None, "east", "west"])

@@ -11,7 +11,6 @@ from sparkcluster.staging.chain import (
     between,
     chain,
     expected_s,
-    islands,
     listening,
     probable,
     verified,
@@ -71,11 +70,6 @@ def test_a_bridge_may_lead_over_an_island_that_got_it_by_a_bridge():
 def test_a_node_that_nobody_reaches_is_named():
     made = chain("abcd", (*line("ab", RAIL), *line("cd", RAIL)), {"a": 10}, 10)
     assert made.unreached == ("c", "d")
-
-
-def test_a_rail_that_works_in_one_direction_alone_is_none():
-    one_way = both("a", "b", RAIL)[:1]
-    assert islands("ab", one_way) == (("a",), ("b",))
 
 
 def test_streams_go_over_all_rails_and_over_one_other_way_only_without_any():

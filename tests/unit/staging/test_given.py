@@ -9,8 +9,7 @@ import re
 
 import pytest
 
-from sparkcluster.cli.main import main
-from sparkcluster.errors import StageError, UsageError
+from sparkcluster.errors import StageError
 from sparkcluster.node import models
 from sparkcluster.staging import downloads
 from sparkcluster.staging.copy import Failure
@@ -127,9 +126,3 @@ def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world
     assert next((each.node, each.source) for each in report.copied) == ("a", "controller")
     found = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]
     assert found[0] == found[1] == found[2] == {f"snapshots/{REVISION}/{name}" for name in world.served} | {"refs/main"}
-
-
-@pytest.mark.parametrize("arguments", [["--from", "/"], ["weights", "--from", "/nowhere"]])
-def test_what_cannot_be_given_is_a_mistake(tmp_path, arguments):
-    with pytest.raises(UsageError):
-        main(["stage", str(tmp_path / "x.yaml"), *arguments])
