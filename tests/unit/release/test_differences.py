@@ -104,16 +104,6 @@ def test_a_drafter_that_a_node_lacks_is_a_download(serving, written):
     assert found(edited)[0] == {"weights": "switch", "arguments": "switch"}
 
 
-def test_a_member_costs_what_it_lacks(serving, written):
-    grown = written(serving(), "alpha beta gamma delta")
-    costs, lines = found(grown)
-    assert "gamma: joins the cluster" in lines["arguments"]
-    assert costs["arguments"] == "download", "gamma has no weights"
-    assert found(grown.staged())[0] == {"arguments": "switch"}
-    shrunk = written(serving(), "alpha")
-    assert found(shrunk)[0]["arguments"] == "switch"
-
-
 def test_text_costs_nothing_and_makes_no_other_plan(serving, written):
     edited = written(serving(), playbook={"verify": {"expect": "204"}, "description": "x", "request": {"top_k": 3}})
     costs, lines = found(edited)
@@ -121,40 +111,3 @@ def test_text_costs_nothing_and_makes_no_other_plan(serving, written):
     assert [line.split()[0] for line in lines["text"]] == ["verify", "description", "request"]
     (group,) = group_states(view_of(edited)).values()
     assert group.state is State.SERVING
-
-
-def test_a_secret_that_is_added_is_of_secrets_alone(serving, written):
-    costs, lines = found(written(serving(), playbook={"secrets": ["KEY"]}))
-    assert costs == {"secrets": "switch"}
-    assert lines["secrets"] == ("every node: KEY: added",)
-
-
-@pytest.fixture
-def drifted(serving, spark):
-    """A cluster in which the address of beta is another than when it was started."""
-    cluster = serving()
-    moved = spark({"enp1s0f0np0": "192.168.177.99/24", "enP2p1s0f0np0": "192.168.178.12/24"}).model_dump()
-    return cluster.change("beta", interfaces=moved["interfaces"], hcas=moved["hcas"])
-
-
-def test_what_was_edited_is_told_from_what_drifted(drifted, written):
-    costs, lines = found(written(drifted, playbook={"args": {"max-num-seqs": 4}}))
-    assert costs == {"arguments": "switch", "addresses": "switch"}
-    assert {line.partition(": ")[2] for line in lines["arguments"]} == {"engine + --max-num-seqs 4"}
-    assert any("192.168.177.99" in line for line in lines["addresses"])
-
-
-def test_each_group_has_its_own(world):
-    pairs = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
-    cluster = world("alpha beta gamma delta", groups=pairs).staged()
-    plan = cluster.plan(3)
-    cluster.run(plan).record(plan, 3)
-    with_image(cluster, "gamma", "delta", id=OTHER_IMAGE)
-    view = view_of(cluster)
-    groups = group_states(view)
-    assert differences(view, groups["east"]) == ()
-    assert [(each.group, each.kind, each.cost) for each in differences(view, groups["west"])] == [
-        ("west", "image", "switch")
-    ]
-    cluster.change("gamma", weights=None)
-    assert differences(view_of(cluster), groups["west"])[0].cost == "download"

@@ -185,13 +185,3 @@ def test_what_a_record_says_beyond_names_and_addresses_is_passed_over(world):
     assert node.model_dump(exclude_unset=True) == {"host": "192.0.2.7", "name": "ok"}
     many = {f"n{number}": {"host": f"192.0.2.{number % 250}"} for number in range(10_000)}
     assert len(former_nodes(spec, {"alpha": {"nodes": many}})) == 64
-
-
-def test_a_node_that_was_renamed_is_not_a_second_one(world):
-    whole = world()
-    document = whole.document(whole.plan(3), 3)
-    document["nodes"]["left"] = document["nodes"].pop("alpha")
-    assert former_nodes(whole.spec, {"beta": document}) == {}
-    # Behind one address there may be several machines.
-    behind = world(nodes={"alpha": {"host": "192.168.86.11"}, "beta": {"host": "192.168.86.11", "ssh": {"port": 2222}}})
-    assert [node.label for node in former_nodes(behind.spec, {"beta": document})] == ["left"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.errors import HostLost, LeaseHeld, NotServing, StopError, UsageError
+from sparkcluster.errors import LeaseHeld, NotServing, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
@@ -16,7 +16,7 @@ from sparkcluster.release.down import down
 from sparkcluster.report import Report
 from sparkcluster.runtime.ranks import start_steps
 
-from .conftest import FOUR, PAIRS, served
+from .conftest import served
 
 KEY = {"key": {"env": "THE_KEY"}}
 GUARD = {"runs": True}
@@ -74,19 +74,6 @@ def test_what_starts_a_rank_again_is_what_started_it(world):
     assert alpha["ask"]["counters"]["generated"]
 
 
-def test_every_record_says_what_starts_the_groups_that_were_started_and_keeps_that_of_others(up, world):
-    cluster = world(FOUR, groups=PAIRS)
-    up(cluster)
-    assert {name: found["group"] for name, found in up.starts.items()} == {
-        "alpha": "east", "beta": "east", "gamma": "west", "delta": "west",
-    }  # fmt: skip
-    cluster.change("gamma", ranks=[]).change("delta", ranks=[])
-    up.starts.clear()
-    up(cluster)
-    assert (up.starts["alpha"], up.starts["beta"]) == ({}, {})
-    assert up.starts["gamma"]["ranks"] == ["sparkcluster-atlas-2-gamma"]
-
-
 def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
     cluster = served(world())
     fleet = fleet_of(cluster)
@@ -132,22 +119,6 @@ def test_disable_ends_a_guard_that_has_the_lease_and_waits_for_any_other_operato
     with pytest.raises(LeaseHeld):
         enabled.disable(other, cluster.spec, Report())
     assert not any(module in {"unit", "agent"} for host in other.hosts.values() for module, _ in host.requests)
-
-
-def test_disable_says_which_node_it_did_not_reach_and_changes_the_others(world):
-    cluster = served(world()).change("alpha", enabled=GUARD).change("beta", enabled=GUARD)
-    fleet = fleet_of(cluster)
-
-    def gone(_):
-        raise HostLost("beta: no route to host", node="beta", step="connect")
-
-    fleet.hosts["beta"].program("probe", gone)
-    with pytest.raises(StopError) as caught:
-        enabled.disable(fleet, cluster.spec, Report())
-    assert caught.value.message == "not disabled on beta: no route to host"
-    assert caught.value.hint.startswith("sparkcluster disable inventory.yaml")
-    assert [step["do"] for step in steps(fleet, "alpha")] == ["disable"]
-    assert steps(fleet, "beta") == []
 
 
 def test_down_tells_the_guards_before_it_stops_a_rank(world):

@@ -81,31 +81,6 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(NEW, remote_code=True) == []
 
 
-DRAFTER = {"speculative-config": {"model": "org/draft", "num_speculative_tokens": 1}}
-
-
-def test_other_code_beside_the_model_does_not_run_before_someone_accepts_it(staged):
-    args, old, new = DRAFTER, {"revision": OLD}, {"revision": NEW}
-    assert staged(OLD, args=args, **old) == []
-    (warning,) = staged(NEW, args=args, **new)
-    assert warning.startswith(
-        f"warning: main of org/draft changed since it was first staged: it was {OLD}, it is {NEW}"
-    )
-    with pytest.raises(StageError, match=r"main of org/draft changed .*; the new code would run") as caught:
-        staged(NEW, remote_code=True, args=args, **new)
-    assert caught.value.hint.startswith(
-        "write its commit as revision of speculative-config, or as tokenizer-revision; or"
-    )
-    assert staged(OLD, remote_code=True, args=args, **old) == []
-
-
 def test_a_dry_run_records_nothing(staged):
     assert staged(OLD, dry_run=True) == []
     assert not (state_home() / "staged").exists()
-
-
-@pytest.mark.parametrize("text", ["", "[]"])
-def test_a_damaged_record_begins_anew(staged, text):
-    staged(OLD)
-    next((state_home() / "staged").iterdir()).write_text(text)
-    assert [staged(NEW), staged(OLD)[0][:20]] == [[], "warning: main of org"]

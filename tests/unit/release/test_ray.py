@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import StageError
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.plan.image import ray_name
 from sparkcluster.probing.collect import Collected
-from sparkcluster.release.stage import can_do_without_ray
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
@@ -66,10 +64,3 @@ def test_what_runs_with_it_is_the_same_plan_at_the_next_look(view):
         for change in changes.values():
             change["rays"] = rays
         assert view(**changes).plan.hash == first.plan.hash
-
-
-def test_only_what_cannot_be_fetched_can_be_done_without(view):
-    nowhere, broken = StageError("no index answers"), StageError("disk full", node="alpha")
-    assert can_do_without_ray(view().spec, nowhere)
-    assert not can_do_without_ray(view().spec, broken)
-    assert not can_do_without_ray(view(executor="ray").spec, nowhere)

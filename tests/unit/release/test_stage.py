@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from functools import partial
 
 import pytest
 
 from sparkcluster.cli import stage as cli
 from sparkcluster.cli.main import main
 from sparkcluster.cli.stage import lines
-from sparkcluster.errors import FoundErrors, HostLost, HostRefused, StageError
-from sparkcluster.hosts.again import Patience
+from sparkcluster.errors import FoundErrors, HostRefused
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import view_cluster
 from sparkcluster.release import stage as module
-from sparkcluster.release.stage import Options, copy_missing, stage
+from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
-from sparkcluster.runtime.lease import Lease
-from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
-from sparkcluster.staging.transfers import Copied
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}
@@ -79,66 +74,6 @@ def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
             stage(Fleet(hosts), cluster(TWO), Options(dry_run=dry_run), Report())
         assert caught.value.node == "beta"
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
-
-
-def test_every_copy_is_told_with_its_speed():
-    weights = Staging("weights", "Qwen/Qwen3-8B", ("a",), (("b", "not there"), ("c", "not there")), (), 16_000_000_000)
-    done = StageReport(
-        (weights,), (Copied("weights", "b", "a", 16_000_000_000, 8.0), Copied("weights", "c", "download", 5, 0))
-    )
-    assert lines(done, dry_run=False) == [
-        "weights  Qwen/Qwen3-8B: b from a, 16.0 GB in 8.0 s, 2.00 GB/s",
-        "weights  Qwen/Qwen3-8B: c downloaded, 0.0 MB in 0.0 s",
-    ]
-
-
-@pytest.mark.parametrize(("errors", "said"), [(2, None), (99, StageError)])
-def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, cluster, monkeypatch, errors, said):
-    fleet, spec = Fleet(hosts), cluster(TWO)
-    view, answer = view_cluster(fleet, spec), hosts["beta"]._programs["probe"]
-    left = [HostLost("connection to beta broke", node="beta")] * errors
-
-    def probe(request):
-        if left:
-            raise left.pop()
-        return answer(request)
-
-    hosts["beta"].program("probe", probe)
-    monkeypatch.setattr(
-        module, "stage_all", lambda *_, **__: StageReport((), (Copied("weights", "beta", "alpha", 1, 1.0),))
-    )
-    monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.05)
-    report, told = Report(), []
-    monkeypatch.setattr(report, "progress", lambda node, text: told.append((node, text)))
-    task = partial(copy_missing, changer(fleet, patience_s=0.5), view, Options(what=("weights",)), report)
-    if said is None:
-        assert task()[1].collected.errors == {}
-        assert hosts["beta"].renewed == errors
-    else:
-        with pytest.raises(said):
-            task()
-    assert told == [("beta", "connection to beta broke: connecting again; its facts are collected again")]
-
-
-def test_a_silence_while_a_start_copies_takes_both_leases_again(hosts, cluster, monkeypatch):
-    """That of the start is used again only once everything is there."""
-    held, lacks = [], Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
-
-    def stage_all(staging, *_, dry_run, **__):
-        if not dry_run:
-            staging.hold("beta")
-        return StageReport((lacks,))
-
-    monkeypatch.setattr(module, "stage_all", stage_all)
-    monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: lease)
-    monkeypatch.setattr(Lease, "hold", lambda lease, node: held.append((lease._kind, node)))
-    starting = changer(Fleet(hosts), hold=lambda node: held.append(("cluster", node)))
-    view = view_cluster(starting.fleet, cluster(TWO), bring_ray=False)
-    monkeypatch.setattr(module, "_complete_view", lambda *_: view)
-    module.copy_for_start(starting, module.staging_lease(starting.fleet, view.spec, "up"), view, Report())
-    assert held == [("staging", "beta"), ("cluster", "beta")]
 
 
 @pytest.mark.parametrize(

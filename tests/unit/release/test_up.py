@@ -15,11 +15,7 @@ from sparkcluster.errors import (
     OtherPlan,
     UsageError,
 )
-from sparkcluster.facts.reach import Reach
-from sparkcluster.findings import Finding
-from sparkcluster.release import deploy
 from sparkcluster.release import up as module
-from sparkcluster.release.down import former_nodes
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 
@@ -58,13 +54,6 @@ def test_what_is_dead_is_replaced(up, world, reply, asked):
     assert (done.changed, done.release) == (True, 4)
     assert up.done == [*["ask alpha"] * asked, "lease", "stop alpha beta", "launch alpha beta"]
     assert any("is dead" in note for note in up.report.notes)
-
-
-def test_an_engine_that_answers_others_between_two_errors_is_left_running(up, world):
-    counted = iter([{"generated": 7.0}, {"generated": 9.0}])
-    with pytest.raises(NotServing, match="it is not dead and was left running"):
-        up(served(world()), answers={"alpha": lambda: {**DEAD, "counters": next(counted)}})
-    assert up.done == ["ask alpha"] * 2
 
 
 NOT_DEAD = [
@@ -213,20 +202,6 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     assert "lease" not in up.done
 
 
-def test_another_plan_is_replaced_where_it_is_dead_or_the_user_says_so(up, world):
-    other = world(playbook={"env": {"A": "1"}})
-    cluster = world(playbook={"env": {"A": "2"}})
-    cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
-    with pytest.raises(OtherPlan):
-        up(cluster, answers={"alpha": BUSY})
-    assert up(cluster, answers={"alpha": DEAD}).changed is True
-    assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
-    cluster.change("alpha", ranks=()).change("beta", ranks=())
-    cluster.run(other.plan(release=5)).record(other.plan(release=5), 5)
-    assert up(cluster, options=module.Options(replace=True)).changed is True
-    assert up.done[-2:] == ["stop alpha beta", "launch alpha beta"]
-
-
 def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_alone(up, world):
     cluster = world(playbook={"env": {"A": "1"}})
     edited = world(playbook={"env": {"A": "2"}})
@@ -274,16 +249,6 @@ def test_an_error_ends_it_before_the_lease(up, world):
     assert up.done == []
 
 
-def test_nodes_that_do_not_reach_each_other_end_it_before_anything_is_staged(up, world, monkeypatch):
-    blocked = Finding("NET-041", "error", "beta drops it", "beta")
-    monkeypatch.setattr(deploy, "between", lambda *_, **__: (Reach(()), [blocked]))
-    up.stage = lambda *_, **__: pytest.fail("staged")
-    with pytest.raises(FoundErrors) as caught:
-        up(world())
-    assert blocked in caught.value.findings
-    assert up.done == ["lease"]
-
-
 def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -292,12 +257,6 @@ def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
     with pytest.raises(Interrupted, match=r"^interrupted; no rank was started$") as caught:
         up(world())
     assert (caught.value.exit_code, caught.value.step) == (130, "stage")
-
-
-def test_caches_are_not_deleted_again_under_a_rank_whose_start_is_sent_twice(up, world):
-    up(world(), options=module.Options(clear_caches=True))
-    assert not [step for step in up.steps["alpha"] if step["do"] == "delete"]
-    assert {before for before, _ in up.deleted} == {up.done.index("launch alpha beta")}
 
 
 # ------------------------------------------------------------------------------------------- several groups
@@ -347,24 +306,3 @@ def test_a_busy_group_is_left_alone_and_no_reason_not_to_bring_the_dead_one_back
         up(cluster, answers={"alpha": BUSY})
     assert up.done == ["ask alpha", "lease", "launch gamma delta"]
     assert {name: group["verified"] for name, group in up.recorded[0]["groups"].items()} == {"east": True, "west": True}
-
-
-def test_a_group_that_serves_another_plan_keeps_the_dead_one_from_being_mixed_in(up, world):
-    cluster = half(world)
-    edited = world(FOUR, groups=PAIRS, playbook={"env": {"A": "2"}})
-    edited.facts = cluster.facts
-    with pytest.raises(OtherPlan):
-        up(edited)
-    assert up.done == ["ask alpha"]
-
-
-def test_nodes_of_a_group_that_left_the_inventory_are_still_recorded(up, world):
-    whole = world(FOUR, groups=PAIRS)
-    whole.run(whole.plan(release=3)).record(whole.plan(release=3), 3)
-    cluster = world("alpha beta", groups=PAIRS[:1])
-    cluster.facts = {name: whole.facts[name] for name in ("alpha", "beta")}
-    up(cluster, answers={"alpha": DEAD})
-    assert [node.label for node in former_nodes(cluster.spec, {"alpha": up.recorded[0]})] == ["gamma", "delta"]
-    world_after_down = world("alpha beta", groups=PAIRS[:1]).record(cluster.plan(release=3), 3)
-    up(world_after_down)
-    assert former_nodes(cluster.spec, {"alpha": up.recorded[0]}) == {}
