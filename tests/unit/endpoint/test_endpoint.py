@@ -14,7 +14,7 @@ from sparkcluster.endpoint import ask as endpoint_ask
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
-from sparkcluster.endpoint.judge import TOOL, brief, judge, judge_reasoning, judge_tools
+from sparkcluster.endpoint.judge import TOOL, judge, judge_reasoning, judge_tools
 from sparkcluster.errors import CommandTimeout, HostLost
 from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Result
@@ -205,12 +205,6 @@ def test_an_expression_that_cannot_be_compiled_is_refused(expect):
         Verify(expect=expect)
 
 
-def test_a_brief_check_reads_as_much_as_shows_language_or_all_where_a_text_is_expected():
-    assert brief(Verify()) == 32
-    assert brief(Verify(max_tokens=8)) == 8
-    assert brief(Verify(expect="204")) is None
-
-
 # ------------------------------------------------------------------------------------------- dead or busy
 
 ASKED = Reply("default", "alpha", limit_s=180)
@@ -271,17 +265,6 @@ def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none
     assert movement.stalled_s(30) is None, "counters that cannot be read are no evidence"
     movement.feed(36, {"generated": 5, "kv_cache": 0.2})
     assert movement.stalled_s(36) == 14, "they did not move meanwhile"
-
-
-def test_an_api_that_freezes_is_neither_dead_nor_busy(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
-    host = FakeHost("alpha")
-    host.stream = lambda argv, stdin=b"": Clocked([7, 8, *[None] * 1000], clock)
-    reply = ask(host, AT, Verify(timeout_s=30), counters={"generated": ["x"]}, until_dead=True)
-    assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", 30, None)
-    assert dead([], reply) is None
-    assert not busy(reply)
 
 
 @pytest.mark.parametrize(

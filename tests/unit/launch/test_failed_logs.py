@@ -47,13 +47,6 @@ def test_what_is_damaged_or_not_there_counts_as_nothing(tmp_path, text):
     assert read(tmp_path) is None
 
 
-def test_the_next_failure_replaces_the_one_before(tmp_path):
-    assert keep(tmp_path, [failed({"alpha": ("old",), "gone": ("old",)})], NOW)
-    assert keep(tmp_path, [failed({"alpha": ("new",)})], NOW)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["alpha.log", "failure.json"]
-    assert (tmp_path / "alpha.log").read_text() == "new\n"
-
-
 def test_a_name_is_no_path_and_a_broken_letter_no_failure(tmp_path):
     assert keep(tmp_path / "in", [failed({"../a b": ("\udcff",)})], NOW)
     assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["..-a-b.log", "failure.json"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import threading
@@ -128,11 +127,10 @@ def up(sparks, monkeypatch):
     """``up(planned)`` starts, watches and verifies; what it told is in ``up.report``."""
     monkeypatch.setattr(group, "INTERVAL_S", -1.5)
 
-    def run(planned, *, again=False, timeout_s=30, left=False, **verify):
+    def run(planned, *, again=False, timeout_s=30, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
-        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), hold=run.hold)
-        changer = dataclasses.replace(changer, patience_s=run.patience_s)
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -143,7 +141,7 @@ def up(sparks, monkeypatch):
             topology = planned.topology.of_groups([each.name])
             verify_settings = Verify.model_validate({"pause_s": 0, **verify})
             launches.append(
-                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps, left=left)
+                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
             )
         run.outcomes = groups.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
@@ -151,7 +149,6 @@ def up(sparks, monkeypatch):
             raise failed
         return run.outcomes
 
-    run.hold, run.patience_s = None, again.LIMIT_S
     return run
 
 
@@ -195,16 +192,6 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
     assert stops == ["alpha", "beta"]
 
 
-def test_ranks_of_a_launch_that_failed_are_left_for_study_where_that_was_asked_for(up, sparks, two, log, monkeypatch):
-    monkeypatch.setattr(group, "INTERVAL_S", 2)
-    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
-    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3"):
-        up(two, left=True)
-    assert "stop-containers" not in [do for _, do in log]
-    assert "g0: the rank on beta ended with exit code 3: its ranks are left as they are" in up.report.notes
-
-
 def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, planned, log):
     two = planned(args={"shutdown-timeout": 60})
     fleet = Fleet({name: sparks[name] for name in two.plan.nodes})
@@ -231,16 +218,6 @@ def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, repor
     assert (caught.value.node, caught.value.step) == ("alpha", "verify")
     assert caught.value.hint
     assert running(sparks) == {}
-
-
-def test_a_death_behind_a_missing_answer_is_named_instead_of_it(up, sparks, two, monkeypatch):
-    monkeypatch.setattr(group, "INTERVAL_S", 2)
-    sparks["alpha"].answers = [{"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}]
-    alive = {"states": {two.rank("beta"): {"state": "running"}}}
-    dead = {"states": {two.rank("beta"): {"state": "exited", "exit_code": 137, "oom_killed": True}}}
-    sparks["beta"].says = [alive] * 3 + [dead]
-    with pytest.raises(LaunchError, match=r"the rank on beta ended with exit code 137: .*memory ran out"):
-        up(two)
 
 
 # ------------------------------------------------------------------------------------------- silence
@@ -296,8 +273,8 @@ def test_a_silent_node_is_said_at_once_and_watched_again_where_its_log_was(up, s
     up(two)
     assert [request.get("from") for request in silence.watched] == [None, *2 * [{two.rank("beta"): "7:100"}]]
     notes = [note for note in up.report.notes if note.startswith("beta: ")]
-    assert re.match(r"beta: no report for \d s, connecting again; its rank is left running$", notes[0])
-    assert re.match(r"beta: reports again after \d s$", notes[1])
+    assert re.match(r"beta: no report for \d+ s, connecting again; its rank is left running$", notes[0])
+    assert re.match(r"beta: reports again after \d+ s$", notes[1])
     assert {do for _, do in log} == {"start-container"}
     assert set(running(sparks)) == {"alpha", "beta"}
 
@@ -316,15 +293,6 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, spar
     assert any("the rank on alpha ended with exit code 3: stopping its ranks" in note for note in up.report.notes)
     assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
     assert set(running(sparks)) == {"beta"}
-
-
-def test_the_lease_is_taken_again_when_a_node_reports_again(up, sparks, two, silence, monkeypatch):
-    monkeypatch.setattr(group, "LEASE_S", 0.1)
-    held = []
-    up.hold = held.append
-    silence([HostLost("broke", node="beta")], [HostTimeout("no answer", node="beta")])
-    up(two)
-    assert held == ["beta"]
 
 
 def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):

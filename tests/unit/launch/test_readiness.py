@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from sparkcluster.errors import CommandTimeout
-from sparkcluster.launch.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness, warnings
+from sparkcluster.launch.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness
 from sparkcluster.launch.watching import Gone, Lines, RankReport, Tick
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -37,14 +37,6 @@ def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
         launch.feed(tick("beta"), now)
     assert launch.failure(2000) is None
     assert not launch.ready
-
-
-def test_what_the_ranks_log_of_their_memory_is_that_of_the_group(launch, two):
-    launch.feed(
-        Lines("alpha", two.rank("alpha"), ("Model loading took 30.1 GiB memory", "KV cache size: 9,000 tokens")), 101
-    )
-    launch.feed(Lines("beta", two.rank("beta"), ("Model loading took 31.5 GiB memory",)), 102)
-    assert launch.footprint == {"load_gib": 31.5, "kv_tokens": 9000}
 
 
 @pytest.mark.parametrize("state", ["exited", "dead", "gone"])
@@ -184,15 +176,3 @@ def test_an_overdue_launch_says_who_stands_at_what(launch, two):
     assert failure.message.startswith("no answer within 600 s (alpha: Ray 1/2, missing 192.168.177.12; beta: ")
     assert "waiting for the head's Ray" in failure.message
     assert failure.hint
-
-
-def test_sockets_that_stay_open_to_all_are_told_with_the_node():
-    lines = (
-        "[sparkcluster] phase=engine vllm",
-        "[sparkcluster] phase=bind missing: no C compiler",
-        "[sparkcluster] phase=bind open: sidecar listens on all addresses with port 9000",
-    )
-    assert warnings(Lines("beta", "rank", lines)) == [
-        "warning: beta: no C compiler: sockets of Ray and torch listen on all addresses",
-        "warning: beta: sidecar listens on all addresses with port 9000",
-    ]

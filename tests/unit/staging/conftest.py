@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from sparkcluster.errors import HostLost
-from sparkcluster.hosts import program
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.probing import collect
@@ -376,17 +375,6 @@ def lease(tmp_path):
     held = HeldLease(tmp_path / "state")
     yield held
     held.let_go()
-
-
-@pytest.fixture
-def impatient(set_source):
-    """Relays that give up after a second without progress."""
-    real = program.source.__wrapped__
-
-    def source(module: str, engine: str) -> str:
-        return real(module, engine).replace("STALL_S = 15.0", "STALL_S = 1.0")
-
-    set_source(source)
 
 
 def write_model(hf_home: Path, model: str = "Qwen/Qwen3-8B", *, weights: bytes = b"w" * 3_000_000) -> dict[str, int]:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from sparkcluster.staging.artifacts import download_request
 from sparkcluster.staging.copy import Done, Failure
 from sparkcluster.staging.pull import fetch
 from tests.lab.hub import COMMIT, Hub
+from tests.unit.staging.workers import eventually
 
 TINY = "org/tiny"
 WEIGHTS = os.urandom(12_000_000)
@@ -86,13 +86,6 @@ def _environ(process: Path) -> bytes:
         return b""
 
 
-def until(condition, limit_s=20) -> None:
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def world(node, lease, spark, cluster, tmp_path, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
@@ -146,10 +139,10 @@ def test_who_wants_no_hub_asked_gets_none_asked(world, hub, monkeypatch, where, 
 def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(world, hub):
     hub.rate_bytes_s = 6_000_000
     with world.begin() as running:
-        next(running.lines(10))
+        next(running.lines(60))
     sent = hub.sent_bytes
     world.lease.let_go()
-    until(lambda: hub.sent_bytes > sent + 1_000_000)
+    eventually(lambda: hub.sent_bytes > sent + 1_000_000)
     world.lease.take()
     assert world.fetch() == Done(bytes=SIZE)
     assert sorted(hub.served) == [(TINY, name) for name in sorted(FILES)], "each file was asked for once"
@@ -158,11 +151,11 @@ def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(wor
 def test_a_download_ends_when_another_operator_takes_the_lease_and_does_not_want_it(world, hub, quickly):
     hub.rate_bytes_s = 4_000_000
     with world.begin() as running:
-        until(lambda: hub.sent_bytes > 1_500_000)
+        eventually(lambda: hub.sent_bytes > 1_500_000)
         assert world.clients()
         world.lease.record(granted=False)
-        assert "refused" in json.loads([*running.lines(10)][-1])
-    until(lambda: not common.is_locked(str(world.job() / "lock")))
+        assert "refused" in json.loads([*running.lines(60)][-1])
+    eventually(lambda: not common.is_locked(str(world.job() / "lock")))
     assert world.clients() == []
 
 
@@ -175,7 +168,7 @@ def test_ctrl_c_ends_the_download_on_the_node(world, hub):
 
     with pytest.raises(KeyboardInterrupt):
         fetch(world.step, world.host, world.request(), interrupt)
-    until(lambda: not world.clients() and not common.is_locked(str(world.job() / "lock")))
+    eventually(lambda: not world.clients() and not common.is_locked(str(world.job() / "lock")))
     assert common.read_json(str(world.job() / "end.json")) == {"refused": "it was cancelled"}
 
 
@@ -184,10 +177,10 @@ def test_a_download_whose_processes_are_killed_begins_one_file_again_and_leaves_
     hub.repositories[TINY] = {**FILES, "a.safetensors": b"x" * 1_000_000}
     hub.rate_bytes_s = 4_000_000
     with world.begin() as running:
-        until(lambda: hub.sent_bytes > 4_000_000 and (world.job() / "state.json").exists())
+        eventually(lambda: hub.sent_bytes > 4_000_000 and (world.job() / "state.json").exists())
         for pid in (json.loads((world.job() / "state.json").read_text())["pid"], *world.clients()):
             os.kill(pid, signal.SIGKILL)
-        assert json.loads([*running.lines(10)][-1])["kind"] == "lost"
+        assert json.loads([*running.lines(60)][-1])["kind"] == "lost"
     blobs = world.host.hf_home / "hub" / "models--org--tiny" / "blobs"
     assert [*blobs.glob("*.incomplete")]
     hub.rate_bytes_s = None

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -26,22 +25,20 @@ MB = 1_000_000
 
 
 @pytest.fixture
-def quick(set_source):
-    """Pullers that write often, take two seconds for a stall, and pull again at once."""
+def with_changes(set_source):
+    """``with_changes({old: new})``: pullers with other constants; they write often, and pull again at once."""
     real = program.source.__wrapped__
-    changes = {
-        "STALL_S, UNPACK_STALL_S = 300.0, 1200.0": "STALL_S, UNPACK_STALL_S = 2.0, 1200.0",
-        "_PAUSE_S = 0.5": "_PAUSE_S = 0.05",
-        "_AGAIN_S = (2, 5, 10, 20, 30)": "_AGAIN_S = (0.1, 0.1)",
-    }
 
-    def source(module: str, engine: str) -> str:
-        text = real(module, engine)
-        for old, new in changes.items():
-            text = text.replace(old, new)
-        return text
+    def change(changes: dict[str, str]) -> None:
+        def source(module: str, engine: str) -> str:
+            text = real(module, engine)
+            for old, new in {"_PAUSE_S = 0.5": "_PAUSE_S = 0.05", **changes}.items():
+                text = text.replace(old, new)
+            return text
 
-    set_source(source)
+        set_source(source)
+
+    return change
 
 
 class Pull:
@@ -66,15 +63,9 @@ class Pull:
 
 
 @pytest.fixture
-def pulled(node, lease, quick):
+def pulled(node, lease, with_changes):
+    with_changes({"_AGAIN_S = (2, 5, 10, 20, 30)": "_AGAIN_S = (0.1, 0.1)"})
     return Pull(node("a"), lease)
-
-
-def until(condition, limit_s=10) -> None:
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def slow(pieces: int, pause_s: float = 0.3) -> list:
@@ -87,25 +78,18 @@ def slow(pieces: int, pause_s: float = 0.3) -> list:
     ]
 
 
-def test_a_slow_layer_is_not_taken_for_a_stall(pulled):
-    """It takes longer than a pull without a byte may."""
-    pulled.engine.scripts = [[*slow(9), *DONE]]
-    begin = time.monotonic()
-    assert pulled() == Done(bytes=9 * MB)
-    assert time.monotonic() - begin > 2.5
-
-
-def test_a_pull_without_a_byte_is_ended(pulled):
+def test_a_pull_without_a_byte_is_ended(pulled, with_changes):
+    with_changes({"STALL_S, UNPACK_STALL_S = 300.0, 1200.0": "STALL_S, UNPACK_STALL_S = 2.0, 1200.0"})
     pulled.engine.scripts = [[layer("a1", "Downloading", MB, 7 * MB), 30.0]]
     assert pulled() == Failure("a", "stalled", "the pull made no progress: no byte came for 2 s")
-    assert pulled.engine.left.wait(5), "the engine pulls as long as the connection lives"
+    assert pulled.engine.left.wait(60), "the engine pulls as long as the connection lives"
 
 
 def test_a_pull_outlives_the_operators_connection_and_the_next_run_follows_it(pulled):
     more = threading.Event()
     pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
     running = pulled.begin()
-    next(running.lines(10))
+    next(running.lines(60))
     running.close()
     assert not pulled.engine.left.wait(0.5)
     assert pulled(lambda _: more.set()) == Done(bytes=MB)
@@ -121,7 +105,7 @@ def test_ctrl_c_ends_the_pull_on_the_node(pulled):
 
     with pytest.raises(KeyboardInterrupt):
         pulled(interrupt)
-    assert pulled.engine.left.wait(5)
+    assert pulled.engine.left.wait(60)
 
 
 def test_a_connection_that_breaks_is_made_again(pulled, monkeypatch):
@@ -176,12 +160,12 @@ def test_a_pull_after_one_that_did_not_end_says_how_it_goes_on(pulled):
     """Its process was killed, as by a reboot."""
     pulled.engine.scripts = [[*slow(2, 0.1), 30.0], [*slow(3, 0.1), *DONE]]
     with pulled.begin() as running:
-        for line in running.lines(10):
+        for line in running.lines(60):
             if json.loads(line).get("bytes") == 2 * MB:
                 break
         (file,) = pulled.files()
         os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
-        assert json.loads([*running.lines(10)][-1])["kind"] == "lost"
+        assert json.loads([*running.lines(60)][-1])["kind"] == "lost"
     assert pulled() == Done(bytes=3 * MB)
     assert {each.earlier_bytes for each in pulled.reports} == {2 * MB}
 

@@ -80,7 +80,7 @@ class World:
 
 
 @pytest.fixture
-def world(node, spark, cluster, lease, impatient, monkeypatch, tmp_path):
+def world(node, spark, cluster, lease, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "no cache"))
     return World([node(name) for name in "abc"], spark, cluster, lease)
 

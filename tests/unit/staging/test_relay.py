@@ -73,7 +73,7 @@ class World:
 
 
 @pytest.fixture
-def world(node, spark, cluster, lease, quick):
+def world(node, spark, cluster, lease):
     made = []
 
     def make(names="ab"):
@@ -200,7 +200,7 @@ def striking():
     return run
 
 
-def test_a_worker_that_stands_still_is_gone_past_and_named(world, tmp_path, striking, monkeypatch):
+def test_a_worker_that_stands_still_is_gone_past_and_named(world, tmp_path, striking, quick, monkeypatch):
     monkeypatch.setattr("sparkcluster.staging.job._GONE_S", 3.0)
     monkeypatch.setattr("sparkcluster.staging.job._STUCK_S", 2.0)
     world, requests = world("abcd"), directories(tmp_path, "abcd")

@@ -90,10 +90,10 @@ def world(tmp_path):
 @pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])
 def test_a_file_of_this_machine_whose_operator_was_killed(world, point):
     first = world.operator()
-    world.until(lambda: world.written() >= len(CONTENT) * point / 100)
+    eventually(lambda: world.written() >= len(CONTENT) * point / 100)
     first.kill()
     first.wait()
-    world.until(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
+    eventually(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
     with world.lease().acquire(["a"]) as lease:
         had = world.written()
         assert len(CONTENT) * point / 100 <= had < len(CONTENT)

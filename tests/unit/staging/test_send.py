@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +19,7 @@ from sparkcluster.node import common
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.send import bring, send
+from tests.unit.staging.workers import eventually
 
 CONTENT = os.urandom(1 << 20) * 24
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -99,12 +99,6 @@ class World:
         """Bytes of what is not whole yet."""
         return sum(file.stat().st_size for file in self.root.glob(".*.partial"))
 
-    def until(self, condition, limit_s=30) -> None:
-        limit = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < limit
-            time.sleep(0.02)
-
     def whole(self) -> Path:
         return self.root / "ray.tar.gz"
 
@@ -148,13 +142,13 @@ def test_the_list_of_files_of_a_job_is_where_its_worker_reads_it_and_for_this_us
 @pytest.mark.full  # the lease lapses in real time
 def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothing_more(world):
     first = world.operator()
-    world.until(lambda: world.written() > 4 << 20)
+    eventually(lambda: world.written() > 4 << 20)
     first.send_signal(signal.SIGSTOP)
-    world.until(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
+    eventually(lambda: not common.is_locked(str(world.state / "clusters/atlas/staging.lock")))
     with world.lease().acquire(["a"]):
         before = world.written()
         first.send_signal(signal.SIGCONT)
-        assert first.wait(30) == 9
+        assert first.wait(60) == 9
         assert first.stdout.read().startswith("bob has the lease of staging on a now")
         assert world.written() <= before + (1 << 20)
         assert not world.whole().exists()

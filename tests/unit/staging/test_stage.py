@@ -19,11 +19,6 @@ from tests.unit.staging.archives import ImageMade, tar
 from tests.unit.staging.world import IMAGE, REFERENCE
 
 
-@pytest.fixture
-def world(world, impatient):
-    return world
-
-
 def test_all_nodes_end_with_what_one_had(world, model):
     write, tree, revision = model
     sizes = write(world.nodes["b"].hf_home)
