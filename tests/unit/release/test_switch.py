@@ -260,9 +260,8 @@ def ended(up, cluster, command, fails, **options):
     [
         ("resume", True, 6),
         ("up", False, 6),
-        pytest.param("resume", True, 1, marks=pytest.mark.full),
-        pytest.param("up", True, 1, marks=pytest.mark.full),
-        pytest.param("rollback", False, 1, marks=pytest.mark.full),
+        pytest.param("up", True, 2, marks=pytest.mark.full),
+        pytest.param("rollback", False, 2, marks=pytest.mark.full),
     ],
 )
 def test_a_switch_that_is_killed_anywhere_is_ended_by_whoever_comes_next(up, switching, then, broken, stride):
@@ -355,7 +354,7 @@ def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monk
 
 
 @pytest.mark.parametrize(
-    ("then", "broken", "stride"), [("resume", "west", 20), pytest.param("up", "west", 3, marks=pytest.mark.full)]
+    ("then", "broken", "stride"), [("resume", "west", 20), pytest.param("up", "west", 7, marks=pytest.mark.full)]
 )
 def test_a_switch_of_two_groups_that_is_killed_leaves_no_group_behind(up, switching, then, broken, stride):
     """Whatever was cut off, all groups serve afterwards, and all of one release."""
