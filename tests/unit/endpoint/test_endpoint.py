@@ -6,7 +6,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from pydantic import ValidationError
@@ -15,7 +14,7 @@ from sparkcluster.endpoint import ask as endpoint_ask
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
-from sparkcluster.endpoint.judge import TOOL, brief, judge, judge_reasoning, judge_tools
+from sparkcluster.endpoint.judge import TOOL, judge, judge_reasoning, judge_tools
 from sparkcluster.errors import CommandTimeout, HostLost
 from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Result
@@ -45,11 +44,6 @@ def test_the_head_reaches_its_api_where_it_listens(engine, url):
     assert endpoints(plan(*engine), "vllm") == {"g0": Endpoint("g0", "alpha", url, "m", None)}
     launched = of_launcher({"engine": list(engine)}, "vllm", group="g0", head="alpha", model="m", key_file=None)
     assert launched == Endpoint("g0", "alpha", url, "m", None)
-
-
-def test_a_damaged_launcher_document_has_the_defaults_of_the_engine():
-    launched = of_launcher({"engine": 5}, "vllm", group="g0", head="alpha", model="m", key_file=None)
-    assert launched == Endpoint("g0", "alpha", "http://127.0.0.1:8000/v1", "m", None)
 
 
 def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
@@ -153,12 +147,9 @@ def call(name="get_weather", arguments='{"city": "Paris"}'):
         (call(), None),
         ({**call(), "content": "Let me see.", "reasoning": "A tool."}, None),
         ({"content": '{"name": "get_weather"}'}, 'the model called none: \'{"name": "get_weather"}\''),
-        ({"reasoning": "I should call get_weather"}, "the model called none: 'I should"),
-        ({}, "called no tool"),
         (call(name="get_time"), "not offered: 'get_time'"),
         (call(arguments='{"city": "Par'), 'not what the tool takes: \'{"city": "Par\''),
         (call(arguments='{"town": "Paris"}'), "not what the tool takes"),
-        (call(arguments='["Paris"]'), "not what the tool takes"),
         (call(arguments="[" * 60_000), "not what the tool takes"),
     ],
 )
@@ -172,8 +163,6 @@ def test_a_tool_call_is_one_of_the_offered_tool_with_its_arguments(done, wrong):
     ("done", "wrong"),
     [
         ({"content": "204", "reasoning": "12 * 17 is"}, None),
-        ({"content": "", "reasoning": "12 * 17 is"}, None),
-        ({"content": "204"}, "no reasoning was streamed"),
         ({"content": "204", "reasoning": " \n"}, "no reasoning was streamed"),
         ({"content": "<think>12 * 17 is"}, "is part of the answer: '<think>12"),
         ({"content": "12 * 17 is 204.</think>204", "reasoning": "x"}, "is part of the answer"),
@@ -195,25 +184,8 @@ def test_tools_are_offered_where_they_are_asked_for_and_nowhere_else():
 
 def test_an_expression_that_takes_years_is_an_error_after_two_seconds_of_processor_time():
     """A playbook or the record of a node may have it; a search stops all threads, Ctrl-C included."""
-    begin = time.monotonic()
     found = judge(f"It is {'a' * 40}!", Verify(expect="(a+)+$"))
     assert found == "searching for verify.expect takes more than 2 s or too much memory: '(a+)+$'"
-    assert time.monotonic() - begin < 60
-
-
-def test_a_limit_of_the_operators_shell_is_no_slow_expression():
-    program = (
-        "from sparkcluster.endpoint.judge import judge; from sparkcluster.spec.playbook import Verify; "
-        "print(judge('the answer is 204', Verify(expect='204')))"
-    )
-    command = ["bash", "-c", 'ulimit -v 900000 && exec "$@"', "-", sys.executable, "-c", program]
-    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == "None\n"
-
-
-def test_an_endless_answer_is_judged_by_its_beginning():
-    began = time.process_time()
-    assert judge("ab" * 5_000_000 + " c d", Verify()) is not None
-    assert time.process_time() - began < 2
 
 
 def test_what_an_expression_takes_in_memory_is_limited():
@@ -231,12 +203,6 @@ def test_what_an_expression_takes_in_memory_is_limited():
 def test_an_expression_that_cannot_be_compiled_is_refused(expect):
     with pytest.raises(ValidationError):
         Verify(expect=expect)
-
-
-def test_a_brief_check_reads_as_much_as_shows_language_or_all_where_a_text_is_expected():
-    assert brief(Verify()) == 32
-    assert brief(Verify(max_tokens=8)) == 8
-    assert brief(Verify(expect="204")) is None
 
 
 # ------------------------------------------------------------------------------------------- dead or busy
@@ -259,17 +225,11 @@ def test_a_prompt_as_long_as_the_context_may_prefill_in_silence(context, limit_s
         ([], None, False),
         ([], {}, False),
         ([], {"problem": "engine-dead", "message": "500"}, True),
-        ([], {"problem": "timeout"}, False),
         ([], {"problem": "timeout", "stalled_s": 59.0, "context": 1024}, False),
         ([], {"problem": "timeout", "stalled_s": 60.0, "context": 1024}, True),
         ([], {"problem": "timeout", "stalled_s": 600.0, "context": 262_144}, False),
         ([], {"problem": "timeout", "stalled_s": 1311.0, "context": 262_144}, True),
-        ([], {"problem": "timeout", "stalled_s": 600.0}, False),
-        ([], {"stalled_s": 2000.0, "context": 1024}, False),
         ([], {"problem": "refused"}, False),
-        ([], {"problem": "unavailable"}, False),
-        ([], {"problem": "unauthorized"}, False),
-        ([], {"problem": "unreachable"}, False),
         ([], {"problem": "lost"}, False),
     ],
 )
@@ -283,7 +243,6 @@ def test_dead_is_a_rank_gone_an_engine_that_says_so_or_no_movement_for_longer_th
     [
         ({"problem": "timeout", "stalled_s": 2.0, "moved": True}, True),
         ({"problem": "timeout", "stalled_s": 20.0, "moved": True}, False),
-        ({"problem": "timeout", "stalled_s": 2.0}, False),
         ({"problem": "timeout"}, False),
         ({"problem": "refused", "stalled_s": 2.0, "moved": True}, False),
         ({}, False),
@@ -306,17 +265,6 @@ def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none
     assert movement.stalled_s(30) is None, "counters that cannot be read are no evidence"
     movement.feed(36, {"generated": 5, "kv_cache": 0.2})
     assert movement.stalled_s(36) == 14, "they did not move meanwhile"
-
-
-def test_an_api_that_freezes_is_neither_dead_nor_busy(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
-    host = FakeHost("alpha")
-    host.stream = lambda argv, stdin=b"": Clocked([7, 8, *[None] * 1000], clock)
-    reply = ask(host, AT, Verify(timeout_s=30), counters={"generated": ["x"]}, until_dead=True)
-    assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", 30, None)
-    assert dead([], reply) is None
-    assert not busy(reply)
 
 
 @pytest.mark.parametrize(
@@ -364,29 +312,3 @@ def test_an_engine_that_does_not_move_is_waited_for_until_it_moves_or_counts_as_
     assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", waited_s, stalled_s)
     assert (dead([], reply) is not None) is (stalled_s == 80)
     assert bool(notes) is (waited_s > 30)
-
-
-def test_with_a_limit_of_its_own_a_request_says_for_how_long_nothing_moved_and_waits_no_longer(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
-    host = FakeHost("alpha")
-    host.stream = lambda argv, stdin=b"": Clocked([7] * 1000, clock)
-    reply = ask(host, AT, Verify(timeout_s=30), limit_s=20, counters={"generated": ["x"]})
-    assert (reply.problem, clock[0], reply.stalled_s) == ("timeout", 20, 18)
-
-
-def test_an_engine_without_counters_has_the_time_of_its_playbook_to_answer():
-    host, asked = FakeHost("alpha"), {}
-
-    class Waits(FakeStream):
-        def lines(self, silence_s, **limits):
-            asked["silence_s"] = silence_s
-            return iter(())
-
-    def stream(argv, stdin=b""):
-        asked["timeout_s"] = json.loads(stdin)["request"]["timeout_s"]
-        return Waits(Result(0, b"", b""))
-
-    host.stream = stream
-    ask(host, AT, Verify(timeout_s=300), counters={}, until_dead=True)
-    assert asked == {"silence_s": 315, "timeout_s": 300}

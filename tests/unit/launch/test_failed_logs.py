@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sparkcluster.errors import LaunchError, Reason
-from sparkcluster.launch.failed_logs import directory, keep, lines_of, pointed, read
+from sparkcluster.launch.failed_logs import keep, lines_of, pointed, read
 
 NOW = 1_764_130_000.0
 
@@ -42,18 +40,11 @@ def test_what_was_kept_is_read_again_with_the_line_that_says_why(tmp_path):
     )
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", '{"at_s": 1}', '{"at_s": "x", "logs": []}'])
+@pytest.mark.parametrize("text", [None, "[]", '{"at_s": "x", "logs": []}'])
 def test_what_is_damaged_or_not_there_counts_as_nothing(tmp_path, text):
     if text is not None:
         (tmp_path / "failure.json").write_text(text)
     assert read(tmp_path) is None
-
-
-def test_the_next_failure_replaces_the_one_before(tmp_path):
-    assert keep(tmp_path, [failed({"alpha": ("old",), "gone": ("old",)})], NOW)
-    assert keep(tmp_path, [failed({"alpha": ("new",)})], NOW)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["alpha.log", "failure.json"]
-    assert (tmp_path / "alpha.log").read_text() == "new\n"
 
 
 def test_a_name_is_no_path_and_a_broken_letter_no_failure(tmp_path):
@@ -62,32 +53,12 @@ def test_a_name_is_no_path_and_a_broken_letter_no_failure(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_disk_that_takes_nothing_is_no_failure_of_the_launch(tmp_path):
-    (tmp_path / "file").write_text("")
-    error = failed({"alpha": ("x",)}, reason=Reason("alpha", "x", 1))
-    assert not keep(tmp_path / "file" / "below", [error], NOW)
-    assert error.reason.place == "log of alpha"
-
-
 @pytest.mark.parametrize(
     ("hint", "expected"),
     [
-        (None, "last log lines: sparkcluster logs INVENTORY --failed"),
         ("its log: sparkcluster logs INVENTORY beta", "its log: sparkcluster logs INVENTORY beta --failed"),
-        (
-            "why: sparkcluster logs INVENTORY NODE, and sudo dmesg there",
-            "why: sparkcluster logs INVENTORY --failed, and sudo dmesg there",
-        ),
         ("reseat the cable", "reseat the cable; last log lines: sparkcluster logs INVENTORY --failed"),
     ],
 )
 def test_a_hint_points_to_what_was_kept(hint, expected):
     assert pointed(hint) == expected
-
-
-def test_the_place_follows_the_users_state_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert directory("pair") == tmp_path / "sparkcluster" / "failed" / "pair"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert directory("pair") == Path("/home/someone/.local/state/sparkcluster/failed/pair")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import threading
@@ -10,13 +9,12 @@ import time
 
 import pytest
 
-from sparkcluster.errors import AuthFailed, HostLost, HostRefused, HostTimeout, Interrupted, LaunchError, LeaseLost
-from sparkcluster.facts.running import Reply
+from sparkcluster.errors import HostLost, HostTimeout, Interrupted, LaunchError, LeaseLost
 from sparkcluster.hosts import again
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch import group, groups, readiness, stopping, verify, watching
+from sparkcluster.launch import group, groups, readiness, stopping
 from sparkcluster.release.outcome import failure
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
@@ -129,11 +127,10 @@ def up(sparks, monkeypatch):
     """``up(planned)`` starts, watches and verifies; what it told is in ``up.report``."""
     monkeypatch.setattr(group, "INTERVAL_S", -1.5)
 
-    def run(planned, *, again=False, timeout_s=30, left=False, **verify):
+    def run(planned, *, again=False, timeout_s=30, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
-        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), hold=run.hold)
-        changer = dataclasses.replace(changer, patience_s=run.patience_s)
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -144,7 +141,7 @@ def up(sparks, monkeypatch):
             topology = planned.topology.of_groups([each.name])
             verify_settings = Verify.model_validate({"pause_s": 0, **verify})
             launches.append(
-                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps, left=left)
+                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
             )
         run.outcomes = groups.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
@@ -152,7 +149,6 @@ def up(sparks, monkeypatch):
             raise failed
         return run.outcomes
 
-    run.hold, run.patience_s = None, again.LIMIT_S
     return run
 
 
@@ -167,14 +163,6 @@ def test_every_group_answers_twice_before_it_is_up(up, sparks, planned):
     assert [len([1 for module, _ in sparks[head].requests if module == "ask"]) for head in ("alpha", "gamma")] == [2, 2]
     assert set(running(sparks)) == {"alpha", "beta", "gamma", "delta"}
     assert up.report.steps == ["start", "watch", "verify", "verify"]
-
-
-def test_a_group_that_answered_has_what_its_engine_logged_of_its_memory(up, sparks, two):
-    logged = ["Model loading took 30.1 GiB memory and 9 seconds", "GPU KV cache size: 9,000 tokens"]
-    sparks["alpha"].says = [{"rank": two.rank("alpha"), "lines": logged}]
-    (reply,) = up(two).values()
-    assert reply.footprint == {"load_gib": 30.1, "kv_tokens": 9000}
-    assert "footprint" not in reply.as_json()
 
 
 def test_ranks_that_run_already_are_not_started_again(up, two, log):
@@ -204,26 +192,6 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
     assert stops == ["alpha", "beta"]
 
 
-def test_ranks_of_a_launch_that_failed_are_left_for_study_where_that_was_asked_for(up, sparks, two, log, monkeypatch):
-    monkeypatch.setattr(group, "INTERVAL_S", 2)
-    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
-    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3"):
-        up(two, left=True)
-    assert "stop-containers" not in [do for _, do in log]
-    assert "g0: the rank on beta ended with exit code 3: its ranks are left as they are" in up.report.notes
-
-
-def test_a_launch_that_failed_waits_for_no_requests(up, sparks, planned, monkeypatch):
-    monkeypatch.setattr(group, "INTERVAL_S", 2)
-    two = planned(args={"shutdown-timeout": 60})
-    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
-    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3"):
-        up(two)
-    assert (sparks["alpha"].graces, sparks["beta"].graces) == ([30], [30])
-
-
 def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, planned, log):
     two = planned(args={"shutdown-timeout": 60})
     fleet = Fleet({name: sparks[name] for name in two.plan.nodes})
@@ -237,13 +205,8 @@ def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, plan
 @pytest.mark.parametrize(
     ("answers", "report"),
     [
-        (["42"], "does not match '204'"),
-        ([""], "the answer is empty"),
         (["!!!!!!!!!!!!!!!!!!!!"], "garbage"),
-        (["the " * 20], "garbage"),
-        (["204", "204204204204204204204204204"], "garbage"),
         (["204", "42"], "does not match '204'"),
-        ([{"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "EngineDeadError"),
         (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "again after a pause"),
     ],
 )
@@ -257,23 +220,7 @@ def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, repor
     assert running(sparks) == {}
 
 
-def test_a_death_behind_a_missing_answer_is_named_instead_of_it(up, sparks, two, monkeypatch):
-    monkeypatch.setattr(group, "INTERVAL_S", 2)
-    sparks["alpha"].answers = [{"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}]
-    alive = {"states": {two.rank("beta"): {"state": "running"}}}
-    dead = {"states": {two.rank("beta"): {"state": "exited", "exit_code": 137, "oom_killed": True}}}
-    sparks["beta"].says = [alive] * 3 + [dead]
-    with pytest.raises(LaunchError, match=r"the rank on beta ended with exit code 137: .*memory ran out"):
-        up(two)
-
-
 # ------------------------------------------------------------------------------------------- silence
-
-
-def refused():
-    error = HostRefused("beta: port 22: connection refused", node="beta")
-    error.__cause__ = ConnectionRefusedError()
-    return error
 
 
 @pytest.fixture
@@ -326,28 +273,10 @@ def test_a_silent_node_is_said_at_once_and_watched_again_where_its_log_was(up, s
     up(two)
     assert [request.get("from") for request in silence.watched] == [None, *2 * [{two.rank("beta"): "7:100"}]]
     notes = [note for note in up.report.notes if note.startswith("beta: ")]
-    assert re.match(r"beta: no report for \d s, connecting again; its rank is left running$", notes[0])
-    assert re.match(r"beta: reports again after \d s$", notes[1])
+    assert re.match(r"beta: no report for \d+ s, connecting again; its rank is left running$", notes[0])
+    assert re.match(r"beta: reports again after \d+ s$", notes[1])
     assert {do for _, do in log} == {"start-container"}
     assert set(running(sparks)) == {"alpha", "beta"}
-
-
-def test_a_node_that_refuses_connections_is_given_up_and_what_stays_there_is_said(
-    up, sparks, two, silence, monkeypatch
-):
-    monkeypatch.setattr(again, "REFUSED_S", 0.5)
-    silence([HostLost("broke", node="beta")], *([refused()] for _ in range(20)))
-
-    def hang(request):
-        if request["steps"][0]["do"] == "stop-containers":
-            raise refused()
-        return sparks["beta"].change(request)
-
-    sparks["beta"].program("agent", hang)
-    with pytest.raises(LaunchError, match="beta: port 22: connection refused") as caught:
-        up(two)
-    assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
-    assert set(running(sparks)) == {"beta"}
 
 
 def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, sparks, two, silence, monkeypatch):
@@ -359,81 +288,11 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, spar
     sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
     monkeypatch.delattr(sparks["alpha"], "stream")
     monkeypatch.setattr(group, "INTERVAL_S", 2)
-    began = time.monotonic()
     with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3") as caught:
         up(two)
-    assert time.monotonic() - began < 5
     assert any("the rank on alpha ended with exit code 3: stopping its ranks" in note for note in up.report.notes)
     assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
     assert set(running(sparks)) == {"beta"}
-
-
-def test_a_silent_node_that_can_be_reached_again_has_the_time_of_the_others_to_stop(
-    up, sparks, two, silence, monkeypatch
-):
-    silence(*([HostTimeout("no answer", node="beta")] for _ in range(100)))
-    sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
-    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    monkeypatch.delattr(sparks["alpha"], "stream")
-    monkeypatch.setattr(group, "INTERVAL_S", 2)
-    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3"):
-        up(two)
-    assert running(sparks) == {}
-    assert sparks["beta"].waits["stop-containers"] == sparks["alpha"].waits["stop-containers"]
-
-
-def test_a_login_that_fails_is_the_operators_and_its_rank_runs_on(up, sparks, two, silence, monkeypatch):
-    monkeypatch.setattr(watching, "LOGIN_S", 0.3)
-    locked = AuthFailed("beta accepts no key", node="beta", hint="unlock the agent")
-    silence([HostLost("broke", node="beta")], [locked], [locked])
-    up(two)
-    assert set(running(sparks)) == {"alpha", "beta"}
-    told = [note for note in up.report.notes if "accepts no key" in note]
-    assert told == ["beta: beta accepts no key: trying again; its rank is left running"]
-    assert "hint: unlock the agent" in up.report.notes
-
-
-def test_the_lease_is_taken_again_when_a_node_reports_again(up, sparks, two, silence, monkeypatch):
-    monkeypatch.setattr(group, "LEASE_S", 0.1)
-    held = []
-    up.hold = held.append
-    silence([HostLost("broke", node="beta")], [HostTimeout("no answer", node="beta")])
-    up(two)
-    assert held == ["beta"]
-
-
-def test_another_operator_in_the_silence_ends_the_launch_and_nothing_of_theirs_is_stopped(
-    up, sparks, two, silence, monkeypatch
-):
-    monkeypatch.setattr(group, "LEASE_S", 0.1)
-
-    def taken(node):
-        for spark in sparks.values():
-            spark.epoch, spark.ranks = 2, {"of-bob"}
-        raise LeaseLost(f"bob has the lease on {node} now", node=node)
-
-    up.hold = taken
-    # later than what follows
-    monkeypatch.setattr(threading.Timer, "start", lambda timer: None)
-    silence([HostLost("broke", node="beta")], [HostTimeout("no answer", node="beta")])
-    with pytest.raises(LeaseLost, match="bob has the lease on beta now"):
-        up(two)
-    assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
-
-
-def test_a_question_is_asked_again_while_the_head_cannot_be_reached(up, sparks, two, monkeypatch):
-    monkeypatch.setattr(verify, "AGAIN_S", 0.0)
-    failures = [HostLost("connection to alpha broke during ask", node="alpha")] * 2
-
-    def ask(request):
-        if failures:
-            raise failures.pop()
-        return sparks["alpha"].ask(request)
-
-    sparks["alpha"].program("ask", ask)
-    up(two)
-    assert not failures
-    assert sparks["alpha"].renewed >= 2  # the watch renews it as well where its program ended
 
 
 def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
@@ -442,20 +301,6 @@ def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
         up(two, timeout_s=0.3)
     assert "ready_timeout_s" in caught.value.hint
     assert running(sparks) == {}
-
-
-def test_a_model_that_answers_slowly_is_not_overdue(up, two, monkeypatch):
-    """2,048 tokens of reasoning at 8 tokens/s take four minutes."""
-
-    def slowly(host, *_, first_s, show, **_more):
-        assert first_s < 0.5
-        for _ in range(8):
-            show("reasoning", "hm")
-            time.sleep(0.1)
-        return Reply("g0", host.name, text="204")
-
-    monkeypatch.setattr(group, "verify_group", slowly)
-    assert up(two, timeout_s=0.5)["g0"].text == "204"
 
 
 class Mute(FakeStream):
@@ -503,27 +348,6 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
     assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
 
 
-def test_no_node_that_could_not_be_reached_by_the_start_is_waited_for_by_the_stop(up, sparks, two):
-    """Of an operator whose network is gone, each would be tried again for two minutes."""
-    up.patience_s = 0
-    asked = []
-
-    def lost(name):
-        def change(request):
-            asked.append((name, request["steps"][0]["do"]))
-            raise HostTimeout("no answer", node=name)
-
-        return change
-
-    for name in ("alpha", "beta"):
-        sparks[name].program("agent", lost(name)).on("true", answer=HostTimeout("no answer", node=name))
-    with pytest.raises(LaunchError) as caught:
-        up(two)
-    assert [error.node for error in (caught.value, *caught.value.others)] == ["alpha", "beta"]
-    assert "left running on alpha, beta" in caught.value.message
-    assert not [do for _, do in asked if do == "stop-containers"]
-
-
 @pytest.fixture
 def ctrl_c(sparks, monkeypatch):
     """``ctrl_c(times)`` while alpha lives and never listens."""
@@ -552,13 +376,6 @@ def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks,
     assert "press Ctrl-C again" in up.report.notes[0]
 
 
-def test_ctrl_c_says_where_something_is_left(up, sparks, two, ctrl_c):
-    ctrl_c()
-    sparks["beta"].fails["stop-containers"] = "driver failed to remove"
-    with pytest.raises(Interrupted, match=r"^interrupted; left running on beta"):
-        up(two)
-
-
 def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, monkeypatch):
     mute(sparks["gamma"])
     left = iter([1])
@@ -583,16 +400,6 @@ def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, two, ctrl_
     assert caught.value.hint == "sparkcluster down INVENTORY"
 
 
-def test_a_second_ctrl_c_is_heard_as_soon_as_it_is_offered(up, two, ctrl_c, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    ctrl_c()
-    monkeypatch.setattr(Told, "note", interrupt)
-    with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta"):
-        up(two)
-
-
 # ------------------------------------------------------------------------------------------- several groups
 
 
@@ -611,23 +418,6 @@ def test_a_group_that_fails_stops_its_own_ranks_alone(up, sparks, planned, fault
         up(four, expect="204")
     assert set(running(sparks)) == {"alpha", "beta"}
     assert up.outcomes["g0"].text == "204"
-
-
-def test_where_all_groups_fail_each_is_named(up, sparks, planned):
-    sparks["alpha"].answers, sparks["gamma"].answers = ["41"], ["42"]
-    with pytest.raises(LaunchError, match=r"does not match '204': '41'; g1: .*does not match '204': '42'$"):
-        up(planned(groups=2), expect="204")
-    assert running(sparks) == {}
-
-
-def test_ranks_are_stopped_even_where_a_defect_of_ours_ends_the_launch(up, sparks, two, monkeypatch):
-    def defect(*args, **kwargs):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(group, "verify_group", defect)
-    with pytest.raises(ZeroDivisionError):
-        up(two)
-    assert running(sparks) == {}
 
 
 # ------------------------------------------------------------------------------------------- stopping

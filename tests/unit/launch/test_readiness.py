@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from sparkcluster.errors import CommandTimeout
-from sparkcluster.launch.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness, warnings
-from sparkcluster.launch.watching import Gone, Lines, RankReport, Tick, parse
+from sparkcluster.launch.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness
+from sparkcluster.launch.watching import Gone, Lines, RankReport, Tick
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -37,14 +37,6 @@ def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
         launch.feed(tick("beta"), now)
     assert launch.failure(2000) is None
     assert not launch.ready
-
-
-def test_what_the_ranks_log_of_their_memory_is_that_of_the_group(launch, two):
-    launch.feed(
-        Lines("alpha", two.rank("alpha"), ("Model loading took 30.1 GiB memory", "KV cache size: 9,000 tokens")), 101
-    )
-    launch.feed(Lines("beta", two.rank("beta"), ("Model loading took 31.5 GiB memory",)), 102)
-    assert launch.footprint == {"load_gib": 31.5, "kv_tokens": 9000}
 
 
 @pytest.mark.parametrize("state", ["exited", "dead", "gone"])
@@ -90,19 +82,6 @@ def test_a_cable_that_is_cut_is_named_before_the_ranks_that_died_of_it(launch, t
     assert failure.reason is None
 
 
-def test_two_deaths_without_a_cause_name_the_first(launch, tick):
-    launch.feed(tick("beta", "exited", exit_code=42), 110)
-    launch.feed(tick("alpha", "exited", exit_code=42), 111)
-    failure = launch.failure(112)
-    assert failure.message == "the rank on beta ended with exit code 42"
-    assert failure.hint == "its log: sparkcluster logs INVENTORY beta"
-
-
-def test_a_container_that_never_ran_says_what_docker_says(launch, tick):
-    launch.feed(tick("beta", "exited", exit_code=None, error="OCI runtime create failed"), 110)
-    assert "OCI runtime create failed" in launch.failure(120).message
-
-
 def test_memory_that_ran_out_is_told_from_the_exit_code(launch, tick):
     launch.feed(tick("beta", "exited", exit_code=137, oom_killed=True), 110)
     failure = launch.failure(112)
@@ -120,11 +99,6 @@ def test_a_pulled_cable_is_named_and_a_flap_is_not(launch, tick, two):
     launch.feed(tick("beta", links={link: False}), 122)
     failure = launch.failure(120 + LINK_GRACE_S)
     assert (failure.node, link in failure.message, "cable" in failure.message) == ("beta", True, True)
-
-
-def test_a_link_that_the_group_does_not_use_may_be_down(launch, tick):
-    launch.feed(tick("beta", links={"enp1s0f1np1": False}), 110)
-    assert launch.failure(200) is None
 
 
 def test_a_node_that_fell_silent_is_named_with_what_to_try(launch):
@@ -168,19 +142,6 @@ def reports(launch, tick, nodes, start, end, **peers):
             launch.feed(dataclasses.replace(tick(node), peers=peers), now)
 
 
-def test_a_node_that_is_silent_for_long_fails_nothing_by_itself(launch, tick):
-    reports(launch, tick, ["alpha", "beta"], 100, 200)
-    reports(launch, tick, ["alpha"], 200, 1000)
-    assert launch.failure(1000) is None
-    assert launch.silent(1000) == {"beta": 1000 - 198}
-
-
-def test_all_nodes_silent_fail_nothing(launch, tick):
-    reports(launch, tick, ["alpha", "beta"], 100, 200, alpha=0.5, beta=0.5)
-    assert launch.failure(1000) is None
-    assert set(launch.silent(1000)) == {"alpha", "beta"}
-
-
 def test_a_silent_node_that_its_peers_lost_is_given_up(launch, tick):
     reports(launch, tick, ["alpha", "beta"], 100, 200, beta=1.0)
     for now in range(200, 230, 2):
@@ -201,32 +162,6 @@ def test_a_silent_node_that_its_peers_reach_or_never_reached_is_not_given_up(lau
     assert launch.failure(400) is None
 
 
-def test_a_peer_that_was_silent_itself_tells_nothing_at_first(launch, tick):
-    """Its watch program is new, and has not yet tried."""
-    reports(launch, tick, ["alpha", "beta"], 100, 200, beta=1.0)
-    reports(launch, tick, ["alpha"], 260, 274, beta=None)
-    assert launch.failure(274) is None
-    reports(launch, tick, ["alpha"], 274, 280, beta=None)
-    assert launch.failure(278) is not None
-
-
-def test_what_a_node_said_before_it_fell_silent_is_not_counted_on(launch, tick):
-    launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError"), 110)
-    reports(launch, tick, ["alpha"], 110, 200)
-    assert launch.failure(200) is None
-
-
-def test_a_rank_is_seen_dead_while_another_node_is_silent(launch, tick):
-    reports(launch, tick, ["alpha"], 100, 200)
-    launch.feed(tick("alpha", "exited", exit_code=1), 200)
-    assert launch.failure(200 + LAST_LINES_S).node == "alpha"
-
-
-def test_silence_counts_from_the_start_of_the_watch(launch, tick):
-    launch.watched(300)
-    assert launch.silent(306) == {}
-
-
 def test_an_overdue_launch_names_the_silent_node(launch, tick, two):
     reports(launch, tick, ["alpha"], 100, 700)
     reports(launch, tick, ["beta"], 100, 668)
@@ -241,63 +176,3 @@ def test_an_overdue_launch_says_who_stands_at_what(launch, two):
     assert failure.message.startswith("no answer within 600 s (alpha: Ray 1/2, missing 192.168.177.12; beta: ")
     assert "waiting for the head's Ray" in failure.message
     assert failure.hint
-
-
-def test_an_overdue_launch_names_the_nodes_of_its_own_group(planned):
-    four = planned(groups=2)
-    launch = Readiness(four.plan.of_groups(["g1"]), four.topology.of_groups(["g1"]), now=0)
-    launch.feed(Lines("gamma", four.rank("gamma"), ("Starting to load model x",)), 2)
-    assert launch.overdue(5).message.startswith("no answer within 5 s (gamma: loading weights 0 %; delta: ")
-
-
-def test_lines_and_states_of_ranks_that_are_not_ours_change_nothing(launch):
-    launch.feed(Lines("alpha", "stranger", ("RuntimeError: x",)), 110)
-    launch.feed(Tick("alpha", {"stranger": RankReport(state="exited", exit_code=1)}, {}, listening=False), 110)
-    assert launch.failure(200) is None
-    assert launch.ranks["alpha"].tail == ()
-
-
-def test_only_the_end_of_a_long_log_is_kept(launch, two):
-    launch.feed(Lines("alpha", two.rank("alpha"), tuple(f"line {at}" for at in range(5000))), 110)
-    assert launch.ranks["alpha"].tail[-1] == "line 4999"
-    assert len(launch.ranks["alpha"].tail) == 15
-
-
-def test_what_the_watch_program_says_becomes_events():
-    assert parse("a", b'{"rank": "r", "lines": ["x", "y"]}') == [Lines("a", "r", ("x", "y"))]
-    assert parse("a", b'{"tick": 0, "states": {"r": {"state": "running"}}, "listening": null}') == [
-        Tick("a", {"r": RankReport(state="running")}, {}, listening=False)
-    ]
-    assert parse("a", b"bash: warning: setlocale") == []
-
-
-def test_sockets_that_stay_open_to_all_are_told_with_the_node():
-    lines = (
-        "[sparkcluster] phase=engine vllm",
-        "[sparkcluster] phase=bind missing: no C compiler",
-        "[sparkcluster] phase=bind open: sidecar listens on all addresses with port 9000",
-    )
-    assert warnings(Lines("beta", "rank", lines)) == [
-        "warning: beta: no C compiler: sockets of Ray and torch listen on all addresses",
-        "warning: beta: sidecar listens on all addresses with port 9000",
-    ]
-
-
-def test_a_worker_is_as_far_as_its_lines_in_the_log_of_the_head_say(launch, two):
-    """Ray repeats what its workers print in the log of the driver, with their addresses."""
-    head, worker = "alpha", "beta"
-    line = f"(RayWorkerWrapper pid=2431, ip={launch.ranks[worker].address}) Loading safetensors checkpoint shards:  50% Completed"
-    heard = launch.feed(Lines(head, launch.ranks[head].name, (line,)), 1.0)
-    assert [rank.node for rank in heard] == [head, worker]
-    assert launch.ranks[worker].progress.text == "loading weights 50 %"
-    again = launch.feed(Lines(head, launch.ranks[head].name, ("(Worker pid=1, ip=10.9.9.9) compiling",)), 1.0)
-    assert [rank.node for rank in again] == [head]
-
-
-def test_the_slowest_rank_is_the_one_that_has_come_least_far(launch, two):
-    line = "Loading safetensors checkpoint shards:  50% Completed"
-    assert launch.slowest.node == "alpha"
-    launch.feed(Lines("alpha", launch.ranks["alpha"].name, (line,)), 1.0)
-    assert launch.slowest.node == "beta"
-    launch.feed(Lines("beta", launch.ranks["beta"].name, ("Ray runtime started.",)), 1.0)
-    assert launch.slowest.node == "alpha", "what the worker logs last is that it waits for ever"

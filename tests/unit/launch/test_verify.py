@@ -7,8 +7,8 @@ import pytest
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import LaunchError
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.launch.verify import remedies, verify_group
-from sparkcluster.spec.playbook import Playbook, Verify
+from sparkcluster.launch.verify import verify_group
+from sparkcluster.spec.playbook import Verify
 
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
 HINTS = {"tools": "write a tool parser", "reasoning": "write a reasoning parser"}
@@ -41,10 +41,6 @@ def verified():
     return run
 
 
-def test_what_is_not_asked_for_is_not_asked(verified):
-    assert [request.get("tools") for request in verified()] == [None, None]
-
-
 def test_after_the_answer_come_a_tool_call_and_reasoning(verified):
     asked = verified({"tool_calls": CALL}, {"reasoning": "12 * 17"}, tools=True, reasoning=True, max_tokens=64)
     assert [bool(request.get("tools")) for request in asked] == [False, False, True, False]
@@ -71,10 +67,3 @@ def test_what_is_wrong_names_the_key_and_what_to_write(verified, key, answer, me
     assert caught.value.message.startswith(message)
     assert hint in caught.value.hint
     assert (caught.value.node, caught.value.step) == ("alpha", "verify")
-
-
-@pytest.mark.parametrize(("verify", "hints"), [({}, False), ({"tools": True}, True), ({"reasoning": True}, True)])
-def test_the_engine_says_what_helps_where_something_is_asked_for(verify, hints):
-    playbook = {"name": "p", "model": {"id": "Qwen/Qwen3.6-27B"}, "image": "vllm/vllm-openai:v0.28.0", "verify": verify}
-    found = remedies(Playbook.model_validate(playbook))
-    assert ("tool-call-parser: qwen3_xml" in found.get("tools", "")) is hints

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, HostLost, LaunchError, LeaseHeld, NotServing, StopError, UsageError
+from sparkcluster.errors import LeaseHeld, NotServing, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
@@ -16,7 +16,7 @@ from sparkcluster.release.down import down
 from sparkcluster.report import Report
 from sparkcluster.runtime.ranks import start_steps
 
-from .conftest import FOUR, PAIRS, served
+from .conftest import served
 
 KEY = {"key": {"env": "THE_KEY"}}
 GUARD = {"runs": True}
@@ -74,27 +74,6 @@ def test_what_starts_a_rank_again_is_what_started_it(world):
     assert alpha["ask"]["counters"]["generated"]
 
 
-def test_every_record_says_what_starts_the_groups_that_were_started_and_keeps_that_of_others(up, world):
-    cluster = world(FOUR, groups=PAIRS)
-    up(cluster)
-    assert {name: found["group"] for name, found in up.starts.items()} == {
-        "alpha": "east", "beta": "east", "gamma": "west", "delta": "west",
-    }  # fmt: skip
-    cluster.change("gamma", ranks=[]).change("delta", ranks=[])
-    up.starts.clear()
-    up(cluster)
-    assert (up.starts["alpha"], up.starts["beta"]) == ({}, {})
-    assert up.starts["gamma"]["ranks"] == ["sparkcluster-atlas-2-gamma"]
-
-
-def test_what_did_not_come_up_is_not_started_again(up, world):
-    cluster = world(FOUR, groups=PAIRS)
-    with pytest.raises(LaunchError):
-        up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
-    assert up.starts["alpha"]["group"] == "east"
-    assert (up.starts["gamma"], up.starts["delta"]) == (None, None)
-
-
 def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
     cluster = served(world())
     fleet = fleet_of(cluster)
@@ -114,14 +93,6 @@ def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command
     assert steps(again, "alpha")[0]["token"] not in tokens
 
 
-def test_guards_listen_where_no_node_listens_already(world):
-    cluster = served(world())
-    cluster.change("beta", listeners=[{"address": "0.0.0.0", "port": enabled.FIRST_PORT, "process": "x"}])
-    fleet = fleet_of(cluster)
-    enabled.enable(fleet, cluster.spec, Report())
-    assert {steps(fleet, name)[0]["config"]["port"] for name in fleet.hosts} == {enabled.FIRST_PORT + 1}
-
-
 def test_enable_wants_a_release_that_serves(world):
     cluster = world()
     for one in (cluster, served(world()).change("beta", ranks=[])):
@@ -130,13 +101,6 @@ def test_enable_wants_a_release_that_serves(world):
             enabled.enable(fleet, one.spec, Report())
         assert caught.value.hint == "sparkcluster up inventory.yaml; then enable"
         assert all(steps(fleet, name) == [] for name in fleet.hosts)
-
-
-def test_a_node_that_did_not_record_what_starts_its_rank_is_named(world):
-    cluster = served(world())
-    answer = {"failed": {"step": "enable", "message": "this node has not recorded what starts its rank of release 3"}}
-    with pytest.raises(CommandFailed, match="enable failed on alpha: this node has not recorded"):
-        enabled.enable(fleet_of(cluster, agent=answer), cluster.spec, Report())
 
 
 def held(operation):
@@ -155,22 +119,6 @@ def test_disable_ends_a_guard_that_has_the_lease_and_waits_for_any_other_operato
     with pytest.raises(LeaseHeld):
         enabled.disable(other, cluster.spec, Report())
     assert not any(module in {"unit", "agent"} for host in other.hosts.values() for module, _ in host.requests)
-
-
-def test_disable_says_which_node_it_did_not_reach_and_changes_the_others(world):
-    cluster = served(world()).change("alpha", enabled=GUARD).change("beta", enabled=GUARD)
-    fleet = fleet_of(cluster)
-
-    def gone(_):
-        raise HostLost("beta: no route to host", node="beta", step="connect")
-
-    fleet.hosts["beta"].program("probe", gone)
-    with pytest.raises(StopError) as caught:
-        enabled.disable(fleet, cluster.spec, Report())
-    assert caught.value.message == "not disabled on beta: no route to host"
-    assert caught.value.hint.startswith("sparkcluster disable inventory.yaml")
-    assert [step["do"] for step in steps(fleet, "alpha")] == ["disable"]
-    assert steps(fleet, "beta") == []
 
 
 def test_down_tells_the_guards_before_it_stops_a_rank(world):
@@ -199,24 +147,13 @@ def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
     assert not any(act.startswith(("stop", "launch")) for act in up.done)
 
 
-def test_after_a_guard_has_ended_up_looks_again(up, world):
-    """With --wait: what was seen while the guard started it does not count."""
-    cluster = served(world()).change("alpha", lease=held("restart"))
-    answers = {"alpha": lambda: {} if "lease" in up.done else {"problem": "refused", "message": "x", "text": ""}}
-    assert up(cluster, answers=answers).changed is False
-    assert "lease" in up.done
-
-
 @pytest.mark.parametrize(
     ("alpha", "beta", "is_enabled", "guards"),
     [
-        (None, None, False, {}),
         (GUARD, GUARD, True, {}),
         (GUARD, None, False, {}),
         ({"runs": False}, GUARD, True, {"alpha": "it is not running"}),
         ({"runs": True, "gave_up": "5 starts"}, GUARD, True, {"alpha": "it gave up: 5 starts"}),
-        ({"runs": True, "waits": "beta: no answer"}, GUARD, True, {"alpha": "it waits: beta: no answer"}),
-        ({"runs": True, "waits": "was stopped", "stopped": True}, GUARD, True, {}),
     ],
 )
 def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guards):
@@ -224,9 +161,3 @@ def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guard
     document = enabled.status(fleet_of(cluster), cluster.spec)
     assert (document["enabled"], document["guards"]) == (is_enabled, guards)
     assert json.dumps(document)
-
-
-def test_a_guard_that_restarts_a_group_is_a_start(world):
-    cluster = served(world()).change("alpha", lease=held("restart"))
-    refused = {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
-    assert enabled.status(fleet_of(cluster, ask=refused), cluster.spec)["state"] == "starting"

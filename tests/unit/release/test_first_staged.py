@@ -64,13 +64,6 @@ def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_acc
     )
 
 
-def test_other_code_stops_also_after_a_warning_without_code(staged):
-    assert staged(OLD) == []
-    assert len(staged(NEW)) == 1
-    with pytest.raises(StageError, match="the new code would run"):
-        staged(NEW, remote_code=True)
-
-
 def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(OLD, remote_code=True) == []
     for _ in range(2):
@@ -88,48 +81,6 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(NEW, remote_code=True) == []
 
 
-DRAFTER = {"speculative-config": {"model": "org/draft", "num_speculative_tokens": 1}}
-BESIDE = {"drafter": DRAFTER, "tokenizer": {"tokenizer": "org/draft"}}
-
-
-@pytest.mark.parametrize("args", BESIDE.values(), ids=BESIDE)
-@pytest.mark.parametrize("pinned", [False, True])
-def test_other_code_beside_the_model_does_not_run_before_someone_accepts_it(staged, args, pinned):
-    old, new = ({"revision": OLD}, {"revision": NEW}) if pinned else ({}, {"revision": NEW})
-    assert staged(OLD, args=args, **old) == []
-    (warning,) = staged(NEW, args=args, **new)
-    assert warning.startswith(
-        f"warning: main of org/draft changed since it was first staged: it was {OLD}, it is {NEW}"
-    )
-    with pytest.raises(StageError, match=r"main of org/draft changed .*; the new code would run") as caught:
-        staged(NEW, remote_code=True, args=args, **new)
-    assert caught.value.hint.startswith(
-        "write its commit as revision of speculative-config, or as tokenizer-revision; or"
-    )
-    assert staged(OLD, remote_code=True, args=args, **old) == []
-
-
-def test_a_plugin_of_the_model_is_its_code_too(staged):
-    args = {"reasoning-parser-plugin": "/sparkcluster/model/parser.py"}
-    assert staged(OLD, args=args) == []
-    with pytest.raises(StageError, match="the new code would run"):
-        staged(NEW, args=args)
-
-
-def test_another_adapter_is_reported_and_runs_no_code(staged):
-    args = {"enable-lora": True, "lora-modules": "a=org/adapter"}
-    assert staged(OLD, args=args, remote_code=True, revision=OLD) == []
-    (warning,) = staged(NEW, args=args, remote_code=True, revision=NEW)
-    assert warning.startswith(f"warning: main of org/adapter changed since it was first staged: it was {OLD}")
-
-
 def test_a_dry_run_records_nothing(staged):
     assert staged(OLD, dry_run=True) == []
     assert not (state_home() / "staged").exists()
-
-
-@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '"x"'])
-def test_a_damaged_record_begins_anew(staged, text):
-    staged(OLD)
-    next((state_home() / "staged").iterdir()).write_text(text)
-    assert [staged(NEW), staged(OLD)[0][:20]] == [[], "warning: main of org"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import StageError
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.plan.image import ray_name
 from sparkcluster.probing.collect import Collected
-from sparkcluster.release.stage import can_do_without_ray
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",
@@ -47,11 +45,6 @@ def staged(view):
     return ray_name(next(iter(view.facts.values())).image.inside)
 
 
-def test_before_anything_runs_ray_is_expected_to_be_had(view):
-    assert view().plan.groups[0].executor == "ray"
-    assert view().bring_ray
-
-
 def test_what_runs_without_it_stays_so_though_it_could_be_had_now(view):
     fallen_back = view(bring_ray=False)
     assert fallen_back.plan.groups[0].executor == "native"
@@ -71,25 +64,3 @@ def test_what_runs_with_it_is_the_same_plan_at_the_next_look(view):
         for change in changes.values():
             change["rays"] = rays
         assert view(**changes).plan.hash == first.plan.hash
-
-
-def test_a_start_that_was_killed_goes_on_as_it_began(view):
-    """The ranks run and no release is recorded."""
-    first = view()
-    changes = running(first, record=False)
-    for change in changes.values():
-        change["rays"] = (staged(first),)
-    assert view(**changes).plan.hash == first.plan.hash
-
-
-def test_executor_ray_leaves_no_choice(view):
-    assert view(executor="ray").plan.groups[0].executor == "ray"
-    assert view(executor="native").plan.groups[0].executor == "native"
-    assert not view(executor="native").bring_ray
-
-
-def test_only_what_cannot_be_fetched_can_be_done_without(view):
-    nowhere, broken = StageError("no index answers"), StageError("disk full", node="alpha")
-    assert can_do_without_ray(view().spec, nowhere)
-    assert not can_do_without_ray(view().spec, broken)
-    assert not can_do_without_ray(view(executor="ray").spec, nowhere)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from functools import partial
 
 import pytest
 
 from sparkcluster.cli import stage as cli
 from sparkcluster.cli.main import main
 from sparkcluster.cli.stage import lines
-from sparkcluster.errors import FoundErrors, HostLost, HostRefused, StageError, UsageError
-from sparkcluster.hosts.again import Patience
+from sparkcluster.errors import FoundErrors, HostRefused
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import view_cluster
 from sparkcluster.release import stage as module
-from sparkcluster.release.stage import Options, copy_missing, stage
+from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
-from sparkcluster.runtime.lease import Lease
-from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
-from sparkcluster.staging.transfers import Copied
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}
@@ -69,11 +64,6 @@ def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
     assert document["copied"] == []
 
 
-def test_one_of_the_two_can_be_asked_for(hosts, cluster):
-    assert [staging.what for staging in run(hosts, cluster, what=("weights",)).stagings] == ["weights"]
-    assert [staging.what for staging in run(hosts, cluster, what=("image",)).stagings] == ["image", "ray"]
-
-
 def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
     def refuse(_request):
         raise HostRefused("beta does not listen", node="beta")
@@ -84,119 +74,6 @@ def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
             stage(Fleet(hosts), cluster(TWO), Options(dry_run=dry_run), Report())
         assert caught.value.node == "beta"
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
-
-
-def test_what_nobody_has_is_an_error_with_what_to_type(hosts, cluster):
-    spec = cluster(TWO, playbook={"model": {"path": "/models/tiny"}})
-    hosts["alpha"].program("probe", hosts["beta"]._programs["probe"])
-    with pytest.raises(StageError, match="are on no node") as caught:
-        stage(Fleet(hosts), spec, Options(dry_run=True), Report())
-    assert "rsync" in caught.value.hint
-
-
-def test_an_image_that_lacked_its_name_alone_is_seen_although_nothing_was_copied(hosts, cluster, spark, monkeypatch):
-    """A node may have the right image under no name: then staging moves no byte."""
-    right = IMAGE | {"inside": INSIDE | {"ray_version": "2.51.0"}}
-    for place, host in enumerate(hosts.values(), 11):
-        facts = spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, image=right, weights=WHOLE)
-        host.program("probe", facts.model_dump(mode="json"))
-    fleet, spec = Fleet(hosts), cluster(TWO)
-    missing = Staging("image", IMAGE["reference"], ("alpha",), (("beta", "another image has its name"),), (), 5)
-    monkeypatch.setattr(module, "stage_all", lambda *_, **__: StageReport((missing,)))
-    before = view_cluster(fleet, spec)
-    assert copy_missing(changer(fleet), before, Options(what=("image",)), Report())[1] is not before
-    assert copy_missing(changer(fleet), before, Options(what=("image",), dry_run=True), Report())[1] is before
-
-
-def test_every_copy_is_told_with_its_speed():
-    weights = Staging("weights", "Qwen/Qwen3-8B", ("a",), (("b", "not there"), ("c", "not there")), (), 16_000_000_000)
-    done = StageReport(
-        (weights,), (Copied("weights", "b", "a", 16_000_000_000, 8.0), Copied("weights", "c", "download", 5, 0))
-    )
-    assert lines(done, dry_run=False) == [
-        "weights  Qwen/Qwen3-8B: b from a, 16.0 GB in 8.0 s, 2.00 GB/s",
-        "weights  Qwen/Qwen3-8B: c downloaded, 0.0 MB in 0.0 s",
-    ]
-
-
-def test_at_the_end_of_a_copy_to_several_nodes_stands_what_one_by_one_would_have_taken():
-    weights = Staging("weights", "m", ("a",), (("b", "missing"), ("c", "missing")), (), 16_000_000_000)
-    copied = tuple(Copied("weights", node, source, 16_000_000_000, 8.0) for node, source in ("ba", "cb"))
-    assert lines(StageReport((weights,), copied), dry_run=False)[-1] == (
-        "weights  m: 2 nodes got 16.0 GB in 8.0 s: 2.00 GB/s each; one by one about 16 s"
-    )
-
-
-def test_what_did_not_come_is_told_too():
-    brought = Staging("ray", "Ray 2.60.0", (), (("a", "not in the image"),), (), None)
-    assert lines(StageReport((brought,)), dry_run=False) == ["ray  Ray 2.60.0: a not in the image"]
-
-
-def test_runtime_process_stages_no_image():
-    assert lines(StageReport(()), dry_run=False) == ["this runtime needs no staging"]
-
-
-def test_only_the_two_are_known(tmp_path):
-    with pytest.raises(UsageError, match="invalid WHAT: everything"):
-        main(["stage", str(tmp_path / "x.yaml"), "everything"])
-
-
-@pytest.mark.parametrize(("errors", "said"), [(2, None), (99, StageError)])
-def test_a_node_that_is_silent_when_the_copies_have_ended_is_asked_again(hosts, cluster, monkeypatch, errors, said):
-    fleet, spec = Fleet(hosts), cluster(TWO)
-    view, answer = view_cluster(fleet, spec), hosts["beta"]._programs["probe"]
-    left = [HostLost("connection to beta broke", node="beta")] * errors
-
-    def probe(request):
-        if left:
-            raise left.pop()
-        return answer(request)
-
-    hosts["beta"].program("probe", probe)
-    monkeypatch.setattr(
-        module, "stage_all", lambda *_, **__: StageReport((), (Copied("weights", "beta", "alpha", 1, 1.0),))
-    )
-    monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.05)
-    report, told = Report(), []
-    monkeypatch.setattr(report, "progress", lambda node, text: told.append((node, text)))
-    task = partial(copy_missing, changer(fleet, patience_s=0.5), view, Options(what=("weights",)), report)
-    if said is None:
-        assert task()[1].collected.errors == {}
-        assert hosts["beta"].renewed == errors
-    else:
-        with pytest.raises(said):
-            task()
-    assert told == [("beta", "connection to beta broke: connecting again; its facts are collected again")]
-
-
-def test_a_silence_while_a_start_copies_takes_both_leases_again(hosts, cluster, monkeypatch):
-    """That of the start is used again only once everything is there."""
-    held, lacks = [], Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
-
-    def stage_all(staging, *_, dry_run, **__):
-        if not dry_run:
-            staging.hold("beta")
-        return StageReport((lacks,))
-
-    monkeypatch.setattr(module, "stage_all", stage_all)
-    monkeypatch.setattr(module.first_staged, "compare", lambda *_: None)
-    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: lease)
-    monkeypatch.setattr(Lease, "hold", lambda lease, node: held.append((lease._kind, node)))
-    starting = changer(Fleet(hosts), hold=lambda node: held.append(("cluster", node)))
-    view = view_cluster(starting.fleet, cluster(TWO), bring_ray=False)
-    monkeypatch.setattr(module, "_complete_view", lambda *_: view)
-    module.copy_for_start(starting, module.staging_lease(starting.fleet, view.spec, "up"), view, Report())
-    assert held == [("staging", "beta"), ("cluster", "beta")]
-
-
-def test_it_tells_what_a_change_waits_for(hosts, cluster, monkeypatch):
-    tells = []
-    monkeypatch.setattr(Lease, "acquire", lambda lease, _names: lease)
-    monkeypatch.setattr(module, "copy_missing", lambda changer, *_: (tells.append((changer.tell, changer.kind)), None))
-    report = Report()
-    stage(Fleet(hosts), cluster(TWO), Options(), report)
-    assert tells == [(report.note, "staging")]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.plan.records import cluster_ranks, next_number
+from sparkcluster.plan.records import next_number
 from sparkcluster.probing.collect import Collected
-from sparkcluster.release.states import TABLE, Action, State, after_asking, group_states
+from sparkcluster.release.states import Action, State, after_asking, group_states
 
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
 
@@ -29,13 +29,6 @@ def test_nothing_of_ours(world):
     assert seen(world().change("beta", image=None)) is State.EMPTY
 
 
-def test_ranks_of_another_cluster_are_nothing_of_ours(world):
-    cluster = world()
-    cluster.run(cluster.plan(), **{"io.sparkcluster.cluster": "borea"})
-    assert seen(cluster) is State.EMPTY
-    assert cluster_ranks("atlas", cluster.facts).foreign["alpha"]
-
-
 def test_all_ranks_of_this_plan_without_a_record(world):
     cluster = world()
     assert seen(cluster.run(cluster.plan(release=3))) is State.STARTED
@@ -53,35 +46,6 @@ def test_a_record_counts_where_the_head_has_it(world, recorded_on, state):
     cluster = world()
     plan = cluster.plan(release=3)
     assert seen(cluster.run(plan).record(plan, 3, recorded_on)) is state
-
-
-def test_a_cluster_that_an_older_version_started_is_another_plan_and_says_so(world):
-    cluster = world()
-    plan = cluster.plan(release=3)
-    cluster.run(plan, **{"io.sparkcluster.plan": "older"}).record(plan, 3)
-    for rank in cluster.facts["alpha"].release.record["plan"]["nodes"].values():
-        del rank["env"]["VLLM_ENGINE_READY_TIMEOUT_S"]
-
-    (group,) = states(cluster).values()
-
-    line = "set by this version of sparkcluster, not by inventory or playbook: VLLM_ENGINE_READY_TIMEOUT_S=1800"
-    assert (group.state, group.changes) == (State.OTHER, (line,))
-
-
-def test_a_record_of_an_older_version_counts_too(world):
-    cluster = world()
-    plan = cluster.plan(release=3)
-    cluster.run(plan).record(plan, 3)
-    for name in cluster.facts:
-        release = cluster.facts[name].release.model_dump()
-        del release["record"]["groups"]
-        cluster.change(name, release=release)
-    assert seen(cluster) is State.SERVING
-
-
-def test_an_older_record_of_the_same_plan_does_not_vouch_for_a_later_start(world):
-    cluster = world()
-    assert seen(cluster.record(cluster.plan(release=3), 3).run(cluster.plan(release=4))) is State.STARTED
 
 
 def test_another_recorded_plan_runs_whole(world):
@@ -105,35 +69,12 @@ def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_in
     assert seen(grown, grown.facts | cluster.facts) is State.OTHER
 
 
-@pytest.mark.parametrize("rank_state", ["exited", "created", "dead", "unknown"])
+@pytest.mark.parametrize("rank_state", ["exited", "unknown"])
 def test_a_rank_that_does_not_run(world, rank_state):
     cluster = world()
     plan = cluster.plan(release=3)
     cluster.run(plan, "alpha").run(plan, "beta", state=rank_state).record(plan, 3)
     assert seen(cluster) is State.REMAINS
-
-
-def test_half_of_the_ranks(world):
-    cluster = world()
-    plan = cluster.plan(release=3)
-    assert seen(cluster.run(plan, "alpha").record(plan, 3)) is State.REMAINS
-
-
-def test_a_dead_rank_of_another_start_is_no_reason_to_tear_down_what_runs_beside_it(world):
-    cluster = world()
-    plan = cluster.plan(release=3)
-    cluster.run(cluster.plan(release=2), "beta", state="exited").run(plan).record(plan, 3)
-    assert seen(cluster) is State.SERVING
-
-
-def test_ranks_that_run_beside_a_record_that_cannot_be_read_may_serve(world):
-    cluster = world(playbook={"env": {"A": "1"}})
-    cluster.run(cluster.plan(release=3)).change("beta", release={"unread": "no number and plan_hash: 000003.json"})
-    edited = world(playbook={"env": {"A": "2"}})
-    group = states(edited, cluster.facts)["default"]
-    assert (group.state, group.recorded) == (State.OTHER, None)
-    assert "000003.json" in group.changes[0]
-    assert seen(cluster) is State.STARTED
 
 
 def test_another_plan_that_was_never_recorded(world):
@@ -144,29 +85,11 @@ def test_another_plan_that_was_never_recorded(world):
     assert seen(edited, cluster.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
 
 
-def test_ranks_of_this_plan_from_two_starts(world):
-    cluster = world()
-    assert seen(cluster.run(cluster.plan(release=3), "alpha").run(cluster.plan(release=4), "beta")) is State.REMAINS
-
-
-def test_two_plans_at_once(world):
-    cluster = world()
-    other = world(playbook={"env": {"A": "2"}}).plan(release=2)
-    cluster.run(cluster.plan(release=3), "alpha").run(other, "beta").record(other, 2)
-    assert seen(cluster) is State.REMAINS
-
-
 def test_ranks_with_our_name_and_another_state_directory(world):
     cluster = world()
     cluster.run(cluster.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
     assert seen(cluster) is State.TAKEN
     assert seen(cluster.run(cluster.plan(), "alpha")) is State.TAKEN
-
-
-def test_ranks_that_could_not_be_read_are_none_that_are_there(world):
-    cluster = world()
-    cluster.change("alpha", ranks={"unread": "docker does not answer"})
-    assert seen(cluster) is State.EMPTY
 
 
 def test_the_next_number_is_above_every_record_and_every_try(world):
@@ -205,47 +128,6 @@ def test_a_group_has_a_state_of_its_own(pairs, west, state):
     assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": state}
 
 
-def test_a_group_that_never_answered_does_not_serve_and_leaves_the_other_as_it_is(world):
-    cluster = world("alpha beta gamma delta", groups=PAIRS)
-    plan = cluster.plan(release=3)
-    cluster.run(plan).record(plan, 3, answered=["east"])
-    assert {name: group.state for name, group in states(cluster).items()} == {
-        "east": State.SERVING,
-        "west": State.STARTED,
-    }
-
-
-def test_groups_of_two_releases_serve_where_the_newest_record_has_both(pairs):
-    cluster = pairs(west=None)
-    kept = {"east": states(cluster)["east"].recorded}
-    plan = cluster.plan(release=4)
-    cluster.run(plan, "gamma", "delta").record(plan, 4, answered=["west"], kept=kept)
-    found = states(cluster)
-    assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": State.SERVING}
-    assert {name: group.recorded.release for name, group in found.items()} == {"east": 3, "west": 4}
-
-
-def test_a_group_that_joins_the_inventory_changes_no_other_and_needs_no_image_to_leave_them_alone(world):
-    cluster = world("alpha beta", groups=PAIRS[:1])
-    plan = cluster.plan(release=3)
-    cluster.run(plan).record(plan, 3)
-    grown = world("alpha beta gamma delta", groups=PAIRS)
-    for image in ({}, {"image": None}):
-        new = {name: grown.facts[name].model_copy(update=image) for name in ("gamma", "delta")}
-        found = states(grown, cluster.facts | new)
-        assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": State.EMPTY}
-
-
-def test_a_group_that_left_the_inventory_serves_another_plan(pairs, world):
-    cluster = pairs()
-    renamed = world("alpha beta gamma delta", groups=[PAIRS[0], {**PAIRS[1], "name": "north"}])
-    found = states(renamed, cluster.facts)
-    assert {name: group.state for name, group in found.items()} == {
-        "east": State.SERVING, "north": State.EMPTY, "west": State.OTHER,
-    }  # fmt: skip
-    assert found["west"].changes == ("group west is no longer in the inventory",)
-
-
 # ------------------------------------------------------------------------------------------- drift
 
 
@@ -268,23 +150,6 @@ def test_an_address_that_changed_since_the_start_is_drift_and_not_another_plan(w
     assert group.drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
 
 
-def test_a_link_that_is_down_is_drift_even_where_no_topology_is_left(world, spark):
-    cluster = world()
-    plan = cluster.plan(release=3)
-    cluster.run(plan).record(plan, 3)
-    gone = cluster.facts["beta"].model_copy(update={"interfaces": ()})
-    group = states(cluster, cluster.facts | {"beta": gone})["default"]
-    assert group.state is State.SERVING
-    assert group.drift
-
-
-def test_another_network_in_the_inventory_is_another_plan(world, spark):
-    cluster = world(api={"host": "interconnect"})
-    plan = cluster.plan(release=3)
-    cluster.run(plan).record(plan, 3)
-    assert seen(world(api={"host": "management"}), cluster.facts) is State.OTHER
-
-
 def test_drift_beside_an_edit_is_another_plan(world, spark):
     cluster = world(playbook={"env": {"A": "1"}})
     plan = cluster.plan(release=3)
@@ -296,24 +161,12 @@ def test_drift_beside_an_edit_is_another_plan(world, spark):
 # ------------------------------------------------------------------------------------------- what to do
 
 
-def test_every_state_has_its_row():
-    assert set(TABLE) == set(State)
-    assert {found for found, action in TABLE.items() if action is Action.REFUSE} == {State.TAKEN}
-    assert {found for found, action in TABLE.items() if action is Action.ASK} == {State.SERVING, State.OTHER}
-
-
-CASES = list(itertools.product((State.SERVING, State.OTHER), *[(False, True)] * 5))
-
-
-@pytest.mark.parametrize(("state", "answers", "dead", "rotated", "drifted", "replace"), CASES)
-def test_what_is_not_dead_is_cleaned_with_replace_alone(state, answers, dead, rotated, drifted, replace):
-    found = after_asking(state, answers=answers, dead=dead, rotated=rotated, drifted=drifted, replace=replace)
+@pytest.mark.parametrize("seen", list(itertools.product((State.SERVING, State.OTHER), *[(False, True)] * 3)))
+def test_what_is_not_dead_is_cleaned_with_replace_alone(seen):
+    state, answers, rotated, drifted = seen
+    asked = {"answers": answers, "rotated": rotated, "drifted": drifted}
+    assert after_asking(state, dead=True, replace=False, **asked) is Action.CLEAN
     as_wanted = state is State.SERVING and answers and not rotated
-    if dead:
-        assert found is Action.CLEAN
-    elif as_wanted and not drifted:
-        assert found is Action.KEEP
-    elif replace:
-        assert found is Action.CLEAN
-    else:
-        assert found is (Action.KEEP if as_wanted else Action.REFUSE)
+    assert after_asking(state, dead=False, replace=False, **asked) is (Action.KEEP if as_wanted else Action.REFUSE)
+    kept = as_wanted and not drifted
+    assert after_asking(state, dead=False, replace=True, **asked) is (Action.KEEP if kept else Action.CLEAN)

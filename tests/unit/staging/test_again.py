@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, LeaseLost, StageError
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost, LeaseLost
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.staging import again
-from sparkcluster.staging.again import LAPSES, Step, until_answered, until_done
+from sparkcluster.staging.again import LAPSES, Step, until_done
 
 LOST = HostLost("connection to a broke", node="a")
 LAPSED = LeaseLost("a refuses the change: epoch 7 is over", node="a")
@@ -63,12 +59,6 @@ def test_every_host_is_connected_again():
     assert [host.renewed for host in script.hosts] == [2, 2]
 
 
-def test_each_silence_is_said_once():
-    script = Scripted(LOST, LOST, None, LOST, "done")
-    script()
-    assert script.said == [("a", "connection to a broke: connecting again; it goes on")] * 2
-
-
 @pytest.mark.parametrize("error", [LOST, CommandTimeout("relay on a printed nothing for 60 s", node="a")])
 def test_a_node_that_stays_silent_is_given_up(error):
     with pytest.raises(type(error)):
@@ -80,24 +70,10 @@ def test_what_a_node_answers_is_no_silence():
         Scripted(CommandFailed("exit code 1", node="a"), "done")()
 
 
-def test_a_step_that_was_stopped_does_not_wait():
-    script = Scripted(LOST, "done")
-    script.stop = True
-    with pytest.raises(HostLost):
-        script()
-
-
 def test_a_lease_that_lapsed_in_the_silence_is_taken_again():
     script = Scripted(LOST, LAPSED, "done")
     assert script() == "done"
     assert script.held == ["a"]
-
-
-def test_it_is_taken_again_once_the_node_is_back():
-    script = Scripted(LAPSED, "done")
-    script.refusal = LOST
-    assert script() == "done"
-    assert script.held == ["a", "a"]
 
 
 def test_a_lease_that_is_refused_each_time_is_lost():
@@ -108,57 +84,8 @@ def test_a_lease_that_is_refused_each_time_is_lost():
     assert script.said == [("a", "the lease lapsed: taking it again; it goes on")] * LAPSES
 
 
-def test_a_pause_precedes_each_attempt_at_the_lease(monkeypatch):
-    slept = []
-    monkeypatch.setattr(Patience, "pause_s", lambda _: 0.01)
-    monkeypatch.setattr(again.time, "sleep", slept.append)
-    Scripted(None, LAPSED, None, LAPSED, "done")()
-    assert slept == [0.01] * 2
-
-
-def test_only_a_silent_connection_of_the_node_that_is_named_is_closed(monkeypatch):
-    seen = []
-    monkeypatch.setattr(FakeHost, "renew", lambda host, *, before: seen.append((host.name, before > -math.inf)))
-    Scripted(CommandTimeout("relay on b printed nothing for 60 s", node="b"), "done")()
-    assert seen == [("a", False), ("b", True)]
-
-
-def test_a_look_at_many_nodes_is_repeated_until_all_answer_and_mends_every_connection():
-    script = Scripted()
-    looks = [{"a": CommandTimeout("probe on a", node="a"), "b": CommandTimeout("probe on b", node="b")}, {}]
-    assert until_answered(script.step, Fleet({host.name: host for host in script.hosts}), ["a", "b"],
-                          lambda: looks.pop(0), lambda found: found) == {}  # fmt: skip
-    assert [host.renewed for host in script.hosts] == [2, 2]
-    assert script.said == [("a", "probe on a: connecting again; its facts are collected again")]
-
-
-def test_an_answer_that_is_no_silence_ends_a_look_at_once():
-    script = Scripted()
-    errors = {"a": LOST, "b": CommandFailed("exit code 1", node="b")}
-    with pytest.raises(StageError, match="stage weights on b: exit code 1"):
-        until_answered(script.step, Fleet({host.name: host for host in script.hosts}), ["a", "b"],
-                       lambda: errors, lambda found: found)  # fmt: skip
-
-
-def test_a_lease_that_lapses_twice_without_a_sign_of_life_between_is_taken_twice():
-    script = Scripted(LOST, LAPSED, LOST, LAPSED, "done")
-    assert script() == "done"
-    assert script.held == ["a", "a"]
-
-
-def test_a_lease_that_lapses_in_each_of_two_silences_is_taken_twice():
-    script = Scripted(LOST, LAPSED, None, LOST, LAPSED, "done")
-    assert script() == "done"
-    assert script.held == ["a", "a"]
-
-
 def test_the_lease_of_another_operator_ends_it():
     script = Scripted(LAPSED, "done")
     script.refusal = LeaseLost("bob has the lease", node="a")
     with pytest.raises(LeaseLost, match="bob"):
         script()
-
-
-def test_without_a_way_to_take_the_lease_again_it_is_lost():
-    with pytest.raises(LeaseLost):
-        Scripted(LAPSED, "done", hold=False)()

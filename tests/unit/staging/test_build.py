@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import time
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +10,10 @@ from sparkcluster.cli.output import render_error
 from sparkcluster.errors import BuildFailed, StageError
 from sparkcluster.probing.collect import Collected
 from sparkcluster.spec.beside import read
-from sparkcluster.staging import build as module
-from sparkcluster.staging import pull as pulling
 from sparkcluster.staging import transfers
 from tests.unit.conftest import describe
 from tests.unit.staging.archives import tar
-from tests.unit.staging.conftest import Breaking, Shown
+from tests.unit.staging.conftest import Shown
 from tests.unit.staging.world import IMAGE
 
 DOCKERFILE = "ARG BASE\nFROM $BASE\nRUN pip install patch\n"
@@ -80,27 +75,6 @@ def test_one_node_builds_it_and_all_have_it(build, world) -> None:
     assert len(builds(world)["a"]) == 1
 
 
-def test_other_content_another_base_and_another_file_are_other_images(build, world, tmp_path) -> None:
-    (tmp_path / "mod" / "Other").write_text(DOCKERFILE)
-    for change in ({}, {"dockerfile": "Other"}, {"script": "patch.py"}):
-        for changes in world.changes.values():
-            changes["image"] = None
-        build(**change)
-    (tmp_path / "mod" / "patch.py").write_text("x = 2\n")
-    for changes in world.changes.values():
-        changes["image"] = None
-    build()
-    calls = builds(world)["a"]
-    assert len({call[call.index("--tag") + 1] for call in calls}) == len(calls) == 4
-
-
-def test_a_script_is_run_in_the_image(build, world) -> None:
-    build(script="patch.py")
-    lines = json.loads((world.nodes["a"].docker / "seen").read_text())["dockerfile"].splitlines()
-    assert lines[:2] == ["ARG BASE", "FROM $BASE"]
-    assert lines[-1] == "RUN cd /sparkcluster-build && sh ./patch.py"
-
-
 def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world, capsys) -> None:
     (world.nodes["a"].docker / "failing").touch()
     with pytest.raises(BuildFailed, match=r"\./mod could not be built on a: docker build: exit code 1") as caught:
@@ -122,52 +96,6 @@ def test_a_build_has_a_limit(build, world) -> None:
     (world.nodes["a"].docker / "endless").touch()
     with pytest.raises(BuildFailed, match=r"it took longer than 1 s \(timeout_s\)"):
         build(timeout_s=1.0)
-
-
-def test_a_build_goes_on_where_the_connection_breaks_and_is_followed_again(build, world, monkeypatch) -> None:
-    (world.nodes["a"].docker / "slow").touch()
-    real, made = pulling.stream, []
-
-    def start(host, module, request):
-        made.append(real(host, module, request))
-        return Breaking(made[-1], "a") if len(made) == 1 else made[-1]
-
-    monkeypatch.setattr(pulling, "stream", start)
-    done = build()
-    assert ("image", "a", "build") in [(each.what, each.node, each.source) for each in done.copied]
-    assert len(made) == 2
-    assert len(builds(world)["a"]) == 1
-
-
-def test_ctrl_c_ends_the_build(build, world, monkeypatch) -> None:
-    (world.nodes["a"].docker / "endless").touch()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_told", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        build()
-    (ended,) = Path(world.lease.state_dir).glob("builds/*/end.json")
-    until = time.monotonic() + 10
-    while not (text := ended.read_text().strip()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert "cancelled" in text
-
-
-def test_a_node_whose_name_has_no_image_afterwards_is_an_error(build, world) -> None:
-    (world.nodes["a"].docker / "prepared").write_bytes(tar([("manifest.json", b"[]")]))
-    with pytest.raises(BuildFailed, match="docker build ended without the image"):
-        build()
-
-
-def test_files_that_are_gone_are_named(build, world, tmp_path) -> None:
-    """As of a release that was recorded, whose image no node has any more."""
-    world.playbook = {"build": {"context": "./mod"}}
-    world.build = dataclasses.replace(read("./mod", tmp_path / "playbook.yaml"), members=())
-    with pytest.raises(StageError, match=r"\./mod is gone, of which it was built"):
-        world.stage(what=["image"])
-    assert builds(world) == {}
 
 
 def test_what_was_built_is_never_pulled(build, world, tmp_path) -> None:

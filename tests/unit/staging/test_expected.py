@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.cli.stage_view import WIDTH, planned
 from sparkcluster.staging.begin import Settings
-from sparkcluster.staging.expected import BUILD, moves, publisher
+from sparkcluster.staging.expected import BUILD, moves
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import StageReport
 from sparkcluster.topology.build import build
 
 GB = 10**9
@@ -46,35 +44,3 @@ def test_what_no_node_has_is_downloaded_once_and_passed_on(expected):
     ]  # fmt: skip
     built = lacking(*"ab", what="image", download=("a", "b"), built=True)
     assert [each[1] for each in expected(built, BUILD, None)[0]] == [BUILD, "a"]
-
-
-def test_how_long_an_image_takes_is_known_once_one_was_copied_here(expected):
-    """Docker's load takes longer than the cable, which is all that the facts tell."""
-    staging = lacking("b", what="image", sources=("c", "a"))
-    assert expected(staging)[0] == [("b", "c", 60 * GB, CABLE, None)]
-    assert expected(staging, image_rates={("rail", False): 0.5 * GB})[0] == [("b", "c", 60 * GB, CABLE, 120.0)]
-
-
-@pytest.mark.parametrize(
-    ("what", "name", "host"),
-    [
-        ("image", "vllm/vllm-openai:v0.20.0", "docker.io"),
-        ("image", "nvcr.io/nvidia/vllm:26.05-py3", "nvcr.io"),
-        ("image", "localhost:5000/own", "localhost:5000"),
-        ("image", "alone:1.0", "docker.io"),
-        ("weights", "o/m", "mirror.example"),
-    ],
-)
-def test_who_publishes_it(what, name, host, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/hub")
-    assert publisher(Staging(what, name, (), (), (), None)) == host
-
-
-def test_the_table_stays_within_its_width(expected):
-    """Names of nodes and registries are as long as people make them."""
-    staging = lacking(*"abc", what="image", download=("a", "b", "c"))
-    _, found = expected(staging, "registry.of-a-department.example.com:5000", size=None)
-    staging = Staging("image", "o/m", (), (("a", "x " * 60), ("b", "missing"), ("c", "missing")), (), None)
-    lines = planned(StageReport((staging, lacking("gone")), expected={"o/m": found}))
-    assert max(map(len, lines)) <= WIDTH
-    assert any(line.startswith("  gone ") and "no network" in line for line in lines)

@@ -6,20 +6,15 @@ import hashlib
 import io
 import os
 import re
-import shutil
 
 import pytest
 
-from sparkcluster.cli.main import main
-from sparkcluster.cli.stage import lines
-from sparkcluster.errors import StageError, UsageError
+from sparkcluster.errors import StageError
 from sparkcluster.node import models
-from sparkcluster.node.record import Record
-from sparkcluster.node.shared import hub_folder
-from sparkcluster.staging import downloads, run, transfers
+from sparkcluster.staging import downloads
 from sparkcluster.staging.copy import Failure
 from tests.unit.staging.conftest import Shown, tree, write_model
-from tests.unit.staging.test_parts import ROOT, part
+from tests.unit.staging.test_parts import ROOT
 from tests.unit.staging.world import REVISION
 
 QWEN = "Qwen/Qwen3-8B"
@@ -41,7 +36,7 @@ def roots(world):
     return [tree(host.hf_home / ROOT) for host in world.nodes.values()]
 
 
-@pytest.mark.parametrize("inside", [".", "hub", ROOT, f"{ROOT}/snapshots/{REVISION}"])
+@pytest.mark.parametrize("inside", [".", f"{ROOT}/snapshots/{REVISION}"])
 def test_a_cache_on_this_machine_goes_to_one_node_and_from_there_to_all(world, here, inside):
     shown = Shown()
     report = world.stage(what=["weights"], given=here / inside, report=shown)
@@ -83,55 +78,6 @@ def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(
         assert not (host.hf_home / ROOT).exists()
 
 
-def test_what_a_node_had_before_stays_the_users(world, here):
-    part(world, "a", "config.json")
-    world.stage(what=["weights"], given=here)
-    root = world.nodes["a"].hf_home / ROOT
-    record = Record(world.lease.state_dir, str(root))
-    assert {path for path, entry in record.files.items() if entry.ours} == {
-        f"blobs/{hashlib.sha256(b'{}').hexdigest()}"
-    }
-
-
-def test_only_what_is_missing_is_sent(world, here):
-    part(world, "b", "model.safetensors")
-    report = world.stage(what=["weights"], given=here)
-    moved = {(each.node, each.source): each.bytes for each in report.copied}
-    assert moved["b", "controller"] == 3_000_000
-    part_of = roots(world)
-    assert part_of[0] == part_of[1] == part_of[2]
-
-
-def test_nothing_is_sent_where_a_node_has_it(world, here):
-    world.has_weights("c", write_model(world.nodes["c"].hf_home), REVISION)
-    report = world.stage(what=["weights"], given=here)
-    assert {(each.node, each.source) for each in report.copied} <= {("a", "c"), ("b", "c"), ("a", "b"), ("b", "a")}
-    assert lines(report, dry_run=False, given=here)[0].endswith(f": c has it, {here} was not used")
-
-
-def test_a_file_that_was_cut_off_goes_on_where_it_stopped(world, here, monkeypatch):
-    """The first run is stopped in the middle of the large file, as by Ctrl-C."""
-
-    class StopError(Exception):
-        pass
-
-    class Stopping(Shown):
-        def transfer(self, transfer):
-            if transfer.source == "controller" and transfer.bytes > 1_500_000:
-                raise StopError
-
-    monkeypatch.setattr(transfers, "_SHOWN_S", 0)
-    with pytest.raises(StopError):
-        world.stage(what=["weights"], given=here, report=Stopping())
-    blobs = [path for path in (world.nodes["a"].hf_home / ROOT / "blobs").iterdir() if path.stat().st_size > 1000]
-    assert [path.name.endswith(".partial") for path in blobs] == [True]
-    there = blobs[0].stat().st_size
-    report = world.stage(what=["weights"], given=here)
-    moved = {(each.node, each.source): each.bytes for each in report.copied}
-    assert moved["a", "controller"] <= 3_000_005 - there
-    assert len({str(found) for found in roots(world)}) == 1
-
-
 def test_a_blob_that_is_not_what_its_name_says_reaches_no_node(world, here):
     blob = max((here / ROOT / "blobs").iterdir(), key=lambda path: path.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
@@ -158,71 +104,6 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
     assert [tree(host.hf_home) for host in world.nodes.values()] == [{}, {}, {}]
 
 
-def test_what_is_not_there_is_named(world, here, tmp_path):
-    (tmp_path / "other" / hub_folder("x/y") / "snapshots").mkdir(parents=True)
-    with pytest.raises(StageError, match=f"other has no {QWEN}"):
-        world.stage(what=["weights"], given=tmp_path / "other")
-    world.playbook = {"model": {"id": QWEN, "revision": "v2"}}
-    with pytest.raises(StageError, match="has no revision v2") as caught:
-        world.stage(what=["weights"], given=here, dry_run=True)
-    assert caught.value.hint == f"model.revision can be: {REVISION}"
-
-
-def test_what_it_lacks_is_named_and_what_came_stays(world, here):
-    snapshot = here / ROOT / "snapshots" / REVISION
-    (snapshot / "config.json").unlink()
-    with pytest.raises(StageError, match=r"incomplete on a: config\.json missing; .*here has not all of it"):
-        world.stage(what=["weights"], given=here)
-    assert (world.nodes["a"].hf_home / ROOT / "snapshots" / REVISION / "model.safetensors").exists()
-
-
-def test_a_model_in_a_directory_of_its_own(world, tmp_path, monkeypatch):
-    places = {name: host.home / "model" for name, host in world.nodes.items()}
-    real = run.weights_request
-
-    def request(spec, facts, first, node, *, verify):
-        return {**real(spec, facts, first, node, verify=verify), "root": str(places[node])}
-
-    monkeypatch.setattr(run, "weights_request", request)
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (plain / name).write_bytes(name.encode() * 100)
-    world.playbook = {"model": {"path": "/models/tiny"}}
-    world.served, world.place = set(tree(plain)), lambda host: host.home / "model"
-    for name in "ab":
-        places[name].mkdir()
-        (places[name] / "config.json").write_text("the user's own")
-    shown = Shown()
-    world.stage(what=["weights"], given=plain, report=shown)
-    kept = {"config.json.replaced": b"the user's own"}
-    assert {name: tree(place) for name, place in places.items()} == {
-        "a": tree(plain) | kept,
-        "b": tree(plain) | kept,
-        "c": tree(plain),
-    }
-    for name in "ab":
-        assert f"it is {places[name]}/config.json.replaced now" in " ".join(shown.notes)
-
-
-def test_what_a_user_has_in_a_snapshot_stays_beside_what_a_copy_without_links_brings(world, here, tmp_path):
-    """As ``cp -rL`` makes one: its snapshot has files in place of links."""
-    snapshot = f"{ROOT}/snapshots/{REVISION}"
-    plain = tmp_path / "plain"
-    shutil.copytree(here / ROOT, plain / ROOT)
-    for name in "ab":
-        there = world.nodes[name].hf_home / snapshot
-        there.mkdir(parents=True)
-        (there / "config.json").write_text("the user's own")
-    shown = Shown()
-    world.stage(what=["weights"], given=plain, report=shown)
-    for name in "ab":
-        there = world.nodes[name].hf_home / snapshot / "config.json"
-        assert there.read_bytes() == (here / snapshot / "config.json").read_bytes()
-        assert there.with_name("config.json.replaced").read_text() == "the user's own"
-        assert f"it is {there}.replaced now" in " ".join(shown.notes)
-
-
 @pytest.fixture
 def cut_off(world, hub, tmp_path, monkeypatch):
     """No node reaches the hub, and this machine does, which has ``hf``."""
@@ -245,30 +126,3 @@ def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world
     assert next((each.node, each.source) for each in report.copied) == ("a", "controller")
     found = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]
     assert found[0] == found[1] == found[2] == {f"snapshots/{REVISION}/{name}" for name in world.served} | {"refs/main"}
-
-
-def test_where_this_machine_does_not_either_all_causes_are_told(world, cut_off, tmp_path, monkeypatch):
-    cut_off.gated.add(QWEN)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(StageError, match=r"the weights of .* are on no node: hub\.lan cannot be reached") as caught:
-        world.stage(what=["weights"])
-    assert [each.node for each in (caught.value, *caught.value.others)] == ["a", "b", "this machine"]
-    cut_off.requests.clear()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(StageError, match="are on no node"):
-        world.stage(what=["weights"])
-    assert cut_off.requests == []
-
-
-def test_a_node_that_cannot_take_it_is_an_error_and_nothing_else_is_tried(world, cut_off):
-    blocked = world.nodes["a"].hf_home
-    blocked.parent.mkdir()
-    blocked.write_text("a file where a directory should be")
-    with pytest.raises(StageError, match="stage weights on a"):
-        world.stage(what=["weights"])
-
-
-@pytest.mark.parametrize("arguments", [["--from", "/"], ["image", "--from", "/"], ["weights", "--from", "/nowhere"]])
-def test_what_cannot_be_given_is_a_mistake(tmp_path, arguments):
-    with pytest.raises(UsageError):
-        main(["stage", str(tmp_path / "x.yaml"), *arguments])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 
 import pytest
 
-from sparkcluster.errors import HostLost, StageError
+from sparkcluster.errors import StageError
 from sparkcluster.probing.collect import Collected
-from sparkcluster.staging import given_image, transfers
+from sparkcluster.staging import transfers
 from sparkcluster.staging.given_image import read
 from tests.unit.staging.archives import ImageMade, sha256, tar
 from tests.unit.staging.world import REFERENCE
@@ -72,50 +70,11 @@ def test_an_archive_that_is_falsified_leaves_no_image(world, archive):
     assert [host.image_ids() for host in world.nodes.values()] == [set(), set(), set()]
 
 
-def test_what_arrived_is_not_sent_again(world, archive):
-    """The first run ends while the image is loaded."""
-    full = world.nodes["a"].docker / "full"
-    full.touch()
-    with pytest.raises(StageError, match="no space left"):
-        world.stage(what=["image"], given=archive)
-    full.unlink()
-    report = world.stage(what=["image"], given=archive)
-    assert report.copied[0].bytes == 0
-    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {IMAGE.id}
-
-
-@pytest.mark.parametrize("removed", [False, True])
-def test_an_image_whose_answer_was_lost_is_loaded(world, archive, monkeypatch, removed):
-    """The connection breaks when the archive was loaded, and is gone."""
-    real, broken = given_image.stream, []
-
-    @contextlib.contextmanager
-    def stream(host, program, request):
-        with real(host, program, request) as running:
-            if not broken:
-                broken.append(list(running.lines(60)))
-                if removed:
-                    (world.nodes["a"].docker / "refs" / REFERENCE.replace("/", "%")).unlink()
-                raise HostLost("the connection broke", node="a")
-            yield running
-
-    monkeypatch.setattr(given_image, "stream", stream)
-    if removed:
-        with pytest.raises(StageError, match=f"incomplete on a: missing; {archive} was loaded"):
-            world.stage(what=["image"], given=archive)
-    else:
-        world.stage(what=["image"], given=archive)
-        assert {host.images()[REFERENCE] for host in world.nodes.values()} == {IMAGE.id}
-    assert broken
-
-
 @pytest.mark.parametrize(
     ("tag", "reference", "same"),
     [
         ("vllm/vllm-openai:v1", "docker.io/vllm/vllm-openai:v1", True),
         ("nginx:latest", "docker.io/library/nginx", True),
-        ("vllm/vllm-openai:v1", "vllm/vllm-openai:v2", False),
-        ("localhost:5000/vllm", "localhost:5000/vllm:latest", True),
         ("evil/vllm-openai:v1", "vllm/vllm-openai:v1", False),
     ],
 )
@@ -144,11 +103,8 @@ def test_a_digest_is_that_of_a_manifest_or_of_an_index_with_it(archive):
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"\x1f\x8b compressed",
         tar([("manifest.json", b"[{}]")]),
-        tar([("manifest.json", b"7")]),
-        tar([("other", b"")]),
         tar([("manifest.json", json.dumps([{"RepoTags": [REFERENCE], "Config": "c", "Layers": ["l"]}]).encode())]),
     ],
 )
@@ -157,10 +113,3 @@ def test_what_is_no_archive_of_an_image_is_an_error(archive, content):
     with pytest.raises(StageError) as caught:
         read(archive, REFERENCE)
     assert "docker save" in caught.value.hint
-
-
-def test_another_configuration_of_the_same_name_is_what_it_is(archive):
-    """Who made the archive decides what is in it; the identity is that of its configuration."""
-    other = dataclasses.replace(IMAGE, config={"Entrypoint": ["sh"]})
-    archive.write_bytes(tar(other.oci([REFERENCE])))
-    assert read(archive, REFERENCE).config == other.id != IMAGE.id

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from pydantic import ValidationError
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.base import Stream
 from sparkcluster.node import wire
-from sparkcluster.node.tree import Tree
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, list_files, stage_error
 from sparkcluster.staging.follower import Follower
@@ -71,43 +68,23 @@ def listed(name, size=4, **more):
 @pytest.mark.parametrize(
     "files",
     [
-        [listed("../x")],
         [listed("/etc/cron.d/x")],
         [listed("a/../../x")],
         [listed("..")],
-        [listed("a/..")],
-        [listed("a//x")],
-        [listed("./x")],
-        [listed("a/.")],
         [listed("")],
-        [listed("x/")],
-        [listed("a\0b")],
         [listed("a\nb")],
-        [listed("\x9bm")],
         [listed("a\u202egpj")],
-        [listed("\udce4")],
         [listed(".ssh/authorized_keys")],
         [listed("a/" * 600 + "x")],
-        [listed("a" * 250)],
         [listed(".m.bin.0a1b2c3d.partial")],
         [listed("a"), listed("a")],
         [listed("a"), listed("a/b")],
         [listed("a/b"), listed("a")],
-        [listed("a/b/c"), listed("a/b")],
         [listed("a", size=-1)],
-        [listed("a", size=True)],
-        [listed("a", size=1e3)],
         [listed("a", size=1 << 51)],
-        [listed("a", size=None)],
-        [listed("a", mtime=-1)],
-        [listed("a", mtime=1 << 80)],
         [listed("a", sha256="AB" * 32)],
-        [listed("a", sha256=[])],
         [listed(7)],
-        [listed(["a"])],
-        ["a"],
         [None],
-        [{}],
     ],
 )
 def test_a_file_that_no_honest_node_has_is_refused(files):
@@ -122,18 +99,11 @@ def test_a_file_that_no_honest_node_has_is_refused(files):
     "files",
     [
         [listed("a", blob="../../../x")],
-        [listed("a", blob="")],
         [listed("a", blob=".x")],
-        [listed("a", blob="b/c")],
-        [listed("a", blob=["b"])],
         [listed("../../x")],
-        [listed("..")],
-        [listed("a", blob="b"), listed("a", blob="b")],
         [listed("a", blob="b"), listed("a/b", blob="b")],
         [listed("a", blob="0" * 64, sha256="1" * 64)],
         [listed("a", blob="b"), listed("c", blob="b", size=5)],
-        [listed("a", blob="b", sha256="1" * 64), listed("c", blob="b", sha256="2" * 64)],
-        [listed("a", blob="b"), listed("c", blob="b", sha256="2" * 64)],
     ],
 )
 def test_a_snapshot_is_made_of_blobs_and_of_names_inside_it(files):
@@ -144,7 +114,7 @@ def test_a_snapshot_is_made_of_blobs_and_of_names_inside_it(files):
         manifest.add(ListedFile.model_validate(files[-1]))
 
 
-@pytest.mark.parametrize("revision", ["..", "../../x", "a/b", "", "a" * 65, "main\n"])
+@pytest.mark.parametrize("revision", ["..", "a/b", "", "main\n"])
 def test_a_revision_is_one_name(revision):
     with pytest.raises(BadAnswer):
         Manifest(revision)
@@ -170,27 +140,14 @@ def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
         Manifest(verify=True).add(ListedFile(**listed("a")))
 
 
-def test_twenty_thousand_files_are_checked_within_seconds():
-    manifest = Manifest(REVISION)
-    begin = time.process_time()
-    for number in range(20_000):
-        found = listed(f"{number % 100}/{number}", blob=f"{number:040x}", sha256=f"{number:064x}")
-        manifest.add(ListedFile(**found))
-    assert len(manifest.files) == 20_000
-    assert time.process_time() - begin < 3
-
-
 @pytest.mark.parametrize(
     ("program", "message"),
     [
         ("say(file={'name': '../../x', 'size': 1, 'mtime': 0}); say(done={})", "is not the path of a finished file"),
         ("say(done={})", "the list of files is missing"),
-        ("say(done=[])", "done: "),
-        ("say(file={'name': 'x', 'size': 1, 'mtime': 0}); say(bytes='x', total=[]); say(done={})", "bytes: "),
         ("say(file=7); say(done={})", "file: "),
         ("for n in range(10**9): say(file={'name': str(n), 'size': 0, 'mtime': 0})", "more than 100"),
         ("print('[' * 100000); say(done={})", r"unexpected output: \[\["),
-        ("say(failed=['no'], kind={})", "failed: "),
         ("sys.exit('Traceback')", "Traceback"),
     ],
 )  # fmt: skip
@@ -201,10 +158,6 @@ def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypat
     assert caught.value.node == "a"
 
 
-def file(path, size=4, **more):
-    return {"path": path, "size": size, "mtime": 0, "links": [], "sha256": None, **more}
-
-
 def followed(step, host):
     """The error with which a worker is followed no longer."""
     heard = []
@@ -212,23 +165,12 @@ def followed(step, host):
     return heard[-1].error
 
 
-@pytest.mark.parametrize("port", ["'x'", "0.5", "-1", "70000", "None", "[1]", "10**400"])
-def test_a_port_is_a_port(hostile, step, port):
-    error = followed(step, hostile("a", f"say(ports={{'10.1.0.11': {port}}}); time.sleep(9)"))
-    assert re.search(r"malformed answer to stage weights: ports", error.message)
-    assert error.node == "a"
-
-
 @pytest.mark.parametrize(
     "program",
     [
         "say(done=7)",
-        "say(done={'bytes': 'many'})",
         "say(done={'bytes': -1})",
         "say(done={'bytes': 1, 'image_id': '--output=/x'})",
-        "say(done={'bytes': 1, 'image_id': ['sha256']})",
-        "say(bytes=[], total=1)",
-        "say(bytes=1, total='2')",
         "say(bytes=float('nan'), total=0)",
     ],
 )
@@ -290,8 +232,7 @@ def test_a_directory_that_becomes_a_link_during_the_copy_is_not_followed(workers
     check_untouched(outside)
 
 
-@pytest.mark.parametrize("size", [4, 3_000_000])
-@pytest.mark.parametrize("path", ["sub/authorized_keys", "sub/deep/x"])
+@pytest.mark.parametrize(("path", "size"), [("sub/authorized_keys", 4), ("sub/deep/x", 3_000_000)])
 def test_a_link_below_the_directory_is_not_followed(bring, outside, path, size):
     def prepare(root):
         root.mkdir()
@@ -312,42 +253,24 @@ def test_neither_are_links_made_through_one_nor_in_the_place_of_a_directory(brin
     check_untouched(outside)
 
 
-@pytest.mark.parametrize("size", [5, 3_000_000])
-def test_links_in_the_place_of_files_are_replaced_and_not_written_through(bring, outside, size):
+def test_links_in_the_place_of_files_are_replaced_and_not_written_through(bring, outside):
     def prepare(root):
         root.mkdir()
         (root / "m.bin").symlink_to(outside / "authorized_keys")
 
-    b = bring({"m.bin": size}, prepare)
-    assert b.said["done"]["bytes"] == size
+    b = bring({"m.bin": 5}, prepare)
+    assert b.said["done"]["bytes"] == 5
     assert not (b.root / "m.bin").is_symlink()
     check_untouched(outside)
 
 
-@pytest.mark.parametrize("size", [5, 4_000_000])
-def test_a_partial_file_that_is_a_link_is_not_written_through(bring, outside, size):
+def test_a_partial_file_that_is_a_link_is_not_written_through(bring, outside):
     def prepare(root):
         root.mkdir()
-        mark = hashlib.sha256(f"{size}-7000000000".encode()).hexdigest()[:8]
+        mark = hashlib.sha256(b"4000000-7000000000").hexdigest()[:8]
         (root / f".m.bin.{mark}.partial").symlink_to(outside / "authorized_keys")
 
-    bring({"m.bin": size}, prepare)
-    check_untouched(outside)
-
-
-def test_a_directory_that_becomes_a_link_while_a_file_is_opened_is_not_followed(tmp_path, outside, monkeypatch):
-    sub = tmp_path / "to" / "sub"
-    sub.mkdir(parents=True)
-
-    def swap(*_, **__):
-        sub.rename(tmp_path / "to" / "before")
-        sub.symlink_to(outside)
-        raise FileNotFoundError
-
-    tree = Tree(str(tmp_path / "to"))
-    monkeypatch.setattr(os, "unlink", swap)  # what precedes the opening
-    with tree.writer("sub/authorized_keys") as written:
-        written.write(b"evil")
+    bring({"m.bin": 4_000_000}, prepare)
     check_untouched(outside)
 
 

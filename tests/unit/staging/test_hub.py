@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,10 @@ from sparkcluster.staging.artifacts import download_request
 from sparkcluster.staging.copy import Done, Failure
 from sparkcluster.staging.pull import fetch
 from tests.lab.hub import COMMIT, Hub
+from tests.unit.staging.workers import eventually
 
 TINY = "org/tiny"
-WEIGHTS = os.urandom(24_000_000)  # the client resumes within one run, at the last 10 MiB
+WEIGHTS = os.urandom(12_000_000)
 FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": WEIGHTS}
 SIZE = sum(map(len, FILES.values()))
 
@@ -87,13 +86,6 @@ def _environ(process: Path) -> bytes:
         return b""
 
 
-def until(condition, limit_s=20) -> None:
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def world(node, lease, spark, cluster, tmp_path, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
@@ -108,21 +100,10 @@ def quickly(set_source):
     set_source(lambda module, engine: real(module, engine).replace("_ADOPTED_S = 180.0", "_ADOPTED_S = 0.0"))
 
 
-def test_a_download_asks_the_hub_of_the_operator_and_is_whole(world, hub):
-    assert world.fetch() == Done(bytes=SIZE)
-    assert {name: world.content(name) for name in FILES} == FILES
-    assert hub.sent_bytes == SIZE
-    assert world.fetch() == Done(bytes=SIZE)
-    assert hub.sent_bytes == SIZE, "what is there is not downloaded again"
-
-
 def test_a_gated_model_is_denied_and_comes_with_the_token(world, hub):
     denied = world.fetch(model="org/gated")
     assert isinstance(denied, Failure)
     assert denied.kind == "hub auth"
-    wrong = world.fetch(model="org/gated", token="hf_wrong")
-    assert isinstance(wrong, Failure)
-    assert wrong.kind == "hub auth"
     assert hub.sent_bytes == 0
     assert world.fetch(model="org/gated", token=hub.token) == Done(bytes=SIZE)
     assert world.content("model.safetensors", "org/gated") == WEIGHTS
@@ -137,24 +118,6 @@ def test_a_token_goes_to_the_hub_that_denied_the_operator_and_not_to_the_nodes_o
         assert world.fetch(model="org/gated", token=hub.token) == Done(bytes=SIZE)
         assert mirror.served == []
     assert hub.served
-
-
-def test_a_node_keeps_its_own_mirror_where_the_operator_names_none_and_sends_no_token(world, hub, monkeypatch):
-    monkeypatch.delenv("HF_ENDPOINT")
-    world.host._before.append(f"HF_ENDPOINT={hub.address}")
-    assert world.fetch() == Done(bytes=SIZE)
-    assert world.request(token="hf_x")["endpoint"] == "https://huggingface.co"
-
-
-@pytest.mark.parametrize(
-    ("model", "revision", "said"),
-    [(TINY, "v2", "Revision not found in model 'org/tiny'."), ("org/none", "main", "Model 'org/none' not found.")],
-)
-def test_a_revision_or_repository_that_is_not_there_is_named(world, hub, model, revision, said):
-    failed = world.fetch(model=model, revision=revision)
-    assert isinstance(failed, Failure)
-    assert failed.text == said
-    assert hub.sent_bytes == 0
 
 
 def test_a_hub_that_cannot_be_reached_is_named_within_seconds(world, monkeypatch):
@@ -173,21 +136,13 @@ def test_who_wants_no_hub_asked_gets_none_asked(world, hub, monkeypatch, where, 
     assert hub.served == []
 
 
-def test_a_response_that_is_cut_resumes_with_a_range(world, hub):
-    hub.cut_after = 15_000_000
-    assert world.fetch() == Done(bytes=SIZE)
-    assert world.content("model.safetensors") == WEIGHTS
-    assert max(hub.first_bytes) == 10 << 20
-    assert hub.sent_bytes < 1.3 * SIZE
-
-
 def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(world, hub):
     hub.rate_bytes_s = 6_000_000
     with world.begin() as running:
-        next(running.lines(10))
+        next(running.lines(60))
     sent = hub.sent_bytes
     world.lease.let_go()
-    until(lambda: hub.sent_bytes > sent + 1_000_000)
+    eventually(lambda: hub.sent_bytes > sent + 1_000_000)
     world.lease.take()
     assert world.fetch() == Done(bytes=SIZE)
     assert sorted(hub.served) == [(TINY, name) for name in sorted(FILES)], "each file was asked for once"
@@ -196,23 +151,12 @@ def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(wor
 def test_a_download_ends_when_another_operator_takes_the_lease_and_does_not_want_it(world, hub, quickly):
     hub.rate_bytes_s = 4_000_000
     with world.begin() as running:
-        until(lambda: hub.sent_bytes > 1_500_000)
+        eventually(lambda: hub.sent_bytes > 1_500_000)
         assert world.clients()
         world.lease.record(granted=False)
-        assert "refused" in json.loads([*running.lines(10)][-1])
-    until(lambda: not common.is_locked(str(world.job() / "lock")))
+        assert "refused" in json.loads([*running.lines(60)][-1])
+    eventually(lambda: not common.is_locked(str(world.job() / "lock")))
     assert world.clients() == []
-
-
-def test_a_download_is_followed_by_the_operator_who_took_the_lease(world, hub):
-    hub.rate_bytes_s = 6_000_000
-    with world.begin() as running:
-        until(lambda: hub.sent_bytes > 1_500_000)
-        world.lease.record(epoch=8)
-        assert "refused" in json.loads([*running.lines(10)][-1])
-    world.step = dataclasses.replace(world.step, lease=lambda _: world.lease.document(epoch=8))
-    assert world.fetch() == Done(bytes=SIZE)
-    assert hub.sent_bytes == SIZE
 
 
 def test_ctrl_c_ends_the_download_on_the_node(world, hub):
@@ -224,7 +168,7 @@ def test_ctrl_c_ends_the_download_on_the_node(world, hub):
 
     with pytest.raises(KeyboardInterrupt):
         fetch(world.step, world.host, world.request(), interrupt)
-    until(lambda: not world.clients() and not common.is_locked(str(world.job() / "lock")))
+    eventually(lambda: not world.clients() and not common.is_locked(str(world.job() / "lock")))
     assert common.read_json(str(world.job() / "end.json")) == {"refused": "it was cancelled"}
 
 
@@ -233,10 +177,10 @@ def test_a_download_whose_processes_are_killed_begins_one_file_again_and_leaves_
     hub.repositories[TINY] = {**FILES, "a.safetensors": b"x" * 1_000_000}
     hub.rate_bytes_s = 4_000_000
     with world.begin() as running:
-        until(lambda: hub.sent_bytes > 4_000_000 and (world.job() / "state.json").exists())
+        eventually(lambda: hub.sent_bytes > 4_000_000 and (world.job() / "state.json").exists())
         for pid in (json.loads((world.job() / "state.json").read_text())["pid"], *world.clients()):
             os.kill(pid, signal.SIGKILL)
-        assert json.loads([*running.lines(10)][-1])["kind"] == "lost"
+        assert json.loads([*running.lines(60)][-1])["kind"] == "lost"
     blobs = world.host.hf_home / "hub" / "models--org--tiny" / "blobs"
     assert [*blobs.glob("*.incomplete")]
     hub.rate_bytes_s = None
@@ -244,27 +188,3 @@ def test_a_download_whose_processes_are_killed_begins_one_file_again_and_leaves_
     assert world.content("model.safetensors") == WEIGHTS
     assert hub.served.count((TINY, "a.safetensors")) == 1
     assert not [*blobs.glob("*.incomplete")]
-
-
-CLIENT = """#!/bin/sh
-echo "$*" >> "$0.calls"
-case $1 in run) echo started; exec sleep 60;; esac
-"""
-
-
-def test_the_container_of_a_download_ends_with_it(world, tmp_path, quickly):
-    """Docker's client does not take its container along: it is removed by its name."""
-    (tmp_path / "tools" / "hf").unlink()
-    tool = tmp_path / "tools" / "docker"
-    tool.write_text(CLIENT)
-    calls = tmp_path / "tools" / "docker.calls"
-    request = {**world.request(), "image": "sha256:1", **world.lease.document(), "do": "download"}
-    with stream(world.host, "fetch", request) as running:
-        until(lambda: calls.exists() and "\nrun " in calls.read_text())
-        world.lease.record(granted=False)
-        assert "refused" in json.loads([*running.lines(10)][-1])
-    until(lambda: not common.is_locked(str(world.job() / "lock")))
-    name = f"sparkcluster-fetch-{world.job().name}"
-    before, run, after = calls.read_text().splitlines()
-    assert f"--name {name} " in run
-    assert before == after == f"rm --force --volumes {name}"

@@ -6,12 +6,8 @@ import dataclasses
 import gzip
 import io
 import json
-import os
 import random
-import sys
 import tarfile
-import threading
-import time
 import tracemalloc
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +17,7 @@ import pytest
 from sparkcluster.errors import LayersAbsent, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.node import docker_copy, image_record
-from sparkcluster.node.image_archive import Archive, Saved
+from sparkcluster.node.image_archive import Archive
 from sparkcluster.node.wire import Failed
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.begin import Files
@@ -116,59 +111,13 @@ def test_every_layout_of_docker_save_is_loaded(pair, move, entries):
     assert pair[1].images() == {"vllm:v1": IMAGE.id}
 
 
-@pytest.mark.parametrize(("where", "mark"), [(0, "broken"), (1, "full")])
-def test_a_full_disk_of_docker_names_its_node(pair, move, where, mark):
+def test_a_full_disk_of_docker_names_its_node(pair, move):
     pair[0].add_image(IMAGE, "vllm:v1")
-    (pair[where].docker / mark).touch()
+    (pair[1].docker / "full").touch()
     with pytest.raises(StageError, match="no space left on device") as caught:
         move(*pair, IMAGE.request(), IMAGE.request())
-    assert caught.value.node == "ab"[where]
+    assert caught.value.node == "b"
     assert pair[1].images() == {}
-
-
-def test_an_image_without_layers_is_copied(pair, move):
-    empty = ImageMade([])
-    pair[0].add_image(empty, "vllm:v1")
-    assert move(*pair, empty.request(), empty.request()).image_id == empty.id
-
-
-def test_an_image_that_cannot_be_tagged_is_reported_with_the_command(pair, move):
-    pair[0].add_image(SMALL, "vllm:v1")
-    (pair[1].docker / "untaggable").touch()
-    with pytest.raises(StageError, match=r"docker tag: Error response from daemon: invalid reference format"):
-        move(*pair, SMALL.request(), SMALL.request())
-
-
-def test_an_image_that_cannot_be_unpacked_is_not_tagged(pair, move):
-    """containerd's image store says so and exits with 0, as for a compressed layer that has another content."""
-    pair[0].add_image(SMALL, "vllm:v1")
-    (pair[1].docker / "unpackable").touch()
-    with pytest.raises(StageError, match=r"docker load: Error unpacking image .*: wrong diff id"):
-        move(*pair, SMALL.request(), SMALL.request())
-    assert pair[1].images() == {}
-
-
-def test_an_image_of_which_the_receiver_has_the_name_alone_is_sent(pair, move):
-    """``docker load`` of a whole archive mends it."""
-    pair[0].add_image(SMALL, "vllm:v1")
-    (pair[1].docker / "images" / SMALL.id).write_bytes(tar(SMALL.oci()))
-    (pair[1].docker / "nameless").touch()
-    assert move(*pair, SMALL.request(), SMALL.request()).bytes > 0
-    assert pair[1].images() == {"vllm:v1": SMALL.id}
-
-
-def test_the_sender_gets_keep_alives_while_docker_load_reads_nothing():
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    frames, rest = [], bytes(1 << 20)
-    drain = threading.Timer(1.7, lambda: [os.read(read, 1 << 16) for _ in range(32)])
-    drain.start()
-    with os.fdopen(write, "wb", buffering=0) as stdin:
-        docker_copy._feed(stdin, rest, lambda: frames.append(b""))
-    drain.join()
-    os.close(read)
-    assert len(frames) >= 3
-    assert set(frames) == {b""}
 
 
 # a sender that lies
@@ -206,13 +155,6 @@ def test_the_same_layers_with_another_configuration_are_refused(pair, move, know
     assert (pair[1].images(), pair[1].image_ids()) == ({}, set())
 
 
-def test_a_configuration_of_the_same_effect_is_refused_where_its_bytes_are_known():
-    other = dataclasses.replace(SMALL, config={**SMALL.config, "Labels": {"a": "b"}})
-    assert listed(tar(other.oci()), config=None)
-    with pytest.raises(Failed, match="that of another image"):
-        passed(tar(other.oci()))
-
-
 def test_an_image_that_the_receiver_has_is_compared_before_it_gets_the_name(pair, move):
     """Whoever says that an ID of the receiver's is the image of the playbook has to know what is in it."""
     pair[1].add_image(SMALL, "registry/production:latest")
@@ -220,15 +162,6 @@ def test_an_image_that_the_receiver_has_is_compared_before_it_gets_the_name(pair
     with pytest.raises(StageError, match=f"received {SMALL.id} instead of {SMALL.id}"):
         move(*pair, request, request)
     assert pair[1].images() == {"registry/production:latest": SMALL.id}
-
-
-def test_another_image_of_the_same_name_is_refused_and_tells_nothing_more_to_docker(pair, move):
-    sends(pair[0], tar(SMALL.legacy(["vllm:v1"])))
-    with pytest.raises(StageError, match="archive is that of another image"):
-        move(*pair, IMAGE.request(), IMAGE.request())
-    received = pair[1].docker / "received"
-    assert not received.exists() or b"manifest.json" not in received.read_bytes()
-    assert (pair[1].images(), pair[1].image_ids()) == ({}, set())
 
 
 def test_an_archive_without_end_is_refused(pair, move, set_source):
@@ -269,24 +202,15 @@ BARE = [(CONFIG, SMALL.text)]
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (tar([entry for entry in SMALL.legacy() if "layer" not in entry[0]]), "lacks a layer"),
         (tar([*WITHOUT, (LAYER, b"evil" * 225)]), "with another hash"),
         (tar([*SMALL.oci(), (LAYER, SMALL.layers[0])]), "twice"),
-        (tar([*SMALL.legacy(), (sha256(b"0") + "/layer.tar", b"evil")]), "twice"),
         (tar([(link(LAYER, "/etc/shadow", tarfile.SYMTYPE), b""), *BARE]), "lacks a layer"),
-        (tar([(link(LAYER, CONFIG, tarfile.LNKTYPE), b""), *BARE]), "lacks a layer"),
         (tar([entry for entry in SMALL.legacy() if entry[0] != SMALL.id[7:] + ".json"]), "another image"),
-        (b"", "truncated"),
         (HONEST[: len(HONEST) // 2], "truncated"),
-        (bytes(1024), "another image"),
         (b"not a tar" * 1000, "damaged"),
-        (gzip.compress(HONEST), "damaged"),
         (sized(LAYER, 1 << 60) + b"x" * 10_000, "truncated"),
-        (sized("other", 1 << 60) + b"x" * 10_000, "truncated"),
         (sized(LAYER, -512) + HONEST, "header of -512 bytes"),
         (extended(b"", 1 << 40) + HONEST, "header of 1099511627776 bytes"),
-        (extended(b"", -1) + HONEST, "header of -1 bytes"),
-        (extended(b"20 size=99999999999\n") + HONEST, "truncated"),
         (tar([(f"{number:064x}/layer.tar", b"%d" % number) for number in range(2_001)]), "more than 2000 files"),
     ],
 )
@@ -296,65 +220,23 @@ def test_a_falsified_archive_is_refused(data, said):
     assert caught.value.kind == "archive"
 
 
-@pytest.mark.parametrize(
-    ("absent", "count"),
-    [({LAYER}, 1), ({CONFIG}, 1), ({CONFIG, *("blobs/sha256/" + diff[7:] for diff in SMALL.diffs)}, 3)],
-)
-def test_an_archive_without_the_files_that_it_names_is_told_from_one_of_another_image(absent, count):
+def test_an_archive_without_the_files_that_it_names_is_told_from_one_of_another_image():
     """What ``docker save`` of containerd's store writes of an image whose layers it has compressed otherwise."""
-    with pytest.raises(Failed, match=f"the image's archive lacks {count} of the files that it names") as caught:
-        passed(tar([entry for entry in SMALL.oci() if entry[0] not in absent]), config=None)
+    with pytest.raises(Failed, match="the image's archive lacks 1 of the files that it names") as caught:
+        passed(tar(WITHOUT), config=None)
     assert caught.value.kind == "blobs"
-
-
-def test_platforms_that_were_not_pulled_and_attestations_change_nothing():
-    """An index of two platforms: of the other one, containerd's store has neither manifest nor layers."""
-    foreign = {"digest": "sha256:" + "f" * 64, "size": 7, "platform": {"architecture": "amd64", "os": "linux"}}
-    inner = json.dumps({"schemaVersion": 2, "manifests": [foreign, foreign]}).encode()
-    statement, empty = b'{"predicate": {}}', b'{"architecture": "unknown", "config": {}, "rootfs": {"type": "layers"}}'
-    described = {"digest": "sha256:" + sha256(empty), "size": len(empty)}
-    layers = [{"digest": "sha256:" + sha256(statement), "size": len(statement)}]
-    attestation = json.dumps({"schemaVersion": 2, "config": described, "layers": layers}).encode()
-    more = [(f"blobs/sha256/{sha256(data)}", data) for data in (inner, statement, empty, attestation)]
-    expected = listed(tar(SMALL.oci(compressed=True)), config=None)
-    assert listed(tar([*more, *SMALL.oci(compressed=True)]), config=None) == expected
-    without = [entry for entry in more if entry[1] != statement]
-    assert listed(tar([*SMALL.oci(compressed=True), *without]), config=None) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (f"Loaded image ID: {SMALL.id}", SMALL.id),
-        (f"Loaded image: {SMALL.id}\n", SMALL.id),
-        ("Loaded image: vllm/vllm-openai:v0.24.0", None),
-        ("", None),
-    ],
-)
-def test_the_id_that_docker_load_prints(text, found):
-    assert docker_copy.loaded(text) == found
 
 
 @pytest.mark.parametrize(
     "text",
     [
         b"{",
-        b"{" * 100_000,
-        b'{"rootfs": ' + b"9" * 3_000_000 + b"}",
         b'{"rootfs": ' + b"[" * 100_000,
-        *(
-            json.dumps({"rootfs": rootfs, "config": config}).encode()
-            for rootfs, config in (
-                ([], {}), ({"diff_ids": 7}, {}), ({"diff_ids": SMALL.diffs}, []), ({"diff_ids": SMALL.diffs}, "x"),
-                ({"diff_ids": SMALL.diffs}, {"Env": 7}), ({"diff_ids": SMALL.diffs}, {"Env": [1, "a"]}),
-            )
-        ),
-        *(
-            json.dumps({"config": config, "layers": layers}).encode()
-            for config, layers in ((7, []), ({"digest": SMALL.id}, 7), ({"digest": SMALL.id}, [[]]), ({"digest": SMALL.id}, [{}]))
-        ),
+        json.dumps({"rootfs": {"diff_ids": 7}, "config": {}}).encode(),
+        json.dumps({"rootfs": {"diff_ids": SMALL.diffs}, "config": {"Env": [1, "a"]}}).encode(),
+        json.dumps({"config": {"digest": SMALL.id}, "layers": [{}]}).encode(),
     ],
-)  # fmt: skip
+)
 def test_documents_of_any_shape_are_no_image(text):
     blobs = [(f"blobs/sha256/{sha256(data)}", data) for data in (text, *SMALL.layers)]
     with pytest.raises(Failed, match="another image"):
@@ -362,38 +244,14 @@ def test_documents_of_any_shape_are_no_image(text):
     passed(tar([*blobs, (CONFIG, SMALL.text)]), config=None)
 
 
-def test_a_number_of_a_million_digits_takes_no_time():
-    """Python 3.10 and older read it in minutes."""
-    text = b'{"rootfs": ' + b"9" * 1_000_000 + b"}"
-    limit, began = sys.get_int_max_str_digits(), time.process_time()
-    sys.set_int_max_str_digits(0)
-    try:
-        with pytest.raises(Failed):
-            passed(tar([(f"blobs/sha256/{sha256(text)}", text)]))
-    finally:
-        sys.set_int_max_str_digits(limit)
-    assert time.process_time() - began < 2
-
-
-@pytest.mark.parametrize("what", ["layer", "documents"])
-def test_what_passes_is_not_kept_in_memory(what):
-    if what == "layer":
-        chunks = [sized(LAYER, 64 << 20), *[bytes(1 << 20)] * 64, bytes(1024)]
-    else:
-        texts = [json.dumps({"layers": f"{number:03}" + "x" * 3_000_000}).encode() for number in range(10)]
-        chunks = [tar((f"blobs/sha256/{sha256(text)}", text) for text in texts)]
+def test_what_passes_is_not_kept_in_memory():
+    chunks = [sized(LAYER, 64 << 20), *[bytes(1 << 20)] * 64, bytes(1024)]
     tracemalloc.start()
     with pytest.raises(Failed):
         Archive(iter(chunks), lambda _: None).relay(SMALL.request())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 24 << 20
-
-
-def test_large_documents_of_other_kinds_hide_no_configuration():
-    """Bills of materials, which some images have for every platform."""
-    texts = [json.dumps({"predicate": f"{number:03}" + "x" * 3_000_000}).encode() for number in range(3)]
-    assert listed(tar([*((f"blobs/sha256/{sha256(text)}", text) for text in texts), *SMALL.oci()]))
 
 
 def test_only_layers_and_documents_pass():
@@ -409,28 +267,11 @@ def test_only_layers_and_documents_pass():
     assert json.loads(found["manifest.json"]) == [
         {"Config": CONFIG, "RepoTags": None, "Layers": ["blobs/sha256/" + diff[7:] for diff in SMALL.diffs]}
     ]
-    manifest = SMALL.manifest(SMALL.layers)
-    assert json.loads(found["index.json"]) == {
-        "schemaVersion": 2,
-        "manifests": [
-            {
-                "mediaType": json.loads(manifest)["mediaType"],
-                "digest": "sha256:" + sha256(manifest),
-                "size": len(manifest),
-            }
-        ],
-    }
+    (manifest,) = json.loads(found["index.json"])["manifests"]
+    assert manifest["digest"] == "sha256:" + sha256(SMALL.manifest(SMALL.layers))
 
 
-def test_a_layer_that_comes_twice_is_sent_once_and_listed_twice():
-    image = ImageMade([b"empty", b"full", b"empty"])
-    for entries in (image.legacy(["x"]), image.oci(["x"])):
-        layers = listed(tar(entries), image=image)[0]["Layers"]
-        assert len(layers) == 3
-        assert layers[0] == layers[2] != layers[1]
-
-
-@pytest.mark.parametrize("piece", [1, 511, 512, 513, 1 << 20])
+@pytest.mark.parametrize("piece", [1, 513, 1 << 20])
 def test_pieces_of_any_size_and_extended_headers_are_read(piece):
     """Docker writes an extended header for layers over 8 GiB."""
     entries = [(f"blobs/sha256/{sha256(data)}", data) for data in (*SMALL.layers, SMALL.text)]
@@ -445,7 +286,7 @@ def test_a_changed_archive_is_refused_or_loads_the_same():
     """Bytes that are changed, lost or repeated, wherever they are."""
     chance = random.Random(8)
     refused = 0
-    for _ in range(1500):
+    for _ in range(300):
         data = bytearray(HONEST)
         for _ in range(chance.randint(1, 4)):
             at, size = chance.randrange(len(data)), chance.choice((1, 1, 1, 8, 512, 1024))
@@ -457,7 +298,7 @@ def test_a_changed_archive_is_refused_or_loads_the_same():
             refused += error.kind == "archive"
             continue
         assert found == listed(HONEST)
-    assert 300 < refused < 1500
+    assert 60 < refused < 300
 
 
 # an image of which the receiver has layers
@@ -501,28 +342,6 @@ def test_between_stores_of_containerd_files_are_left_out_wherever_they_are(pair,
     assert whole - left_out - 2048 <= done.bytes <= whole - left_out
 
 
-def test_a_compressed_image_reaches_an_engine_that_stores_layers_by_their_content_without_those_it_has(pair, move):
-    """The sender knows its files from the first copy."""
-    (pair[0].docker / "containerd").touch()
-    pair[0].add_image(OLD, "vllm:v0")
-    move(*pair, OLD.request("vllm:v0", config=None), OLD.request("vllm:v0", config=None))
-    pair[0].add_image(NEW, "vllm:v1")
-    request = NEW.request(config=None, **having(NEW, *OLD.layers[:2]))
-    done = move(*pair, request, request)
-    assert done.image_id == NEW.id
-    whole = len((pair[0].docker / "images" / NEW.id).read_bytes())
-    assert done.bytes <= whole - sum(len(gzip.compress(layer, mtime=0)) for layer in OLD.layers[:2])
-    assert pair[1].images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
-
-
-def test_an_engine_before_docker_25_sends_every_layer(pair, move):
-    sends(pair[0], tar(NEW.legacy(["vllm:v1"])), image=NEW)
-    pair[1].add_image(OLD, "vllm:v0")
-    request = NEW.request(**having(NEW, *OLD.layers))
-    assert move(*pair, request, request).bytes == len(tar(NEW.legacy(["vllm:v1"])))
-    assert pair[1].images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
-
-
 def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_own(pair, move):
     """Which makes the controller copy all of them."""
     pair[0].add_image(NEW, "vllm:v1")
@@ -531,17 +350,6 @@ def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_
     with pytest.raises(LayersAbsent, match="lacks files that are not here either"):
         move(*pair, request, request)
     assert pair[1].image_ids() == {SMALL.id}
-
-
-def test_an_image_that_does_not_load_without_what_is_there_is_an_error_of_its_own(pair, move):
-    """As containerd's store says it of a file that was removed from it."""
-    pair[0].add_image(NEW, "vllm:v1")
-    pair[1].add_image(OLD, "vllm:v0")
-    (pair[1].docker / "unpackable").touch()
-    request = NEW.request(**having(NEW, *OLD.layers))
-    with pytest.raises(LayersAbsent, match="docker load: Error unpacking"):
-        move(*pair, request, request)
-    assert pair[1].images() == {"vllm:v0": OLD.id}
 
 
 def without(image: ImageMade, *places: int, compressed: bool = False) -> bytes:
@@ -558,13 +366,9 @@ BLOBS = [sha256(gzip.compress(layer, mtime=0)) for layer in NEW.layers]
     ("absent", "compressed", "here"),
     [
         ((0, 1), False, {"prefix": 2}),
-        ((0,), False, {"prefix": 2}),
         ((), False, {"prefix": 3}),
-        ((0, 1, 2), False, {"prefix": 3}),
         ((0, 1), True, {"prefix": 2}),
-        ((1,), True, {"blobs": {BLOBS[1]: NEW.diffs[1]}}),
         ((0, 2), True, {"blobs": {BLOBS[0]: NEW.diffs[0], BLOBS[2]: NEW.diffs[2]}}),
-        ((1,), False, {"blobs": {NEW.diffs[1][7:]: NEW.diffs[1]}}),
     ],
 )
 def test_layers_that_the_receiver_has_may_be_absent(absent, compressed, here):
@@ -577,12 +381,9 @@ def test_layers_that_the_receiver_has_may_be_absent(absent, compressed, here):
 @pytest.mark.parametrize(
     ("absent", "compressed", "here"),
     [
-        ((0, 1, 2), False, {"prefix": 2}),
         ((2,), False, {"prefix": 2}),
-        ((1,), True, {"prefix": 1}),
         ((0, 1), True, {"blobs": {BLOBS[1]: NEW.diffs[1]}}),
         ((1,), True, {"blobs": {BLOBS[1]: NEW.diffs[0]}}),
-        ((1,), True, {"blobs": {NEW.diffs[1][7:]: NEW.diffs[1]}}),
         ((1,), False, {"blobs": {BLOBS[1]: NEW.diffs[1]}}),
     ],
 )
@@ -604,91 +405,3 @@ def test_what_comes_although_it_may_be_absent_is_checked_all_the_same(here):
 
 
 LAYERS = ["blobs/sha256/" + diff[7:] for diff in NEW.diffs]
-
-
-def sent(data: bytes, dropped: set[str], piece: int = 10_000) -> tuple[bytes, Saved]:
-    """What the sender lets pass."""
-    out = io.BytesIO()
-    saved = Saved((data[at : at + piece] for at in range(0, len(data), piece)), out.write)
-    saved.send(dropped)
-    return out.getvalue(), saved
-
-
-@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-@pytest.mark.parametrize("piece", [1, 511, 513, 1 << 20])
-def test_a_sender_passes_on_every_byte_but_those_of_the_files_it_leaves_out(piece, form):
-    image = ImageMade([b"one" * 300, b"two" * 300, b"\0" * 2048])
-    whole = tar(image.oci(["a:b"]), form)
-    assert sent(whole, set(), piece)[0] == whole
-    found, saved = sent(whole, {image.diffs[0][7:], image.diffs[2][7:], "f" * 64}, piece)
-    rest = [entry for entry in image.oci(["a:b"]) if entry[0][-64:] not in {diff[7:] for diff in image.diffs[::2]}]
-    assert found.rstrip(b"\0") == tar(rest, form).rstrip(b"\0")
-    assert saved.documents.files(image.request()) == [
-        [diff[7:], size] for diff, size in zip(image.diffs, (900, 900, 2048), strict=True)
-    ]
-
-
-def test_a_sender_leaves_out_a_layer_with_an_extended_header_and_all():
-    """Docker writes one for layers over 8 GiB."""
-    name = "blobs/sha256/" + SMALL.diffs[0][7:]
-    rest = tar([entry for entry in SMALL.oci() if entry[0] != name])
-    header = extended(b"13 size=900\n") + tarfile.TarInfo(name).tobuf()
-    assert sent(header + SMALL.layers[0] + bytes(124) + rest, {SMALL.diffs[0][7:]})[0] == rest
-
-
-def test_the_layer_that_is_left_out_is_called_by_all_that_is_left_out_alone():
-    """One that an image has twice, of which the second is above a layer that the receiver lacks."""
-    a, b, c = ("a" * 64, 1), ("b" * 64, 2), ("c" * 64, 3)
-    assert image_record.dropped(["", "", None], [a, b, c]) == {a[0], b[0]}
-    assert image_record.dropped(["", "", None, None], [a, b, c, a]) == {b[0]}
-    assert image_record.dropped(["", b[0], c[0]], [(None, 0), (None, 0), b]) == {b[0]} - {b[0]}
-    assert image_record.dropped([b[0], None], [(None, 0), (None, 0)]) == {b[0]}
-    assert image_record.dropped([b[0]], [a]) == set()
-    assert image_record.dropped(["", ""], [a]) == set()
-    assert image_record.dropped([""], []) == set()
-
-
-def test_a_complete_archive_of_an_old_docker_is_loaded_where_layers_might_have_been_absent():
-    """It has no manifest, by which containerd's store would find those that it has."""
-    blobs = {"blobs": dict(zip(BLOBS, NEW.diffs, strict=True))}
-    (image,) = listed(tar(NEW.legacy()), image=NEW, config=None, here=blobs, have=[*BLOBS[:2], None])
-    assert [name.rpartition("/")[2] for name in image["Layers"]] == ["layer.tar"] * 3
-
-
-def test_what_lacks_a_layer_that_was_to_come_is_not_sent_once_more():
-    with pytest.raises(Failed, match="lacks 1 of the files that it names") as caught:
-        passed(without(NEW, 2), image=NEW, config=None, here={"prefix": 2}, have=["", "", None])
-    assert caught.value.kind == "blobs"
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "text", "absent", "kind"),
-    [
-        (1, "open /var/lib/docker/tmp/x/blobs/sha256/7d: no such file or directory", 1, "partial"),
-        (0, "Error unpacking image sha256:12: wrong diff id calculated on extraction", 1, "partial"),
-        (1, "Error unpacking image sha256:12: wrong diff id calculated on extraction", 0, "docker"),
-        (1, "write /layer.tar: no space left on device", 1, "disk"),
-        (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock", 1, "docker"),
-        (1, "error during connect: Post http://docker: EOF", 1, "docker"),
-        (-9, "no output", 1, "docker"),
-    ],
-)
-def test_only_what_may_succeed_with_all_layers_is_sent_once_more(exit_code, text, absent, kind):
-    assert docker_copy._kind(exit_code, text, absent) == kind
-
-
-def test_images_that_are_recorded_at_once_are_all_recorded(tmp_path):
-    state, ready = str(tmp_path / "state"), threading.Barrier(8)
-    request = {"state_dir": state, "reference": "x", "cluster": "c", "layers": SMALL.diffs}
-
-    def record(number):
-        ready.wait()
-        image_record.record(request, f"sha256:{number}", [["a" * 64, 1], ["b" * 64, 2]])
-
-    threads = [threading.Thread(target=record, args=(number,)) for number in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    kept = json.loads((tmp_path / "state" / "images" / "layers.json").read_text())
-    assert kept.keys() == {f"sha256:{number}" for number in range(8)}

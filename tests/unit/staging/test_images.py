@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.facts.layers import left_out_bytes, shared
-from sparkcluster.staging.images import announced
 from tests.unit.conftest import IMAGE, describe
 
 A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
@@ -35,22 +34,12 @@ def blobs(**layers):
 @pytest.mark.parametrize(
     ("receivers", "found"),
     [
-        ([{"layers": {"chains": [[A, B, D]]}}], ["", "", None]),
         ([{"layers": {"chains": [[A], [A, B, D], [D, B, C]]}}], ["", "", None]),
         ([{"layers": {"chains": [[B, C]]}}], [None, None, None]),
-        ([{"layers": {"chains": [[A, B, C, D]]}}], ["", "", ""]),
-        ([{"layers": {"chains": []}}], [None, None, None]),
         ([{"layers": {"unread": "no"}}], [None, None, None]),
-        ([{}], [None, None, None]),
         ([{"layers": {"files": []}, "image": {**IMAGE, "layers": [A, B, D]}}], ["", "", None]),
         ([{"layers": blobs(a="1", c="3"), "docker": STORE}], ["1" * 64, None, "3" * 64]),
-        ([{"layers": {"chains": [[A, B, C]]}, "docker": STORE}], [None, None, None]),
-        ([{"layers": {"chains": [[A, B]]}}, {"layers": {"chains": [[A]]}}], ["", None, None]),
         ([{"layers": {"chains": [[A, B]]}}, {"layers": blobs(b="2", c="3"), "docker": STORE}], [None, "2" * 64, None]),
-        (
-            [{"layers": blobs(a="1", b="2"), "docker": STORE}, {"layers": blobs(a="1", b="9"), "docker": STORE}],
-            ["1" * 64, None, None],
-        ),
     ],
 )
 def test_what_all_receivers_have(spark, image, receivers, found):
@@ -61,59 +50,11 @@ def test_what_all_receivers_have(spark, image, receivers, found):
     ("source", "receiver", "expected"),
     [
         (files(A, B, C), {"layers": {"chains": [[A, B]]}}, 15 * GB),
-        (files(A, B, C), {"layers": blobs(a="a", c="c"), "docker": STORE}, 20 * GB),
         (files(A, B, C), {"layers": blobs(a="1", c="c"), "docker": STORE}, 15 * GB),
-        (files(None, None, None, sizes=(0, 0, 0)), {"layers": blobs(a="1", c="3"), "docker": STORE}, 2 * GB),
-        (files(None, None, None, sizes=(0, 0, 0)), {"layers": {"chains": [[A, B]]}}, 0),
         (files(A, B, A), {"layers": {"chains": [[A, B]]}}, 10 * GB),
-        (files(), {"layers": {"chains": [[A, B]]}}, 0),
         (None, {"layers": {"chains": [[A, B]]}}, 0),
     ],
 )  # fmt: skip
 def test_the_bytes_that_do_not_travel(spark, image, source, receiver, expected):
     assert left_out_bytes(image, spark(layers=source), [spark(**{"image": None, **receiver})]) == expected
     assert left_out_bytes(image, spark(layers=source), []) == 0
-
-
-OLD_DOCKER = {**describe()["docker"], "version": "20.10.24"}
-
-
-@pytest.mark.parametrize(
-    ("source", "receiver", "text"),
-    [
-        (
-            {"layers": files(A, B, C)},
-            {"layers": {"chains": [[A, B]]}},
-            "gets 15.0 of 30.0 GB of the image: it has 2 of 3 layers",
-        ),
-        (
-            {"layers": files(A, B, C, sizes=(0, 10 * GB, 15 * GB))},
-            {"layers": {"chains": [[A, B]]}},
-            "gets at most 20.0 of 30.0 GB of the image: it has 2 of 3 layers",
-        ),
-        ({"layers": files(A, B, C)}, {"layers": {}}, "the whole image, 30.0 GB: it has none of its layers"),
-        (
-            {"layers": {"files": []}, "docker": OLD_DOCKER},
-            {"layers": {"chains": [[A, B]]}},
-            "the whole image, 30.0 GB: Docker 20.10.24 on a does not say which layers it sends",
-        ),
-        (
-            {"layers": files(None, None, None, sizes=(0, 0, 0)), "docker": STORE},
-            {"layers": {"chains": [[A, B]]}},
-            "the whole image, 30.0 GB: Docker 28.5.2 on a does not say which layers it sends",
-        ),
-        (
-            {"layers": files(A, B, C)},
-            {"layers": {}, "docker": STORE},
-            "the whole image, 30.0 GB: containerd's image store on b does not say which layers it has",
-        ),
-        (
-            {"layers": files(A, B, C)},
-            {"layers": blobs(a="1"), "docker": STORE},
-            "the whole image, 30.0 GB: b has its layers compressed otherwise",
-        ),
-    ],
-)
-def test_how_much_of_an_image_goes_is_said(spark, image, source, receiver, text):
-    facts = {"a": spark(**source), "b": spark(**{"image": None, **receiver})}
-    assert announced(image, "a", "b", facts) == text

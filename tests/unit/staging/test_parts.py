@@ -78,32 +78,6 @@ def test_a_copy_that_is_cut_is_not_one(world, really, hub):
     assert hub.requests == []
 
 
-def test_one_node_that_has_a_part_downloads_the_rest(world):
-    part(world, "b", "model.safetensors")
-    report = world.stage(what=["weights"], dry_run=True)
-    assert report.stagings[0].download == ("b", "a", "c")
-    moves = report.expected["Qwen/Qwen3-8B"]
-    assert [(each.node, each.source) for each in moves] == [("b", "huggingface.co"), ("a", "b"), ("c", "a")]
-
-
-def test_a_dry_run_says_what_comes_from_nodes(world):
-    part(world, "b", "model.safetensors")
-    part(world, "c", "config.json")
-    report = world.stage(what=["weights"], dry_run=True)
-    assert report.stagings[0].parts == ("c", "b")
-    moves = report.expected["Qwen/Qwen3-8B"]
-    assert [(each.node, each.source) for each in moves] == [
-        ("a", "c and b"), ("b", "c"), ("c", "b"), ("c", "huggingface.co"),
-    ]  # fmt: skip
-
-
-def test_nodes_with_another_revision_have_no_part(world):
-    part(world, "b", "model.safetensors")
-    part(world, "c", "config.json")
-    world.changes["b"]["weights"]["revision"] = "f" * 40
-    assert world.stage(what=["weights"], dry_run=True).stagings[0].parts == ("c",)
-
-
 def listed(name, content, **more):
     return ListedFile(name=name, size=3, mtime=1, sha256=content * 32, **more)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import dataclasses
-import fcntl
 import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -21,31 +17,28 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.staging import pull as pulling
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Done, Failure, Pulling
-from sparkcluster.staging.pull import pull, text
+from sparkcluster.staging.pull import pull
 from tests.unit.docker_engine import DONE, layer
 from tests.unit.staging.conftest import Breaking
 
 MB = 1_000_000
-OVER = "unfinished layers of an earlier pull started over (moby#26146)"
 
 
 @pytest.fixture
-def quick(set_source):
-    """Pullers that write often, take two seconds for a stall, and pull again at once."""
+def with_changes(set_source):
+    """``with_changes({old: new})``: pullers with other constants; they write often, and pull again at once."""
     real = program.source.__wrapped__
-    changes = {
-        "STALL_S, UNPACK_STALL_S = 300.0, 1200.0": "STALL_S, UNPACK_STALL_S = 2.0, 1200.0",
-        "_PAUSE_S = 0.5": "_PAUSE_S = 0.05",
-        "_AGAIN_S = (2, 5, 10, 20, 30)": "_AGAIN_S = (0.1, 0.1)",
-    }
 
-    def source(module: str, engine: str) -> str:
-        text = real(module, engine)
-        for old, new in changes.items():
-            text = text.replace(old, new)
-        return text
+    def change(changes: dict[str, str]) -> None:
+        def source(module: str, engine: str) -> str:
+            text = real(module, engine)
+            for old, new in {"_PAUSE_S = 0.5": "_PAUSE_S = 0.05", **changes}.items():
+                text = text.replace(old, new)
+            return text
 
-    set_source(source)
+        set_source(source)
+
+    return change
 
 
 class Pull:
@@ -70,15 +63,9 @@ class Pull:
 
 
 @pytest.fixture
-def pulled(node, lease, quick):
+def pulled(node, lease, with_changes):
+    with_changes({"_AGAIN_S = (2, 5, 10, 20, 30)": "_AGAIN_S = (0.1, 0.1)"})
     return Pull(node("a"), lease)
-
-
-def until(condition, limit_s=10) -> None:
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def slow(pieces: int, pause_s: float = 0.3) -> list:
@@ -91,76 +78,21 @@ def slow(pieces: int, pause_s: float = 0.3) -> list:
     ]
 
 
-def test_a_slow_layer_is_not_taken_for_a_stall(pulled):
-    """It takes longer than a pull without a byte may."""
-    pulled.engine.scripts = [[*slow(9), *DONE]]
-    begin = time.monotonic()
-    assert pulled() == Done(bytes=9 * MB)
-    assert time.monotonic() - begin > 2.5
-
-
-def test_a_pull_without_a_byte_is_ended(pulled):
+def test_a_pull_without_a_byte_is_ended(pulled, with_changes):
+    with_changes({"STALL_S, UNPACK_STALL_S = 300.0, 1200.0": "STALL_S, UNPACK_STALL_S = 2.0, 1200.0"})
     pulled.engine.scripts = [[layer("a1", "Downloading", MB, 7 * MB), 30.0]]
     assert pulled() == Failure("a", "stalled", "the pull made no progress: no byte came for 2 s")
-    assert pulled.engine.left.wait(5), "the engine pulls as long as the connection lives"
-
-
-def test_bytes_layers_rate_and_remaining_time_are_reported(pulled):
-    first = [layer("a1", "Pulling fs layer"), layer("b2", "Pulling fs layer"), layer("a1", "Download complete")]
-    parts = [each for number in range(1, 5) for each in (layer("b2", "Downloading", number * MB, 40 * MB), 0.2)]
-    pulled.engine.scripts = [[*first, *parts, *DONE]]
-    pulled()
-    last = pulled.reports[-1]
-    assert (last.phase, last.layers, last.layers_total, last.total) == ("download", 1, 2, 40 * MB)
-    assert 0 < last.bytes <= 4 * MB
-    assert last.rate_bytes_s > 0
-    assert last.remaining_s > 0
-
-
-@pytest.mark.parametrize(
-    ("found", "containerd", "said"),
-    [
-        ({"total": 9_870 * MB, "remaining_s": 162}, True,
-         "pulling 3.21 of 9.87 GB, 7 of 24 layers, 41 MB/s, 2 min left"),
-        ({"rate_bytes_s": 1_240_000, "remaining_s": 97}, True, "pulling 3.21 GB, 7 of 24 layers, 1.2 MB/s, 97 s left"),
-        ({"earlier_bytes": 1}, True, "pulling 3.21 GB, 7 of 24 layers, 41 MB/s, resumed"),
-        ({"earlier_bytes": 1}, False, f"pulling 3.21 GB, 7 of 24 layers, 41 MB/s, {OVER}"),
-        ({"phase": "resolve"}, True, "resolving the image at its registry"),
-        ({"phase": "unpack"}, False, "unpacking 7 of 24 layers of the image"),
-        ({"phase": "unpack", "layers": 0}, True, "unpacking 24 layers of the image"),
-    ],
-)  # fmt: skip
-def test_words_for_a_pull(found, containerd, said):
-    whole = {
-        "phase": "download",
-        "bytes": 3_210 * MB,
-        "layers": 7,
-        "layers_total": 24,
-        "rate_bytes_s": 41 * MB,
-        **found,
-    }
-    assert text(Pulling(**whole), containerd=containerd) == said
+    assert pulled.engine.left.wait(60), "the engine pulls as long as the connection lives"
 
 
 def test_a_pull_outlives_the_operators_connection_and_the_next_run_follows_it(pulled):
     more = threading.Event()
     pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
     running = pulled.begin()
-    next(running.lines(10))
+    next(running.lines(60))
     running.close()
     assert not pulled.engine.left.wait(0.5)
     assert pulled(lambda _: more.set()) == Done(bytes=MB)
-    assert len(pulled.engine.pulls) == 1
-
-
-def test_two_operators_share_one_pull(pulled):
-    more = threading.Event()
-    pulled.engine.scripts = [[*slow(1, 0), more, *DONE]]
-    with pulled.begin() as first, pulled.begin() as second:
-        for each in (first, second):
-            next(each.lines(10))
-        more.set()
-        assert [json.loads([*each.lines(10)][-1]) for each in (first, second)] == [{"done": {"bytes": MB}}] * 2
     assert len(pulled.engine.pulls) == 1
 
 
@@ -173,17 +105,7 @@ def test_ctrl_c_ends_the_pull_on_the_node(pulled):
 
     with pytest.raises(KeyboardInterrupt):
         pulled(interrupt)
-    assert pulled.engine.left.wait(5)
-
-
-def test_a_pull_beside_copies_ends_when_they_are_stopped(pulled):
-    """Ctrl-C arrives in the main thread, and this one is another."""
-    pulled.engine.scripts = [[*slow(1, 0), 30.0]]
-    stopped = threading.Event()
-    pulled.step = dataclasses.replace(pulled.step, stopped=stopped.is_set)
-    with pytest.raises(StageError, match="stage image was stopped"):
-        pulled(lambda found: stopped.set() if found.bytes else None)
-    assert pulled.engine.left.wait(5)
+    assert pulled.engine.left.wait(60)
 
 
 def test_a_connection_that_breaks_is_made_again(pulled, monkeypatch):
@@ -234,21 +156,16 @@ def test_an_engine_that_ends_is_not_taken_for_success(pulled):
     assert pulled() == Failure("a", "docker", "the Docker engine ended the pull without a result")
 
 
-def test_a_node_without_an_engine_says_so(pulled):
-    pulled.engine.socket.unlink()
-    assert pulled().text.startswith("no such file: /tmp/")
-
-
 def test_a_pull_after_one_that_did_not_end_says_how_it_goes_on(pulled):
     """Its process was killed, as by a reboot."""
     pulled.engine.scripts = [[*slow(2, 0.1), 30.0], [*slow(3, 0.1), *DONE]]
     with pulled.begin() as running:
-        for line in running.lines(10):
+        for line in running.lines(60):
             if json.loads(line).get("bytes") == 2 * MB:
                 break
         (file,) = pulled.files()
         os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
-        assert json.loads([*running.lines(10)][-1])["kind"] == "lost"
+        assert json.loads([*running.lines(60)][-1])["kind"] == "lost"
     assert pulled() == Done(bytes=3 * MB)
     assert {each.earlier_bytes for each in pulled.reports} == {2 * MB}
 
@@ -269,37 +186,8 @@ def test_the_users_login_is_sent_to_the_registry_and_written_nowhere(pulled):
     assert "secret" not in file.read_text()
 
 
-def test_a_pull_of_an_older_version_is_not_pulled_beside(pulled):
-    with pulled.begin():
-        until(pulled.files)
-    (file,) = pulled.files()
-    earlier = file.with_name("pull.json")
-    earlier.write_text("{}")
-    with earlier.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert "an earlier version of sparkcluster pulls this image here" in pulled().text
-    assert pulled() == Done(bytes=0)
-    assert not earlier.exists()
-
-
 def test_an_epoch_that_is_over_starts_no_pull(pulled):
     pulled.step = Step("stage image", lambda _: pulled.lease.document(epoch=6), lambda: False)
     with pytest.raises(LeaseLost, match="epoch 6 is over"):
         pulled()
     assert pulled.engine.pulls == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"phase": "\x1b[2J"}, {"bytes": -1}, {"layers": 10**30}, {"rate_bytes_s": "fast"}, {"remaining_s": 1e300}],
-)
-def test_a_report_of_another_shape_is_that_nodes_error(pulled, monkeypatch, change):
-    found = {"phase": "download", "bytes": 1, "layers": 1, "layers_total": 2, "rate_bytes_s": 1, **change}
-
-    class Liar(contextlib.nullcontext):
-        def lines(self, silence_s):
-            yield json.dumps({"bytes": 1, "pull": found}).encode()
-
-    monkeypatch.setattr(pulling, "stream", lambda *_: (liar := Liar(), setattr(liar, "enter_result", liar))[0])
-    with pytest.raises(StageError, match="a sent a malformed answer to stage image: pull"):
-        pulled()

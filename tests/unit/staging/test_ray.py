@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.errors import StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.runtime import Changer
@@ -80,7 +80,7 @@ class World:
 
 
 @pytest.fixture
-def world(node, spark, cluster, lease, impatient, monkeypatch, tmp_path):
+def world(node, spark, cluster, lease, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "no cache"))
     return World([node(name) for name in "abc"], spark, cluster, lease)
 
@@ -121,22 +121,6 @@ def test_a_node_that_offers_another_archive_than_the_one_packed_here_is_not_the_
     assert [(world.ray_of(name) / "ray").read_bytes() for name in "ac"] == [b"good", b"good"]
 
 
-def test_a_node_that_offers_more_than_the_archive_is_refused(world, tmp_path):
-    world.rays["b"] = (world.ray_of("b").name,)
-    offered = world.ray_of("b").parent / "archives" / world.ray_of("b").name
-    offered.mkdir(parents=True)
-    archive(offered / ray_archive.FILE, ray=b"good")
-    (offered / "more").touch()
-    with pytest.raises(StageError, match="b has other files than Ray's archive"):
-        world.bring(archive(tmp_path / "ray.tar.gz", ray=b"good"))
-
-
-def test_an_unpacked_ray_is_never_changed(world, tmp_path):
-    world.bring(archive(tmp_path / "one.tar.gz", ray=b"one"))
-    world.bring(archive(tmp_path / "two.tar.gz", ray=b"two"))
-    assert (world.ray_of("a") / "ray").read_bytes() == b"one"
-
-
 def test_a_corrupt_archive_is_refused_and_replaced_by_the_next_run(world, tmp_path):
     parcel = archive(tmp_path / "ray.tar.gz", ray=b"x")
     with pytest.raises(
@@ -154,35 +138,3 @@ def test_nothing_is_written_outside(world, tmp_path, name):
     with pytest.raises(StageError, match="outside of the archive's directory"):
         world.bring(archive(tmp_path / "ray.tar.gz", **{name: b"x"}))
     assert not list(tmp_path.rglob("evil"))
-
-
-def test_a_damaged_archive_is_reported_and_leaves_no_ray(world, tmp_path):
-    whole = archive(tmp_path / "ray.tar.gz", ray=b"x" * 100_000)
-    whole.path.write_bytes(whole.path.read_bytes()[:60])
-    with pytest.raises(StageError, match="damaged"):
-        world.bring(Archive(whole.path, hashlib.sha256(whole.path.read_bytes()).hexdigest()))
-    assert not world.ray_of("a").exists()
-
-
-def test_an_operator_without_a_lease_changes_nothing(world, tmp_path):
-    late = Changer(
-        Fleet(world.nodes), cluster="atlas", state_dir=world.lease.state_dir, epochs=dict.fromkeys(world.nodes, 6)
-    )
-    with pytest.raises(LeaseLost):
-        world.bring(archive(tmp_path / "ray.tar.gz", ray=b"x"), late)
-    assert not world.ray_of("a").parent.exists()
-
-
-def test_an_archive_that_is_missing_on_the_controller_is_named(world, tmp_path):
-    with pytest.raises(StageError, match=r"gone\.tar\.gz") as caught:
-        world.bring(Archive(tmp_path / "gone.tar.gz", "0"))
-    assert caught.value.hint == f"rm -r {tmp_path}"
-
-
-def test_nothing_is_copied_if_nothing_is_missing(world, cluster):
-    facts = world.facts()
-    hosts = dict(zip("abc", "abc", strict=True))
-    for spec in (cluster(hosts, playbook={"executor": "native"}), cluster(hosts, runtime={"kind": "process"})):
-        assert ray.find_missing(spec, facts, build(spec, facts)) is None
-    alone = cluster({"a": "a"})
-    assert ray.find_missing(alone, facts, build(alone, facts)) is None

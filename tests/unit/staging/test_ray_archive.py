@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 
@@ -127,7 +125,7 @@ def test_everything_that_is_fetched_is_pinned_by_hash():
 def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, monkeypatch, tmp_path, cache):
     """The index, a mirror or a proxy serves a wheel of the same name and version with other code in it.
 
-    Nor is one fetched that is pinned without a hash, or that a package asks for without being pinned.
+    Nor is one fetched that a package asks for without being pinned.
     """
     if tool == "uv":
         monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: find_uv_bin())
@@ -139,11 +137,10 @@ def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, mon
     wheel(served, "needed", "3", "SAFE = 1\n")
     ray = wheel(served, "ray", BROUGHT_RAY, "SAFE = 1\n", needs="needed")
     monkeypatch.setattr(ray_archive, "PINS", tmp_path / "pins.txt")
-    for other in ("needed==3 --hash=sha256:" + "0" * 64, "needed==3"):
-        ray_archive.PINS.write_text(f"{ray}{other}\n")
-        with pytest.raises(StageError, match=r"(?i)hash"):
-            ray_archive.get_archive(SPARK, lambda _: None)
-        assert list((cache / "ray").iterdir()) == []
+    ray_archive.PINS.write_text(f"{ray}needed==3 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(StageError, match=r"(?i)hash"):
+        ray_archive.get_archive(SPARK, lambda _: None)
+    assert list((cache / "ray").iterdir()) == []
     ray_archive.PINS.write_text(ray)
     found = names(ray_archive.get_archive(SPARK, lambda _: None).path)
     assert "ray/__init__.py" in found
@@ -181,31 +178,6 @@ def test_a_failed_fetch_leaves_nothing_and_reports_the_cause(cache):
     assert list((cache / "ray").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_made_has_no_directory_to_remove(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StageError, match="Ray cannot be cached in ") as caught:
-        ray_archive.get_archive(SPARK, lambda _: None, fetch)
-    assert caught.value.hint is None
-
-
-def test_a_damaged_copy_in_the_cache_is_to_be_removed(cache):
-    place = cache / "ray" / ray_name(SPARK)
-    (place / "sha256").mkdir(parents=True)
-    with pytest.raises(StageError, match="Ray cannot be cached in ") as caught:
-        ray_archive.get_archive(SPARK, lambda _: None, fetch)
-    assert caught.value.hint == f"rm -r {place}"
-
-
-def test_leftovers_of_a_killed_run_are_removed_after_its_time_limit(cache):
-    for name, age_s in ((".partial-old", 10_000), (".partial-new", 0)):
-        (cache / "ray" / name).mkdir(parents=True)
-        when = time.time() - age_s
-        os.utime(cache / "ray" / name, (when, when))
-    ray_archive.get_archive(SPARK, lambda _: None, fetch)
-    assert sorted(path.name for path in (cache / "ray").iterdir()) == [".partial-new", ray_name(SPARK)]
-
-
 def test_pip_gets_the_images_python_and_platforms():
     (argv,) = ray_archive.fetch_commands(SPARK, Path("/t"))
     assert argv[:4] == [sys.executable, "-m", "pip", "install"]
@@ -216,32 +188,6 @@ def test_pip_gets_the_images_python_and_platforms():
     platforms = [value for flag, value in pairs if flag == "--platform"]
     assert platforms[0] == "manylinux_2_28_aarch64"
     assert platforms[-2:] == ["manylinux_2_17_aarch64", "manylinux2014_aarch64"]
-
-
-def test_uv_is_preferred_if_installed(monkeypatch):
-    monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: "/usr/bin/uv")
-    old = SPARK.model_copy(update={"platform": "manylinux_2_26_x86_64"})
-    first, second = ray_archive.fetch_commands(old, Path("/t"))
-    assert first[:3] == ["/usr/bin/uv", "pip", "install"]
-    assert "x86_64-manylinux_2_17" in first
-    assert second[1:3] == ["-m", "pip"]
-
-
-def test_a_missing_command_is_a_cause_and_not_a_crash():
-    reports = []
-    run = ray_archive._runner(reports.append)
-    assert run(["/no/such/program"])[0] == 127
-    assert run([sys.executable, "-c", "print('words'); raise SystemExit(3)"]) == (3, "words\n")
-    assert reports
-    assert "fetching Ray" in reports[0]
-
-
-def test_what_pip_printed_until_its_time_limit_is_kept(monkeypatch):
-    monkeypatch.setattr(ray_archive, "LIMIT_S", 0.5)
-    code = "import time; print('WARNING: Retrying', flush=True); time.sleep(60)"
-    exit_code, output = ray_archive._runner(lambda _: None)([sys.executable, "-c", code])
-    assert exit_code != 0
-    assert output == "WARNING: Retrying\n\nERROR: did not finish within 0.5 s"
 
 
 def test_the_launcher_adds_only_the_dependencies_that_the_image_lacks(tmp_path):

@@ -5,30 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shutil
 import struct
 
 import pytest
 
 from sparkcluster.cli.output import render_error
-from sparkcluster.errors import HostTimeout, LeaseLost, RegistryAuth, StageError
-from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.errors import RegistryAuth, StageError
 from sparkcluster.probing.collect import Collected
-from sparkcluster.runtime import Changer, observed
 from sparkcluster.staging import transfers
-from sparkcluster.staging.begin import Settings
-from sparkcluster.staging.chain import last_rates
-from sparkcluster.staging.downloads import Downloads
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
-from tests.unit.staging.conftest import Shown
 from tests.unit.staging.world import IMAGE, REFERENCE
-
-
-@pytest.fixture
-def world(world, impatient):
-    return world
 
 
 def test_all_nodes_end_with_what_one_had(world, model):
@@ -48,28 +36,6 @@ def test_all_nodes_end_with_what_one_had(world, model):
     assert json.dumps(report.as_json())
 
 
-def test_what_copies_of_weights_took_is_kept_for_the_next_forecast(world, model):
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    world.stage(what=["weights"], settings=Settings(limit_bytes_s=10**9))
-    assert observed.read("atlas") == ([], None)
-    for node in "bc":
-        shutil.rmtree(world.nodes[node].hf_home)
-    world.stage(what=["weights"])
-    lines, _ = observed.read("atlas")
-    kept = {line["node"]: (line["what"], line["artifact"], line["medium"], line["encrypted"]) for line in lines}
-    assert kept == dict.fromkeys("bc", ("stage", "weights", "rail", False))
-    assert all(last_rates([{**line, "bytes": 10**9}]) == {("rail", False): 10**9 / line["seconds"]} for line in lines)
-
-
-def test_over_a_cable_nothing_is_warned_of(world, model):
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    shown = Shown()
-    assert world.stage(what=["weights"], report=shown).warnings == ()
-    assert shown.notes == []
-
-
 def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
     """Which has it without its layers; the second one claims the same ID in a store whose IDs say nothing."""
     evil = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh"]})
@@ -82,44 +48,6 @@ def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
     with pytest.raises(StageError, match="archive is that of another image"):
         world.stage(what=["image"])
     assert world.nodes["c"].images() == {}
-
-
-def test_nothing_is_copied_if_all_nodes_are_complete(world, model):
-    for name in world.nodes:
-        world.has_weights(name, {"config.json": 2}, "r")
-        world.has_image(name)
-    report = world.stage()
-    assert not report.copied
-    assert world.reports == []
-
-
-def test_a_dry_run_reports_what_is_missing_and_changes_nothing(world, model):
-    write, tree, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    report = world.stage(what=["weights"], dry_run=True)
-    moves = report.as_json()["expected"]["Qwen/Qwen3-8B"]
-    assert [(each["node"], each["source"], each["bytes"]) for each in moves] == [
-        ("b", "a", 3_000_005),
-        ("c", "b", 3_000_005),
-    ]
-    assert report.as_json()["staging"] == [
-        {"what": "weights", "name": "Qwen/Qwen3-8B", "from": ["a"], "parts": [], "size_bytes": 3_000_005,
-         "missing": {"b": "missing", "c": "missing"}}
-    ]  # fmt: skip
-    assert not report.copied
-    assert tree(world.nodes["b"].hf_home) == {}
-
-
-def test_a_failed_node_does_not_stop_the_others(world, model):
-    write, tree, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    blocked = world.nodes["b"].hf_home
-    blocked.parent.mkdir()
-    blocked.write_text("a file where a directory should be")
-    with pytest.raises(StageError) as caught:
-        world.stage(what=["weights"])
-    assert (caught.value.node, caught.value.step) == ("b", "stage weights")
-    assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
 
 
 def test_each_node_that_fails_is_reported(world, model, capsys):
@@ -142,81 +70,11 @@ def test_each_node_that_fails_is_reported(world, model, capsys):
     ]  # fmt: skip
 
 
-def test_each_failed_download_is_reported(world):
-    """The second node's cause differs from the first one's, and may be the one that can be mended."""
-    world.nodes["a"].engine.refusal = 404, "manifest unknown"
-    world.nodes["b"].engine.refusal = 500, "write /layer.tar: no space left on device"
-    with pytest.raises(StageError, match="manifest unknown") as caught:
-        world.stage(what=["image"])
-    assert [each.node for each in caught.value.others] == ["b"]
-    assert "the disk is full" in caught.value.others[0].message
-
-
-def test_a_login_that_the_second_node_lacks_does_not_hide_the_first_failure(world):
-    world.nodes["a"].engine.refusal = 404, "manifest unknown"
-    world.nodes["b"].engine.refusal = 401, "no such user"
-    with pytest.raises(RegistryAuth) as caught:
-        world.stage(what=["image"])
-    assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "a"]
-
-
-def test_verify_checks_nodes_that_seem_complete(world, model):
-    write, tree, revision = model
-    for name in "abc":
-        world.has_weights(name, write(world.nodes[name].hf_home), revision)
-    blobs = world.nodes["c"].hf_home / "hub/models--Qwen--Qwen3-8B/blobs"
-    max(blobs.iterdir(), key=lambda path: path.stat().st_size).write_bytes(b"X" * 3_000_000)
-    report = world.stage(what=["weights"], verify=True)
-    assert {each.node: each.bytes for each in report.copied} == {"c": 3_000_000}
-    assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
-
-
 def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world):
     world.nodes["a"].engine.refusal = 404, "pull access denied for x, repository does not exist or may require login"
     with pytest.raises(RegistryAuth, match="requires a login on a: pull access denied") as caught:
         world.stage(what=["image"])
     assert caught.value.hint == "docker login   on a"
-
-
-def test_a_registry_without_a_build_for_these_nodes_is_an_error_about_the_playbook(world):
-    for host in world.nodes.values():
-        host.engine.refusal = 404, "no matching manifest for linux/arm64/v8 in the manifest list entries"
-    with pytest.raises(
-        StageError, match=r"vllm/vllm-openai:v0\.18\.0 has no build for a: no matching manifest"
-    ) as caught:
-        world.stage(what=["image"])
-    assert caught.value.hint == "set image: in the playbook to one for linux/arm64"
-
-
-def test_an_image_that_does_not_exist_is_reported_with_the_registrys_message(world):
-    for host in world.nodes.values():
-        host.engine.refusal = 404, "manifest for vllm/vllm-openai:v0.18.0 not found: manifest unknown"
-    with pytest.raises(StageError, match=r"a cannot pull it: manifest for .* manifest unknown") as caught:
-        world.stage(what=["image"])
-    assert not isinstance(caught.value, RegistryAuth)
-    assert caught.value.hint.startswith("docker pull vllm/vllm-openai:v0.18.0   on any node")
-
-
-def test_a_pulled_image_is_pulled_once_and_then_goes_from_node_to_node(world, monkeypatch):
-    """The pull itself is the fake's; what matters is what follows it."""
-    first = world.nodes["a"]
-
-    def fetch(self, node):
-        assert node == "a"
-        first.add_image(IMAGE, REFERENCE)
-        world.has_image("a")
-        return 0
-
-    def collected(fleet, spec, names):
-        assert names == ["a"]  # what the others got they have said
-        return Collected({"a": world.facts()["a"]}, {})
-
-    monkeypatch.setattr(Downloads, "on", fetch)
-    monkeypatch.setattr(transfers, "collect_facts", collected)
-    report = world.stage(what=["image"])
-    assert next((each.node, each.source) for each in report.copied) == ("a", "download")
-    assert {each.node for each in report.copied} == {"a", "b", "c"}
-    assert len({host.images()[REFERENCE] for host in world.nodes.values()}) == 1
 
 
 TOP = ImageMade([IMAGE.layers[0], b"new top" * 1000])
@@ -243,34 +101,6 @@ def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
 
 
-def test_an_image_is_encrypted_on_cables_where_that_is_asked_for(world):
-    updated(world)
-    shown = Shown()
-    world.stage(what=["image"], settings=Settings(encrypt=True), report=shown)
-    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
-    assert {each.encrypted for each in shown.transfers} == {True}
-
-
-def test_a_node_that_has_another_image_of_that_name_gets_what_differs(world):
-    """As where a tag was moved."""
-    updated(world)
-    world.nodes["b"].add_image(IMAGE, REFERENCE)
-    world.changes["b"]["layers"] = {"files": []}
-    world.has_image("b", IMAGE)
-    report = world.stage(what=["image"])
-    assert {each.node: each.bytes for each in report.copied}["b"] < 30_000
-    assert world.nodes["b"].images()[REFERENCE] == TOP.id
-
-
-def test_all_nodes_get_one_stream_with_every_layer_that_one_of_them_lacks(world):
-    updated(world)
-    world.changes["c"]["layers"] = {}
-    report = world.stage(what=["image"])
-    assert min(each.bytes for each in report.copied) > 2_500_000
-    assert ("b", "the whole image, 2.5 MB: c gets it as well, and has none of its layers") in world.reports
-    assert ("c", "the whole image, 2.5 MB: it has none of its layers") in world.reports
-
-
 @pytest.mark.parametrize("gone", ["image", "layer"])
 def test_an_image_that_does_not_load_without_its_layers_is_copied_whole(world, gone):
     """Since what was there has gone, or Docker finds only then that it has not all of it."""
@@ -286,17 +116,6 @@ def test_an_image_that_does_not_load_without_its_layers_is_copied_whole(world, g
     assert len(said) == 1
     assert ("files that are not here either" if gone == "image" else "no such file or directory") in said[0]
     assert b.images()[REFERENCE] == TOP.id
-
-
-def test_a_docker_that_does_not_say_which_layers_it_sends_is_named_before_the_whole_image_goes(world):
-    updated(world)
-    world.changes["a"]["layers"] = {"files": []}
-    world.changes["a"]["docker"] = {**describe()["docker"], "version": "24.0.7"}
-    (world.nodes["a"].docker / "sent").write_bytes(tar(TOP.legacy()))
-    report = world.stage(what=["image"])
-    assert {each.node: each.bytes for each in report.copied}["b"] == len(tar(TOP.legacy()))
-    why = "Docker 24.0.7 on a does not say which layers it sends"
-    assert ("b", f"the whole image, 2.5 MB: {why}") in world.reports
 
 
 BROKEN = tar(
@@ -349,28 +168,6 @@ def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_its_digest(broke
     assert all(broken.nodes[name].images()[REFERENCE] == IMAGE.id for name in "bc")
 
 
-def test_an_image_without_its_layers_that_cannot_be_pulled_either_is_an_error_with_both_causes(broken):
-    for name in "bc":
-        broken.nodes[name].engine.refusal = 500, "dial tcp: no route to host"
-    with pytest.raises(
-        StageError, match=r"stage image on b from a: the image's archive lacks 2 of the files"
-    ) as caught:
-        broken.stage(what=["image"])
-    assert caught.value.hint.startswith("docker image rm IMAGE and the images that share its layers")
-    assert [each.node for each in caught.value.others] == ["b", "c", "c"]
-    assert "no route to host" in caught.value.others[0].message
-
-
-def test_a_pull_that_brings_no_layers_names_the_cause(world):
-    """Docker 28: the engine lists the image, and has another one with the same layers compressed otherwise."""
-    for host in world.nodes.values():
-        host.add_image(IMAGE, REFERENCE)
-        (host.docker / "nameless").touch()
-    with pytest.raises(StageError, match=r"Docker on a has another image with the same layers") as caught:
-        world.stage(what=["image"])
-    assert caught.value.hint.startswith(f"docker image rm {REFERENCE}, and the images that share its layers")
-
-
 def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
     with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B are on no node") as caught:
         world.stage(what=["weights"])
@@ -379,15 +176,6 @@ def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
 
 
 QWEN = "Qwen/Qwen3-8B"
-
-
-def test_a_public_model_is_downloaded_without_the_token(world, hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", hub.token)
-    report = world.stage(what=["weights"])
-    assert next((each.node, each.source) for each in report.copied) == ("a", "download")
-    assert {each.node for each in report.copied} == {"a", "b", "c"}
-    assert hub.requests == [(QWEN, None)]
-    assert ("a", f"{QWEN}: the hub did not list its files, so all were downloaded") in world.reports
 
 
 def _snapshot(host):
@@ -403,21 +191,6 @@ def test_only_what_is_served_is_downloaded(world, hub):
     assert ("a", f"{QWEN}: 20 MB that are not served stay on the hub") in world.reports
 
 
-def test_patterns_of_the_playbook_choose_what_is_downloaded(world, hub):
-    hub.files = {"config.json": 2, "x-Q4_K_M.gguf": 5, "x-Q8_0.gguf": 9, "tokenizer.json": 2}
-    world.playbook = {"model": {"id": QWEN, "files": ["*.json", "*.gguf"], "exclude": ["*Q8*"]}}
-    world.stage(what=["weights"])
-    assert _snapshot(world.nodes["a"]) == ["config.json", "tokenizer.json", "x-Q4_K_M.gguf"]
-
-
-def test_patterns_that_leave_nothing_download_nothing(world, hub):
-    hub.files = {"config.json": 2, "model.safetensors": 5}
-    world.playbook = {"model": {"id": QWEN, "files": ["*.gguf"]}}
-    with pytest.raises(StageError, match="leave none of the 2 files of Qwen/Qwen3-8B"):
-        world.stage(what=["weights"])
-    assert hub.requests == []
-
-
 def test_a_name_on_the_hub_is_no_option_of_the_downloader(world, hub):
     """Then all files are downloaded, without their names in the command line."""
     hub.files = {"--local-dir=x": 2, "config.json": 2, "model.safetensors": 5, "metal/model.bin": 20}
@@ -430,24 +203,6 @@ def test_a_download_without_room_ends_before_it_begins(world, hub):
     with pytest.raises(StageError, match=r"the disk is full: .* GB free, 1099.5 GB needed"):
         world.stage(what=["weights"])
     assert hub.requests == []
-
-
-def test_roots_folders_are_made_the_users_before_weights_are_written(world, model, monkeypatch):
-    """In the image that was staged just before; what was done is said."""
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    world.has_image("a")
-    world.nodes["a"].add_image(IMAGE, REFERENCE)
-    for name, uid in (("b", 0), ("c", 1234)):
-        foreign = {"path": "/h/hub", "uid": uid}
-        world.changes[name]["weights"] = {"path": None, "files": [], "foreign": foreign}
-    asked = []
-    monkeypatch.setattr(Changer, "apply", lambda _self, steps, timeout_s: asked.append(steps))
-    world.stage()
-    step = {"do": "own", "hf_home": str(world.nodes["b"].hf_home), "repositories": [QWEN], "image": IMAGE.id}
-    assert asked == [{"b": [step]}]
-    said = f"/h/hub belongs to root: making the folders of {QWEN} those of nvidia, in a container"
-    assert ("b", said) in world.reports
 
 
 def test_a_copy_leaves_out_what_is_not_served(world, model):
@@ -484,14 +239,6 @@ def test_a_node_that_pretends_a_model_is_gated_does_not_get_the_token(world, hub
     assert "hf auth login   on a" in caught.value.hint
     assert {token for _, token in hub.requests} == {None}
     assert not [name for name, host in world.nodes.items() if (host.home / "stolen").exists()]
-
-
-def test_a_gated_model_without_a_token_is_an_error_with_the_command(world, hub, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    hub.gated.add(QWEN)
-    with pytest.raises(StageError, match=r"the hub denies a access to Qwen/Qwen3-8B") as caught:
-        world.stage(what=["weights"])
-    assert "export HF_TOKEN=" in caught.value.hint
 
 
 @pytest.mark.parametrize(("gated", "said"), [(False, "hub says no"), (True, "the playbook's image gets no token")])
@@ -539,42 +286,3 @@ def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, mode
     assert set(report.commits) == {"main of z-lab/Drafter", "main of org/adapter"}
     assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in report.commits.values())
     assert len(world.stage(what=["image"], dry_run=True).stagings) == 1
-
-
-def test_an_epoch_that_is_over_is_refused(world, model):
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    with pytest.raises(LeaseLost, match="epoch 6 is over"):
-        world.stage(what=["weights"], epoch=6)
-
-
-def test_a_node_without_python_is_named(world, model):
-    write, _, revision = model
-    world.has_weights("a", write(world.nodes["a"].hf_home), revision)
-    del world.nodes["c"]
-    del world.changes["c"]
-    world.nodes["b"] = FakeHost("b")
-    world.nodes["b"].hf_home = "/nowhere"
-    with pytest.raises(StageError, match=r"stage weights on b: "):
-        world.stage(what=["weights"])
-
-
-def silent(node):
-    """What a copy ends with where ``node`` was silent until the patience ended."""
-    error = StageError(f"stage weights on {node}: it does not answer", node=node)
-    error.__cause__ = HostTimeout("it does not answer", node=node)
-    return error
-
-
-def test_after_a_silence_in_a_pull_no_other_node_pulls(world, monkeypatch):
-    """That pull continues by itself: a second one would halve the uplink."""
-    asked = []
-
-    def fetch(self, node):
-        asked.append(node)
-        raise silent(node)
-
-    monkeypatch.setattr(Downloads, "on", fetch)
-    with pytest.raises(StageError, match="does not answer"):
-        world.stage(what=["image"])
-    assert asked == ["a"]

@@ -48,21 +48,6 @@ def blob(monkeypatch, tmp_path):
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("playbook", "needed"),
-    [
-        ({"model": {"id": "openai/gpt-oss-120b"}}, True),
-        ({"model": {"path": "/models/mine", "architecture": "GptOssForCausalLM"}}, True),
-        ({"model": {"path": "/models/mine"}, "args": {"reasoning-parser": "openai_gptoss"}}, True),
-        ({"model": {"id": "Qwen/Qwen3-8B"}, "args": {"tool-call-parser": "hermes"}}, False),
-        ({"model": {"id": "openai/gpt-oss-20b"}, "env": {"TIKTOKEN_ENCODINGS_BASE": "/x"}}, False),
-    ],
-)
-def test_gpt_oss_needs_it_unless_the_playbook_sets_its_place(spark, cluster, playbook, needed):
-    spec = cluster({"solo": "h"}, playbook=playbook)
-    assert [each.name for each in vocabularies.lacking(spec, spark())] == ["o200k_base.tiktoken"] * needed
-
-
 def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, cluster):
     spec = cluster({"solo": "h"}, playbook={"model": {"id": "openai/gpt-oss-20b"}})
     plain = spark()

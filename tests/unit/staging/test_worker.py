@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
-import signal
 import subprocess
 import time
 from functools import partial
@@ -18,14 +16,14 @@ from tests.unit.staging.workers import chain, content, eventually, flip, written
 
 MB = 1_000_000
 SIZES = {"one.bin": 9 * MB, "sub/two.bin": 5 * MB + 3, "config.json": 300, "empty": 0, "sub/small.txt": 70_000}
-LARGE = {"one.bin": 8 * MB, "two.bin": 8 * MB, "three.bin": 8 * MB, "four.bin": 8 * MB, "config.json": 300}
+LARGE = {"one.bin": 5 * MB, "two.bin": 5 * MB, "three.bin": 5 * MB, "four.bin": 5 * MB, "config.json": 300}
 
 
 def total(sizes):
     return sum(sizes.values())
 
 
-@pytest.mark.parametrize("receivers", [1, 2, 4, 7])
+@pytest.mark.parametrize("receivers", [1, 4])
 def test_every_copy_is_the_same_and_each_node_sends_it_once(workers, receivers):
     nodes = workers(*"abcdefgh"[: receivers + 1])
     files = written(nodes[0].root, SIZES)
@@ -51,7 +49,7 @@ def slow_chain(workers):
     """A chain of four of which the source is slow, and ``third`` of it is there."""
     nodes = workers(*"abcd")
     files = written(nodes[0].root, LARGE)
-    nodes[0].begin(files, limit_bytes_s=10 * MB)
+    nodes[0].begin(files, limit_bytes_s=6 * MB)
     for each in nodes[1:]:
         each.begin(files)
     chain(nodes)
@@ -59,31 +57,17 @@ def slow_chain(workers):
     return nodes
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain, number):
+def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain):
     a, b, c, d = slow_chain
-    b.kill(number)
+    b.kill()
     for each in (c, d):
         assert each.wait("done")["bytes"] == total(LARGE), "no byte twice"
         assert content(each.root) == content(a.root)
     (left,) = c.said["left"]
     assert left["node"] == "b"
-    assert (
-        left["why"]
-        in {
-            signal.SIGKILL: {
-                "the other node closed the connection too early",
-                "the connection broke: Connection reset by peer",
-            },
-            signal.SIGSTOP: {"received nothing for 5 s"},
-        }[number]
-    )
     assert total(LARGE) / 8 < left["offset"] < total(LARGE)
     assert d.said["left"] == [], "who is behind a node without data does not leave it"
     assert a.said["served"]["c"] < total(LARGE) - left["offset"] + 8 * MB
-    if number == signal.SIGSTOP:
-        b.kill(signal.SIGCONT)
-        assert b.wait("done")
 
 
 def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_source):
@@ -113,23 +97,10 @@ def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_sour
         assert content(each.root) == content(a.root)
 
 
-def test_a_receiver_that_was_killed_goes_on_where_it_was(slow_chain):
-    a, b, c, d = slow_chain
-    d.kill()
-    d.wait("over")
-    there = sum(path.stat().st_size for path in d.root.iterdir())
-    assert there > total(LARGE) / 4
-    d.begin()
-    assert d.wait("lacks")["bytes"] <= total(LARGE) - there + 300
-    d.order(**{"from": [c.source(), b.source(), a.source()]})
-    assert d.wait("done")["bytes"] <= total(LARGE) - there + 300
-    assert content(d.root) == content(a.root)
-
-
 def test_a_full_disk_ends_one_node_and_the_next_ones_go_on(workers, small_disk):
     a, b, c = workers(*"abc")
     files = written(a.root, LARGE)
-    b.root = small_disk(12 * MB)
+    b.root = small_disk(7 * MB)
     for each in (a, b, c):
         each.begin(files)
     assert b.wait("room")["needed"] == total(LARGE)
@@ -143,13 +114,12 @@ def test_a_full_disk_ends_one_node_and_the_next_ones_go_on(workers, small_disk):
     assert [each["node"] for each in c.said["left"]] == ["b"]
 
 
-@pytest.mark.parametrize("size", [8 * MB, 900_000])
-def test_a_byte_that_changes_on_its_way_is_named_and_the_file_received_again(workers, size, proxy):
+def test_a_byte_that_changes_on_its_way_is_named_and_the_file_received_again(workers, proxy):
     a, b, c = workers(*"abc")
-    (file,) = files = written(a.root, {"one.bin": size})
+    (file,) = files = written(a.root, {"one.bin": 8 * MB})
     for each in (a, b, c):
         each.begin(files)
-    between = proxy(a.way()["port"], flip(size // 2))
+    between = proxy(a.way()["port"], flip(4 * MB))
     b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
     c.order(**{"from": [b.source(), a.source()]})
     for each in (b, c):
@@ -196,127 +166,6 @@ def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
     assert b.said["failed"] == "one.bin arrived with another SHA-256 than it should have, from every node"
 
 
-def test_what_a_bad_cable_brought_does_not_end_the_next_run(workers, proxy):
-    a, b = workers(*"ab")
-    files = written(a.root, {"one.bin": 5 * MB, "two.bin": 5 * MB})
-    a.begin(files)
-    b.begin(files)
-    between = proxy(a.way()["port"], flip(2 * MB, every=5 * MB))
-    b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
-    b.wait("over")
-    assert b.said["kind"] == "hash"
-    assert list(b.root.glob(".*.partial")) == []
-    for path in a.root.iterdir():  # as where the worker was killed before it knew
-        mark = hashlib.sha256(f"{5 * MB}-{7_000_000_000}".encode()).hexdigest()[:8]
-        (b.root / f".{path.name}.{mark}.partial").write_bytes(bytes(5 * MB))
-    b.begin(files)
-    chain((a, b))
-    b.wait("done")
-    assert content(b.root) == content(a.root)
-    assert (b.said["wrong"], b.said["left"]) == ([], [])
-
-
-def test_a_partial_file_that_is_read_for_long_is_no_silence_of_the_source(workers, set_source):
-    real = program.source.__wrapped__
-    set_source(lambda module, engine: real(module, engine).replace("patience_s = 60.0", "patience_s = 0.4"))
-    a, b = workers(*"ab")
-    size = 3_000 * MB
-    for worker in (a, b):
-        worker.root.mkdir(parents=True)
-    mark = hashlib.sha256(f"{size}-5".encode()).hexdigest()[:8]
-    for path, there in ((a.root / "one.bin", size), (b.root / f".one.bin.{mark}.partial", size - 2 * MB)):
-        path.touch()
-        os.truncate(path, there)
-    digest = hashlib.sha256()
-    for _ in range(3_000):
-        digest.update(bytes(MB))
-    files = [{"path": "one.bin", "size": size, "mtime": 5, "sha256": digest.hexdigest(), "links": []}]
-    a.begin(files)
-    b.begin(files)
-    chain((a, b))
-    assert b.wait("done")["bytes"] == 2 * MB
-
-
-def test_what_a_node_keeps_is_neither_changed_nor_served(workers):
-    a, b, c = workers(*"abc")
-    files = written(a.root, {"one.bin": 5 * MB, "note.txt": 300})
-    written(b.root, {"note.txt": 20})
-    before = content(b.root)
-    a.begin(files)
-    b.begin(files, keep=True)
-    c.begin(files)
-    b.order(**{"from": [a.source()]})
-    c.order(**{"from": [b.source(), a.source()]})
-    b.wait("done")
-    assert b.said["lacks"] == {"files": 0, "bytes": 0}
-    c.order(**{"from": [a.source(), b.source()]})
-    c.wait("done")
-    assert content(b.root) == before
-    assert content(c.root) == content(a.root)
-
-
-def test_files_of_which_nobody_knows_the_hash_are_read_once_and_renamed_then(workers):
-    a, b, c = workers(*"abc")
-    known = written(a.root, LARGE)
-    files = [{**file, "sha256": None} for file in known]
-    for each in (a, b, c):
-        each.begin(files)
-    chain((a, b, c))
-    said = eventually(lambda: len(a.said.get("sha256") or ()) == 5 and a.said["sha256"])
-    assert said == {str(number): file["sha256"] for number, file in enumerate(known)}
-    eventually(lambda: c.said.get("bytes") == total(LARGE))
-    assert not [name for name in content(c.root) if not name.endswith(".partial")]
-    for each in (b, c):
-        each.order(sha256=said)
-        each.wait("done")
-        assert content(each.root) == content(a.root)
-
-
-def test_what_turns_out_to_be_corrupt_later_is_received_again(workers, proxy):
-    a, b, c = workers(*"abc")
-    known = written(a.root, {"one.bin": 5 * MB})
-    files = [{**file, "sha256": None} for file in known]
-    for each in (a, b, c):
-        each.begin(files)
-    between = proxy(a.way()["port"], flip(2 * MB))
-    b.order(**{"from": [{"node": "a", "ways": [{**a.way(), "port": between.port}]}]})
-    c.order(**{"from": [b.source(), a.source()]})
-    eventually(lambda: c.said.get("bytes") == 5 * MB)
-    for each in (b, c):
-        each.order(sha256={"0": known[0]["sha256"]})
-        each.wait("done")
-        assert content(each.root) == content(a.root)
-    assert [each["from"] for each in b.said["wrong"]] == ["a"]
-
-
-def test_files_lie_in_parts_on_several_nodes(workers):
-    nodes = workers(*"abcd")
-    files = written(nodes[0].root, SIZES)
-    for place, name in enumerate(("one.bin", "sub/two.bin", "config.json")):
-        target = nodes[place + 1].root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (nodes[0].root / name).rename(target)
-    for each in nodes:
-        each.begin(files)
-    sources = [each.source() for each in nodes]
-    for place, each in enumerate(nodes):
-        each.order(**{"from": (sources[place + 1 :] + sources[:place])[::-1]})
-    for each in nodes:
-        each.wait("done")
-        assert content(each.root) == {file["path"]: file["sha256"] for file in files}
-
-
-def test_a_rail_that_is_out_leaves_the_other(workers):
-    a, b = workers(*"ab")
-    files = written(a.root, LARGE)
-    a.begin(files, listen=[{"address": "127.0.0.1"}, {"address": "127.0.0.2"}], limit_bytes_s=20 * MB)
-    b.begin(files)
-    ways = [a.way(), a.way("127.0.0.2"), {**a.way(), "address": "127.0.0.3"}]
-    b.order(**{"from": [{"node": "a", "ways": ways}]})
-    assert b.wait("done")["bytes"] == total(LARGE)
-    assert [each["address"] for each in b.said["left"]] == ["127.0.0.3"]
-
-
 def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(workers, proxy):
     a, b = workers(*"ab")
     files = written(a.root, LARGE)
@@ -333,22 +182,6 @@ def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(wo
     assert content(b.root) == content(a.root)
 
 
-def test_a_look_says_which_address_is_which_node(workers):
-    a, b, c = workers(*"abc")
-    files = written(a.root, {"one": 1})
-    for each in (a, b, c):
-        each.begin(files)
-    look = [{"node": "a", **a.way()}, {"node": "b", **b.way(), "port": a.way()["port"]},
-            {"node": "b", **b.way(), "address": "127.0.0.9"}]  # fmt: skip
-    c.order(look=look, round=1)
-    assert c.wait("reached") == {"a": ["127.0.0.1"], "b": []}
-    b.order(look=look[:1], round=7)
-    b.wait("reached")
-    assert b.said["round"] == 7
-    c.order(look=[{"node": "b", **b.way()}], round=2)
-    eventually(lambda: c.said.get("reached") == {"b": ["127.0.0.1"]} and c.said["round"] == 2)
-
-
 def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_chain):
     a, *_, d = slow_chain
     d.detach()
@@ -361,43 +194,23 @@ def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_
     assert content(d.root) == content(a.root)
 
 
-def test_a_worker_stands_still_while_another_operator_has_the_lease_and_goes_on_for_him(slow_chain):
-    a, b, c, d = slow_chain
-    d.detach()
-    d.take_lease(granted=False)
-    eventually(lambda: c.said["served"].get("d", 0) and _still(d))
-    there = _size(d)
-    assert there < total(LARGE)
-    d.take_lease(2)
-    d.begin()
-    d.order(**{"from": [c.source(), b.source(), a.source()]})
-    assert d.wait("done")["bytes"] == total(LARGE)
-
-
-def test_a_lease_that_is_taken_as_the_last_file_arrives_holds_up_nothing_but_its_name(workers, set_source):
-    """The thread that looks at the lease is the one that makes the last file visible."""
-    a, b = workers("a", "b")
-    files = written(a.root, {"config.json": 300})
-    a.begin(files)
-    real = program.source.__wrapped__
-
-    def slowly(module, engine):
-        """It looks at lease and files once in 3 s."""
-        text = (
-            real(module, engine).replace("_TICK_S = 0.25", "_TICK_S = 3.0").replace("_PAUSE_S = 0.5", "_PAUSE_S = 0.0")
-        )
-        return text.replace("bool(self.receiver.lacking()) == bool(lacking)", "True")
-
-    set_source(slowly)
+def test_a_worker_stands_still_while_another_operator_has_the_lease_and_goes_on_for_him(workers):
+    a, b = workers(*"ab")
+    files = written(a.root, LARGE)
+    a.begin(files, limit_bytes_s=MB)
     b.begin(files)
-    chain([a, b])
-    eventually(lambda: [path for path in b.root.iterdir() if path.stat().st_size == 300])
+    chain((a, b))
+    eventually(lambda: b.said.get("bytes", 0) > MB)
+    b.detach()
     b.take_lease(granted=False)
-    time.sleep(4)
-    assert not (b.root / "config.json").exists()
+    eventually(lambda: _still(b))
+    assert _size(b) < total(LARGE)
+    a.kill()
+    a.begin(files)
     b.take_lease(2)
     b.begin()
-    assert b.wait("done", 20)["bytes"] == 300
+    b.order(**{"from": [a.source()]})
+    assert b.wait("done")["bytes"] == total(LARGE)
 
 
 def _size(worker):
@@ -430,15 +243,6 @@ def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
     d.wait("over")
     assert d.said["kind"] == "cancelled"
     assert _size(d) > total(LARGE) / 4
-
-
-def test_a_limit_is_kept(workers):
-    a, b = workers(*"ab")
-    files = written(a.root, {"one.bin": 6 * MB, "two.bin": 6 * MB})
-    a.begin(files, limit_bytes_s=6 * MB)
-    b.begin(files)
-    chain((a, b))
-    assert b.wait("done")["seconds"] > 1.6
 
 
 def test_what_is_staged_leaves_the_page_cache(workers):
@@ -477,33 +281,3 @@ def test_sixty_thousand_small_files_take_little_memory(workers, small_disk):
     for each in (a, b):
         assert each.wait("done", 300)["peak_bytes"] < 64 << 20
     assert content(b.root) == content(a.root)
-
-
-def test_a_low_limit_is_no_silence(workers):
-    """Each piece takes so long that its reader would hear nothing for 5 s, if it were as large as without a limit."""
-    a, b = workers(*"ab")
-    files = written(a.root, {f"{number}.bin": 1_500_000 for number in range(3)})
-    a.begin(files, limit_bytes_s=400_000)
-    b.begin(files)
-    chain((a, b))
-    assert b.wait("done")["seconds"] > 9
-    assert b.said["left"] == []
-
-
-def test_a_file_that_is_known_to_be_corrupt_is_replaced_and_not_served_before(workers):
-    a, b, c = workers(*"abc")
-    files = written(a.root, {"one.bin": 3 * MB, "config.json": 300})
-    for each in (b, c):
-        each.root.mkdir(parents=True)
-        (each.root / "config.json").write_bytes((a.root / "config.json").read_bytes())
-    (b.root / "one.bin").write_bytes(b"x" * 3 * MB)
-    a.begin(files)
-    b.begin(files, replace=[0])
-    c.begin(files)
-    assert (b.wait("lacks"), c.wait("lacks")) == ({"files": 1, "bytes": 3 * MB},) * 2
-    c.order(**{"from": [b.source()]})
-    b.order(**{"from": [a.source()]})
-    for each in (b, c):
-        each.wait("done")
-        assert content(each.root) == content(a.root)
-        assert each.said["wrong"] == []

@@ -146,8 +146,8 @@ class Worker:
         assert self._follower.stdout
         with contextlib.suppress(OSError):
             self._follower.stdin.close()
-        self._follower.wait(20)
-        self._reader.join(20)
+        self._follower.wait(60)
+        self._reader.join(60)
         self._follower.stdout.close()
         self._follower = None
 
