@@ -60,7 +60,8 @@ def goes_on(registry, pause_s=1.5):
     return registry.served_bytes > before
 
 
-@pytest.mark.parametrize("name", ["plain", pytest.param("store", marks=pytest.mark.full)])
+@pytest.mark.full
+@BOTH
 def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, stage, name):
     reference = registry.add("slow", images.archive("stub"), platforms=True)
     registry.rate_bytes_s = size_of(registry) / 12
