@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from sparkcluster.spec.document import Document
 from sparkcluster.spec.kinds import allowed_overlays, is_overlay, is_playbook
 from sparkcluster.spec.load import load, read, read_playbook, variant_sizes
 
+_PLACEHOLDER = ipaddress.IPv4Address("192.0.2.0")
 UNREAD = "SPEC-001"
 MALFORMED = "SPEC-002"
 UNUSED = "SPEC-006"
@@ -81,7 +83,7 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
     return Inventory.model_validate(
         {
             "cluster": "lint",
-            "nodes": [{"name": f"spark-{number}", "host": f"192.0.2.{number}"} for number in range(1, nodes + 1)],
+            "nodes": [{"name": f"spark-{at}", "host": str(_PLACEHOLDER + at)} for at in range(1, nodes + 1)],
             "playbook": playbook.name,
             "runtime": {"kind": "docker" if playbook.image else "process"},
         }
@@ -149,8 +151,8 @@ def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> lis
     sizes = [playbook.ranks or 0] if playbook.ranks else [playbook.parts, 2 * playbook.parts]
     sizes = [size for size in sizes if playbook.nodes.allow(size)]
     for each in variant_sizes(path, overlays):
-        served = read_playbook(path, overlays, set_, each.low)[0]
-        size = served.ranks or max(each.low, served.nodes.min)
+        served = read_playbook(path, overlays, set_, each.start)[0]
+        size = served.ranks or max(each.start, served.nodes.min)
         sizes += [size] if size in each and served.nodes.allow(size) else []
     found: list[Spec] = []
     for nodes in sorted(set(sizes)) or [playbook.nodes.min]:

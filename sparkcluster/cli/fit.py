@@ -101,13 +101,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
     """The playbook, how many nodes share it, and the spec where an inventory is given."""
-    from sparkcluster.spec.load import load, load_named
+    from sparkcluster.spec.load import load, named, read_playbook
 
     if args.inventory is None:
-        found = load_named(args.playbook, assigned(args))
+        path, overlays = named(args.playbook)
+        found, _ = read_playbook(path, overlays, assigned(args))
         tensor = 1 if found.tensor_parallel == "auto" else found.tensor_parallel
         nodes = args.nodes or max(found.nodes.min, tensor * found.pipeline_parallel)
-        return load_named(args.playbook, assigned(args), nodes), nodes, None
+        return read_playbook(path, overlays, assigned(args), nodes)[0], nodes, None
     spec = load(args.inventory, args.playbook, set_=assigned(args), nodes=args.nodes)
     groups = spec.inventory.groups
     size = max((len(group.nodes) for group in groups), default=0) if groups else len(spec.inventory.nodes)

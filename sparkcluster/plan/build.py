@@ -333,7 +333,7 @@ class _Rank:
             mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:
-            if mount.source.startswith(beside.PREFIX):  # it cannot be read where nothing is to start
+            if mount.is_beside:  # it cannot be read where nothing is to start
                 found = self.spec.beside.get(mount.source) or beside.Beside(mount.source, "unknown", "", ())
                 source = found.place(facts.state_dir)
                 roots[source] = found.folder(facts.state_dir)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec.compose import OF_A_REPOSITORY, OWN
+from sparkcluster.spec.compose import OF_A_REPOSITORY, OWN, forget
 from sparkcluster.spec.document import Document, KeyPath, Place, parse, parse_scalar, path_text, shown
 
 _KEY = re.compile(r"[A-Za-z_][\w./-]*")
@@ -25,13 +25,11 @@ class Assignment:
         flag: how messages call it; without the value, which may be a secret.
         key: with dots between its parts.
         value: what it is set to; None removes the key.
-        written: unquoted values as they were typed, by path within ``value``.
     """
 
     flag: str
     key: str
     value: Any
-    written: dict[KeyPath, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,13 +46,7 @@ class Assignments:
         Raises:
             SpecError: a part of a key is no section.
         """
-        out = dataclasses.replace(
-            document,
-            data=copy.deepcopy(document.data),
-            values=dict(document.values),
-            keys=dict(document.keys),
-            written=dict(document.written),
-        )
+        out = copy.deepcopy(document)
         for entry in self.entries:
             _put(out, entry)
         return out
@@ -77,21 +69,16 @@ def read(text: str) -> Assignment:
         raise UsageError(f"{flag} has no value", hint=hint)
     if first in _FIXED:
         raise UsageError(f"{flag}: {first} cannot be set", hint="write a playbook that extends this one, with another")
-    document = _value(value.strip(), flag)
-    problems = [dataclasses.replace(each, line=0, column=0, path=key) for each in document.problems]
-    if problems:
-        raise SpecError(problems)
-    return Assignment(flag, key, document.data["value"], {path[1:]: line for path, line in document.written.items()})
-
-
-def _value(text: str, flag: str) -> Document:
-    """A document with the value under ``value``; brackets and quotes are YAML's, all else is taken as it is."""
-    if not text.startswith(_YAML):
-        return parse_scalar(text, flag, "value")
     try:
-        return parse(f"value: {text}", flag)
+        # Brackets and quotes are YAML's, all else is taken as it is.
+        is_yaml = value.strip().startswith(_YAML)
+        document = parse(f"value: {value}", flag) if is_yaml else parse_scalar(value.strip(), flag, "value")
+        problems = document.problems
     except SpecError as error:
-        raise SpecError([dataclasses.replace(each, line=0, column=0) for each in error.problems]) from None
+        problems = [*error.problems]
+    if problems:
+        raise SpecError([dataclasses.replace(each, line=0, column=0, path=key) for each in problems])
+    return Assignment(flag, key, document.data["value"])
 
 
 def _put(out: Document, assignment: Assignment) -> None:
@@ -112,17 +99,9 @@ def _put(out: Document, assignment: Assignment) -> None:
         return
     replaced = OF_A_REPOSITORY if path == ("model",) and name in {"id", "path"} else {name}
     for each in replaced & set(section):
-        _remove(out, section, (*path, each))
+        del section[each]
+        forget(out, (*path, each))
     if assignment.value is not None:
         path = (*path, name)
         section[name] = copy.deepcopy(assignment.value)
         out.keys[path] = out.values[path] = place
-        out.written.update({(*path, *inside): text for inside, text in assignment.written.items()})
-
-
-def _remove(out: Document, section: dict[str, Any], path: KeyPath) -> None:
-    del section[str(path[-1])]
-    places: dict[KeyPath, Any]
-    for places in (out.keys, out.values, out.written):
-        for inside in [each for each in places if each[: len(path)] == path]:
-            del places[inside]

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Iterator
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+FORMS: dict[str, str] = {}
+"""What the regular expressions of fields mean, in words, for messages."""
+
+
+def form(regex: str, words: str, **more: Any) -> Any:
+    """A field of text of the form ``regex``, which messages call ``words``."""
+    FORMS[regex] = words
+    return Field(pattern=regex, **more)
+
+
 # Names end up in container names, labels and file names on the nodes.
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)]
-# ',' ':' and '"' have a meaning in Docker's --mount and --volume.
-NodePath = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
-# Beside the playbook, if it begins with ./
-MountSource = Annotated[str, Field(pattern=r'^(/|~$|~/|\./)[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
-BesidePath = Annotated[str, Field(pattern=r'^\./[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
-LocalPath = Annotated[str, Field(pattern=r"^(/|~)[^\x00-\x1f\x7f]*$", max_length=1024)]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
-FindingCode = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9]*-[0-9]{3}$")]
+Name = Annotated[str, form(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "letters, digits and, not first, . _ -", max_length=63)]
+
+
+def _path(start: str, words: str, end: str = "") -> Any:
+    """A path without what has a meaning in Docker's ``--mount`` and ``--volume``."""
+    regex = rf'^{start}[^\x00-\x1f\x7f,:"]*{end}$'
+    return form(regex, f"{words}, without ',' ':' and '\"'", max_length=1024)
+
+
+NodePath = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/")]
+ContainerPath = Annotated[str, _path("/", "an absolute path")]
+BesidePath = Annotated[str, _path(r"\./", "a path from ./, which is beside the playbook")]
+MountSource = Annotated[str, _path(r"(/|~$|~/|\./)", "an absolute path or one from ~/ or ./")]
+PermittedMount = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/, which may end in :rw", "(:rw)?")]
+LocalPath = Annotated[str, form(r"^(/|~)[^\x00-\x1f\x7f]*$", "an absolute path or one from ~/", max_length=1024)]
+EnvName = Annotated[str, form(r"^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name: letters, digits and _", max_length=128)]
+FindingCode = Annotated[str, form(r"^[A-Z][A-Z0-9]*-[0-9]{3}$", "the code of a finding, such as NET-014")]
 
 
 def _one_capability(name: str) -> str:
@@ -34,10 +50,11 @@ def _no_disk(path: str) -> str:
 
 
 # A device file of the node, by the same path in the container.
-Device = Annotated[
-    str, Field(pattern=r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$", max_length=128), AfterValidator(_no_disk)
+_DEVICE = r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"
+Device = Annotated[str, form(_DEVICE, "a device file, such as /dev/gdrdrv", max_length=128), AfterValidator(_no_disk)]
+Capability = Annotated[
+    str, form(r"^[A-Z][A-Z_]{2,31}$", "a Linux capability, such as SYS_NICE"), AfterValidator(_one_capability)
 ]
-Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,31}$"), AfterValidator(_one_capability)]
 
 
 class Section(BaseModel):
@@ -57,15 +74,3 @@ class Section(BaseModel):
             for key, value in data.items()
             if value is not None or key not in fields or fields[key].is_required()
         }
-
-
-def options(annotation: Any) -> Iterator[Any]:
-    """The branches of a union, else the type itself; ``Annotated`` is unwrapped."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from options(get_args(annotation)[0])
-    elif origin in {Union, types.UnionType}:
-        for branch in get_args(annotation):
-            yield from options(branch)
-    else:
-        yield annotation

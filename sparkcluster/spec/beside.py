@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sparkcluster.errors import Problem
-    from sparkcluster.spec.document import Document, KeyPath
+    from sparkcluster.spec.document import Document
     from sparkcluster.spec.playbook import Playbook
-
-PREFIX = "./"
-"""With this begins the source of a mount that is beside the playbook."""
 
 _MOST_FILES, _MOST_BYTES = 1000, 256 << 20
 
@@ -73,7 +70,7 @@ def read(source: str, playbook: Path) -> Beside:
     real = (top / source).resolve()
     if not real.is_relative_to(top) or real == top:
         raise NotUsable("leads out of the playbook's directory")
-    if any(map(_is_hidden, (*Path(source).parts, *real.relative_to(top).parts))):
+    if _is_hidden(Path(source)) or _is_hidden(real.relative_to(top)):
         raise NotUsable("is hidden, as keys are")
     try:
         if not real.exists():
@@ -88,48 +85,38 @@ def read(source: str, playbook: Path) -> Beside:
     return Beside(source, mark, name, members)
 
 
-def mounted(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> dict[str, Beside]:
-    """What the playbook in ``path`` mounts from the directory of the file that says so; what it lacks is a problem."""
-    found: dict[str, Beside] = {}
-    for index, mount in enumerate(served.mounts):
-        if mount.source.startswith(PREFIX):
-            key = ("mounts", index, "source")
-            try:
-                found[mount.source] = read(mount.source, _named_in(key, path, document))
-            except NotUsable as error:
-                problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
-    return found
+def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, Beside], Beside | None, list[Problem]]:
+    """What the playbook in ``path`` mounts, by its source, and builds of; each beside the file that says so."""
+    problems: list[Problem] = []
+
+    def found(source: str, *key: str | int) -> Beside | None:
+        place = document.values.get(key)
+        try:
+            return read(source, path if place is None else Path(place.file or document.file))
+        except NotUsable as error:
+            problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
+            return None
+
+    sources = {at: each.source for at, each in enumerate(served.mounts) if each.is_beside}
+    mounted = {source: found(source, "mounts", at, "source") for at, source in sources.items()}
+    built = None if served.build is None else found(served.build.context, "build", "context")
+    if served.build is not None and built is not None:
+        name = served.build.script or served.build.dockerfile
+        if all(member.path != f"{built.name}/{name}" for member in built.members):
+            hint = "put it there, or name another under dockerfile or script"
+            problems.append(document.problem(("build", "context"), f"has no {name}", hint))
+            built = None
+    return {source: each for source, each in mounted.items() if each is not None}, built, problems
 
 
-def built(served: Playbook, path: Path, document: Document, problems: list[Problem]) -> Beside | None:
-    """The directory of which the image is built, likewise."""
-    if served.build is None:
-        return None
-    key, name = ("build", "context"), served.build.script or served.build.dockerfile
-    try:
-        found = read(served.build.context, _named_in(key, path, document))
-    except NotUsable as error:
-        problems.append(document.problem(key, str(error), f"name a directory beside the playbook, with {name}"))
-        return None
-    if any(member.path == f"{found.name}/{name}" for member in found.members):
-        return found
-    problems.append(document.problem(key, f"has no {name}", "put it there, or name another under dockerfile or script"))
-    return None
-
-
-def _named_in(key: KeyPath, path: Path, document: Document) -> Path:
-    place = document.values.get(key)
-    return Path(place.file or document.file) if place is not None else path
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _members(real: Path, name: str) -> Iterator[Member]:
     total = 0
-    inside = [path for path in real.rglob("*") if not any(map(_is_hidden, path.relative_to(real).parts))]
-    paths = [real] if real.is_file() else sorted(path for path in inside if not path.is_dir())
+    inside = (path for path in real.rglob("*") if not _is_hidden(path.relative_to(real)) and not path.is_dir())
+    paths = [real] if real.is_file() else sorted(inside)
     if len(paths) > _MOST_FILES:
         raise NotUsable(f"has more than {_MOST_FILES} files")
     for path in paths:

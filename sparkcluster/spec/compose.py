@@ -12,7 +12,7 @@ import functools
 import operator
 from typing import Any
 
-from sparkcluster.spec.document import Document, KeyPath, Place
+from sparkcluster.spec.document import Document, KeyPath
 
 ADDED = ("mounts", "setup", "secrets", "allow")
 """Lists that are concatenated."""
@@ -23,12 +23,15 @@ OWN = ("name", "extends")
 MAX_DEPTH = 8
 """Levels of ``extends``."""
 
+OF_A_REPOSITORY = frozenset({"id", "path", "revision", "files", "exclude"})
+"""Keys of ``model`` that belong to one repository or directory: another ``id`` or ``path`` takes none of them over."""
+
 
 def put_on(base: Document, top: Document) -> Document:
     """``top`` merged over ``base``, as one document with the file name of ``top``; neither is changed."""
     out = Document(top.file, {}, problems=[*base.problems, *top.problems])
     for key in [key for key in base.data if key not in OWN and key not in top.data]:
-        _set(out, (key,), base, (key,))
+        copy(out, (key,), base, (key,))
     for key, value in top.data.items():
         below = base.data.get(key) if key not in OWN else None
         if isinstance(value, dict) and isinstance(below, dict):
@@ -36,61 +39,52 @@ def put_on(base: Document, top: Document) -> Document:
         elif key in ADDED and isinstance(value, list) and isinstance(below, list):
             _list(out, key, base, top)
         elif value is not None or below is None:
-            _set(out, (key,), top, (key,))
+            copy(out, (key,), top, (key,))
     return out
 
 
-OF_A_REPOSITORY = frozenset({"id", "path", "revision", "files", "exclude"})
-"""Keys of ``model`` that belong to one repository or directory: another ``id`` or ``path`` takes none of them over."""
-
-
 def _section(out: Document, key: str, base: Document, top: Document) -> None:
-    _mark(out, (key,), top, (key,))
+    copy(out, (key,), top, (key,))
     above, below = top.data[key], base.data[key]
     # id and path both say where the weights are: the upper one replaces the other.
     replaced = OF_A_REPOSITORY if key == "model" and {"id", "path"} & set(above) else frozenset()
     out.data[key] = {}
     for name in below:
         if name not in above and name not in replaced:
-            _set(out, (key, name), base, (key, name))
-    for name, value in above.items():
-        if value is not None or name not in below:
-            _set(out, (key, name), top, (key, name))
+            copy(out, (key, name), base, (key, name))
+    out.data[key] |= {name: value for name, value in above.items() if value is not None or name not in below}
 
 
 def _list(out: Document, key: str, base: Document, top: Document) -> None:
-    _mark(out, (key,), top, (key,))
+    copy(out, (key,), top, (key,))
     out.data[key] = []
     for document in (base, top):
         for index, value in enumerate(document.data[key]):
             if value not in out.data[key]:
-                _set(out, (key, len(out.data[key])), document, (key, index))
+                copy(out, (key, len(out.data[key])), document, (key, index))
 
 
-def _set(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> None:
-    """Copy the value of ``source`` at ``origin``, with the places of its parts."""
+def copy(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> None:
+    """Put the value of ``source`` at ``origin`` into ``out`` at ``path``, with the places of all its parts."""
     holder: Any = functools.reduce(operator.getitem, path[:-1], out.data)
     value: Any = functools.reduce(operator.getitem, origin, source.data)
     if isinstance(holder, list):
         holder.append(value)
     else:
         holder[path[-1]] = value
-    _mark(out, path, source, origin, deep=True)
-
-
-def _mark(out: Document, path: KeyPath, source: Document, origin: KeyPath, *, deep: bool = False) -> None:
-    size = len(origin)
+    forget(out, path)
     for places, origins in ((out.values, source.values), (out.keys, source.keys)):
         for at, place in origins.items():
-            if at == origin or (deep and at[:size] == origin):
-                places[(*path, *at[size:])] = _placed(place, source.file)
-    for at, text in source.written.items():
-        if deep and at[:size] == origin:
-            out.written[(*path, *at[size:])] = text
+            if at[: len(origin)] == origin:
+                placed = place if place.file else dataclasses.replace(place, file=source.file)
+                places[(*path, *at[len(origin) :])] = placed
 
 
-def _placed(place: Place, file: str) -> Place:
-    return place if place.file else dataclasses.replace(place, file=file)
+def forget(document: Document, path: KeyPath) -> None:
+    """Remove the places at ``path`` and below it."""
+    for places in (document.values, document.keys):
+        for inside in [each for each in places if each[: len(path)] == path]:
+            del places[inside]
 
 
 def places(document: Document) -> dict[KeyPath, tuple[str, int | None]]:

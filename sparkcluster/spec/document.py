@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -19,14 +18,14 @@ from sparkcluster.printable import LINES, hidden_at, named
 
 MAX_VALUES = 20_000
 MAX_DEPTH = 32
-MAX_CHARACTERS = 1 << 22
-MAX_PROBLEMS = 50
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels, with aliases followed"
+_TOO_MANY = f"more than {MAX_VALUES} values, or too much text, with aliases followed"
 
 KeyPath = tuple[str | int, ...]
 
-_NULL = re.compile(r"~|null|Null|NULL|")
-_TRUE = re.compile(r"yes|Yes|YES|true|True|TRUE|on|On|ON")
-_FALSE = re.compile(r"no|No|NO|false|False|FALSE|off|Off|OFF")
+_WORDS = (("null", None), ("yes", True), ("true", True), ("on", True), ("no", False), ("false", False), ("off", False))
+_CONSTANTS = {each: value for word, value in _WORDS for each in (word, word.title(), word.upper())}
+_CONSTANTS |= {"": None, "~": None}
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,2})?")
 _UNCLEAR = (
@@ -59,7 +58,7 @@ class Document:
         data: content of the file.
         values: place of every value by its path.
         keys: place of every key by its path.
-        written: unquoted scalars as written in the file, by path.
+        written: unquoted scalars as they are in the file, by path; a merged document has none.
         problems: problems of the file that do not depend on its schema.
     """
 
@@ -107,22 +106,22 @@ def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
     """
     document = Document(file)
     refuse_hidden(text, file)
-    reader = _Reader(document, merge_keys=merge_keys)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
-        reader.scan(loader)
+        events = _events(document, text)
     except yaml.MarkedYAMLError as error:
-        raise _syntax(document, text, error) from None
+        begin = error.context_mark
+        where = f"{error.context} of line {begin.line + 1}: " if begin else ""
+        hint = "check this line and those above it: indented by spaces, a space after ':' and '-', quotes closed"
+        raise _fatal(document, error.problem_mark, f"not valid YAML: {where}{error.problem}", hint) from None
     except yaml.YAMLError:
-        raise _fatal(document, Place(), "cannot be read as YAML", "save the file as UTF-8 text") from None
-    finally:
-        loader.dispose()
-    root = reader.nodes[0] if reader.nodes else None
-    if root is None or (isinstance(root, yaml.ScalarEvent) and not root.style and _NULL.fullmatch(root.value)):
-        raise _fatal(document, Place(), "the file is empty", "start from one of the examples in inventory/")
+        raise _fatal(document, None, "has characters that YAML does not allow", "save the file as plain text") from None
+    root = events[0] if events else None
+    if root is None or (isinstance(root, yaml.ScalarEvent) and not root.style and _resolve(root.value) is None):
+        raise _fatal(document, None, "the file is empty", "start from one of the examples in inventory/")
     if not isinstance(root, yaml.MappingStartEvent):
-        raise _not_keys(document, text, root)
-    document.data = reader.value(0, (), 0)
+        hint = "begin with a key, such as nodes: or model:"
+        raise _fatal(document, root.start_mark, "expected 'key: value' lines", hint)
+    document.data = _Reader(document, events, merge_keys=merge_keys).value((), 0)
     return document
 
 
@@ -145,7 +144,8 @@ def refuse_hidden(text: str, file: str) -> None:
         raise SpecError([Problem(file, line, column, "", message, hint)])
 
 
-def _fatal(document: Document, place: Place, message: str, hint: str | None = None) -> SpecError:
+def _fatal(document: Document, mark: Any, message: str, hint: str | None = None) -> SpecError:
+    place = _place(mark) if mark else Place()
     return SpecError([*document.problems, Problem(document.file, place.line, place.column, "", message, hint)])
 
 
@@ -153,143 +153,102 @@ def _place(mark: Any) -> Place:
     return Place(mark.line + 1, mark.column + 1)
 
 
-def _not_keys(document: Document, text: str, root: Any) -> SpecError:
-    """The error of a file whose ``root`` is a list or a scalar."""
-    from sparkcluster.spec import slips  # noqa: PLC0415 - for wrong input alone
-
-    if not isinstance(root, yaml.ScalarEvent):
-        hint = "put the list below a key, such as nodes:"
-        return _fatal(document, _place(root.start_mark), "expected 'key: value' lines, found a list", hint)
-    slip = slips.not_keys(text)
-    if slip is None:
-        return _fatal(document, _place(root.start_mark), "expected 'key: value' lines, found a single value")
-    return _fatal(document, Place(*slip[:2]), *slip[2:])
-
-
-def _syntax(document: Document, text: str, error: yaml.MarkedYAMLError) -> SpecError:
-    from sparkcluster.spec import slips  # noqa: PLC0415 - for wrong input alone
-
-    marks = [mark for mark in (error.problem_mark, error.context_mark) if mark]
-    places = [(place.line, place.column) for place in map(_place, marks)] or [(1, 1)]
-    reported = f"{error.context or ''} {error.problem or ''}"
-    line, column, *words = slips.slip(text, places[0], places[-1], reported)
-    return _fatal(document, Place(line, column), *words)
+def _events(document: Document, text: str) -> list[Any]:
+    """Events with which the nodes of the one document in ``text`` begin and end, read before anything recurses."""
+    events: list[Any] = []
+    depth = 0
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        while loader.check_event():
+            event = loader.get_event()
+            if isinstance(event, yaml.DocumentStartEvent) and events:
+                raise _fatal(document, event.start_mark, "a second document ('---')", "keep one document per file")
+            if getattr(event, "tag", None) is not None:
+                hint = "quote a value that begins with '!'"
+                raise _fatal(document, event.start_mark, "tags ('!…') are not supported", hint)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise _fatal(document, event.start_mark, _TOO_DEEP)
+            if len(events) > 3 * MAX_VALUES:  # keys, values and ends
+                raise _fatal(document, event.start_mark, _TOO_MANY, "is this the right file?")
+            if isinstance(event, (yaml.NodeEvent, yaml.CollectionEndEvent)):
+                events.append(event)
+    finally:
+        loader.dispose()
+    return events
 
 
 class _Reader:
-    """Turns YAML events into data and places.
+    """Turns events into data and places; ``at`` is the position of the next one."""
 
-    Attributes:
-        nodes: the event with which each node begins. An alias has that of the node it names.
-        starts: position of each node; of an alias, that of the node it names.
-        ends: of a list or mapping, the position after its last node.
-    """
-
-    def __init__(self, document: Document, *, merge_keys: bool = False) -> None:
+    def __init__(self, document: Document, events: list[Any], *, merge_keys: bool) -> None:
         self.document = document
+        self.events = events
         self.merge_keys = merge_keys
-        self.count = 0
-        self.characters = 0
-        self.nodes: list[Any] = []
-        self.starts: list[int] = []
-        self.ends: dict[int, int] = {}
+        self.anchors: dict[str, int] = {}
+        self.at = self.count = 0
 
-    def scan(self, loader: Any) -> None:
-        """Read the events of the one document, before anything recurses; size and depth are limited here."""
-        anchors: dict[str, int] = {}
-        open_nodes: list[int] = []
-        while loader.check_event():
-            event = loader.get_event()
-            place, position = _place(event.start_mark), len(self.nodes)
-            if isinstance(event, yaml.DocumentStartEvent) and self.nodes:
-                raise _fatal(self.document, place, "a second document ('---')", "keep one document per file")
-            if isinstance(event, yaml.CollectionEndEvent):
-                self.ends[open_nodes.pop()] = position
-            if not isinstance(event, yaml.NodeEvent):
-                continue
-            start = self._start(event, anchors)
-            self.starts.append(start)
-            self.nodes.append(event if start == position else self.nodes[start])
-            if position >= 2 * MAX_VALUES:
-                raise _fatal(self.document, place, f"more than {MAX_VALUES} values", "is this the right file?")
-            if isinstance(event, yaml.CollectionStartEvent):
-                open_nodes.append(position)
-                if len(open_nodes) > MAX_DEPTH:
-                    raise _fatal(self.document, place, f"nested deeper than {MAX_DEPTH} levels")
-
-    def _start(self, event: Any, anchors: dict[str, int]) -> int:
-        """The position of the node that ``event`` begins, or names as an alias."""
-        place, position = _place(event.start_mark), len(self.nodes)
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in anchors:
-                message = f"undefined alias *{shown(event.anchor)[1:-1]}"
-                raise _fatal(self.document, place, message, "quote a value that begins with '*'")
-            return anchors[event.anchor]
-        if event.tag is not None:
-            raise _fatal(self.document, place, "tags ('!…') are not supported", "quote a value that begins with '!'")
-        if event.anchor is not None:
-            anchors[event.anchor] = position
-        return position
-
-    def _entries(self, position: int) -> Iterator[int]:
-        """Positions of the nodes directly in a list or mapping; of a mapping, keys and values in turn."""
-        start = self.starts[position]
-        entry = start + 1
-        while entry < self.ends[start]:
-            yield entry
-            entry = self.ends.get(entry, entry + 1)
-
-    def _complain(self, node: Any, path: KeyPath, message: str, hint: str | None = None) -> None:
-        _complain(self.document, _place(node.start_mark), path, message, hint)
-
-    def value(self, position: int, path: KeyPath, depth: int) -> Any:
-        """The data of a node. Aliases are followed, so size and depth are limited once more."""
-        node = self.nodes[position]
-        place = _place(node.start_mark)
-        self.count += 1
+    def value(self, path: KeyPath, depth: int) -> Any:
+        """The data of the next node. What an alias names is read again, and counts again for the limits."""
+        node = self.events[self.at]
+        place = self.document.values[path] = _place(node.start_mark)
+        # A long text counts as several.
+        self.count += 1 + len(getattr(node, "value", "")) // 200
         if self.count > MAX_VALUES:
-            raise _fatal(self.document, place, f"more than {MAX_VALUES} values with aliases followed")
+            raise _fatal(self.document, node.start_mark, _TOO_MANY, "is this the right file?")
         if depth > MAX_DEPTH:
-            raise _fatal(self.document, place, f"nested deeper than {MAX_DEPTH} levels with aliases followed")
-        self.document.values[path] = place
+            raise _fatal(self.document, node.start_mark, _TOO_DEEP)
+        if isinstance(node, yaml.AliasEvent):
+            if node.anchor not in self.anchors:
+                message = f"undefined alias *{shown(node.anchor)[1:-1]}"
+                raise _fatal(self.document, node.start_mark, message, "quote a value that begins with '*'")
+            after, self.at = self.at + 1, self.anchors[node.anchor]
+            out = self.value(path, depth + 1)
+            self.at = after
+            return out
+        if node.anchor is not None:
+            # One that is read again does not replace a later one of the same name.
+            self.anchors[node.anchor] = max(self.at, self.anchors.get(node.anchor, 0))
+        self.at += 1
         if isinstance(node, yaml.ScalarEvent):
-            return self._scalar(node, path)
-        entries = list(self._entries(position))
-        if isinstance(node, yaml.SequenceStartEvent):
-            return [self.value(entry, (*path, index), depth + 1) for index, entry in enumerate(entries)]
-        out: dict[str, Any] = {}
-        for key, value in zip(map(self.nodes.__getitem__, entries[::2]), entries[1::2], strict=True):
-            name = key.value if isinstance(key, yaml.ScalarEvent) else ""
-            here = (*path, name)
-            hidden = hidden_at(name)
-            if hidden is not None:
-                self._complain(key, path, f"a key contains {named(name[hidden])}")
-            elif not name:
-                self._complain(key, path, "a key must be a scalar", "write 'key: value'")
-            elif not key.style and name == "<<" and not self.merge_keys:
-                self._complain(key, path, "merge keys ('<<') are not supported", "write the keys out")
-            elif name in out:
-                first = self.document.keys[here].line
-                self._complain(key, here, f"duplicate key, first in line {first}", "keep one of them")
+            return (_seen if node.style else _unquoted)(self.document, place, path, node.value)
+        out = {} if isinstance(node, yaml.MappingStartEvent) else []
+        while not isinstance(self.events[self.at], yaml.CollectionEndEvent):
+            if isinstance(out, dict):
+                self._entry(out, path, depth)
             else:
-                self.document.keys[here] = _place(key.start_mark)
-                out[name] = self.value(value, here, depth + 1)
+                out.append(self.value((*path, len(out)), depth + 1))
+        self.at += 1
         return out
 
-    def _scalar(self, node: Any, path: KeyPath) -> Any:
-        self.characters += len(node.value)
-        if self.characters > MAX_CHARACTERS:
-            place = _place(node.start_mark)
-            raise _fatal(self.document, place, f"more than {MAX_CHARACTERS} characters with aliases followed")
-        if not node.style:
-            return _unquoted(self.document, _place(node.start_mark), path, node.value)
-        return _seen(self.document, _place(node.start_mark), path, node.value)
+    def _entry(self, out: dict[str, Any], path: KeyPath, depth: int) -> None:
+        """Read the next key and its value into ``out``; of one that is refused they are read, to go on after them."""
+        key = self.events[self.at]
+        name = ""
+        if isinstance(key, yaml.ScalarEvent):
+            name = key.value
+            self.at += 1
+        else:
+            self.value((*path, name), depth + 1)
+        here, place, hidden = (*path, name), _place(key.start_mark), hidden_at(name)
+        if hidden is not None:
+            _complain(self.document, place, path, f"a key contains {named(name[hidden])}")
+        elif not name:
+            _complain(self.document, place, path, "a key must be a scalar", "write 'key: value'")
+        elif name == "<<" and not key.style and not self.merge_keys:
+            _complain(self.document, place, path, "merge keys ('<<') are not supported", "write the keys out")
+        elif name in out:
+            first = self.document.keys[here].line
+            _complain(self.document, place, here, f"duplicate key, first in line {first}", "keep one of them")
+        else:
+            self.document.keys[here] = place
+            out[name] = self.value(here, depth + 1)
+            return
+        self.value((*path, ""), depth + 1)
 
 
 def _complain(document: Document, place: Place, path: KeyPath, message: str, hint: str | None = None) -> None:
     document.problems.append(Problem(document.file, place.line, place.column, path_text(path), message, hint))
-    if len(document.problems) >= MAX_PROBLEMS:
-        raise SpecError(document.problems)
 
 
 def _seen(document: Document, place: Place, path: KeyPath, text: str) -> str:
@@ -317,10 +276,8 @@ def _unquoted(document: Document, place: Place, path: KeyPath, text: str) -> Any
 
 def _resolve(text: str) -> Any:
     """The value of an unquoted scalar."""
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text) or _FALSE.fullmatch(text):
-        return bool(_TRUE.fullmatch(text))
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INT.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import itertools
+import re
 import shlex
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sparkcluster.spec.base import (
     BesidePath,
@@ -17,39 +20,69 @@ from sparkcluster.spec.base import (
     LocalPath,
     Name,
     NodePath,
+    PermittedMount,
     Section,
+    form,
 )
+from sparkcluster.spec.document import shown
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
-Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$", max_length=253)]
+
+
+def _whole(host: str) -> str:
+    """``host``, a name or an address; what begins as an address is one, with nothing after it."""
+    if ":" in host or re.fullmatch(r"[0-9.]+", host):
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise ValueError(f"must be an address, without a port, is {host}", "port is a key of its own") from None
+    return host
+
+
+def _subnet(rail: str) -> str:
+    with contextlib.suppress(ValueError):
+        network = ipaddress.ip_network(rail)
+        if str(network) == rail and network.num_addresses > 1:
+            return rail
+    raise ValueError(f"must be a subnet, is {shown(rail)}", "write it as 192.168.177.0/24, with 0 for the nodes' part")
+
+
+def _apart(rails: list[str]) -> list[str]:
+    for one, other in itertools.combinations(map(ipaddress.ip_network, rails), 2):
+        if one.overlaps(other):
+            message = f"{other} overlaps {one}: twins in one subnet hang NCCL or halve its speed"
+            raise ValueError(message, "give every rail its own subnet")
+    return rails
+
+
+_HOST = r"^[0-9A-Za-z:][0-9A-Za-z.:%_-]*$"
+Address = Annotated[str, form(_HOST, "a name or address without user and port", max_length=253), AfterValidator(_whole)]
+_LISTEN = r"^(management|interconnect|[0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f.:]*)$"
+Listen = Annotated[str, form(_LISTEN, "an address, management or interconnect"), AfterValidator(_whole)]
+Login = Annotated[str, form(r"^[a-z_][a-z0-9_.-]*\$?$", "a login name")]
+Jump = Annotated[str, form(r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,%\[\]-]*$", "user@host:port, several with commas")]
+Rails = Annotated[list[Annotated[str, AfterValidator(_subnet)]], AfterValidator(_apart)]
 # Linux takes 15 characters (IFNAMSIZ - 1).
-Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$")]
-PermittedMount = Annotated[str, Field(pattern=r'^(/|~$|~/)[^\x00-\x1f\x7f,:"]*(:rw)?$', max_length=1024)]
-Hca = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")]
+Interface = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$", "an interface, such as enp1s0f0np0")]
+Hca = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$", "an RDMA device, such as rocep1s0f0")]
 OPEN_API = "NET-020"
 """Code of the check that an API which is open to the network requires a key."""
+_VARIABLE = re.compile(r"\$\{?SPARKCLUSTER_")
 _OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
 
 
 def _arguments(written: Any) -> Any:
     """The arguments of a command that is written as a list of them, or as a string that is split into them."""
-    words = written
-    if isinstance(written, str):
-        try:
-            words = shlex.split(written)
-        except ValueError as error:
-            raise ValueError(f"must be a command: {str(error).lower()}") from None
-        # sh -c "…" expands them itself
-        used = "-c" not in words and (_OF_A_SHELL & set(words) or "$SPARKCLUSTER_" in written.replace("{", ""))
-        if used:
-            raise ValueError("needs a shell, and none runs it: write it as [sh, -c, '…']")
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError("must be a command: a string, or a list of strings")
-    if not words or not words[0]:
-        raise ValueError("needs a program")
-    if any("\0" in word for word in words):
-        raise ValueError("must not contain a null character")
+    try:
+        words = shlex.split(written) if isinstance(written, str) else written
+    except ValueError as error:
+        raise ValueError(f"must be a command: {str(error).lower()}") from None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not any(words[:1]):
+        raise ValueError("must be a command: a string, or a list of strings that begins with a program")
+    # sh -c "…" expands them itself
+    if isinstance(written, str) and "-c" not in words and (_OF_A_SHELL & {*words} or _VARIABLE.search(written)):
+        raise ValueError("needs a shell, and none runs it: write it as [sh, -c, '…']")
     return words
 
 
@@ -59,12 +92,10 @@ Command = Annotated[list[str], BeforeValidator(_arguments, json_schema_input_typ
 class Ssh(Section):
     """How to reach a node by SSH; unset keys come from ``~/.ssh/config``, as ``ssh -G`` prints it."""
 
-    user: str | None = Field(None, pattern=r"^[a-z_][a-z0-9_.-]*\$?$", description="login name")
+    user: Login | None = Field(None, description="login name")
     port: int | None = Field(None, ge=1, le=65535, description="TCP port of sshd")
     identity: LocalPath | None = Field(None, description="private key file on the controller")
-    jump: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,%\[\]-]*$", description="ProxyJump, such as user@host:port"
-    )
+    jump: Jump | None = Field(None, description="ProxyJump, such as user@host:port")
     known_hosts: LocalPath | None = Field(None, description="known_hosts file; default ~/.ssh/known_hosts")
     host_keys: HostKeys = Field(
         "reject", description="what to do with an unknown host key: reject it, or store it (accept-new)"
@@ -76,14 +107,22 @@ class NodeInterconnect(Section):
     """Interconnect of one node, instead of the discovered one."""
 
     interfaces: list[Interface] = Field(min_length=1, description="network interfaces, one for each twin in use")
-    hcas: list[Hca] = Field(default_factory=list, description="RDMA devices of these interfaces, in order")
+    hcas: list[Hca] = Field([], description="RDMA devices of these interfaces, in order")
     gid_index: int | None = Field(None, ge=0, le=255, description="RoCE v2 GID index of all its HCAs")
+
+    @model_validator(mode="after")
+    def _paired(self) -> NodeInterconnect:
+        twice = any(len(names) > len(set(names)) for names in (self.interfaces, self.hcas))
+        if twice or len(self.hcas) not in {0, len(self.interfaces)}:
+            message = "must list each interface once, and under hcas one RDMA device for each, in the same order"
+            raise ValueError(message, "remove hcas: they are found from the interfaces")
+        return self
 
 
 class Interconnect(Section):
     """The QSFP network; ``auto`` discovers it on the nodes."""
 
-    rails: list[str] = Field(min_length=1, description="subnets of the rails, such as 192.168.177.0/24")
+    rails: Rails = Field(min_length=1, description="subnets of the rails, such as 192.168.177.0/24")
 
 
 class Node(Section):
@@ -96,9 +135,7 @@ class Node(Section):
         "auto", description="ssh, local (no SSH), or auto: local if host is this machine's address or hostname"
     )
     interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
-    env: dict[EnvName, str] = Field(
-        default_factory=dict, description="environment of this node's ranks, over the playbook's"
-    )
+    env: dict[EnvName, str] = Field({}, description="environment of this node's ranks, over the playbook's")
 
     def __hash__(self) -> int:
         """By name and host: ``env`` has no hash."""
@@ -142,10 +179,8 @@ class ApiKey(Section):
 class Api(Section):
     """Where the OpenAI-compatible endpoint listens on the head of each group."""
 
-    host: str = Field(
-        "127.0.0.1",
-        pattern=r"^(management|interconnect|[0-9A-Fa-f.:]+)$",
-        description="address to listen on, or management or interconnect for the head's address there",
+    host: Listen = Field(
+        "127.0.0.1", description="address to listen on, or management or interconnect for the head's address there"
     )
     port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
@@ -164,6 +199,12 @@ class Runtime(Section):
     kind: Literal["docker", "process"] = Field("docker", description="docker, or process: without a container")
     python: NodePath | None = Field(None, description="process only: the engine's Python; default: the node's")
 
+    @model_validator(mode="after")
+    def _without_container(self) -> Runtime:
+        if self.kind == "docker" and self.python is not None:
+            raise ValueError("python applies to kind: process only; a container runs the image's", "remove python")
+        return self
+
 
 class Staging(Section):
     """How weights go from node to node, in ``stage`` and ``up``; flags of ``stage`` come first."""
@@ -178,13 +219,13 @@ class Permit(Section):
     """What a playbook may have beyond what serving needs; nothing else permits it."""
 
     mounts: list[PermittedMount] = Field(
-        default_factory=list, description="directories of the nodes, and all below; writable if it ends in :rw"
+        [], description="directories of the nodes, and all below; writable if it ends in :rw"
     )
-    capabilities: list[Capability] = Field(default_factory=list, description="Linux capabilities beside SYS_NICE")
-    devices: list[Device] = Field(default_factory=list, description="device files of the nodes")
-    secrets: list[EnvName] = Field(default_factory=list, description="variables of the controller's environment")
+    capabilities: list[Capability] = Field([], description="Linux capabilities beside SYS_NICE")
+    devices: list[Device] = Field([], description="device files of the nodes")
+    secrets: list[EnvName] = Field([], description="variables of the controller's environment")
     builds: list[BesidePath] = Field(
-        default_factory=list,
+        [],
         description="build contexts of the playbook, as it names them: what they run is root there",
     )
 
@@ -203,7 +244,7 @@ class Inventory(Section):
         max_length=1024,
         description="name, path or model on Hugging Face; searched beside the inventory, then among the bundled ones",
     )
-    groups: list[Group] = Field(default_factory=list, description="default: one group of all nodes")
+    groups: list[Group] = Field([], description="default: one group of all nodes")
     runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")
     api: Api = Field(default_factory=Api, description="where the endpoint of each group listens")
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
@@ -213,7 +254,7 @@ class Inventory(Section):
     staging: Staging = Field(default_factory=Staging, description="how weights go from node to node")
     permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
     after_ready: list[Command] = Field(
-        default_factory=list,
+        [],
         max_length=64,
         description="commands for the controller to run after a change that ended verified: each a list of arguments, "
         "or a string that is split into them; without a shell",
@@ -222,9 +263,14 @@ class Inventory(Section):
         60, gt=0, le=86_400, description="timeout of each of these commands, in seconds"
     )
     ignore: list[FindingCode] = Field(
-        default_factory=list,
+        [],
         description="codes of findings to ignore: their errors count as warnings, their warnings as notes",
     )
+
+    @property
+    def group_sizes(self) -> set[int]:
+        """Numbers of nodes of its groups."""
+        return {len(group.nodes) for group in self.groups} or {len(self.nodes)}
 
     def node_env(self, label: str) -> dict[str, str]:
         """Variables that the inventory sets for the ranks of one node."""

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from sparkcluster.errors import UsageError
-from sparkcluster.spec.base import Section
-from sparkcluster.spec.document import Document, shown
+from sparkcluster.spec.document import Document
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
-from sparkcluster.suggest import closest
-
-_IMPORT = "sparkcluster import {} converts recipes of other tools"
 
 
 def is_inventory(document: Document) -> bool:
@@ -19,12 +15,11 @@ def is_inventory(document: Document) -> bool:
 
 def is_playbook(document: Document) -> bool:
     """Whether a file is a playbook: it is no inventory, and has a key of one alone, or mostly such keys."""
-    if is_inventory(document):
-        return False
     keys = set(document.data)
-    own = keys & set(Playbook.model_fields)
-    alone = keys & {"model", "extends", "served_name"} or any(closest(key, ["extends"], cutoff=0.9) for key in keys)
-    return bool(alone) or len(own) > max(1, len(keys & set(Inventory.model_fields)))
+    own, others = keys & set(Playbook.model_fields), keys & set(Inventory.model_fields)
+    return not is_inventory(document) and bool(
+        own & {"model", "extends", "served_name"} or len(own) > max(1, len(others))
+    )
 
 
 def is_overlay(document: Document) -> bool:
@@ -40,31 +35,27 @@ def allowed_overlays(document: Document) -> list[str]:
 
 def refuse_as_inventory(document: Document) -> None:
     """Raise UsageError if a file that is used as an inventory is something else."""
-    file = document.file
     if is_overlay(document):
-        raise UsageError(
-            f"{file} is an overlay, not an inventory", hint="give an inventory, and --playbook NAME+OVERLAY"
-        )
+        raise _other(document, "an overlay, not an inventory", "give an inventory, and --playbook NAME+OVERLAY")
     if is_playbook(document):
-        raise UsageError(f"{file} is a playbook, not an inventory", hint=f"give an inventory, and --playbook {file}")
-    if _unlike(document, Inventory):
-        raise UsageError(f"{file} is neither an inventory nor a playbook", hint=_IMPORT.format(file))
+        raise _other(document, "a playbook, not an inventory", f"give an inventory, and --playbook {document.file}")
+    _refuse_unknown(document)
 
 
 def refuse_as_playbook(document: Document) -> None:
     """Raise UsageError if a file that is used as a playbook is something else."""
-    file = document.file
     if is_overlay(document):
-        raise UsageError(f"{file} is an overlay, not a playbook", hint="write PLAYBOOK+OVERLAY")
+        raise _other(document, "an overlay, not a playbook", "write PLAYBOOK+OVERLAY")
     if is_inventory(document):
-        serves = document.data.get("playbook")
-        named = f"give the playbook that it names, {shown(serves)[1:-1]}; " if isinstance(serves, str) else ""
-        hint = f"{named}sparkcluster playbooks lists the bundled ones"
-        raise UsageError(f"{file} is an inventory, not a playbook", hint=hint)
-    if _unlike(document, Playbook):
-        raise UsageError(f"{file} is neither a playbook nor an inventory", hint=_IMPORT.format(file))
+        raise _other(document, "an inventory, not a playbook", "give a playbook that sparkcluster playbooks lists")
+    _refuse_unknown(document)
 
 
-def _unlike(document: Document, model: type[Section]) -> bool:
-    """Whether a file has no key of ``model``, not even a misspelt one."""
-    return not any(key in model.model_fields or closest(key, model.model_fields) for key in document.data)
+def _refuse_unknown(document: Document) -> None:
+    if not document.data.keys() & (Inventory.model_fields.keys() | Playbook.model_fields.keys()):
+        importing = f"sparkcluster import {document.file} converts recipes of other tools"
+        raise _other(document, "neither an inventory nor a playbook", importing)
+
+
+def _other(document: Document, what: str, hint: str) -> UsageError:
+    return UsageError(f"{document.file} is {what}", hint=hint)

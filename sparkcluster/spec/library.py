@@ -14,7 +14,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import shown
 from sparkcluster.spec.playbook import REPOSITORY
-from sparkcluster.suggest import closest, did_you_mean
+from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
 # In a checkout strangers' files may lie among the bundled ones, and in an installed package one may be edited.
@@ -36,23 +36,17 @@ def all_bundled(spec: Spec) -> bool:
     if spec.bundled is not None:
         return spec.bundled
     files = {spec.playbook_path, *(Path(file) for file, _ in spec.places.values())}
-    return {_listed(file) for file in files} <= set(_SHIPPED.read_text(encoding="utf-8").splitlines())
+    return {listed(file) for file in files} <= set(_SHIPPED.read_text(encoding="utf-8").splitlines())
 
 
 def shadowing(spec: Spec) -> list[str]:
     """A line that names the playbook's file, if it has the name of a bundled one and is elsewhere."""
     path = spec.playbook_path
-    elsewhere = not _listed(path) and _file(path.stem, bundled()) is not None
+    elsewhere = not listed(path) and _file(path.stem, bundled()) is not None
     return [f"playbook: {path}, not the bundled {path.stem}"] if elsewhere else []
 
 
-def listing() -> str:
-    """SHA-256 and name of every file that is bundled, as ``sha256sum`` prints them."""
-    files = (file for directory in bundled() for file in directory.rglob("*.yaml"))
-    return "".join(sorted(f"{_listed(file)}\n" for file in files))
-
-
-def _listed(file: Path) -> str:
+def listed(file: Path) -> str:
     """The line of ``file`` in the listing, if it is bundled; an empty one if it is elsewhere or cannot be read."""
     for directory in bundled():
         with contextlib.suppress(ValueError, OSError):
@@ -69,11 +63,10 @@ def overlay(name: str, beside: Sequence[Path]) -> Path:
     """
     parents = [*beside, *(directory.parent for directory in beside), *bundled()]
     directories = [parent / "overlays" for parent in parents]
-    path = _file(name, directories) if "/" not in name and "\x00" not in name else None
+    path = _file(name, directories) if "/" not in name else None
     if path is not None:
         return path
-    available = _in(directories, _OVERLAY)
-    hint = did_you_mean(name, available, f"overlays: {', '.join(available)}" if available else None)
+    hint = did_you_mean(name, _in(directories, _OVERLAY))
     raise UsageError(f"no overlay named {shown(name)} in {_list(directories)}", hint=hint)
 
 
@@ -103,45 +96,27 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         UsageError: there is none, or several of the repository; the hint has a similar name, or the paths that were
             searched.
     """
-    if "\x00" in name:
-        raise UsageError("a playbook's name cannot contain a null character")
     directories: list[Path] = []
     for directory in beside:
-        directories += [directory, directory / "playbooks", directory.parent / "playbooks"]
-        if directory == Path():
-            directories[-1] = Path("..") / "playbooks"
+        above = Path("..") if directory == Path() else directory.parent
+        directories += [directory, directory / "playbooks", above / "playbooks"]
     if is_path(name):
         # Of an unknown user the ~ stays, where Path.expanduser raises.
         candidates = [directory / os.path.expanduser(name) for directory in beside]  # noqa: PTH111
-        for path in candidates:
-            if os.path.exists(path):  # noqa: PTH110 - false for every error
-                return path
-        if _is_repository(name) and not any(path.parent.is_dir() for path in candidates):
+        there = next(filter(os.path.exists, candidates), None)  # which is false for every error
+        if there is not None:
+            return there
+        is_repository = re.fullmatch(REPOSITORY, name) is not None and not name.endswith(_SUFFIXES)
+        if is_repository and not any(path.parent.is_dir() for path in candidates):
             return _of_model(name, [*directories, *bundled()])
-        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=_alike(name, candidates))
+        alike = _in([path.parent for path in candidates])
+        hint = did_you_mean(Path(name).stem, alike, f"searched {_list(candidates)}")
+        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=hint)
     found = _file(name, [*directories, *bundled()], other_than)
     if found is not None:
         return found
-    available = _in([*directories, *bundled()])
-    alike = [each for each in available if name.lower() in each.lower()]
-    hint = did_you_mean(name, alike or available, "sparkcluster playbooks lists the bundled ones")
-    if len(alike) > 1:
-        hint = f"one of: {', '.join(alike[:6])}"
+    hint = did_you_mean(name, _in([*directories, *bundled()]), "sparkcluster playbooks lists the bundled ones")
     raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
-
-
-def _alike(name: str, candidates: Sequence[Path]) -> str:
-    """A hint with the file that ``name`` resembles, or else where it was searched."""
-    stems: dict[str, Path] = {}
-    for path in candidates:
-        with contextlib.suppress(OSError):
-            stems |= {each.stem: each for each in path.parent.glob("*.y*ml")}
-    near = closest(Path(name).stem, stems)
-    return f"did you mean {Path(name).with_name(stems[near].name)}?" if near else f"searched {_list(candidates)}"
-
-
-def _is_repository(name: str) -> bool:
-    return re.fullmatch(REPOSITORY, name) is not None and not name.endswith(_SUFFIXES)
 
 
 def _of_model(repository: str, directories: Sequence[Path]) -> Path:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import errno
 import os
-import re
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -52,30 +51,29 @@ def load(
     document, inventory, problems = _inventory(inventory_path)
     if inventory and starts:
         problems += check.programs(inventory, document, inventory_path.parent)
-    reference = playbook if playbook is not None else document.data.get("playbook")
-    served, served_document, served_path = None, document, inventory_path
-    unusable = playbook is None and any(problem.path == "playbook" for problem in problems)
-    if isinstance(reference, str) and not unusable:
+    reference = document.data.get("playbook") if playbook is None else playbook
+    spec: Spec | None = None
+    # One that is malformed is not looked for as well.
+    if isinstance(reference, str) and (playbook or not any(each.path == "playbook" for each in problems)):
         try:
-            served_path, overlays = _find(reference, inventory_path, document, from_flag=playbook is not None)
-            groups = _group_sizes(inventory) if inventory and nodes is None else [nodes] if nodes else []
-            served, served_document, more = _playbook(served_path, overlays, set_, groups)
-            problems += more
-            if inventory and served:
-                problems += check.together(inventory, served, document, served_document, starts=starts)
+            with _located(document, "playbook") if playbook is None else contextlib.nullcontext():
+                directories = [inventory_path.parent] if playbook is None else [Path(), inventory_path.parent]
+                path, overlays = named(reference, directories, other_than=inventory_path)
+                groups = {nodes} if nodes else inventory.group_sizes if inventory else ()
+                served, merged, more = _playbook(path, overlays, set_, groups)
         except SpecError as error:
-            problems += error.problems
-        except UsageError as error:
-            if playbook is None:
-                problems.append(document.problem(("playbook",), error.message, error.hint))
-            elif not problems:
-                raise
-    lacking = problems if starts else []
-    files = beside.mounted(served, served_path, served_document, lacking) if served else {}
-    built = beside.built(served, served_path, served_document, lacking) if served else None
-    if problems or inventory is None or served is None:
+            more, served = [*error.problems], None
+        problems += more
+        if served and inventory:
+            problems += check.together(inventory, served, document, merged, starts=starts)
+        if served:
+            files, built, lacking = beside.of(served, path, merged)
+            problems += lacking if starts else []
+            if inventory:
+                spec = Spec(inventory, served, inventory_path, path, files, compose.places(merged), built)
+    if problems or spec is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return Spec(inventory, served, inventory_path, served_path, files, compose.places(served_document), built)
+    return spec
 
 
 def load_inventory(path: Path) -> Inventory:
@@ -91,50 +89,27 @@ def load_inventory(path: Path) -> Inventory:
 
 
 def _inventory(path: Path) -> tuple[Document, Inventory | None, list[Problem]]:
-    document = _read_inventory(path)
-    inventory, problems = validate(document, Inventory)
-    if inventory:
-        problems += check.inventory(inventory, document)
-        problems += check.identities(inventory, document)
-    return document, inventory, problems
-
-
-def _read_inventory(path: Path) -> Document:
-    """The file in ``path``; raises as :func:`load`, also where it is no inventory or a playbook's name."""
     try:
         document = read(path)
     except UsageError as error:
-        if not error.message.endswith("no such file"):
-            raise
-        name = shown(str(path), 300)[1:-1]
-        if name in library.names():
-            raise UsageError(
-                f"{name} is a playbook, not an inventory", hint=f"give an inventory, and --playbook {name}"
-            ) from None
-        # without the suffixes, which are alike
-        others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
-        near = closest(path.stem, others)
-        hint = f"sparkcluster discover -o {shlex.quote(name)}   writes an inventory; examples are in inventory/"
-        if not path.parent.is_dir():
-            hint = f"there is no directory {shown(str(path.parent), 300)[1:-1]}"
-        if path.suffix not in {".yaml", ".yml"}:
-            found = [str(each) for each in sorted(path.parent.glob("*.y*ml")) if _lists_nodes(each)]
-            hint = f"give the path of an inventory, a YAML file{': ' * bool(found)}{', '.join(found[:6])}"
-        raise UsageError(error.message, hint=f"did you mean {others[near]}?" if near else hint) from None
+        if not path.exists():
+            error.hint = _instead(path)
+        raise
     kinds.refuse_as_inventory(document)
-    return document
+    inventory, problems = validate(document, Inventory)
+    return document, inventory, problems + (check.inventory(inventory, document) if inventory else [])
 
 
-def _lists_nodes(path: Path) -> bool:
-    try:
-        return re.search(rb"^nodes\s*:", _bytes(path, path.name), re.MULTILINE) is not None
-    except UsageError:
-        return False
-
-
-def _group_sizes(inventory: Inventory) -> list[int]:
-    """Numbers of nodes of its groups, each once."""
-    return sorted({len(group.nodes) for group in inventory.groups} or {len(inventory.nodes)})
+def _instead(path: Path) -> str:
+    """A hint for an inventory that is not there."""
+    name = shown(str(path), 300)[1:-1]
+    if name in library.names():
+        return f"{name} is a playbook: give an inventory, and --playbook {name}"
+    # without the suffixes, which are alike
+    others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
+    if near := closest(path.stem, others):
+        return f"did you mean {others[near]}?"
+    return f"sparkcluster discover -o {shlex.quote(name)}   writes an inventory; examples are in inventory/"
 
 
 def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
@@ -146,26 +121,6 @@ def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
     return read_playbook(path, overlays)[0]
 
 
-def named(reference: str) -> tuple[Path, list[str]]:
-    """The file and the overlays of a playbook's name, path or model, looked up from the current directory.
-
-    Raises:
-        UsageError: there is none.
-    """
-    return _named(reference, [Path()], other_than=None)
-
-
-def load_named(reference: str, set_: Assignments | None = None, nodes: int | None = None) -> Playbook:
-    """The playbook of a name or path with overlays after ``+``, with ``set_``; looked up from the current directory.
-
-    ``nodes``: as :func:`read_playbook`.
-
-    Raises:
-        UsageError, SpecError: as :func:`load`.
-    """
-    return read_playbook(*named(reference), set_, nodes)[0]
-
-
 def read_playbook(
     path: Path, overlays: Sequence[str] = (), set_: Assignments | None = None, nodes: int | None = None
 ) -> tuple[Playbook, Document]:
@@ -174,19 +129,19 @@ def read_playbook(
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    playbook, document, problems = _playbook(path, overlays, set_, [nodes] if nodes else [])
+    playbook, document, problems = _playbook(path, overlays, set_, {nodes} if nodes else ())
     if problems or playbook is None:
         raise SpecError(_sorted(problems, str(path)))
     return playbook, document
 
 
-def variant_sizes(path: Path, overlays: Sequence[str] = ()) -> list[variants.Sizes]:
+def variant_sizes(path: Path, overlays: Sequence[str] = ()) -> list[range]:
     """Numbers of nodes for which the playbook in ``path`` has variants.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
     """
-    return variants.sizes(_layers(path, overlays))
+    return list(variants.sizes(_layers(path, overlays)).values())
 
 
 def read(path: Path) -> Document:
@@ -196,8 +151,7 @@ def read(path: Path) -> Document:
         UsageError: it cannot be read.
         SpecError: it is not YAML.
     """
-    name = shown(str(path), 300)[1:-1]
-    return parse(text(path), name)
+    return parse(text(path), shown(str(path), 300)[1:-1])
 
 
 def text(path: Path) -> str:
@@ -207,7 +161,15 @@ def text(path: Path) -> str:
         UsageError, SpecError: it cannot be read, or as :func:`decode`.
     """
     name = shown(str(path), 300)[1:-1]
-    return decode(_bytes(path, name), name)
+    try:
+        # Without O_NONBLOCK, opening a named pipe without a writer would block.
+        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
+            return decode(file.read(MAX_BYTES + 1), name)
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno or 0).lower() if isinstance(error, OSError) else "no file has such a name"
+        raise UsageError(f"{name}: {reason}", hint="give the path of a YAML file") from None
 
 
 def decode(content: bytes, name: str) -> str:
@@ -228,27 +190,8 @@ def decode(content: bytes, name: str) -> str:
         raise SpecError([problem]) from None
 
 
-def _bytes(path: Path, name: str) -> bytes:
-    try:
-        # Without O_NONBLOCK, opening a named pipe without a writer would block.
-        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
-            return file.read(MAX_BYTES + 1)
-    except ValueError:
-        raise UsageError(f"{name} is not a file name") from None
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            raise UsageError(f"{name}: no such file") from None
-        if error.errno == errno.EISDIR:
-            raise UsageError(f"{name} is a directory", hint="give the YAML file in it") from None
-        if error.errno == errno.EACCES:
-            raise UsageError(f"{name}: permission denied", hint=f"ls -l {name}") from None
-        raise UsageError(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
-
-
 def _playbook(
-    path: Path, overlays: Sequence[str], set_: Assignments | None, groups: Sequence[int]
+    path: Path, overlays: Sequence[str], set_: Assignments | None, groups: Collection[int]
 ) -> tuple[Playbook | None, Document, list[Problem]]:
     """The playbook for ``groups`` of so many nodes, its document, and the problems of it and of every variant."""
     layers = _layers(path, overlays)
@@ -263,52 +206,50 @@ def _playbook(
         return playbook, document
 
     # What is extended may have more variants than this playbook can use, and a command line is for one run alone.
-    own = variants.sizes([layers[-1 - len(overlays)]]) if set_ is None else []
-    for each in variants.sizes(layers):
-        playbook, document = of(each.low)
-        problems += variants.misfits(each, playbook, document) if playbook and each in own else []
-    chosen = {nodes: of(nodes) for nodes in groups} or {0: of(None)}
+    layer = layers[-1 - len(overlays)]
+    own = variants.sizes([layer]) if set_ is None else {}
+    for key, numbers in variants.sizes(layers).items():
+        playbook, _ = of(numbers.start)
+        if playbook and key in own and not any(map(playbook.serves_on, numbers)):
+            message, hint = f"no group of {key} nodes can serve it", "change it, nodes, or tensor_parallel and the like"
+            problems.append(layer.problem((variants.KEY, key), message, hint, key=True))
+    chosen = {nodes: of(nodes) for nodes in sorted(groups)} or {0: of(None)}
     problems += variants.differ({nodes: document for nodes, (_, document) in chosen.items()}, layers)
     return (*next(iter(chosen.values())), problems)
 
 
 def _layers(path: Path, overlays: Sequence[str] = (), above: Sequence[Path] = ()) -> list[Document]:
-    """The document in ``path`` on top of those that it extends, and ``overlays`` on top of it; the lowest first."""
+    """The document in ``path`` on top of those that it extends, and ``overlays`` on top of it; the lowest first.
+
+    ``above``: the files that extend it, the first one first.
+    """
     document = read(path)
     kinds.refuse_as_playbook(document)
-    layers = [*_extended(document, [*above, path]), document]
+    layers = [document]
+    chain = [*above, path]
+    reference = document.data.get("extends")
+    if isinstance(reference, str) and reference:
+        with _located(document, "extends"):
+            if len(chain) > compose.MAX_DEPTH:
+                names = " extends ".join(each.name for each in chain)
+                raise UsageError(f"more than {compose.MAX_DEPTH} levels of extends, or circular ones", hint=names)
+            base, more = named(reference, [path.parent], other_than=path)
+            _stays_inside(base, [chain[0].parent])
+            layers = [*_layers(base, more, chain), document]
     for name in overlays:
         layers.append(_overlay(variants.merged(layers, None), path, name))
     return layers
 
 
-def _extended(document: Document, chain: Sequence[Path]) -> list[Document]:
-    """What ``document``, in the last file of ``chain``, extends; the lowest first."""
-    reference = document.data.get("extends")
-    if not isinstance(reference, str) or not reference:
-        return []
-    if len(chain) > compose.MAX_DEPTH:
-        message = f"more than {compose.MAX_DEPTH} levels of extends"
-        raise SpecError([document.problem(("extends",), message, "extend a playbook with fewer levels")])
+@contextlib.contextmanager
+def _located(document: Document, key: str) -> Iterator[None]:
+    """A file that ``key`` of ``document`` names, and that cannot be used, is a problem of this key."""
     try:
-        base = _base(reference, chain)
+        yield
     except SpecError:
         raise
     except UsageError as error:
-        raise SpecError([document.problem(("extends",), error.message, error.hint)]) from None
-    if "name" not in document.data:
-        message, hint = "a playbook that extends another needs its own name", "add name: …"
-        raise SpecError([document.problem(("extends",), message, hint)])
-    return base
-
-
-def _base(reference: str, chain: Sequence[Path]) -> list[Document]:
-    """The layers of the playbook that the last of ``chain`` extends."""
-    path, overlays = _named(reference, [chain[-1].parent], other_than=chain[-1])
-    _stays_inside(path, [chain[0].parent])
-    if any(path.resolve() == other.resolve() for other in chain):
-        raise UsageError("circular extends", hint=" extends ".join(each.name for each in (*chain, path)))
-    return _layers(path, overlays, chain)
+        raise SpecError([document.problem((key,), error.message, error.hint)]) from None
 
 
 def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
@@ -334,33 +275,27 @@ def _overlay(document: Document, path: Path, name: str) -> Document:
     top = read(file)
     if not kinds.is_overlay(top):
         raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])
-    stem = document.data.get("name")
     data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
-    return dataclasses.replace(top, data={"name": f"{stem}-{name}", **data})
+    return dataclasses.replace(top, data={"name": f"{document.data.get('name')}-{name}", **data})
 
 
-def _named(reference: str, beside: Sequence[Path], *, other_than: Path | None) -> tuple[Path, list[str]]:
-    """The file that ``reference`` names, and the overlays after its ``+``."""
+def named(
+    reference: str, beside: Sequence[Path] = (Path(),), *, other_than: Path | None = None
+) -> tuple[Path, list[str]]:
+    """The file and the overlays of a playbook's name, path or model, looked up from the directories ``beside``.
+
+    Raises:
+        UsageError: there is none.
+    """
     head, slash, last = reference.rpartition("/")
     stem, *overlays = last.split("+")
     if overlays:
-        try:
+        with contextlib.suppress(UsageError):
             return library.find(reference, beside, other_than=other_than), []  # a file name may contain +
-        except UsageError:
-            suffix = next((end for end in (".yaml", ".yml") if overlays[-1].endswith(end)), "")
-            overlays[-1] = overlays[-1].removesuffix(suffix)
-            reference = f"{head}{slash}{stem}{suffix}"
+        suffix = next((end for end in (".yaml", ".yml") if overlays[-1].endswith(end)), "")
+        overlays[-1] = overlays[-1].removesuffix(suffix)
+        reference = f"{head}{slash}{stem}{suffix}"
     return library.find(reference, beside, other_than=other_than), overlays
-
-
-def _find(reference: str, inventory_path: Path, document: Document, *, from_flag: bool) -> tuple[Path, list[str]]:
-    beside = [Path(), inventory_path.parent] if from_flag else [inventory_path.parent]
-    try:
-        return _named(reference, beside, other_than=inventory_path)
-    except UsageError as error:
-        if from_flag:
-            raise
-        raise SpecError([document.problem(("playbook",), error.message, error.hint)]) from None
 
 
 def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, list[Problem]]:

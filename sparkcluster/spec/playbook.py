@@ -11,6 +11,7 @@ from sparkcluster import engines
 from sparkcluster.spec.base import (
     BesidePath,
     Capability,
+    ContainerPath,
     Device,
     EnvName,
     FindingCode,
@@ -18,28 +19,38 @@ from sparkcluster.spec.base import (
     Name,
     NodePath,
     Section,
+    form,
 )
 
 Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
-ContainerPath = Annotated[str, Field(pattern=r'^/[^\x00-\x1f\x7f,:"]*$', max_length=1024)]
 REPOSITORY = "[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*"
 REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"
-
-
+Repository = Annotated[str, form(f"^{REPOSITORY}$", "a Hugging Face repository, such as owner/name")]
+Revision = Annotated[str, form(f"^{REVISION}$", "a branch, tag or commit")]
+ClassName = Annotated[str, form(r"^[A-Za-z][A-Za-z0-9_]*$", "the name of a class, such as Qwen3MoeForCausalLM")]
+# A separator is followed by something: no tag is empty, as that of IMAGE:${UNSET} is.
+_PART = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
+Image = Annotated[
+    str, form(f"^{_PART}([/:@]{_PART})*$", "an image such as registry.example/engine:v1.0, no part empty")
+]
 # As in huggingface_hub: of Python's fnmatch, where * stands for / too.
-FilePattern = Annotated[str, Field(pattern=r"^[!-.0-~][ -~]*$", max_length=128)]
+FilePattern = Annotated[
+    str, form(r"^[!-.0-~][ -~]*$", "a pattern of files in the repository, such as *.json", max_length=128)
+]
 # docs.docker.com, docker container run, --ulimit
 Ulimit = Literal[
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
     "rttime", "sigpending", "stack",
 ]  # fmt: skip
 SERVED_NAME = "[A-Za-z0-9~/][A-Za-z0-9_.:/~-]*"
-ServedName = Annotated[str, Field(pattern=f"^{SERVED_NAME}$")]
+ServedName = Annotated[str, form(f"^{SERVED_NAME}$", "letters, digits and . _ : / ~ - only")]
 # Neither 00 nor 0x0 is another root.
 _USER = "([a-z_][a-z0-9_-]{0,31}|0|[1-9][0-9]{0,9})"
 USER = f"{_USER}(:{_USER})?"
+User = Annotated[str, form(f"^{USER}$", 'a user by name or number, such as "1000:1000" or nobody')]
 VARIANT = r"([1-9][0-9]{0,3})(-([1-9][0-9]{0,3})|\+)?"
+VariantKey = Annotated[str, form(f"^{VARIANT}$", "a number of nodes, as 2, 2-4 or 2+")]
 Checkpoint = Literal["modelopt", "compressed-tensors", "mxfp4", "fp8", "gptq", "awq", "bf16"]
 
 
@@ -51,39 +62,29 @@ def is_root(user: str) -> bool:
 class Model(Section):
     """The weights: a Hugging Face repository at a revision, or a directory on the nodes."""
 
-    id: str | None = Field(
-        None,
-        pattern=f"^{REPOSITORY}$",
-        description="Hugging Face repository",
-    )
-    revision: str = Field(
-        "main",
-        pattern=f"^{REVISION}$",
-        description="branch, tag or commit of the repository",
-    )
+    id: Repository | None = Field(None, description="Hugging Face repository")
+    revision: Revision = Field("main", description="branch, tag or commit of the repository")
     path: NodePath | None = Field(None, description="directory of weights on every node; ~ is expanded there")
     checkpoint: Checkpoint | None = Field(
         None, description="format of the weights; default: that in their config.json, once staged"
     )
-    architecture: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
-        description="class in config.json's architectures; default: likewise",
-    )
+    architecture: ClassName | None = Field(None, description="class in config.json's architectures; default: likewise")
     files: list[FilePattern] = Field(
-        default_factory=list,
+        [],
         max_length=64,
         description="files that are served, such as `*.json` and `*Q4_K_M.gguf`; default: what the engine reads, "
         "without original/ and formats of other engines",
     )
     exclude: list[FilePattern] = Field(
-        default_factory=list, max_length=64, description="files of these that are not served, such as `demo/`"
+        [], max_length=64, description="files of these that are not served, such as `demo/`"
     )
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
         if (self.id is None) == (self.path is None):
             raise ValueError("must have either id (a Hugging Face repository) or path (a directory)")
+        if self.path is not None and "revision" in self.model_fields_set:
+            raise ValueError("revision applies to a repository (id); a directory (path) has none", "remove revision")
         return self
 
     @property
@@ -105,6 +106,11 @@ class Mount(Section):
     target: ContainerPath = Field(description="path in the container")
     read_only: bool = Field(True, description="whether it is read-only in the container")
 
+    @property
+    def is_beside(self) -> bool:
+        """Whether it is beside the playbook, rather than on the node."""
+        return self.source.startswith("./")
+
 
 class Cache(Section):
     """A directory that outlives the container; one per image, since a stale one deadlocks, and per playbook."""
@@ -125,7 +131,7 @@ class Verify(Section):
     max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
     temperature: float = Field(0.0, ge=0, le=2, description="0: greedy, the same answer every time")
     chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="sent with the request, such as enable_thinking: false"
+        {}, description="sent with the request, such as enable_thinking: false"
     )
     pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
     timeout_s: float = Field(
@@ -165,7 +171,7 @@ class Request(Section):
     top_k: int | None = Field(None, ge=-1, description="likewise")
     max_tokens: int | None = Field(None, ge=1, description="enough for an answer after the reasoning")
     chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="such as enable_thinking: false, which turns reasoning off"
+        {}, description="such as enable_thinking: false, which turns reasoning off"
     )
     note: str = Field("", description="further advice, in a sentence")
 
@@ -189,24 +195,34 @@ class Build(Section):
     )
     timeout_s: float = Field(3600, gt=0, le=86_400, description="timeout of the build, in seconds")
 
+    @model_validator(mode="after")
+    def _one_file(self) -> Build:
+        if self.script is not None and "dockerfile" in self.model_fields_set:
+            raise ValueError("script cannot be combined with dockerfile, which would run it", "keep one of them")
+        return self
+
 
 class Container(Section):
     """Docker options in addition to those of every rank."""
 
-    cap_add: list[Capability] = Field(default_factory=list, description="Linux capabilities, such as SYS_NICE")
-    devices: list[Device] = Field(
-        default_factory=list, description="device files beside GPUs and RDMA, such as /dev/gdrdrv"
-    )
+    cap_add: list[Capability] = Field([], description="Linux capabilities, such as SYS_NICE")
+    devices: list[Device] = Field([], description="device files beside GPUs and RDMA, such as /dev/gdrdrv")
     ulimits: dict[Ulimit, Annotated[int, Field(ge=-1)]] = Field(
-        default_factory=dict,
+        {},
         description="limits, soft and hard, such as nofile: 65536; -1: none. Default: memlock -1, stack 64 MiB, "
         "nofile 1048576",
     )
-    user: str | None = Field(
+    user: User | None = Field(
         None,
-        pattern=f"^{USER}$",
         description='user of the ranks, by name in the image or by number, as "1000:1000"; default: the image\'s',
     )
+
+    @model_validator(mode="after")
+    def _of_root(self) -> Container:
+        if self.cap_add and self.user is not None and not is_root(self.user):
+            message = f"cap_add has no effect for user {self.user}: Docker gives capabilities to root alone"
+            raise ValueError(message, "remove cap_add or user")
+        return self
 
 
 class Nodes(Section):
@@ -236,34 +252,25 @@ class Playbook(Section):
         max_length=1024,
         description="name or path of a playbook to extend; keys of this one win, section by section",
     )
-    overlays: list[Name] = Field(
-        default_factory=list, description="overlays that it allows, as in `playbook: NAME+OVERLAY`"
-    )
+    overlays: list[Name] = Field([], description="overlays that it allows, as in `playbook: NAME+OVERLAY`")
     description: str = Field("", description="one line on what it serves and the source of its figures")
-    source: list[str] = Field(default_factory=list, description="sources of the recipe: URLs or titles")
+    source: list[str] = Field([], description="sources of the recipe: URLs or titles")
     goal: Literal["speed", "memory"] = Field(
         "speed", description="what its arguments are optimized for; memory: leaves memory to other programs"
     )
-    figures: list[Figure] = Field(default_factory=list, description="measured and published figures")
+    figures: list[Figure] = Field([], description="measured and published figures")
     request: Request = Field(default_factory=Request, description="recommended request parameters")
     model: Model = Field(description="the weights")
-    image: str | None = Field(
-        None,
-        # A separator is followed by something: no tag is empty, as that of IMAGE:${UNSET} is.
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*([/:@][A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
-        description="container image, by tag or digest; not needed with runtime process",
-    )
+    image: Image | None = Field(None, description="container image, by tag or digest; not needed with runtime process")
     build: Build | None = Field(None, description="makes the image that runs of this one, on a node")
     engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")
     served_name: ServedName | None = Field(
         None, description="name of the model in the API; default: its id or directory"
     )
-    aliases: list[ServedName] = Field(
-        default_factory=list, max_length=16, description="further names of the model in the API"
-    )
+    aliases: list[ServedName] = Field([], max_length=16, description="further names of the model in the API")
     nodes: Nodes = Field(default_factory=Nodes, description="on how many nodes a group may serve it")
-    variants: dict[Annotated[str, Field(pattern=f"^{VARIANT}$")], dict[str, Any]] = Field(
-        default_factory=dict,
+    variants: dict[VariantKey, dict[str, Any]] = Field(
+        {},
         description="other keys for groups of some numbers of nodes: 2, 2-4, or 2+ for 2 and more",
     )
     tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
@@ -276,19 +283,13 @@ class Playbook(Section):
         "or auto: ray if it is available",
     )
     args: dict[str, ArgumentValue] = Field(
-        default_factory=dict,
+        {},
         description="engine arguments by the names of its flags, without leading dashes",
     )
-    env: dict[EnvName, str] = Field(
-        default_factory=dict, description="environment of every rank, in addition to the plan's"
-    )
-    secrets: list[EnvName] = Field(
-        default_factory=list, description="variables from the controller's environment, never shown"
-    )
-    mounts: list[Mount] = Field(
-        default_factory=list, description="further directories and files of the node in the container"
-    )
-    setup: list[str] = Field(default_factory=list, description="shell lines run in the container before the engine")
+    env: dict[EnvName, str] = Field({}, description="environment of every rank, in addition to the plan's")
+    secrets: list[EnvName] = Field([], description="variables from the controller's environment, never shown")
+    mounts: list[Mount] = Field([], description="further directories and files of the node in the container")
+    setup: list[str] = Field([], description="shell lines run in the container before the engine")
     command: list[str] | None = Field(
         None, min_length=1, description="complete command, for images that are configured by environment"
     )
@@ -299,7 +300,7 @@ class Playbook(Section):
     container: Container = Field(default_factory=Container, description="further options of the container")
     verify: Verify = Field(default_factory=Verify, description="the completion that verifies the endpoint")
     ready_timeout_s: float = Field(1800, gt=0, description="timeout from start to the first answer, in seconds")
-    allow: list[Allow] = Field(default_factory=list, description="accepted findings, with reasons")
+    allow: list[Allow] = Field([], description="accepted findings, with reasons")
 
     @field_validator("engine")
     @classmethod

@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
-from sparkcluster.spec import Spec, beside
+from sparkcluster.spec import Spec
 from sparkcluster.spec.document import KeyPath, shown
-from sparkcluster.spec.inventory import Inventory, Permit
-from sparkcluster.spec.playbook import REPOSITORY, Mount, Playbook, is_root
+from sparkcluster.spec.inventory import Inventory
+from sparkcluster.spec.playbook import REPOSITORY, Playbook, is_root
 
 WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
@@ -75,26 +75,24 @@ class Power:
 
 def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     """What ``playbook`` can do on the nodes of ``inventory``."""
+    permit, container = inventory.permit, playbook.container
     image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
     found = [Power("network", "everything that the node can reach (host network)")]
     found.append(Power("image", str(image), asks=image == playbook.image and not _published(playbook)))
-    if playbook.container.user is not None and is_root(playbook.container.user):
+    if container.user is not None and is_root(container.user):
         found.append(Power("user", "root, also where the image has another user", asks=True))
-    wanted = [*_paths(playbook, inventory)]
-    for index, name in enumerate(playbook.container.cap_add):
-        wanted.append(("capability", name, ("container", "cap_add", index), name == "SYS_NICE", name != "SYS_NICE"))
-    devices = enumerate(playbook.container.devices)
-    wanted += [("device", name, ("container", "devices", index), False, True) for index, name in devices]
+    found += _paths(playbook, inventory)
+    for at, name in enumerate(container.cap_add):
+        permitted = None if name == "SYS_NICE" else name in permit.capabilities
+        found.append(Power("capability", name, ("container", "cap_add", at), permitted, asks=name != "SYS_NICE"))
+    for at, name in enumerate(container.devices):
+        found.append(Power("device", name, ("container", "devices", at), name in permit.devices, asks=True))
     if playbook.build is not None:
-        wanted.append(("build", playbook.build.context, ("build", "context"), False, True))
-    wanted += [("secret", name, ("secrets", index), False, True) for index, name in enumerate(playbook.secrets)]
-    targets: dict[KeyPath, str] = {("build", "context"): _BUILDS}
-    targets |= {("mounts", at, "source"): each.target for at, each in enumerate(playbook.mounts)}
-    for kind, what, path, free, asks in wanted:
-        refused = never(what, inventory) if _PERMIT[kind] == "mounts" else None
-        permitted = None if free or refused else _permitted(kind, what, inventory.permit)
-        found.append(Power(kind, what, path, permitted, refused, asks, targets.get(path)))
-    found += [Power("file", each.source, asks=True, target=each.target) for each in playbook.mounts if _beside(each)]
+        what, path = playbook.build.context, ("build", "context")
+        found.append(Power("build", what, path, what in permit.builds, asks=True, target=_BUILDS))
+    for at, name in enumerate(playbook.secrets):
+        found.append(Power("secret", name, ("secrets", at), name in permit.secrets, asks=True))
+    found += [Power("file", each.source, asks=True, target=each.target) for each in playbook.mounts if each.is_beside]
     if playbook.kept_caches and inventory.runtime.kind == "docker":
         caches = f"{normal(inventory.state_dir)}/caches"
         usual = engines.engine(playbook.engine).caches.items()
@@ -178,27 +176,28 @@ def never(path: str, inventory: Inventory | None = None, user: str | None = None
     return "must not contain '..': behind a link it leads to another directory" if ".." in path.split("/") else None
 
 
-def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[tuple[str, str, KeyPath, bool, bool]]:
-    """Kind, path, key, whether it needs no permission, and whether it is asked about."""
+def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[Power]:
+    """Paths of the nodes."""
     hub = f"{normal(inventory.hf_home)}/hub"
     model = playbook.model.path and normal(playbook.model.path)
+
+    def power(kind: str, path: str, key: KeyPath, *, free: bool, asks: bool, target: str | None = None) -> Power:
+        refused = never(path, inventory)
+        entries = [each for each in inventory.permit.mounts if kind == "read" or each.endswith(WRITABLE)]
+        permitted = any(_within(path, normal(entry.removesuffix(WRITABLE))) for entry in entries)
+        return Power(kind, path, key, None if free or refused else permitted, refused, asks, target)
+
     if model:
         hidden = "/." in model.removeprefix(_OWN)
-        weights = model.startswith((f"{hub}/", _OWN))
         free = model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
-        yield "read", model, ("model", "path"), free, not weights
+        yield power("read", model, ("model", "path"), free=free, asks=not model.startswith((f"{hub}/", _OWN)))
     for index, mount in enumerate(playbook.mounts):
-        if _beside(mount):
-            continue
-        source = normal(mount.source)
-        weights = source.startswith(f"{hub}/") or (model is not None and _within(source, model))
-        free = mount.read_only and weights
-        # Always asked about: its target may be a program of the image.
-        yield "read" if mount.read_only else "write", source, ("mounts", index, "source"), free, True
-
-
-def _beside(mount: Mount) -> bool:
-    return mount.source.startswith(beside.PREFIX)
+        if not mount.is_beside:
+            source, key = normal(mount.source), ("mounts", index, "source")
+            weights = source.startswith(f"{hub}/") or (model is not None and _within(source, model))
+            kind, free = ("read", weights) if mount.read_only else ("write", False)
+            # Always asked about: its target may be a program of the image.
+            yield power(kind, source, key, free=free, asks=True, target=mount.target)
 
 
 def _within(place: str, directory: str) -> bool:
@@ -207,13 +206,6 @@ def _within(place: str, directory: str) -> bool:
 
 def _overlap(one: str, other: str) -> bool:
     return _within(one, other) or _within(other, one)
-
-
-def _permitted(kind: str, what: str, permit: Permit) -> bool:
-    if _PERMIT[kind] != "mounts":
-        return what in getattr(permit, _PERMIT[kind])
-    named = [entry for entry in permit.mounts if kind == "read" or entry.endswith(WRITABLE)]
-    return any(_within(what, normal(entry.removesuffix(WRITABLE))) for entry in named)
 
 
 def _published(playbook: Playbook) -> bool:

@@ -30,22 +30,6 @@ PER_NODE = frozenset(
 LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"})
 """Set by the launcher inside a rank: the path of its library, and the address that sockets are bound to."""
 
-DEFAULTS = frozenset(
-    {
-        "HF_HUB_OFFLINE",
-        "HOME",
-        "NCCL_IB_MERGE_NICS",
-        "NCCL_IB_ROCE_VERSION_NUM",
-        "NCCL_IB_SUBNET_AWARE_ROUTING",
-        "NCCL_IB_SUBNET_PREFIX_LEN",
-        "NCCL_IB_TIMEOUT",
-        "NCCL_NET_PLUGIN",
-        "RAY_memory_monitor_refresh_ms",
-        "TIKTOKEN_ENCODINGS_BASE",
-    }
-)
-"""The same on every node; the ``env`` of a playbook may set another value."""
-
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 HUB_TOKENS = frozenset({"HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN"})
 """Open the user's account on the Hugging Face hub: no engine gets them, since weights are staged before it starts."""

@@ -11,36 +11,35 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from sparkcluster.errors import Problem
-from sparkcluster.report import count
 from sparkcluster.spec import compose
+from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, KeyPath
-from sparkcluster.spec.playbook import VARIANT, Playbook
+from sparkcluster.spec.playbook import VARIANT, VariantKey
 
 KEY = "variants"
 FIXED = ("name", "extends", "overlays", "nodes", KEY)
 """Keys that no variant has."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sizes:
-    """Numbers of nodes, as a key says them: ``2``, ``2-4`` or ``2+``; ``high`` is None without an end."""
-
-    key: str
-    low: int
-    high: int | None
-
-    def __contains__(self, nodes: int) -> bool:
-        return self.low <= nodes and (self.high is None or nodes <= self.high)
+MOST = 10_000
+"""Above all numbers of nodes that a key can say."""
 
 
-def sizes(layers: Sequence[Document]) -> list[Sizes]:
-    """What the keys of all variants say, without those that are malformed."""
-    found = (_sizes(key) for layer in layers for key in _written(layer))
-    return [each for each in dict.fromkeys(found) if each is not None]
+class _Variants(Section):
+    """What the key has in one document."""
+
+    variants: dict[VariantKey, dict[str, Any] | None]
+
+
+def sizes(layers: Sequence[Document]) -> dict[str, range]:
+    """Numbers of nodes that the keys of all variants say, without those that are malformed."""
+    return {key: found for layer in layers for key in _written(layer) if (found := _numbers(key))}
 
 
 def merged(layers: Sequence[Document], nodes: int | None) -> Document:
@@ -50,21 +49,7 @@ def merged(layers: Sequence[Document], nodes: int | None) -> Document:
 
 def problems(layers: Sequence[Document]) -> list[Problem]:
     """What is wrong with the keys of variants and what they name; not with the playbooks that they make."""
-    return [problem for layer in layers if KEY in layer.data for problem in _problems(layer)]
-
-
-def misfits(each: Sizes, playbook: Playbook, document: Document) -> list[Problem]:
-    """Why no group that ``each`` means could serve ``playbook``, which was merged for it."""
-    bounds = playbook.nodes
-    if each.low > (bounds.max or each.low) or (each.high is not None and each.high < bounds.min):
-        what = f"at least {bounds.min}" if each.low < bounds.min else f"at most {bounds.max}"
-        message = f"there is a variant for {each.key}, but nodes allows {what}"
-        return [document.problem(("nodes",), message, "change nodes, or remove the variant")]
-    ranks = playbook.ranks
-    if ranks is not None and ranks not in each:
-        message = f"makes {count(ranks, 'rank')}, but the variant is for groups of {each.key}"
-        return [document.problem(("tensor_parallel",), message, "write tensor_parallel: auto in the variant")]
-    return []
+    return [problem for layer in layers if layer.data.get(KEY) is not None for problem in _problems(layer)]
 
 
 def differ(chosen: dict[int, Document], layers: Sequence[Document]) -> list[Problem]:
@@ -83,71 +68,53 @@ def _written(layer: Document) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _sizes(key: str) -> Sizes | None:
+def _numbers(key: str) -> range:
+    """The numbers of nodes that ``2``, ``2-4`` or ``2+`` says; none where it is malformed."""
     found = re.fullmatch(VARIANT, key)
     if found is None:
-        return None
+        return range(0)
     low = int(found[1])
-    high = None if found[2] == "+" else int(found[3] or low)
-    return Sizes(key, low, high) if high is None or high >= low else None
+    return range(low, MOST if found[2] == "+" else int(found[3] or low) + 1)
 
 
 def _of_size(layer: Document, nodes: int | None) -> Document:
+    """``layer`` with its variant for groups of ``nodes`` on top of it, and without variants."""
     if KEY not in layer.data:
         return layer
     plain = dataclasses.replace(layer, data={key: value for key, value in layer.data.items() if key != KEY})
     for key, value in _written(layer).items():
-        found = _sizes(key)
-        if nodes is not None and found is not None and nodes in found and isinstance(value, dict):
-            return compose.put_on(plain, _document(layer, key))
+        if nodes is not None and nodes in _numbers(key) and isinstance(value, dict):
+            top = Document(layer.file, {})
+            for name in compose.OWN:
+                if name in layer.data:
+                    compose.copy(top, (name,), layer, (name,))
+            for name in value:
+                if name not in FIXED:
+                    compose.copy(top, (name,), layer, (KEY, key, name))
+            return compose.put_on(plain, top)
     return plain
 
 
-def _document(layer: Document, key: str) -> Document:
-    """The variant ``key`` as a document on top of ``layer``, whose name and base it has."""
-    own = {name: layer.data[name] for name in compose.OWN if name in layer.data}
-    out = Document(
-        layer.file, {**own, **{name: value for name, value in layer.data[KEY][key].items() if name not in FIXED}}
-    )
-    size = len((KEY, key))
-    for places, found in ((out.values, layer.values), (out.keys, layer.keys)):
-        for path, place in found.items():
-            if path[:size] == (KEY, key):
-                places[path[size:]] = place
-            elif path[:1] and path[0] in own:
-                places[path] = place
-    for path, text in layer.written.items():
-        if path[:size] == (KEY, key):
-            out.written[path[size:]] = text
-    return out
+def _problems(layer: Document) -> Iterator[Problem]:
+    try:
+        checked = _Variants.model_validate({KEY: layer.data[KEY]})
+    except ValidationError as error:
+        from sparkcluster.spec import messages  # noqa: PLC0415 - for wrong input alone
 
-
-def _problems(layer: Document) -> list[Problem]:
-    written = layer.data[KEY]
-    if not isinstance(written, dict):
-        return [] if written is None else [layer.problem((KEY,), "must be a section")]
-    out: list[Problem] = []
-    before: list[Sizes] = []
-    for key, value in written.items():
+        yield from messages.problems(error, layer, _Variants)
+        return
+    taken: dict[str, range] = {}
+    for key, value in checked.variants.items():
         path: KeyPath = (KEY, key)
-        found = _sizes(key)
-        if found is None:
-            hint = "write a number, as 2, a range, as 2-4, or 2+ for 2 and more"
-            out.append(layer.problem(path, "must be a number of nodes", hint, key=True))
-            continue
-        for other in before:
-            shared = max(found.low, other.low)
-            if shared in found and shared in other:
-                message = f"groups of {count(shared, 'node')} have the variant {other.key} already"
-                out.append(layer.problem(path, message, "keep one of them for each number", key=True))
-                break
-        before.append(found)
-        if not isinstance(value, dict):
-            out += [] if value is None else [layer.problem(path, "must be a section")]
-            continue
-        out += [
-            layer.problem((*path, name), "is the same for all numbers of nodes", "write it above variants", key=True)
-            for name in FIXED
-            if name in value
-        ]
-    return out
+        numbers = _numbers(key)
+        if not numbers:
+            yield layer.problem(path, "has no number of nodes", "write the lower one first, as 2-4", key=True)
+        for other, before in taken.items():
+            if range(max(numbers.start, before.start), min(numbers.stop, before.stop)):
+                message = f"is for numbers of nodes that have the variant {other} already"
+                yield layer.problem(path, message, "keep one of them for each number", key=True)
+        taken[key] = numbers
+        for name in FIXED:
+            if name in (value or {}):
+                hint = "write it above variants"
+                yield layer.problem((*path, name), "is the same for all numbers of nodes", hint, key=True)

@@ -16,7 +16,13 @@ def files() -> dict[str, str]:
         **spec_pages.files(),
         **json_schemas.files(),
         # What counts as bundled.
-        "../sparkcluster/spec/bundled.txt": library.listing(),
+        "../sparkcluster/spec/bundled.txt": _listing(),
         # What completion offers without importing every check.
         "../sparkcluster/checks/codes.txt": reference.codes(),
     }
+
+
+def _listing() -> str:
+    """SHA-256 and name of every file that is bundled, as ``sha256sum`` prints them."""
+    files = (file for directory in library.bundled() for file in directory.rglob("*.yaml"))
+    return "".join(sorted(f"{library.listed(file)}\n" for file in files))

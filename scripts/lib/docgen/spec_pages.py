@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import textwrap
+import types
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sparkcluster import engines
 from sparkcluster.spec import variables, variants
-from sparkcluster.spec.base import Section, options
+from sparkcluster.spec.base import Section
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import VARIANT, Playbook
 
@@ -201,7 +203,8 @@ user. Files of the model need to be readable for all: a rank that cannot read on
 starts. The same holds for what `mounts` lists. Secrets come as variables and need no permission. Docker gives
 `cap_add` to root alone, so that both together are an error. With runtime `process` ranks run as the node's user.
 
-There is no key for an entry point. sparkcluster starts its own launcher in every rank, which joins the ranks and then
+There is no key for the size of `/dev/shm`: ranks use the node's (`docker run --ipc host`), which is half of its memory.
+There is none for an entry point. sparkcluster starts its own launcher in every rank, which joins the ranks and then
 becomes the engine; NVIDIA's entrypoint, `nvidia_entrypoint.sh`, is kept before it, and any other is replaced. Of a
 recipe with `--entrypoint`, the program and its arguments are `args`, or `command` if it is not the engine's own; what a
 script does before it starts the engine are lines of `setup`, each in a shell of its own; and what it exports is `env`.
@@ -306,6 +309,18 @@ def sections(model: type[Section], prefix: str = "") -> list[tuple[str, type[Sec
                 path = f"{prefix}{name}{mark}"
                 out += [(path, inner), *sections(inner, f"{path}.")]
     return out
+
+
+def options(annotation: Any) -> Iterator[Any]:
+    """The branches of a union, else the type itself; ``Annotated`` is unwrapped."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from options(get_args(annotation)[0])
+    elif origin in {Union, types.UnionType}:
+        for branch in get_args(annotation):
+            yield from options(branch)
+    else:
+        yield annotation
 
 
 def _table(model: type[Section]) -> str:

@@ -13,7 +13,7 @@ from sparkcluster.lab.engine.model import write_tiny_model
 from sparkcluster.models import shipped
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor
-from sparkcluster.spec.load import load_named
+from sparkcluster.spec.load import named, read_playbook
 from sparkcluster.staging.model_headers import from_path
 from tests.unit.models.llama import LLAMA_8B
 from tests.unit.models.test_safetensors import shard
@@ -24,7 +24,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_the_model_of_every_bundled_playbook_is_recorded_or_said_not_to_be(name):
-    model = load_named(name).model
+    model = read_playbook(*named(name))[0].model
     found = shipped.recorded(model.label)
     assert found is not None, f"./scripts/record-model {model.label} {model.revision}"
     assert found.is_of(model.revision)

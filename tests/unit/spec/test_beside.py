@@ -58,23 +58,13 @@ def test_it_is_shown_and_asked_about_and_again_when_it_changed(here):
     assert powers.digest(dataclasses.replace(spec, beside={})) != powers.digest(spec)
 
 
-def test_what_the_container_may_write_is_not_beside_the_playbook(here):
-    text = (here / "playbook.yaml").read_text()
-    (here / "playbook.yaml").write_text(text.replace("/opt/plugin}", "/opt/plugin, read_only: false}"))
-    with pytest.raises(SpecError, match="read-only"):
-        load(here / "inventory.yaml")
-
-
 @pytest.mark.parametrize(
     ("source", "why"),
     [
         ("./../secret", "leads out"),
-        ("./.", "leads out"),
         ("./out", "leads out"),
         ("./inner", "inner/x leads out of it"),
-        ("./.ssh/id", "is hidden"),
         ("./innocent", "is hidden"),
-        ("./nothing", "there is no"),
         ("./empty", "has no files"),
         ("./large", "weights are copied as a model"),
     ],
@@ -95,11 +85,16 @@ def test_what_is_not_given_to_nodes(here, source, why):
 
 
 def test_a_mistake_is_told_with_its_line(here):
+    """A file that is not there, and one that the container may write."""
+    text = (here / "playbook.yaml").read_text()
+    (here / "playbook.yaml").write_text(text.replace("/opt/plugin}", "/opt/plugin, read_only: false}"))
     (here / "parser.py").unlink()
     with pytest.raises(SpecError) as caught:
         load(here / "inventory.yaml")
-    (problem,) = caught.value.problems
-    assert (Path(str(problem.file)).name, problem.line) == ("playbook.yaml", 6)
+    assert [(Path(each.file).name, each.line) for each in caught.value.problems] == [
+        ("playbook.yaml", 5),
+        ("playbook.yaml", 6),
+    ]
 
 
 @pytest.fixture

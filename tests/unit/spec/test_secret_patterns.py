@@ -14,10 +14,7 @@ FORMS = [
     "sk-proj-Q2hhbmdl",
     "nvapi-8sJd93kdLs",
     "ghp_16C7e42F292c",
-    "ghx_16C7e42F292c",
     "github_pat_11ABCDEFG",
-    "glpat-16C7e42F29",
-    "xoxb-1234567890",
     "eyJhbGciOiJI.eyJzdWIiOiIx",
     "-----BEGIN RSA PRIVATE KEY-----",
     "Bearer abc",
@@ -50,22 +47,15 @@ def test_an_ordinary_word_is_not_a_secret(text):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "HF_TOKEN", "TOKEN", "token", "API_KEY", "apikey", "api-key", "AWS_SECRET_ACCESS_KEY", "SECRET_KEY", "MY_SECRET",
-        "PRIVATE_KEY", "db.password", "PASSWD", "SSH_PASSPHRASE", "CREDENTIALS", "hf-token", "HF_TOKENS",
-        "MAXMIND_TOKEN", "SPECIAL_TOKEN", "ENUM_TOKEN", "PROMPTLAYER_API_TOKEN", "NUM_API_TOKEN", "FIRSTNAME_TOKEN",
-    ],
-)  # fmt: skip
+    "name", ["HF_TOKEN", "apikey", "AWS_SECRET_ACCESS_KEY", "db.password", "hf-token", "ENUM_TOKEN"]
+)
 def test_a_name_is_known_to_all(name):
     assert names_secret(name)
     assert mentions_secret(name)
     assert not may_show((name,), "abc")
 
 
-@pytest.mark.parametrize(
-    "name", ["max_tokens", "max-num-batched-tokens", "num_speculative_tokens", "tokenizer", "rank"]
-)
+@pytest.mark.parametrize("name", ["max_tokens", "max-num-batched-tokens", "tokenizer", "rank"])
 def test_a_setting_that_sounds_like_one_is_shown(name):
     assert not names_secret(name)
     assert may_show((name,), 5)
