@@ -44,7 +44,7 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
     cli("up", path).ok()
     endpoint = cli("status", path, "--json").ok().json["endpoint"]
     head = lab.sparks[0]
-    ail(head, "slow=12")
+    ail(head, "slow=1")  # a token each second
     answers = []
     asking = threading.Thread(target=lambda: answers.append(complete(head, endpoint, 40)))
     asking.start()
