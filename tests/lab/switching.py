@@ -51,7 +51,7 @@ class Client:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        while not self._over.wait(0.1):
+        while not self._over.wait(0.3):
             sent = time.monotonic()
             try:
                 status = complete(self.url, self.model)

@@ -64,6 +64,7 @@ def lab(lab):
         spark.run(["rm", "-rf", f"{STATE}/ray"])
 
 
+@pytest.mark.full
 def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     assert {launcher["ray_path"] for launcher in launchers(lab, cli).values()} == {"/sparkcluster/ray"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+
 
 def pasted(block):
     """What the last line of stdout of a pasted block is."""
@@ -17,6 +19,7 @@ def curl_line(out):
     return next(line.split(None, 1)[1] for line in out.splitlines() if line.split()[:2] == ["curl", "curl"])
 
 
+@pytest.mark.full
 def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path):
     inventory = variant(lab, ignore=None)
     file = tmp_path / "spark.key"

@@ -78,6 +78,7 @@ def rules(lab):
         rule(spark, "-F INPUT")
 
 
+@pytest.mark.full
 def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, inspection):
     measured, findings = inspection.measured()
     assert problems(findings) == set()
@@ -107,6 +108,7 @@ def none_left(lab):
     assert {spark.name: left_over(spark) for spark in lab.sparks} == {spark.name: ([], []) for spark in lab.sparks}
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_no_process_on_any_node(lab, cli):
     running = cli.start("preflight", lab.inventory, "--deep", "--json-lines")
     line = running.wait_for('"measure"')

@@ -158,6 +158,7 @@ def degraded_then_serving(lab, cli, ranks):
     assert not after & before
 
 
+@pytest.mark.full
 def test_an_engine_that_died_while_serving_is_degraded_and_up_mends_it(serving, cli, ranks):
     serving.fault("left", "kill-engine")
     assert http(serving.sparks[0], "/health") == 200

@@ -25,6 +25,7 @@ def here(tmp_path):
     return tmp_path
 
 
+@pytest.mark.full
 def test_weights_of_this_machine_reach_both(lab, cli, here):
     dry = cli("stage", lab.inventory, "weights", "--from", here, "--dry-run").ok()
     assert re.search(r"^  a +this machine +[\d.]+ MB +unknown +SSH, encrypted$", dry.out, re.MULTILINE)

@@ -30,6 +30,7 @@ def quad(four, clean):
     clean(four)
 
 
+@pytest.mark.full
 def test_four_sparks_serve_as_two_replicas_of_which_a_dead_one_is_brought_back(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]

@@ -65,7 +65,6 @@ def runs(spark, reference):
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        ("o26", "c"),
         ("c", "o"),
         ("o26", "c28"),
     ],

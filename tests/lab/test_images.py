@@ -26,6 +26,7 @@ def docker(make_lab):
     return run
 
 
+@pytest.mark.full
 def test_an_image_passes_the_check_of_copies_without_its_tags(docker, tmp_path):
     """Also with an archive that was cut off."""
     saved, checked, cut = (tmp_path / f"{name}.tar" for name in ("saved", "checked", "cut"))

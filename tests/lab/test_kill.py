@@ -42,7 +42,7 @@ def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_up_after_a_kill_at_any_moment_ends_serving(lab, cli, ranks, seed):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step("probe"))
@@ -76,6 +76,7 @@ def lacking(lab):
         spark.run(["rm", "-f", f"{MODEL}/more.dat"])
 
 
+@pytest.mark.full
 def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
     up = cli.start("up", lacking.inventory, "--json-lines")
     up.wait_for('"state": "copying"')

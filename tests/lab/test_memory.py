@@ -33,6 +33,7 @@ def test_an_engine_whose_launch_failed_has_time_to_release_its_memory(lab, cli, 
     assert "psm_" not in failed.err
 
 
+@pytest.mark.full
 def test_weights_leave_the_page_cache_before_a_start(lab, cli, variant):
     """A file of the model that the stub does not read again, so that its pages stay away."""
     for spark in lab.sparks:

@@ -11,6 +11,7 @@ import pytest
 from sparkcluster.lab import images
 from sparkcluster.lab.machine import wait_until
 
+pytestmark = pytest.mark.full
 BOTH = pytest.mark.parametrize("name", ["plain", "store"])
 PULLING = r"pulling [\d.]+ (of [\d.]+ )?[GM]B, \d+ of \d+ layers, [\d.]+ MB/s"
 
@@ -60,7 +61,7 @@ def goes_on(registry, pause_s=1.5):
     return registry.served_bytes > before
 
 
-@pytest.mark.parametrize("name", ["plain", pytest.param("store", marks=pytest.mark.full)])
+@BOTH
 def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, stage, name):
     reference = registry.add("slow", images.archive("stub"), platforms=True)
     registry.rate_bytes_s = size_of(registry) / 12
@@ -70,7 +71,7 @@ def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, s
     assert re.search(rf"image  \S+: {name} downloaded", done.out), done.out
 
 
-@pytest.mark.parametrize("name", ["store", pytest.param("plain", marks=pytest.mark.full)])
+@BOTH
 def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, stage, name):
     reference = registry.add("killed", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 12
@@ -82,7 +83,6 @@ def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, st
     assert registry.served_bytes < 1.05 * size_of(registry)
 
 
-@pytest.mark.full
 @BOTH
 def test_ctrl_c_ends_a_pull_on_the_node_and_the_next_one_says_how_it_goes_on(registry, stage, name):
     reference = registry.add("interrupted", images.archive("stub"))
@@ -99,7 +99,6 @@ def test_ctrl_c_ends_a_pull_on_the_node_and_the_next_one_says_how_it_goes_on(reg
     assert kept in done.err, done.err
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["plain"])
 def test_a_registry_that_is_cut_and_comes_back_ends_no_pull(registry, stage, name):
     reference = registry.add("cut", images.archive("stub"))
@@ -112,7 +111,6 @@ def test_a_registry_that_is_cut_and_comes_back_ends_no_pull(registry, stage, nam
     running.wait().ok()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["store"])
 def test_a_login_of_the_nodes_user_is_used(lab, registry, stage, name):
     reference = registry.add("private", images.archive("stub"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 
@@ -32,6 +33,7 @@ def test_a_user_a_variant_and_commands_after_a_change_which_see_an_endpoint_that
     assert told.read_text() == "1\n"
 
 
+@pytest.mark.full
 def test_an_image_is_built_on_one_node_and_runs_on_all(lab, cli, variant):
     inventory = variant(lab, playbook={"build": {"context": "./mod"}}, permit={"builds": ["./mod"]})
     mod = Path(yaml.safe_load(inventory.read_text())["playbook"]).parent / "mod"

@@ -130,7 +130,8 @@ class TestOneSwitch:
         absent = "{name: b, model: absent}, {name: c, model: absent}, {name: d, model: absent}"
         return make_lab(f"sparks: [{{name: a}}, {absent}]\n")
 
-    @pytest.mark.parametrize("signal", ["KILL", pytest.param("STOP", marks=pytest.mark.full)])
+    @pytest.mark.full
+    @pytest.mark.parametrize("signal", ["KILL", "STOP"])
     def test_a_worker_that_fails_in_the_middle_is_gone_past_and_named(self, four, cli, signal):
         b = four.spark("b")
         stage = cli.start("stage", four.inventory, "weights")

@@ -29,6 +29,7 @@ def inventory(lab, variant):
     return variant(lab, nodes=nodes, api={"key": {"env": "LAB_KEY"}}, playbook={"engine": "canned", "args": None})
 
 
+@pytest.mark.full
 def test_another_engine_is_planned_started_verified_watched_and_stopped(canned, inventory, ranks, lab, monkeypatch):
     monkeypatch.setenv("LAB_KEY", "s3cret")
     plan = canned("plan", inventory, "--json").ok().json

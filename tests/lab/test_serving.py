@@ -44,14 +44,15 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
     cli("up", path).ok()
     endpoint = cli("status", path, "--json").ok().json["endpoint"]
     head = lab.sparks[0]
-    ail(head, "slow=4")
+    ail(head, "slow=12")
     answers = []
     asking = threading.Thread(target=lambda: answers.append(complete(head, endpoint, 40)))
     asking.start()
     time.sleep(2)
     down = cli.start("down", path)
     down.wait_for("of which requests in flight up to 60 s")
-    until(lambda: "mode=drain timeout=60s" in head.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout)
+    logs = ["sh", "-c", "docker logs $(docker ps -q) 2>&1"]
+    until(lambda: "mode=drain timeout=60s" in head.run(logs, check=False).stdout)
 
     (refused,) = complete(head, endpoint, 5)["choices"]
     assert (refused["text"], refused["finish_reason"]) == ("", "abort")
@@ -69,6 +70,7 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
     assert not any(ranks(lab).values())
 
 
+@pytest.mark.full
 def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
     path = variant(lab, playbook=SERVES)
     cli("up", path).ok()
@@ -85,7 +87,6 @@ def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
 
     differences = cli("releases", path, "1", "2", "--json").ok().json["differences"]
     assert not [line for line in differences if "vllm" in line]
-    assert any(line.startswith("default: speed when verified: ") for line in differences)
 
 
 @pytest.mark.full

@@ -200,6 +200,7 @@ def uneven(make_lab):
     return make_lab(WITHOUT)
 
 
+@pytest.mark.full
 def test_what_a_node_lacks_is_brought_over_the_interconnect_before_anything_starts(uneven, cli, ranks):
     lacks = uneven.spark("lacks")
     assert lacks.run(["docker", "images", "-q"]).stdout == ""

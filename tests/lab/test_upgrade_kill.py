@@ -53,7 +53,7 @@ def ended(lab, cli, ranks, images, release=None):
 
 
 @pytest.mark.parametrize(
-    "point", ["watch", *(pytest.param(point, marks=pytest.mark.full) for point in ("check", "clean", "record"))]
+    "point", ["watch", *(pytest.param(point, marks=pytest.mark.full) for point in ("check", "record"))]
 )
 def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
     """Somebody else does, who has the inventory and not the playbook that was switched to."""
@@ -117,7 +117,7 @@ def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1])
 def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
     lab, cli, make_cli, ranks, image, two_images, seed
 ):

@@ -46,6 +46,7 @@ def sums(lab):
     return {spark.name: spark.run(["sha256sum", f"{FOLDER}/{FILE}"]).stdout.split()[0] for spark in lab.sparks}
 
 
+@pytest.mark.full
 def test_a_bit_that_flipped_in_a_directory_is_named_and_mended(lab, cli):
     right = sums(lab)
     names = list(right)
