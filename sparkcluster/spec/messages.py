@@ -71,7 +71,7 @@ def _problem(errors: list[Any], path: KeyPath, document: Document, model: type[S
         hint = did_you_mean(path[-1], section, f"allowed: {', '.join(sorted(section))}")
         return document.problem(path, _WORDS[kind], hint, key=True)
     if kind == "missing":
-        return document.problem(path, _WORDS[kind], f"add {path[-1]}: {section[str(path[-1])].description}")
+        return document.problem(path, _WORDS[kind], f"add {path[-1]}: {section[str(path[-1])].description or '…'}")
     words, *others = dict.fromkeys(map(_words, errors))
     message = " or ".join([words, *(other.removeprefix("must be ") for other in others)])
     if of_key:
