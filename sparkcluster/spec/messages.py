@@ -30,15 +30,15 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
     found: dict[KeyPath, list[Any]] = {}
     for each in error.errors(include_url=False):
         found.setdefault(_path(each["loc"], document.data, each["type"]), []).append(each)
+    # Of a union's branches that one counts which the value has the form of, so that problems are inside of it.
+    outside = {path[:size] for path in found for size in range(len(path))}
+    # A key that is missing may be the one that is unknown.
     unknown = {path[:-1] for path, errors in found.items() if errors[0]["type"] == "extra_forbidden"}
-    out = []
-    for path, errors in found.items():
-        # Of a union's branches that one counts which the value has the form of.
-        inside = any(other[: len(path)] == path for other in found if other != path)
-        # A key that is missing may be the one that is unknown.
-        if not inside and not (errors[0]["type"] == "missing" and path[:-1] in unknown):
-            out.append(_problem(errors, path, document, model))
-    return out
+    return [
+        _problem(errors, path, document, model)
+        for path, errors in found.items()
+        if path not in outside and not (errors[0]["type"] == "missing" and path[:-1] in unknown)
+    ]
 
 
 def may_show(path: KeyPath, value: object) -> bool:
@@ -71,7 +71,7 @@ def _problem(errors: list[Any], path: KeyPath, document: Document, model: type[S
         hint = did_you_mean(path[-1], section, f"allowed: {', '.join(sorted(section))}")
         return document.problem(path, _WORDS[kind], hint, key=True)
     if kind == "missing":
-        return document.problem(path, _WORDS[kind], f"add {path[-1]}: {section[str(path[-1])].description}")
+        return document.problem(path, _WORDS[kind], f"add {path[-1]}: {section[str(path[-1])].description or '…'}")
     words, *others = dict.fromkeys(map(_words, errors))
     message = " or ".join([words, *(other.removeprefix("must be ") for other in others)])
     if of_key:

@@ -81,7 +81,7 @@ REFUSED = [
     *((f"{HEAD}container: {{user: '{name}'}}\n", 4, "a user by name or number") for name in ("00", "0x0", "", ":0", "-1")),
     (HEAD + "container: {user: 1000}\n", 4, "must be a string, is 1000"),
     (HEAD + "container: {user: '1000', cap_add: [SYS_NICE]}\n", 4, "has no effect for user 1000"),
-    *((f"{HEAD}{line}\n", 4, "cannot be set") for line in ("container: {entrypoint: [x]}", "entrypoint: x")),
+    *((f"{HEAD}{line}\n", 4, "unknown key") for line in ("container: {entrypoint: [x]}", "entrypoint: x")),
     (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
     *(

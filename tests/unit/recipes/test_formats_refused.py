@@ -40,7 +40,7 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
         (COMPOSE + "extends: other", "names the service other, which the file does not have", ""),
         (COMPOSE + "image: twice", "x:4:5: services.vllm.image: duplicate key", "keep one"),
         (COMPOSE + "entrypoint: []", "has an empty entrypoint and no command", "write command"),
-        (COMPOSE + "\tcommand: x", "x:4:5: tab in the indentation", "spaces"),
+        (COMPOSE + "\tcommand: x", "x:4:5: not valid YAML", "spaces"),
         (COMPOSE + "command: !reset null", "tags ('!…') are not supported", "quote"),
         (
             "x-c: &c\n  image: vllm/vllm-openai:v1\nservices:\n  a:\n    <<: *c\n    command: org/a $\n  b:\n    <<: *c\n    command: org/b\n",

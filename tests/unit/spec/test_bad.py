@@ -11,10 +11,13 @@ import resource
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.spec import load
 
+ROOT = Path(__file__).resolve().parents[3]
 BAD = Path(__file__).parent / "bad"
 PLAYBOOK = "name: serve\nmodel: {id: owner/model}\nimage: vllm/vllm-openai:v0.20.0\n"
 
@@ -69,20 +72,16 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert refused(tmp_path / "large.yaml").endswith("permission denied")
 
 
-def test_a_missing_inventory_can_be_written_by_discover(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        load.load(tmp_path / "my pair.yaml")
-    assert (caught.value.hint or "").startswith(f"sparkcluster discover -o '{tmp_path}/my pair.yaml'   writes ")
-
-
 def test_what_is_no_utf8_has_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_bytes(b"cluster: x\n# caf\xe9\n")
     assert refused(path).endswith("inventory.yaml:2:6: the file is not UTF-8")
     path.write_bytes(b"cluster: \0")
     assert "U+0000" in refused(path)
-    path.write_bytes(b"\xef\xbb\xbf" + PLAYBOOK.encode())
-    assert load.load_playbook(path).name == "serve", "the mark of UTF-8 is accepted"
+    # The mark of UTF-8, and joiners of Persian and of emoji, are accepted.
+    text = PLAYBOOK + "description: '\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb'\n"
+    path.write_text(text, encoding="utf-8-sig")
+    assert load.load_playbook(path).name == "serve"
 
 
 @pytest.mark.parametrize("char", ["\x1b", "\x85", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\U000e0041"])
@@ -99,25 +98,15 @@ def test_hidden_characters_are_refused_anywhere(tmp_path: Path, char: str) -> No
         assert f":{place}: unexpected character U+{ord(char):04X} " in refused(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ('cluster: "a\\e]52;c;x\\a"', "1:10: cluster: contains U+001B control character"),
-        ('cluster: "a\\u202e"', "1:10: cluster: contains U+202E RIGHT-TO-LEFT OVERRIDE"),
-        ('"clu\\u200bster": a', "1:1: a key contains U+200B ZERO WIDTH SPACE"),
-    ],
-)
-def test_hidden_characters_are_refused_as_escapes_of_yaml(tmp_path: Path, text: str, where: str) -> None:
+def test_hidden_characters_are_refused_as_escapes_of_yaml(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
-    path.write_text(text)
-    assert [str(problem).partition(":")[2] for problem in load.read(path).problems] == [where]
-
-
-def test_joiners_of_persian_and_of_emoji_are_accepted(tmp_path: Path) -> None:
-    path = tmp_path / "playbook.yaml"
-    text = "\ndescription: '\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb'\n"
-    path.write_text(PLAYBOOK + text, encoding="utf-8")
-    assert load.load_playbook(path).name == "serve"
+    for text, where in {
+        'cluster: "a\\e]52;c;x\\a"': "1:10: cluster: contains U+001B control character",
+        'cluster: "a\\u202e"': "1:10: cluster: contains U+202E RIGHT-TO-LEFT OVERRIDE",
+        '"clu\\u200bster": a': "1:1: a key contains U+200B ZERO WIDTH SPACE",
+    }.items():
+        path.write_text(text)
+        assert [str(problem).partition(":")[2] for problem in load.read(path).problems] == [where]
 
 
 @pytest.mark.parametrize(
@@ -127,10 +116,9 @@ def test_joiners_of_persian_and_of_emoji_are_accepted(tmp_path: Path) -> None:
         + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)),
         f"a: &a {'x' * 900_000}\nb: [{'*a,' * 10_000}]",
         "[" * 500_000,
-        "- x\n" * 250_000,
-        "k: &" + "a" * 900_000 + " [*" + "a" * 100_000 + "]",
+        "- x\n" * 70_000,
     ],
-    ids=["billion-laughs", "long-text", "brackets", "many", "long-anchor"],
+    ids=["billion-laughs", "long-text", "brackets", "many"],
 )
 def test_yaml_bombs_are_refused_cheaply(tmp_path: Path, text: str) -> None:
     path = tmp_path / "inventory.yaml"
@@ -141,33 +129,56 @@ def test_yaml_bombs_are_refused_cheaply(tmp_path: Path, text: str) -> None:
     assert after.ru_maxrss - before.ru_maxrss < 100_000, "KiB"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message", "hint"),
-    [
-        ("id", None, "id does not exist", "ssh-keygen -t ed25519 -f {0}, then ssh-copy-id -i {0} USER@HOST"),
-        ("id.pub", "ssh-rsa AAAAB3Nz me@here\n", None, None),  # an agent may have its private key
-        ("id.ppk", "PuTTY-User-Key-File-3: ssh-ed25519\n", "id.ppk has the format of PuTTY", "puttygen {0} -O"),
-        ("id", "-----BEGIN RSA PRIVATE KEY-----\n", None, None),
-    ],
-)
-def test_what_is_no_private_key_is_told_before_any_connection(
-    name: str, content: str | None, message: str | None, hint: str, tmp_path: Path
-) -> None:
-    key = tmp_path / name
-    if content is not None:
-        key.write_text(content)
+def test_what_is_no_private_key_is_told_before_any_connection(tmp_path: Path) -> None:
     (tmp_path / "serve.yaml").write_text(PLAYBOOK)
-    path = tmp_path / "inventory.yaml"
+    path, key = tmp_path / "inventory.yaml", tmp_path / "id"
     path.write_text(f"cluster: x\nplaybook: serve\nnodes:\n  - host: a\n    ssh: {{identity: '{key}'}}\n")
-    if message is None:
-        load.load(path)
-        return
-    with pytest.raises(SpecError) as caught:
-        load.load(path)
-    (problem,) = caught.value.problems
-    assert (problem.path, problem.line) == ("nodes[0].ssh.identity", 5)
-    assert problem.message.endswith(message)
-    assert (problem.hint or "").startswith(hint.format(key))
+    for content, hint in ((None, "ssh-keygen -t ed25519 -f "), ("PuTTY-User-Key-File-3: ssh-ed25519\n", "puttygen ")):
+        if content is not None:
+            key.write_text(content)
+        with pytest.raises(SpecError) as caught:
+            load.load(path)
+        (problem,) = caught.value.problems
+        assert (problem.path, problem.line) == ("nodes[0].ssh.identity", 5)
+        assert (problem.hint or "").startswith(f"{hint}{key}")
+    key.write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    load.load(path)
+
+
+EXAMPLES = [path.read_text("utf-8") for each in ("inventory/*.yaml", "playbooks/**/*.yaml") for path in ROOT.glob(each)]
+PIECES = '[a, {b: 1}];{x: [[1]]};~;yes;.5;1e400;22:22;0o7;&a [*a];!!python/x;\';"\\0";- ;#;~/x;99999999999999999999;::;*a;a b;'
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def either(path: Path, text: str) -> None:
+    """Whatever a file holds, a user gets problems or a spec: never another exception, and never one without a place."""
+    path.write_text(text, encoding="utf-8")
+    for read in (load.load, load.load_playbook):
+        try:
+            read(path)
+        except SpecError as error:
+            told = [f"{each} {each.hint}" if min(each.line, each.column) else "\n" for each in error.problems]
+        except UsageError as error:
+            told = [error.message]
+        else:
+            continue
+        assert told
+        assert all(each.isprintable() and len(each) < 1500 for each in told), told
+
+
+@FUZZ
+@given(st.text(st.sampled_from(list("ab: -[]{}\"'\n\t#&*!|>%@`,?0~<.\\é\x85\u2028\ufffe")), max_size=120))
+def test_characters_that_mean_something(tmp_path: Path, text: str) -> None:
+    either(tmp_path / "inventory.yaml", text)
+
+
+@FUZZ
+@given(st.data())
+def test_one_value_of_an_example_replaced(tmp_path: Path, data: st.DataObject) -> None:
+    lines = data.draw(st.sampled_from(EXAMPLES)).splitlines()
+    at = data.draw(st.integers(0, len(lines) - 1))
+    lines[at] = f"{lines[at].partition(':')[0]}: {data.draw(st.sampled_from(PIECES.split(';')))}"
+    either(tmp_path / "inventory.yaml", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Playbooks on top of one another: what wins, what adds up, and where a problem is told."""
+"""Playbooks on top of one another, and their variants: what wins, what adds up, and where a problem is told."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import UsageError
+from sparkcluster.cli.main import guarded
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.linting import lint
 from sparkcluster.spec import load
 
 BASE = """\
@@ -69,9 +72,6 @@ def test_the_upper_playbook_wins_key_by_key(folder):
 def test_another_model_replaces_the_whole_model(folder):
     mine = load.load_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))
     assert (mine.model.id, mine.model.path, mine.model.revision) == (None, "/weights", "main")
-    chosen = folder("name: mine\nextends: other\nmodel: {id: owner/another}\n")
-    (chosen.parent / "other.yaml").write_text("name: other\nextends: base\nmodel: {files: ['*.json'], exclude: [x/]}\n")
-    assert (load.load_playbook(chosen).model.files, load.load_playbook(chosen).model.exclude) == ([], [])
     later = load.load_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))
     assert (later.model.id, later.model.revision) == ("owner/model", "def")
 
@@ -96,22 +96,15 @@ def test_every_key_keeps_its_file(folder, tmp_path):
     assert spec.places["allow", 0, "code"] == (str(tmp_path / "base.yaml"), 10)
 
 
-def test_a_problem_is_reported_in_the_file_that_has_it(folder, tmp_path):
-    folder(BASE.replace("max_tokens: 1024", "max_tokens: none"), "base")
-    assert refused(folder("name: mine\nextends: base\n")).startswith(f"{tmp_path}/base.yaml:11:")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("name: mine\nextends: bass\n", ["mine.yaml:2:", "no playbook named", "did you mean base?"]),
-        ("name: mine\nextends: mine\n", ["no playbook named"]),
         ("name: mine\nextends: ./mine.yaml\n", ["mine.yaml:2:", "mine.yaml extends mine.yaml"]),
         ("extends: base\n", ["mine.yaml:1:", "name: is required"]),
         ("name: mine\nextends: base+ngram\n", ["mine.yaml:2:", "base does not allow", "allowed: drafts"]),
         ("name: mine\nextends: base+../x\n", ["mine.yaml:2:"]),
         ("name: mine\nextends: ./overlays/drafts.yaml\n", ["is an overlay, not a playbook"]),
-        ("name: mine\nextends: [base]\n", ["mine.yaml:2:"]),
     ],
 )
 def test_what_cannot_be_merged_is_an_error(folder, text, words):
@@ -132,12 +125,13 @@ SECRET = "a line that belongs to the user: [unfinished\n"
 
 
 @pytest.mark.parametrize(
-    "reference", ["/{outside}/x.yaml", "../outside/x.yaml", "sub/../../outside/x", "link.yaml", "x"]
+    "reference", ["/{outside}/x.yaml", "~/x.yaml", "~nobody/x.yaml", "sub/../../outside/x", "link.yaml", "x"]
 )
-def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, reference):
-    """By an absolute path, by .., by a link to a file or a directory; nothing of the file is shown."""
+def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, monkeypatch, reference):
+    """By an absolute path, a home directory, .., a link to a file or a directory; nothing of the file is shown."""
     outside, inside = tmp_path / "outside", tmp_path / "recipe"
     outside.mkdir()
+    monkeypatch.setenv("HOME", str(outside))
     (outside / "x.yaml").write_text(SECRET)
     (inside / "sub").mkdir(parents=True)
     (inside / "link.yaml").symlink_to(outside / "x.yaml")
@@ -161,16 +155,6 @@ def test_an_overlay_that_is_a_link_to_elsewhere_is_not_read(folder, tmp_path):
     assert "belongs" not in said
 
 
-def test_a_home_directory_in_extends_is_an_error(folder, monkeypatch, tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "x.yaml").write_text(SECRET)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "recipe").mkdir()
-    for reference, words in (("~/x.yaml", "is outside of"), ("~nobody-at-all/x.yaml", "no playbook at")):
-        (tmp_path / "recipe" / "mine.yaml").write_text(f"name: mine\nextends: {reference}\n")
-        assert words in refused(tmp_path / "recipe" / "mine.yaml")
-
-
 def test_a_playbook_below_may_extend_one_above_it_in_the_same_tree(tmp_path):
     """The first playbook's directory counts, not that of each file on the way."""
     (tmp_path / "parts").mkdir()
@@ -180,3 +164,99 @@ def test_a_playbook_below_may_extend_one_above_it_in_the_same_tree(tmp_path):
     assert load.load_playbook(tmp_path / "mine.yaml").args["max-model-len"] == 4096
     with pytest.raises(UsageError):
         load.load_playbook(tmp_path / "parts" / "middle.yaml")
+
+
+HEAD = "name: both\nmodel: {id: owner/model, revision: abc}\nimage: vllm/vllm-openai:v0.20.0\n"
+BOTH = f"""{HEAD}args: {{max-model-len: 4096, kv-cache-dtype: fp8, enforce-eager: true}}
+setup: [pip list]
+variants:
+  2:
+    args: {{max-model-len: 8192, kv-cache-dtype: null}}
+    setup: [echo two]
+  3-4:
+    tensor_parallel: auto
+    args: {{max-model-len: 16384}}
+"""
+
+
+def inventory(*groups: int) -> str:
+    """An inventory with groups of so many nodes."""
+    names = [[f"n{group}{node}" for node in range(size)] for group, size in enumerate(groups)]
+    nodes = [{"host": name} for each in names for name in each]
+    members = [{"name": f"g{at}", "nodes": each} for at, each in enumerate(names)]
+    return json.dumps({"cluster": "atlas", "playbook": "both", "nodes": nodes, "groups": members})
+
+
+@pytest.mark.parametrize(
+    ("groups", "length", "cache", "setup"),
+    [
+        ((1,), 4096, "fp8", ["pip list"]),
+        ((2, 2), 8192, None, ["pip list", "echo two"]),
+        ((3, 4), 16384, "fp8", ["pip list"]),
+    ],
+)
+def test_groups_get_the_variant_of_their_size_over_the_rest(folder, groups, length, cache, setup) -> None:
+    path = folder(BOTH, "both")
+    spec = load.load(folder(inventory(*groups), "inventory"))
+    assert spec.places["args", "enforce-eager"] == (str(path), 4)
+    assert (spec.playbook.args["max-model-len"], spec.playbook.args.get("kv-cache-dtype")) == (length, cache)
+    assert spec.playbook.args["enforce-eager"] is True
+    assert spec.playbook.setup == setup
+    # What is recorded, hashed and compared has no variants.
+    assert spec.playbook.variants == {}
+    assert (spec.playbook.name, spec.playbook.model.revision) == ("both", "abc")
+
+
+def test_groups_of_sizes_that_differ_are_refused(folder) -> None:
+    folder(BOTH, "both")
+    with pytest.raises(SpecError, match=r"both.yaml:6:1: variants: groups of 1 and of 2 nodes would serve different"):
+        load.load(folder(inventory(1, 2), "inventory"))
+
+
+def test_what_extends_a_playbook_wins_over_its_variants_and_has_its_own(folder) -> None:
+    folder(BOTH, "both")
+    path = folder(
+        "name: top\nextends: both\nargs: {max-model-len: 1024}\nvariants: {2+: {env: {VLLM_A: '1'}}}\n", "top"
+    )
+    one, two = (load.read_playbook(path, nodes=nodes)[0] for nodes in (1, 2))
+    assert one.args == {"max-model-len": 1024, "kv-cache-dtype": "fp8", "enforce-eager": True}
+    assert two.args == {"max-model-len": 1024, "enforce-eager": True}
+    assert (one.env, two.env) == ({}, {"VLLM_A": "1"})
+    assert (two.name, two.extends, two.setup) == ("top", "both", ["pip list", "echo two"])
+
+
+def test_what_extends_a_playbook_need_not_fit_all_of_its_variants(folder) -> None:
+    folder(BOTH + "  7:\n", "both")
+    path = folder("name: top\nextends: both\ntensor_parallel: 1\nnodes: {max: 1}\n", "top")
+    assert load.load_playbook(path).ranks == 1
+    assert [len(spec.inventory.nodes) for spec in lint([path]).specs[str(path)]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("variants: [a]", "4:11: variants: must be a section"),
+        ("variants: {two: {}}", "4:12: variants.two: this key must be a number of nodes"),
+        ("variants: {4-2: {}}", "4:12: variants.4-2: "),
+        ("variants: {2+: {}, 7: {}}", "4:20: variants.7: "),
+        ("variants: {2: {nodes: {max: 4}}}", "4:16: variants.2.nodes: is the same for all numbers of nodes"),
+        # also of the variant that is not served
+        ("variants: {2: {arg: {}}}", "4:16: arg: unknown key"),
+        ("tensor_parallel: 1\nvariants: {2: {}}", "5:12: variants.2: no group of 2 nodes can serve it"),
+        ("nodes: {max: 2}\nvariants: {3+: {}}", '5:12: variants."3+": no group of 3+ nodes can serve it'),
+    ],
+)
+def test_a_malformed_variant_is_an_error_whoever_reads_the_file(folder, text, said) -> None:
+    path = folder(f"{HEAD}{text}\n")
+    with pytest.raises(SpecError) as caught:
+        load.load_playbook(path)
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(f"{path}:{said}")
+
+
+def test_lint_judges_each_variant_and_shows_what_any_of_them_can_do(folder, capsys) -> None:
+    path = folder(f"{HEAD}variants: {{2: {{args: {{tensor-paralel-sise: 2}}, setup: [curl evil.example]}}}}\n")
+    (found,) = [each for each in lint([path]).findings if each.code == "SPEC-003"]
+    assert (found.file, found.line) == (str(path), 4)
+    guarded(["lint", str(path)])
+    assert "! setup      curl evil.example" in capsys.readouterr().out.splitlines()
