@@ -8,8 +8,8 @@ from typing import Any
 
 from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.errors import UsageError
-from sparkcluster.recipes.serve import Served
-from sparkcluster.recipes.shell import shown, unknown
+from sparkcluster.importer.playbook import Served
+from sparkcluster.importer.unknown import shown, unknown
 from sparkcluster.spec.playbook import SERVED_NAME
 
 

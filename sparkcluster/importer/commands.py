@@ -1,0 +1,317 @@
+"""The commands of a shell text that start an engine: on the host, in a container, by ssh, or in the text of ``bash -c``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sparkcluster.errors import NoEngine, UsageError
+from sparkcluster.importer import container, setup
+from sparkcluster.importer.container import Container
+from sparkcluster.importer.shell import Call, Condition, Shell
+from sparkcluster.importer.unknown import definable, plain, shown, unknown
+
+if TYPE_CHECKING:
+    from sparkcluster.importer.playbook import Importer
+
+MAX_NESTED = 6
+
+_DOCKER = frozenset({"docker", "podman", "nerdctl"})
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+# Programs that only run another one, and their options with a value.
+_WRAPPERS: Mapping[str, frozenset[str]] = {
+    "command": frozenset(), "env": frozenset({"-u", "-C"}), "exec": frozenset({"-a"}), "nohup": frozenset(),
+    "setsid": frozenset(), "sudo": frozenset({"-u", "-g", "-C", "-h", "-p"}), "time": frozenset(),
+}  # fmt: skip
+# Those that change how it runs: what they are given is noted.
+_CHANGERS = frozenset(
+    {
+        "chrt",
+        "conda",
+        "ionice",
+        "nice",
+        "numactl",
+        "stdbuf",
+        "systemd-inhibit",
+        "systemd-run",
+        "taskset",
+        "timeout",
+        "uv",
+    }
+)
+# Options of ssh with a value (man ssh).
+_SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
+# Commands that do nothing an engine needs, or that name it without running it.
+_QUIET = frozenset(
+    {"set", "echo", "printf", "cd", "sleep", "trap", "shopt", "clear", "test", "[", "wait", "cat", "command"}
+)
+_ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
+_OTHER_ENGINES = {
+    r"\bsglang\b": "SGLang", r"\bllama-(server|cli)\b|\bllama\.cpp\b": "llama.cpp", r"\btrtllm-serve\b": "TensorRT-LLM",
+    r"\bollama\b": "Ollama",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class Start:
+    """A command that starts an engine.
+
+    Attributes:
+        line: of the text.
+        importer: of the engine.
+        words: after the engine's command.
+        env: variables set for it; None for the caller's value.
+        container: it runs in; None without.
+        setup: lines run before it in the container.
+        notes: what was not carried over.
+        conditions: under which it runs.
+    """
+
+    line: int
+    importer: Importer
+    words: list[str]
+    env: dict[str, str | None]
+    container: Container | None = None
+    setup: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def what(self) -> tuple[object, ...]:
+        """What is started, whatever the line and the conditions."""
+        return self.words, self.env, self.container, self.setup
+
+
+class Commands:
+    """What the commands of a text start.
+
+    Attributes:
+        containers: by name, those that run no engine by themselves.
+        downloads: repositories by the directory that the text downloads them to.
+        others: line and words of the commands that start no engine.
+        doubts: line and words of those that may start one, and are not followed.
+    """
+
+    def __init__(self, importers: Sequence[Importer]) -> None:
+        self.importers = importers
+        self.containers: dict[str, Container] = {}
+        self.downloads: dict[str, str] = {}
+        self.others: list[tuple[int, list[str]]] = []
+        self.doubts: list[tuple[int, list[str]]] = []
+        self._depth = 0
+
+    def starts(self, shell: Shell, calls: Sequence[Call] | None = None) -> list[Start]:
+        """The engines that the commands of ``shell`` start, in order.
+
+        Raises:
+            UsageError: a command is broken, or may start an engine and cannot be parsed.
+        """
+        out: list[Start] = []
+        for call in shell.calls if calls is None else calls:
+            if re.match(r"--?[A-Za-z]", call.words[0]):
+                problem = f"a command begins with {shown(call.words[0])}"
+                raise shell.fault(call.line, problem, "end the line before it with a backslash, without comments")
+            try:
+                found = self.of_call(call, shell, None)
+            except UsageError as error:
+                placed = error.message.startswith(f"{shell.source}:")
+                raise error if placed else shell.fault(call.line, error.message, error.hint or "") from None
+            out += [dataclasses.replace(each, conditions=(*call.conditions, *each.conditions)) for each in found]
+        for line, text in shell.unread:
+            if any(importer.COMMAND.split()[0] in text for importer in self.importers):
+                raise shell.fault(
+                    line, "this cannot be parsed as shell text", "is a quote not closed, or a word missing?"
+                )
+        return out
+
+    def of_call(self, call: Call, shell: Shell, within: Container | None) -> list[Start]:
+        """The engines that a command starts, which runs in the container ``within``."""
+        words, env, notes = self._unwrapped(call)
+        program = words[0].rpartition("/")[2] if words else ""
+        if within is None and words and (box := self._container(words, program, env)) is not None:
+            return self.in_container(box, call, shell, notes)
+        text, arguments = _shell_text(words, program, call.stdin, shell.state.files)
+        if text is not None and not unknown(text):
+            return self.of_text(text, call, shell, env, arguments, within, as_setup=program != "ssh")
+        for importer in self.importers:
+            after = importer.after_command(words)
+            if after is not None:
+                return [Start(call.line, importer, after, env, within, notes=notes)]
+        self._left(call.line, words, program)
+        return []
+
+    def of_text(
+        self, text: str, call: Call, shell: Shell, env: Mapping[str, str | None], arguments: Sequence[str] = (),
+        within: Container | None = None, *, as_setup: bool = True,
+    ) -> list[Start]:  # fmt: skip
+        """The engines that a text started by ``call`` starts; what runs before the first is its setup."""
+        known = {name: value for name, value in env.items() if value is not None}
+        inner = shell.child(call.line, known if as_setup else {}, arguments)
+        self._depth += 1
+        if self._depth > MAX_NESTED:
+            raise shell.fault(call.line, "texts in texts, too deep to follow")
+        inner.run(text)
+        if not as_setup:
+            out = self.starts(inner)
+        else:
+            found = [(at, start) for at, each in enumerate(inner.calls) for start in self.of_call(each, inner, within)]
+            out = [start for _, start in found]
+            for at, start in found[:1]:
+                lines, notes = setup.before(inner, at)
+                start.setup = [*lines, *start.setup]
+                start.env |= {name: None for name, value in env.items() if value is None}
+                behind = (each.words for each in inner.calls[at + 1 :] if each.words[0] not in _QUIET)
+                notes += [f"the command {shown(' '.join(words), 80)}, which follows the engine" for words in behind]
+                start.notes += [*inner.notes, *notes]
+                start.conditions = (*inner.calls[at].conditions, *start.conditions)
+            self.starts(inner, [])  # refuses what cannot be parsed
+        self._depth -= 1
+        return out
+
+    def _unwrapped(self, call: Call) -> tuple[list[str], dict[str, str | None], list[str]]:
+        """A command without assignments and wrappers in front of it, its environment, and notes."""
+        words, notes = list(call.words), list[str]()
+        env: dict[str, str | None] = dict(call.environment)
+        while words:
+            name, equals, value = words[0].partition("=")
+            program = words[0].rpartition("/")[2]
+            if equals and name.isidentifier():
+                env[name] = value
+                words = words[1:]
+            elif program in _WRAPPERS:
+                words = words[1:]
+                while words and words[0].startswith("-"):
+                    words = words[2:] if words[0] in _WRAPPERS[program] else words[1:]
+            elif program in _CHANGERS and (at := self._begins(words)):
+                notes.append(f"{shown(' '.join(words[:at]))}: left out")
+                words = words[at:]
+            else:
+                break
+        return words, env, notes
+
+    def _begins(self, words: list[str]) -> int:
+        """Where the program begins that a wrapper runs; 0 if it is none of interest."""
+        for at in range(1, len(words)):
+            is_engine = any(importer.after_command(words[at:]) is not None for importer in self.importers)
+            if is_engine or words[at].rpartition("/")[2] in {*_DOCKER, *_SHELLS, *_WRAPPERS}:
+                return at
+        return 0
+
+    def _container(self, words: list[str], program: str, env: Mapping[str, str | None]) -> Container | None:
+        """The container that a command starts, or runs something in."""
+        for importer in self.importers:
+            if (launched := importer.launched(words, env)) is not None:
+                return launched
+        rest = words[2:] if words[1:2] == ["container"] else words[1:]
+        if program not in _DOCKER or rest[:1] not in (["run"], ["exec"]):
+            return None
+        out = container.read(rest[1:])
+        # `-e NAME` takes the value of the shell that runs docker
+        out.env = {name: env.get(name) if value is None else value for name, value in out.env.items()}
+        if rest[0] == "run":
+            return out
+        only = next(iter(self.containers.values())) if unknown(out.image) and len(self.containers) == 1 else None
+        base = self.containers.get(out.image, only)
+        if base is None:
+            return Container(
+                entrypoint="", words=out.words, env=out.env, notes=[f"docker exec in {shown(out.image)}: write image"]
+            )
+        return dataclasses.replace(base, words=out.words, entrypoint="", env=base.env | out.env)
+
+    def in_container(self, box: Container, call: Call, shell: Shell, notes: list[str]) -> list[Start]:
+        """The engine that a container starts; one that starts none is remembered by its name."""
+        words = [*([box.entrypoint] if box.entrypoint else []), *box.words]
+        for importer in self.importers:
+            if box.entrypoint is None and importer.is_entrypoint(box.image):
+                # Guides that write the command again mean it once.
+                after = importer.after_command(words)
+                return [Start(call.line, importer, words if after is None else after, {**box.env}, box, notes=notes)]
+        known = {name: value for name, value in box.env.items() if value is not None}
+        words = [_mounted(word, box, shell) for word in words]
+        inner = dataclasses.replace(call, words=words, environment=known, conditions=())
+        found = self.of_call(inner, shell, box) if words else []
+        for start in found:
+            start.env |= {name: None for name, value in box.env.items() if value is None}
+            start.notes += notes
+        if not found and box.image:
+            self.containers[box.name or ""] = box
+        return found
+
+    def _left(self, line: int, words: list[str], program: str) -> None:
+        """Remember a command that starts no engine."""
+        if program in {"hf", "huggingface-cli"} and words[1:2] == ["download"] and "--local-dir" in words[:-1]:
+            self.downloads[words[words.index("--local-dir") + 1].rstrip("/")] = words[2]
+        elif words and program not in _QUIET:
+            self.others.append((line, words))
+            text = plain(" ".join(words))
+            is_named = any(importer.COMMAND in text for importer in self.importers)
+            runs_unknown = unknown(words[0]) or (program in _SHELLS and any(map(unknown, words)))
+            if (is_named and program not in _ABOUT) or runs_unknown:
+                self.doubts.append((line, words))
+
+    def nothing(self, source: str, shell: Shell) -> UsageError:
+        """Why no engine was found, and what to import instead."""
+        titles = " or ".join(importer.TITLE for importer in self.importers)
+        for line, words in self.doubts:
+            names = dict.fromkeys(name for word in words for name in unknown(word))
+            whys = [f"{name} depends on {shell.reasons[name][1]}" for name in names if name in shell.reasons]
+            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {titles}, and is not followed"
+            defines = [f"--define {name}=…" for name in map(definable, names) if name]
+            hint = f"add {' '.join(defines)}, or import" if defines else "import"
+            return UsageError(
+                f"{source}:{line}: {why}", hint=f"{hint} the docker run or {self.importers[0].COMMAND} line alone"
+            )
+        for line, words in self.others:
+            text = " ".join(words)
+            for pattern, title in _OTHER_ENGINES.items():
+                if re.search(pattern, text):
+                    return NoEngine(f"{source}:{line}: this starts {title}; sparkcluster imports {titles} only")
+            if found := re.search(r"\brun-recipe\.(?:sh|py)\s+(\S+)", text):
+                return NoEngine(f"{source}:{line}: this starts a recipe", hint=f"sparkcluster import {shown(found[1])}")
+            if found := re.search(r"\bsparkrun\s+run\s+(\S+)", text):
+                problem = f"{source}:{line}: this starts the recipe {shown(found[1])} of sparkrun"
+                return NoEngine(problem, hint="import the recipe's YAML file out of its registry")
+            if re.search(r"\bdocker(-| )compose\b", text):
+                problem = f"{source}:{line}: docker compose starts what its file says"
+                return NoEngine(problem, hint="sparkcluster import docker-compose.yml")
+        for line, words in self.others:
+            script = next((word for word in words[:2] if re.search(r"\.(sh|py)$", word)), None)
+            if script is not None:
+                problem = f"{source}:{line}: it runs {shown(script)}, which may start {titles}"
+                return NoEngine(problem, hint="import the file that it runs")
+        command = self.importers[0].COMMAND
+        hint = f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it"
+        return NoEngine(f"{source} starts no {titles}", hint=hint)
+
+
+def _shell_text(
+    words: list[str], program: str, stdin: str | None, files: Mapping[str, str]
+) -> tuple[str | None, list[str]]:
+    """The text that a command has a shell run, with its arguments; None for another command."""
+    if program == "ssh":
+        at = 1
+        while at < len(words) and words[at].startswith("-"):
+            at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
+        remote = " ".join(words[at + 1 :])
+        return (stdin if stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]) else remote or None), []
+    rest = words[1:] if program in _SHELLS else words
+    if program in _SHELLS:
+        while rest and rest[0].startswith("-"):
+            if re.fullmatch(r"-[a-z]*c", rest[0]):
+                return (rest[1], rest[3:]) if len(rest) > 1 else (None, [])
+            rest = rest[1:]
+        if not rest:
+            return stdin, []
+    name = rest[0].rpartition("/")[2] if rest else ""
+    text = next((text for path, text in files.items() if path.rpartition("/")[2] == name), None) if name else None
+    return text, rest[1:]
+
+
+def _mounted(word: str, box: Container, shell: Shell) -> str:
+    """The path on the host of a script of the text that a container sees."""
+    for volume in box.volumes:
+        if word == volume.target and any(volume.source.endswith(f"/{name.lstrip('./')}") for name in shell.state.files):
+            return volume.source
+    return word

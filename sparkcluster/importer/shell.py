@@ -1,0 +1,686 @@
+"""Shell text as the commands that it would run: parsed with the grammar of tree-sitter-bash, never run.
+
+Followed are assignments, ``export``, ``${X}`` with defaults, arrays, functions, ``if`` and ``case`` that constants
+decide, and here-documents that are written to files. What anything else sets is unknown: a mark in the words that have
+it. Where the text does not decide between branches, each is read, what they set differently is unknown afterwards, and
+the commands in them carry the condition.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import fnmatch
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import tree_sitter
+import tree_sitter_bash
+from tree_sitter import Node
+
+from sparkcluster.errors import UsageError
+from sparkcluster.importer.unknown import in_quotes, mark, output_of, shown, unknown, with_places
+
+MAX_TEXT, MAX_VALUE, MAX_STEPS, MAX_DEPTH = 1 << 18, 1 << 16, 50_000, 60
+
+Value = str | list[str]
+
+# A blank behind the backslash of a continued line is a slip of copying.
+_SLIP = re.compile(r"\\[ \t]+(?=\n)")
+# `$ docker run …`, `user@host:~$ …`, and the `>` of a continued line
+_PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)|(?<=\\\n)[ \t]*>[ \t]+(?=\S)", re.MULTILINE)
+_PIECE = re.compile(
+    r"\\(?P<escaped>.)|(?P<ansi>\$'(?:\\.|[^'\\])*')|(?P<quote>\$?\")|(?P<single>')|\$\((?P<sum>\()|(?P<open>\$\{|\$\(|`)"
+    r"|\$(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])|(?P<plain>[^\\'\"$`]+|\$|\\$)",
+    re.DOTALL,
+)
+_PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+_SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:[-+*/]?=(?!=)|\+\+|--)")
+_LITERAL = r"[^*?\[\]\\$`\"']"
+_CUT = re.compile(rf"(##?|%%?)(\*?)({_LITERAL}+)(\*?)")
+_REPLACED = re.compile(rf"(//?)(?![#%/])({_LITERAL}+?)/({_LITERAL}*)")
+_CLOSES = {"${": "}", "$(": ")", "`": "`"}
+# Programs that answer a question: whether they succeed is not known, as it is taken for granted of others.
+_ASKS = frozenset({"grep", "test", "[", "command", "pgrep", "which", "type", "cmp", "diff"})
+_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-gt": int.__gt__, "-le": int.__le__, "-ge": int.__ge__,
+}  # fmt: skip
+
+
+class Status(enum.Enum):
+    """How a command ends: as the text decides, as is taken for granted, or not known."""
+
+    YES, NO, DONE, MAYBE = range(4)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition that the text does not decide, and whether it holds where a command runs."""
+
+    line: int
+    text: str
+    holds: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A command.
+
+    Attributes:
+        line: of the text.
+        words: expanded.
+        environment: that it runs in, as far as the text sets it.
+        conditions: under which it runs.
+        stdin: the here-document that it reads.
+        part: number of the statement of the text that it is of, and that statement as it is written.
+    """
+
+    line: int
+    words: list[str]
+    environment: dict[str, str]
+    conditions: tuple[Condition, ...] = ()
+    stdin: str | None = None
+    part: tuple[int, str] = (0, "")
+
+
+@dataclasses.dataclass(slots=True)
+class State:
+    """What the commands of a text change.
+
+    Attributes:
+        variables: by name; arrays are lists.
+        exported: names of those that commands see.
+        functions: their bodies, with the first line of the text that defines them.
+        files: contents of those that here-documents are written to.
+        arguments: of the text, or of the function that runs.
+        flow: how the text is left: ``exit``, ``return``, ``break`` or ``continue``; empty where it goes on.
+    """
+
+    variables: dict[str, Value]
+    exported: set[str]
+    functions: dict[str, tuple[Node, int]]
+    files: dict[str, str]
+    arguments: list[str]
+    flow: str = ""
+
+    def copy(self) -> State:
+        """A state that changes apart from this one."""
+        return State(
+            dict(self.variables), set(self.exported), dict(self.functions), dict(self.files), list(self.arguments)
+        )
+
+
+@functools.cache
+def _parser() -> tree_sitter.Parser:
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+def _text(node: Node | None) -> str:
+    return "" if node is None else (node.text or b"").decode(errors="replace")
+
+
+def _statements(node: Node) -> list[Node]:
+    return [child for child in node.named_children if child.type != "comment"]
+
+
+class Shell:
+    """A shell text, and what it leaves behind.
+
+    Attributes:
+        state: after the last command.
+        calls: commands in the order in which they would run.
+        asked: names whose values the text asks for.
+        reasons: line and reason by the name of each variable whose value is not known.
+        unread: lines that cannot be parsed, with their text.
+        notes: what was overlooked.
+    """
+
+    def __init__(self, source: str, defines: Mapping[str, str], asked: dict[str, None]) -> None:
+        self.source, self.defines, self.asked = source, defines, asked
+        self.state = State({}, set(), {}, {}, [])
+        self.calls: list[Call] = []
+        self.reasons: dict[str, tuple[int, str]] = {}
+        self.unread: list[tuple[int, str]] = []
+        self.notes: list[str] = []
+        self._conditions: tuple[Condition, ...] = ()
+        self._locals: list[dict[str, Value | None]] = []
+        self._first, self._line, self._steps, self._depth = 1, 0, 0, 0
+        self._stdin: str | None = None
+        self._part = (0, "")
+
+    def child(self, line: int, environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Shell:
+        """A shell that another command starts at ``line``: all of its text counts as on that line."""
+        out = Shell(self.source, self.defines, self.asked)
+        out.state = State(dict(environment), set(environment), {}, dict(self.state.files), list(arguments))
+        out.reasons, out._line = self.reasons, line
+        return out
+
+    def run(self, text: str, first: int = 1) -> None:
+        """Read ``text``, which begins at line ``first``.
+
+        Raises:
+            UsageError: it is too long, or too deep.
+        """
+        if len(text) > MAX_TEXT:
+            raise UsageError(f"{self.source} is longer than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
+        self._first = first
+        if slip := _SLIP.search(text):
+            line = self._line or first + text.count("\n", 0, slip.start())
+            self.notes.append(f"line {line}: a blank behind the backslash, read as if it were not there")
+        text = _PROMPT.sub("", _SLIP.sub(r"\\", text)).rstrip("\\")  # a text cut off after a backslash ends there
+        for node in _parts(_parser().parse(with_places(text).encode()).root_node):
+            self._part = (self._part[0] + 1, _text(node))
+            self._run(node)
+
+    def fault(
+        self, line: int, problem: str, hint: str = "import the docker run or vllm serve line alone"
+    ) -> UsageError:
+        """An error about a line."""
+        return UsageError(f"{self.source}:{line}: {problem}", hint=hint)
+
+    # Statements
+
+    def _at(self, node: Node) -> int:
+        return self._line or node.start_point[0] + self._first
+
+    def _run(self, node: Node) -> Status:
+        """Follow a statement."""
+        if self.state.flow:
+            return Status.YES
+        self._steps += 1
+        self._depth += 1
+        if self._steps > MAX_STEPS or self._depth > MAX_DEPTH:
+            raise self.fault(self._at(node), "this is too long or too deep to follow")
+        follow = _FOLLOWED.get(node.type)
+        out = self._all(node.named_children) if follow is None else follow(self, node)
+        self._depth -= 1
+        return out
+
+    def _all(self, nodes: Iterable[Node]) -> Status:
+        out = Status.DONE
+        for node in nodes:
+            out = self._run(node)
+        return out
+
+    def _comment(self, node: Node) -> Status:
+        before = node.prev_sibling
+        if _text(node).endswith("\\") and before is not None and before.end_point[0] == node.start_point[0]:
+            problem = "a comment ends the command, and the backslash in it continues nothing"
+            raise self.fault(self._at(node), problem, "remove the comment")
+        return Status.DONE
+
+    def _error(self, node: Node) -> Status:
+        self.unread.append((self._at(node), _text(node)))
+        return Status.MAYBE
+
+    def _list(self, node: Node) -> Status:
+        left, sign, right = node.children[0], _text(node.children[1]), node.children[-1]
+        status = self._run(left)
+        if status is Status.DONE and sign == "&&":
+            return self._run(right)
+        if status in {Status.YES, Status.NO}:
+            return self._run(right) if (status is Status.YES) == (sign == "&&") else status
+        branches = ([right], []) if sign == "&&" else ([], [right])
+        return self._either(left, *(functools.partial(self._all, branch) for branch in branches))
+
+    def _either(self, why: Node, *branches: Callable[[], object]) -> Status:
+        """Follow branches between which the text does not decide: the first where ``why`` holds."""
+        before, conditions, line, text = self.state, self._conditions, self._at(why), shown(_text(why), 80)
+        ends: list[State] = []
+        for branch in branches:
+            self.state = before.copy()
+            self._conditions = (*conditions, Condition(line, text, not ends))
+            branch()
+            ends.append(self.state)
+        self._conditions = conditions
+        self.state, *others = [end for end in ends if not end.flow] or ends[:1]
+        for other in others:
+            for name in sorted(self.state.variables.keys() | other.variables.keys()):
+                if self.state.variables.get(name) != other.variables.get(name):
+                    self._lose(name, line, f"`{text}`")
+            if self.state.arguments != other.arguments:
+                self.state.arguments, self.reasons["@"] = [mark("@")], (line, f"`{text}`")
+            self.state.exported |= other.exported
+            self.state.functions |= other.functions
+            self.state.files |= other.files
+        return Status.MAYBE
+
+    def _lose(self, name: str, line: int, reason: str) -> None:
+        """Make a variable unknown, for a reason, unless the user gave its value."""
+        self.asked[name] = None
+        self.reasons[name] = (line, reason)
+        self.state.variables[name] = self.defines.get(name, mark(name))
+
+    def _chain(self, clauses: Sequence[tuple[Callable[[], Status], Node, list[Node]]]) -> Status:
+        """Follow ``if`` or ``case``: conditions, each with where it is and what runs where it holds."""
+        for at, (condition, where, body) in enumerate(clauses):
+            status = condition()
+            if status is Status.YES:
+                return self._all(body)
+            if status is not Status.NO:
+                return self._either(where, lambda: self._all(body), lambda: self._chain(clauses[at + 1 :]))  # noqa: B023
+        return Status.DONE
+
+    def _if(self, node: Node) -> Status:
+        return self._chain([*self._clauses(node)])
+
+    def _clauses(self, node: Node) -> Iterator[tuple[Callable[[], Status], Node, list[Node]]]:
+        if node.type == "else_clause":
+            yield (lambda: Status.YES), node, node.named_children
+            return
+        then = next((child.start_byte for child in node.children if child.type == "then"), 0)
+        inner = [child for child in _statements(node) if child.type not in {"elif_clause", "else_clause"}]
+        condition = [child for child in inner if child.start_byte < then] or [node]
+        body = [child for child in inner if child.start_byte > then]
+        yield functools.partial(self._all, condition), condition[-1], body
+        for child in _statements(node)[len(inner) :]:
+            yield from self._clauses(child)
+
+    def _case(self, node: Node) -> Status:
+        word = self.text(node.child_by_field_name("value"))
+        clauses = []
+        for item in (child for child in node.named_children if child.type == "case_item"):
+            ends = next((child.start_byte for child in item.children if child.type == ")"), 0)
+            patterns = [self.text(child) for child in item.named_children if child.start_byte < ends]
+            body = [child for child in item.named_children if child.start_byte > ends]
+            clauses.append((functools.partial(_matches, word, patterns), item, body))
+        return self._chain(clauses)
+
+    def _loop(self, node: Node) -> Status:
+        """Follow a loop, whose rounds are not counted: what it sets is unknown in it and behind it."""
+        condition, variable = node.child_by_field_name("condition"), _text(node.child_by_field_name("variable"))
+        if condition is not None and condition.type == "test_command" and self._run(condition) is Status.NO:
+            return Status.DONE
+
+        def forget() -> None:
+            for name in [*_SETS.findall(_text(node)), *([variable] if node.type == "for_statement" else [])]:
+                self._lose(name, self._at(node), "a loop")
+
+        def once() -> None:
+            forget()
+            self._all([node.child_by_field_name("body") or node.children[-1]])
+            self.state.flow = self.state.flow if self.state.flow in {"exit", "return"} else ""
+
+        self._either(node, once, lambda: None)
+        forget()
+        return Status.MAYBE
+
+    def _define_function(self, node: Node) -> Status:
+        body = node.child_by_field_name("body")
+        if body is not None:
+            self.state.functions[_text(node.child_by_field_name("name"))] = (body, self._first)
+        return Status.DONE
+
+    def _subshell(self, node: Node) -> Status:
+        before, self.state = self.state, self.state.copy()
+        status = self._all(_statements(node))
+        self.state = before
+        return status if node.type == "subshell" else Status.MAYBE
+
+    def _negated(self, node: Node) -> Status:
+        return {Status.YES: Status.NO, Status.NO: Status.YES}.get(self._all(_statements(node)), Status.MAYBE)
+
+    def _compound(self, node: Node) -> Status:
+        if node.children[0].type != "((":
+            return self._all(node.named_children)
+        for name in _SETS.findall(_text(node)):
+            self._lose(name, self._at(node), f"`{shown(_text(node), 60)}`")
+        return Status.MAYBE
+
+    def _redirected(self, node: Node) -> Status:
+        body = node.child_by_field_name("body")
+        inner = [part for child in node.named_children for part in (child, *child.named_children)]
+        document = next((self._document(part) for part in inner if part.type == "heredoc_redirect"), None)
+        targets = [
+            self.text(part.named_children[-1])
+            for part in inner
+            if part.type == "file_redirect" and any(sign.type in {">", ">>", "&>"} for sign in part.children)
+        ]
+        words = self.words(_statements(body)) if body is not None and body.type == "command" else [""]
+        writes = document is not None and (words[0] == "cat" or "tee" in words[:2])
+        for target in [*targets, *(words[-1:] if writes and "tee" in words[:2] else [])]:
+            self.state.files[target] = document or "" if writes else output_of(words[0])
+        self._stdin = document
+        rest = [part for part in inner[1:] if part.parent != node and part.type in {"pipeline", "command", "list"}]
+        status = self._all([*([body] if body is not None and not writes else []), *rest[-1:]])
+        self._stdin = None
+        return status
+
+    def _document(self, node: Node) -> str:
+        start, text = "", ""
+        for child in node.children:
+            start = _text(child) if child.type == "heredoc_start" else start
+            text = _text(child) if child.type == "heredoc_body" else text
+        if not set(start) & {"'", '"', "\\"}:
+            text = "".join(_joined(value) for value, _ in self._expanded(text, self._at(node), quoted=True))
+        return text
+
+    # Assignments
+
+    def _assign(self, node: Node) -> Status:
+        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        name = _text(target)
+        before = self.state.variables.get(name, "") if any(child.type == "+=" for child in node.children) else ""
+        if target is None or target.type == "subscript":
+            self._lose(name.partition("[")[0], self._at(node), f"`{shown(_text(node), 60)}`")
+        elif value is not None and value.type == "array":
+            items = before if isinstance(before, list) else [before] if before else []
+            self._set(name, [*items, *self.words(_statements(value))], node)
+        else:
+            self._set(name, _joined(before) + self.text(value), node)
+        return Status.DONE
+
+    def _set(self, name: str, value: Value, node: Node) -> None:
+        if len(_joined(value)) > MAX_VALUE:
+            raise self.fault(self._at(node), f"{name} is longer than {MAX_VALUE >> 10} KiB", "is this the right file?")
+        names = unknown(value) if isinstance(value, str) else []
+        program = next((each for each in names if each.startswith("$(")), None)
+        if names:
+            self.asked[name] = None
+            value = self.defines.get(name, value)
+        if program is not None and name not in self.defines:
+            self._lose(name, self._at(node), program.strip("$() …"))
+        else:
+            self.state.variables[name] = value
+
+    def _declare(self, node: Node) -> Status:
+        kind = node.children[0].type
+        flags = "".join(_text(child) for child in _statements(node) if _text(child).startswith("-"))
+        for child in _statements(node):
+            name = _text(child.child_by_field_name("name") or child)
+            if not name.isidentifier():
+                self.notes += [f"line {self._at(node)}: what `{shown(_text(node), 80)}` sets"] if name[0] != "-" else []
+                continue
+            if kind not in {"export", "readonly"} and self._locals:
+                self._locals[-1].setdefault(name, self.state.variables.pop(name, None))
+            if child.type == "variable_assignment":
+                self._assign(child)
+            elif kind != "export":
+                self.state.variables.setdefault(name, [] if "a" in flags.lower() else "")
+            if kind == "export" or "x" in flags:
+                self.state.exported.add(name)
+        return Status.DONE
+
+    def _unset(self, node: Node) -> Status:
+        for child in _statements(node):
+            self.state.variables.pop(_text(child), None)
+            self.state.exported.discard(_text(child))
+        return Status.DONE
+
+    # Commands
+
+    def _command(self, node: Node) -> Status:
+        self.unread += [(self._at(node), _text(node)) for child in node.children if child.type == "ERROR"]
+        environment = {name: _joined(value) for name in self.state.exported if (value := self._value(name)) is not None}
+        parts: list[Node] = []
+        for child in _statements(node):
+            if child.type == "variable_assignment" and not parts:
+                environment[_text(child.child_by_field_name("name"))] = self.text(child.child_by_field_name("value"))
+            elif child.type == "herestring_redirect":
+                self._stdin = self.text(child.named_children[-1])
+            elif not child.type.endswith("_redirect"):
+                parts.append(child)
+        words = self.words(parts) or [""]
+        if words[0] in self.state.functions:
+            return self._function(words[0], words[1:])
+        status = self._builtin(node, words[0], words[1:])
+        if status is None:
+            self.calls.append(Call(self._at(node), words, environment, self._conditions, self._stdin, self._part))
+            self.state.flow = "exit" if words[0] == "exec" and words[1:] else ""
+            status = Status.MAYBE if words[0] in _ASKS else Status.DONE
+        return status
+
+    def _function(self, name: str, arguments: list[str]) -> Status:
+        body, first = self.state.functions[name]
+        before, outer = self._first, self.state.arguments
+        self._first, self.state.arguments = first, arguments
+        self._locals.append({})
+        status = self._run(body)
+        self.state.variables |= {local: value or "" for local, value in self._locals.pop().items()}
+        self._first, self.state.arguments = before, outer
+        self.state.flow = "" if self.state.flow == "return" else self.state.flow
+        return status
+
+    def _builtin(self, node: Node, name: str, rest: list[str]) -> Status | None:
+        """Do what a command of the shell does; None for every other command."""
+        if name in {"", ":", "true", "false"}:
+            return Status.NO if name == "false" else Status.YES
+        if name in {"exit", "return", "break", "continue"}:
+            self.state.flow = name
+            return Status.NO if rest[:1] == ["1"] else Status.YES
+        if name == "shift":
+            self.state.arguments = self.state.arguments[int(rest[0]) if "".join(rest[:1]).isdecimal() else 1 :]
+        elif name == "set" and "--" in rest:
+            self.state.arguments = rest[rest.index("--") + 1 :]
+        elif name in {"read", "mapfile", "readarray", "getopts"} or (name, rest[:1]) == ("printf", ["-v"]):
+            for each in rest:
+                self._lose(each, self._at(node), name) if each.isidentifier() else None
+            return Status.MAYBE
+        else:
+            return None
+        return Status.DONE
+
+    def _test(self, node: Node) -> Status:
+        decided = self._decided(node)
+        return Status.MAYBE if decided is None else Status.YES if decided else Status.NO
+
+    def _decided(self, node: Node) -> bool | None:
+        """What a test gives; None where the text does not decide it."""
+        sides, first = _statements(node), node.children[0].type if node.children else ""
+        if node.type in {"test_command", "parenthesized_expression"} or first == "!":
+            inner = self._decided(sides[-1]) if len(sides) == 1 else None
+            return inner if inner is None or first != "!" else not inner
+        sign = next(
+            (_text(child) for child in node.children if not child.is_named or child.type == "test_operator"), ""
+        )
+        if sign in {"&&", "||"}:
+            both = {self._decided(sides[0]), self._decided(sides[-1])}
+            return (sign == "||") if (sign == "||") in both else None if None in both else sign == "&&"
+        values = [self.text(side) for side in sides if side.type != "test_operator"]
+        if any(map(unknown, values)) or len(values) not in {1, 2}:
+            return None
+        if sign in {"-z", "-n", ""}:
+            return (values[0] == "") == (sign == "-z")
+        if sign in {"=", "==", "!="}:
+            same = values[0] == values[1] if sides[-1].type == "string" else fnmatch.fnmatchcase(values[0], values[1])
+            return same == (sign != "!=")
+        is_number = sign in _NUMBERS and all(re.fullmatch(r"-?\d{1,18}", value) for value in values)
+        return _NUMBERS[sign](int(values[0]), int(values[1])) if is_number else None
+
+    # Words
+
+    def words(self, nodes: Iterable[Node]) -> list[str]:
+        """The words that ``nodes`` become in a command; those without a blank between them are one."""
+        written: list[tuple[str, int]] = []
+        end = -1
+        for node in nodes:
+            before = written.pop()[0] if node.start_byte == end else ""
+            written.append((before + _text(node), self._at(node)))
+            end = node.end_byte
+        out: list[str] = []
+        for text, line in written:
+            fields: list[str] = []
+            for value, split in self._expanded(text, line):
+                more = value if isinstance(value, list) else value.split() if split else [value]
+                fields[-1:] = [fields[-1] + more[0], *more[1:]] if fields and more else fields[-1:] or more
+            out += fields
+        return out
+
+    def text(self, node: Node | None) -> str:
+        """The value of ``node`` where no words are split, as behind ``NAME=``; empty where it is not there."""
+        pieces = [] if node is None else self._expanded(_text(node), self._at(node))
+        return "".join(_joined(value) for value, _ in pieces)
+
+    def _expanded(self, text: str, line: int, *, quoted: bool = False) -> Iterator[tuple[Value, bool]]:
+        """The values that a word is put together of, and whether each is split at blanks; ``quoted`` as in ``"…"``."""
+        at, inside = 0, quoted
+        while at < len(text):
+            found = _PIECE.match(text, at)
+            kind, at = (found.lastgroup, found.end()) if found else ("plain", at + 1)
+            piece = found[kind or 0] if found else ""
+            if kind == "escaped":
+                kept = inside and piece not in '\\$`"\n'
+                yield ("\\" if kept else "") + piece.strip("\n"), False
+            elif kind == "quote" and not quoted:
+                inside = not inside
+                yield "", False
+            elif kind == "single" and not inside:
+                end = text.find("'", at)
+                yield in_quotes(text[at:end]), False
+                at = end + 1
+            elif kind == "ansi" and not inside:
+                yield piece[2:-1].encode().decode("unicode_escape", "replace"), False
+            elif kind in {"open", "sum"}:
+                opened = "$(" if kind == "sum" else piece
+                end = _closing(text, at, _CLOSES[opened])
+                inner, at = text[at:end], end + 1
+                value = self._parameter(inner, line) if piece == "${" else self._output(inner, line, kind == "sum")
+                yield value, not inside
+            elif kind == "name":
+                yield self._parameter(piece, line), not inside
+            else:
+                yield in_quotes(piece) if inside else piece, False
+
+    def _output(self, inside: str, line: int, is_sum: bool) -> str:
+        """What ``$(…)`` prints, where that is known."""
+        program = re.match(r"\s*([\w./+-]*)", inside)
+        if is_sum or program is None:
+            return output_of("sum")
+        shell = self.child(line, {})
+        shell.state = self.state.copy()
+        shell._depth = self._depth + 1
+        shell.run(inside)
+        call = shell.calls[0] if len(shell.calls) == 1 else None
+        words = call.words if call else []
+        if words == ["uname", "-m"]:
+            return "aarch64"  # as on every Spark
+        if words == ["pwd"]:
+            return mark("PWD")
+        if words == ["cat"] and call and call.stdin is not None:
+            return call.stdin.rstrip("\n")
+        if words[:1] == ["echo"] and words[1:2] != ["-e"]:
+            return " ".join(words[1:])
+        return output_of(program[1])
+
+    def _value(self, name: str) -> Value | None:
+        """The value of a variable or an argument; None where the text sets none."""
+        if name in {"@", "*", "#"}:
+            return str(len(self.state.arguments)) if name == "#" else list(self.state.arguments)
+        if name in {"0", "?", "$", "!", "-"}:
+            return self.source if name == "0" else mark(name)
+        if name.isdecimal() and 0 < int(name[:6]) <= len(self.state.arguments):
+            return self.state.arguments[int(name[:6]) - 1]
+        if name in self.state.variables:
+            return self.state.variables[name]
+        self.asked[name] = None
+        return self.defines.get(name, "~" if name == "HOME" else None)
+
+    def _parameter(self, inside: str, line: int) -> Value:
+        """What ``${inside}`` is."""
+        found = _PARAMETER.fullmatch(inside)
+        if found is None:
+            return output_of("expansion")
+        sign, name, index, operator = found.groups()
+        value = self._value(name)
+        if index in {"@", "*"}:
+            value = [] if value is None else [value] if isinstance(value, str) else value
+        elif isinstance(value, list) and name not in "@*":
+            at = int(index or "0") if (index or "0").isdecimal() else len(value)
+            value = value[at] if at < len(value) else None
+        if sign == "#" and value is not None and not unknown(_joined(value)):
+            return str(len(value))
+        operated = None if sign else self._operated(name, value, operator, line)
+        if operated is None:
+            self.reasons.setdefault(name, (line, f"`${{{shown(inside, 60)}}}`"))
+            return mark(name)
+        return operated
+
+    def _operated(self, name: str, value: Value | None, operator: str, line: int) -> Value | None:
+        """The value with its default, or cut; None where it is not known."""
+        default = re.match(r"(:?)([-=+?])(.*)", operator, re.DOTALL)
+        if default is not None:
+            colon, kind, word = default.groups()
+            is_set = bool(value) if colon or isinstance(value, list) else value is not None
+            if kind == "?" or (is_set and kind != "+"):
+                return value if is_set else None
+            self._depth += 1
+            pieces = [piece for piece, _ in self._expanded(word, line)] if is_set or kind != "+" else []
+            self._depth -= 1
+            lists = [piece for piece in pieces if isinstance(piece, list)]
+            out = lists[0] if lists else "".join(map(_joined, pieces))
+            if kind == "=":
+                self.state.variables[name] = out
+            return out
+        if isinstance(value, list) and (cut := re.fullmatch(r":(\d{1,4})", operator)):
+            return value[int(cut[1]) - (name in "@*") :]
+        if not isinstance(value, str) or not operator:
+            return value if not operator else None
+        return None if unknown(value) else _changed(value, operator)
+
+
+def _joined(value: Value) -> str:
+    return value if isinstance(value, str) else " ".join(value)
+
+
+def _closing(text: str, at: int, close: str) -> int:
+    """Where the bracket or backtick is closed that is open before ``at``."""
+    quote, depth, opens = "", 0, {"}": "${", ")": "("}.get(close, "\0")
+    while at < len(text):
+        if text[at] == "\\":
+            at += 1
+        elif quote or text[at] in "'\"":
+            quote = "" if text[at] == quote else quote or text[at]
+        elif text[at] == close:
+            if depth == 0:
+                return at
+            depth -= 1
+        elif text.startswith(opens, at):
+            depth += 1
+        at += 1
+    return len(text)
+
+
+def _changed(value: str, operator: str) -> str | None:
+    """A value that is cut at a literal, or where one is replaced; None for every other pattern."""
+    if cut := _CUT.fullmatch(operator):
+        sign, before, literal, after = cut.groups()
+        if not before and not after:
+            return value.removeprefix(literal) if sign[0] == "#" else value.removesuffix(literal)
+        if (sign[0] == "#") != bool(before and not after):
+            return None
+        first, found, last = value.partition(literal) if sign in {"#", "%%"} else value.rpartition(literal)
+        return value if not found else last if sign[0] == "#" else first
+    replaced = _REPLACED.fullmatch(operator)
+    return value.replace(replaced[2], replaced[3], -1 if replaced[1] == "//" else 1) if replaced else None
+
+
+def _parts(root: Node) -> Iterator[Node]:
+    """The statements of a text; of ``a && b`` each is one."""
+    for node in root.named_children if root.type == "program" else [root]:
+        left = node.children[0] if node.type == "list" and _text(node.children[1]) == "&&" else None
+        if (
+            left is None
+            or left.type not in {"list", "command", "redirected_statement"}
+            or _text(left).split()[0] in _ASKS
+        ):
+            yield node
+        else:
+            yield from (*_parts(left), node.children[2])
+
+
+def _matches(word: str, patterns: Sequence[str]) -> Status:
+    """Whether a word of ``case`` is one of the patterns."""
+    if "*" not in patterns and any(map(unknown, [word, *patterns])):
+        return Status.MAYBE
+    return Status.YES if any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns) else Status.NO
+
+
+_FOLLOWED: Mapping[str, Callable[[Shell, Node], Status]] = {
+    "command": Shell._command, "test_command": Shell._test, "variable_assignment": Shell._assign,
+    "declaration_command": Shell._declare, "unset_command": Shell._unset, "list": Shell._list, "if_statement": Shell._if,
+    "case_statement": Shell._case, "for_statement": Shell._loop, "c_style_for_statement": Shell._loop,
+    "while_statement": Shell._loop, "function_definition": Shell._define_function, "subshell": Shell._subshell,
+    "pipeline": Shell._subshell, "redirected_statement": Shell._redirected, "negated_command": Shell._negated,
+    "compound_statement": Shell._compound, "comment": Shell._comment, "ERROR": Shell._error,
+}  # fmt: skip

@@ -1,0 +1,77 @@
+"""Units of systemd: what ``ExecStart=`` runs with the unit's ``Environment=``, after systemd.service(5)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from sparkcluster.errors import NoEngine
+from sparkcluster.importer import script
+from sparkcluster.importer.commands import Commands
+from sparkcluster.importer.playbook import Made
+from sparkcluster.importer.script import Text
+from sparkcluster.importer.shell import Shell
+from sparkcluster.importer.unknown import mark, shown
+
+_QUIET = re.compile(
+    "Exec(Start|Stop|StopPost|Reload)|Environment|Type|Kill.*|Limit.*|Restart.+|Standard.*|Timeout.*|RemainAfterExit|"
+    "NotifyAccess|PIDFile|SyslogIdentifier|SuccessExitStatus"
+)
+_WHY = {
+    "EnvironmentFile": "write its lines under env, and the secret ones' names under secrets",
+    "Restart": "`sparkcluster enable` restarts a group that died, and starts it after a reboot",
+    "User": "the inventory says who logs in to the nodes",
+    "WorkingDirectory": "write full paths",
+}
+
+
+_SPECIFIER = re.compile("%[A-Za-z%]")
+
+
+def looks(text: str) -> bool:
+    """Whether ``text`` is a unit of systemd."""
+    return re.search(r"^\[(Unit|Service)\]\s*$", text, re.MULTILINE) is not None
+
+
+def read(text: str, about: Text) -> Made:
+    """The playbook of what the unit starts.
+
+    Raises:
+        UsageError: it starts no engine, or a line is broken.
+    """
+    shell = Shell(about.source, about.defines, about.asked)
+    notes: list[str] = []
+    started = ""
+    section = ""
+    lines = re.sub(r"\\\n(?:[ \t]*[#;].*\n)*", lambda found: " \x00" * found[0].count("\n"), text).splitlines()
+    at = 0
+    for line in lines:
+        at += 1 + line.count("\x00")
+        first = at - line.count("\x00")
+        key, equals, value = line.strip().replace("\x00", "").partition("=")
+        section = key if key.startswith("[") else section
+        if section != "[Service]" or not equals or key[:1] in "#;":
+            continue
+        value = _SPECIFIER.sub(lambda found: _specified(found[0], about), value)
+        if key == "Environment":
+            for word in shlex.split(value):
+                name, _, text_ = word.partition("=")
+                shell.state.variables[name] = text_
+                shell.state.exported.add(name)
+        elif key == "ExecStart":
+            started = value.lstrip("-@:+!")
+            # systemd knows ${NAME} and $NAME as a shell does, and runs none: signs of a shell are words
+            shell.run(re.sub(r"(?<!\S)([;&|<>()]+)(?!\S)", r"'\1'", started), first)
+        elif not _QUIET.fullmatch(key) and value:
+            notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'sparkcluster does not run it')}")
+    if not started:
+        raise NoEngine(f"{about.source} has no ExecStart= in a section [Service]", hint="import what the unit runs")
+    commands = Commands(about.importers)
+    made, more = script.chosen(commands.starts(shell), commands, shell, about)
+    return made, [*more, *notes]
+
+
+def _specified(specifier: str, about: Text) -> str:
+    """What a specifier of systemd.unit(5) stands for; which instance or user it is, the unit does not say."""
+    known = {"%%": "%", "%h": "~"}.get(specifier)
+    return known or about.value(specifier) or mark(specifier)
