@@ -32,6 +32,7 @@ _CHANGERS = frozenset(
         "conda",
         "ionice",
         "nice",
+        "nsys",
         "numactl",
         "stdbuf",
         "systemd-inhibit",
@@ -133,7 +134,7 @@ class Commands:
         if within is None and words and (box := self._container(words, program, env)) is not None:
             return self.in_container(box, call, shell, notes)
         text, arguments = _shell_text(words, program, call.stdin, shell.state.files)
-        if text is not None and not unknown(text):
+        if text is not None:
             return self.of_text(text, call, shell, env, arguments, within, as_setup=program != "ssh")
         for importer in self.importers:
             after = importer.after_command(words)
@@ -247,7 +248,7 @@ class Commands:
             self.others.append((line, words))
             text = plain(" ".join(words))
             is_named = any(importer.COMMAND in text for importer in self.importers)
-            runs_unknown = unknown(words[0]) or (program in _SHELLS and any(map(unknown, words)))
+            runs_unknown = unknown(program) or (program in _SHELLS and unknown(words[-1].rpartition("/")[2]))
             if (is_named and program not in _ABOUT) or runs_unknown:
                 self.doubts.append((line, words))
 

@@ -35,12 +35,14 @@ class Served:
         model: repository or path, as it was written.
         keys: keys of the playbook that follow.
         args: engine arguments by their names.
+        unset: values of flags that are left out, since the text does not tell all of them.
         notes: what was not carried over, and where it belongs.
     """
 
     model: str | None = None
     keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unset: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
 

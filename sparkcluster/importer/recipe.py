@@ -62,7 +62,7 @@ class Recipe(Section):
     min_nodes: int = Field(1, ge=1)
     max_nodes: int | None = Field(None, ge=1)
     executor_config: dict[str, Any] = Field(default_factory=dict)
-    metadata: Any = None
+    metadata: dict[str, Any] | None = None
 
 
 def read(document: Document, about: Text) -> Made:
@@ -86,7 +86,7 @@ def read(document: Document, about: Text) -> Made:
         known = ", ".join(importer.TITLE for importer in about.importers)
         problem = f"this starts {shown(engine)}, and only recipes for {known} can be imported"
         raise _fault(document, "runtime", problem, "write a playbook by hand")
-    is_eugr = str(recipe.recipe_version) == "1" and not _SPARKRUN & data.keys()
+    is_eugr = str(recipe.recipe_version) == "1" and not _SPARKRUN & data.keys() and _formats(recipe)
     solo, cluster = recipe.solo_only or recipe.mode == "solo", recipe.cluster_only or recipe.mode == "cluster"
     least, most = max(recipe.min_nodes, 2 if cluster else 1), 1 if solo else recipe.max_nodes
     if most is not None and most < least:
@@ -97,16 +97,22 @@ def read(document: Document, about: Text) -> Made:
     values |= {"tensor_parallel": "1"} if solo and is_eugr else {}
     made, notes = _started(recipe, _filled(document, recipe.command, values | given, doubled=is_eugr), document, about)
     free = is_eugr and not solo and not cluster and "{tensor_parallel}" in recipe.command
-    if free:
+    if free and made.get("tensor_parallel") != 1:
         made.pop("tensor_parallel", None)
         notes.append("tensor_parallel: left to the inventory, as the recipe's runner takes 1 on one Spark")
-    _sized(made, document, least, most, free=free or cluster)
+    needed = _sized(made, document, least, most, free=free or cluster)
+    if not is_eugr and needed > 1:
+        by_ray = recipe.runtime in {"vllm-ray", "eugr-vllm"} or values.get("distributed_executor_backend") == "ray"
+        made.setdefault("executor", "ray" if by_ray else "native")
+    elif not is_eugr:
+        made.pop("executor", None)
     if recipe.model_revision is not None and made["model"].get("id") == recipe.model:
         made["model"].setdefault("revision", str(recipe.model_revision))
     if recipe.name:
         made["name"] = name_of(recipe.name)
-    if recipe.description and recipe.description.strip():
-        made["description"] = " ".join(recipe.description.split())
+    about_it = recipe.description or (recipe.metadata or {}).get("description")
+    if isinstance(about_it, str) and about_it.strip():
+        made["description"] = " ".join(about_it.split())
     if is_eugr:
         notes += by_runner(made, BY_RUNNER, "launch-cluster.sh")
     elif made.get("executor") == "native":
@@ -120,6 +126,15 @@ def read(document: Document, about: Text) -> Made:
         f"{shown(key)}: {shown(str(value), 80)}: not read" for key, value in data.items() if key not in own and value
     ]
     return made, notes + _mods(made, recipe.mods)
+
+
+def _formats(recipe: Recipe) -> bool:
+    """Whether ``str.format`` of spark-vllm-docker's runner can fill the command in; sparkrun reads it otherwise."""
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(recipe.command) if name is not None]
+    except ValueError:
+        return False
+    return {*names} <= {"tensor_parallel", *recipe.defaults} or not recipe.model
 
 
 def _fault(document: Document, key: str, problem: str, hint: str | None) -> SpecError:
@@ -141,16 +156,11 @@ def _unknown_format(document: Document) -> SpecError:
 
 def _filled(document: Document, command: str, values: Mapping[str, str], *, doubled: bool) -> str:
     """The command with its names filled in."""
-    try:
-        if doubled:
-            parts = list(string.Formatter().parse(command))
-            names = [name for _, name, _, _ in parts if name is not None]
-            if lost := next((name for name in names if name not in values), None):
-                raise _missing(document, lost)
-            return "".join(text + ("" if name is None else values[name]) for text, name, _, _ in parts)
-    except ValueError as error:
-        hint = "write {{ and }} for braces of JSON, and {name} for a default"
-        raise _fault(document, "command", f"the braces of the command do not match: {error}", hint) from None
+    if doubled:
+        parts = list(string.Formatter().parse(command))
+        if lost := next((name for _, name, _, _ in parts if name is not None and name not in values), None):
+            raise _missing(document, lost)
+        return "".join(text + ("" if name is None else values[name]) for text, name, _, _ in parts)
     escaped = command.replace("{{", "\x00").replace("}}", "\x01") if "{{" in command else command
     for _ in range(_MAX_ROUNDS):
         escaped = _PLACE.sub(lambda found: values.get(found[1], found[0]), escaped)
@@ -200,21 +210,26 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
     return made, notes
 
 
-def _sized(made: dict[str, Any], document: Document, least: int, most: int | None, *, free: bool) -> None:
-    """Put in how many nodes the recipe is for, and what joins them."""
+def _sized(made: dict[str, Any], document: Document, least: int, most: int | None, *, free: bool) -> int:
+    """Put in how many nodes the recipe may have; the number that its command needs.
+
+    Raises:
+        SpecError: the command is for another number.
+    """
     bounds = {**({"min": least} if least > 1 else {}), **({"max": most} if most is not None else {})}
     if bounds:
         made["nodes"] = bounds
     sizes = (
         made.get("tensor_parallel", 1),
         made.get("pipeline_parallel", 1),
-        made["args"].get("data-parallel-size", 1),
+        made.get("args", {}).get("data-parallel-size", 1),
     )
     needed = math.prod(size for size in sizes if isinstance(size, int))
     if not free and (needed < least or (most is not None and needed > most)):
         limits = f"at least {least}" if needed < least else f"at most {most}"
         hint = "correct tensor_parallel under defaults, or the recipe's numbers of nodes"
         raise _fault(document, "command", f"the command is for {needed} nodes, the recipe for {limits}", hint)
+    return needed
 
 
 def _mods(made: dict[str, Any], mods: list[str]) -> list[str]:

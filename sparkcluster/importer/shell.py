@@ -8,6 +8,7 @@ the commands in them carry the condition.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import fnmatch
@@ -29,7 +30,8 @@ Value = str | list[str]
 # A blank behind the backslash of a continued line is a slip of copying.
 _SLIP = re.compile(r"\\[ \t]+(?=\n)")
 # `$ docker run …`, `user@host:~$ …`, and the `>` of a continued line
-_PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)|(?<=\\\n)[ \t]*>[ \t]+(?=\S)", re.MULTILINE)
+_PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)", re.MULTILINE)
+_CONTINUED = re.compile(r"(?<=\\\n)[ \t]*>[ \t]+(?=\S)")
 _PIECE = re.compile(
     r"\\(?P<escaped>.)|(?P<ansi>\$'(?:\\.|[^'\\])*')|(?P<quote>\$?\")|(?P<single>')|\$\((?P<sum>\()|(?P<open>\$\{|\$\(|`)"
     r"|\$(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])|(?P<plain>[^\\'\"$`]+|\$|\\$)",
@@ -90,7 +92,7 @@ class State:
 
     Attributes:
         variables: by name; arrays are lists.
-        exported: names of those that commands see.
+        exported: names of those that commands see, in order.
         functions: their bodies, with the first line of the text that defines them.
         files: contents of those that here-documents are written to.
         arguments: of the text, or of the function that runs.
@@ -98,7 +100,7 @@ class State:
     """
 
     variables: dict[str, Value]
-    exported: set[str]
+    exported: dict[str, None]
     functions: dict[str, tuple[Node, int]]
     files: dict[str, str]
     arguments: list[str]
@@ -107,7 +109,7 @@ class State:
     def copy(self) -> State:
         """A state that changes apart from this one."""
         return State(
-            dict(self.variables), set(self.exported), dict(self.functions), dict(self.files), list(self.arguments)
+            dict(self.variables), dict(self.exported), dict(self.functions), dict(self.files), list(self.arguments)
         )
 
 
@@ -138,7 +140,7 @@ class Shell:
 
     def __init__(self, source: str, defines: Mapping[str, str], asked: dict[str, None]) -> None:
         self.source, self.defines, self.asked = source, defines, asked
-        self.state = State({}, set(), {}, {}, [])
+        self.state = State({}, {}, {}, {}, [])
         self.calls: list[Call] = []
         self.reasons: dict[str, tuple[int, str]] = {}
         self.unread: list[tuple[int, str]] = []
@@ -152,7 +154,7 @@ class Shell:
     def child(self, line: int, environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Shell:
         """A shell that another command starts at ``line``: all of its text counts as on that line."""
         out = Shell(self.source, self.defines, self.asked)
-        out.state = State(dict(environment), set(environment), {}, dict(self.state.files), list(arguments))
+        out.state = State(dict(environment), dict.fromkeys(environment), {}, dict(self.state.files), list(arguments))
         out.reasons, out._line = self.reasons, line
         return out
 
@@ -168,7 +170,9 @@ class Shell:
         if slip := _SLIP.search(text):
             line = self._line or first + text.count("\n", 0, slip.start())
             self.notes.append(f"line {line}: a blank behind the backslash, read as if it were not there")
-        text = _PROMPT.sub("", _SLIP.sub(r"\\", text)).rstrip("\\")  # a text cut off after a backslash ends there
+        if _PROMPT.search(text):
+            text = _PROMPT.sub("", _CONTINUED.sub("", text))
+        text = _SLIP.sub(r"\\", text).rstrip("\\")  # a text cut off after a backslash ends there
         for node in _parts(_parser().parse(with_places(text).encode()).root_node):
             self._part = (self._part[0] + 1, _text(node))
             self._run(node)
@@ -367,6 +371,9 @@ class Shell:
         elif value is not None and value.type == "array":
             items = before if isinstance(before, list) else [before] if before else []
             self._set(name, [*items, *self.words(_statements(value))], node)
+        elif name not in self.state.variables and _extends(name, _text(value)):
+            # it extends what its environment has
+            self.state.variables[name] = mark(name) + self.text(value)
         else:
             self._set(name, _joined(before) + self.text(value), node)
         return Status.DONE
@@ -399,13 +406,13 @@ class Shell:
             elif kind != "export":
                 self.state.variables.setdefault(name, [] if "a" in flags.lower() else "")
             if kind == "export" or "x" in flags:
-                self.state.exported.add(name)
+                self.state.exported[name] = None
         return Status.DONE
 
     def _unset(self, node: Node) -> Status:
         for child in _statements(node):
             self.state.variables.pop(_text(child), None)
-            self.state.exported.discard(_text(child))
+            self.state.exported.pop(_text(child), None)
         return Status.DONE
 
     # Commands
@@ -534,7 +541,7 @@ class Shell:
             elif kind in {"open", "sum"}:
                 opened = "$(" if kind == "sum" else piece
                 end = _closing(text, at, _CLOSES[opened])
-                inner, at = text[at:end], end + 1
+                inner, at = text[at:end], end + 1 + (kind == "sum")
                 value = self._parameter(inner, line) if piece == "${" else self._output(inner, line, kind == "sum")
                 yield value, not inside
             elif kind == "name":
@@ -544,9 +551,10 @@ class Shell:
 
     def _output(self, inside: str, line: int, is_sum: bool) -> str:
         """What ``$(…)`` prints, where that is known."""
-        program = re.match(r"\s*([\w./+-]*)", inside)
-        if is_sum or program is None:
-            return output_of("sum")
+        if is_sum:
+            inner = re.sub(r"\b[A-Za-z_]\w*", r"${\g<0>}", re.sub(r"\$\{?(\w+)\}?", r"\1", inside))
+            number = _sum("".join(_joined(value) for value, _ in self._expanded(inner, line)))
+            return output_of("sum") if number is None else str(number)
         shell = self.child(line, {})
         shell.state = self.state.copy()
         shell._depth = self._depth + 1
@@ -561,7 +569,9 @@ class Shell:
             return call.stdin.rstrip("\n")
         if words[:1] == ["echo"] and words[1:2] != ["-e"]:
             return " ".join(words[1:])
-        return output_of(program[1])
+        if words[:1] == ["basename"] and len(words) == 2:
+            return words[1].rstrip("/").rpartition("/")[2]
+        return output_of(words[0] if words else inside.split()[0] if inside.split() else "")
 
     def _value(self, name: str) -> Value | None:
         """The value of a variable or an argument; None where the text sets none."""
@@ -592,7 +602,8 @@ class Shell:
             return str(len(value))
         operated = None if sign else self._operated(name, value, operator, line)
         if operated is None:
-            self.reasons.setdefault(name, (line, f"`${{{shown(inside, 60)}}}`"))
+            if value is not None or sign:
+                self.reasons.setdefault(name, (line, f"`${{{shown(inside, 60)}}}`"))
             return mark(name)
         return operated
 
@@ -641,6 +652,28 @@ def _closing(text: str, at: int, close: str) -> int:
     return len(text)
 
 
+def _extends(name: str, value: str) -> bool:
+    """Whether what is assigned to a variable has its value before in it, as of PATH, rather than a default for it."""
+    used = re.search(rf"\$\{{?{name}\b", value)
+    return used is not None and not re.match(rf'"?\$\{{{name}:?[-=?][^}}]', value)
+
+
+def _sum(text: str) -> int | None:
+    """What a sum of numbers gives; None for more than + - * and brackets."""
+
+    def of(node: ast.AST) -> int:
+        if isinstance(node, ast.BinOp):
+            return {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__}[type(node.op)](
+                of(node.left), of(node.right)
+            )
+        return {int: node.value}[type(node.value)]
+
+    try:
+        return of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, KeyError, AttributeError, RecursionError, ValueError, MemoryError):
+        return None
+
+
 def _changed(value: str, operator: str) -> str | None:
     """A value that is cut at a literal, or where one is replaced; None for every other pattern."""
     if cut := _CUT.fullmatch(operator):
@@ -658,15 +691,13 @@ def _changed(value: str, operator: str) -> str | None:
 def _parts(root: Node) -> Iterator[Node]:
     """The statements of a text; of ``a && b`` each is one."""
     for node in root.named_children if root.type == "program" else [root]:
-        left = node.children[0] if node.type == "list" and _text(node.children[1]) == "&&" else None
-        if (
-            left is None
-            or left.type not in {"list", "command", "redirected_statement"}
-            or _text(left).split()[0] in _ASKS
-        ):
+        inner = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+        inner = inner if inner is not None and inner.type == "list" and "<<" not in _text(node) else None
+        left = inner.children[0] if inner is not None and _text(inner.children[1]) == "&&" else None
+        if inner is None or left is None or left.type == "test_command" or _text(left).split()[0] in _ASKS:
             yield node
         else:
-            yield from (*_parts(left), node.children[2])
+            yield from (*_parts(left), inner.children[2])
 
 
 def _matches(word: str, patterns: Sequence[str]) -> Status:

@@ -43,6 +43,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         raise UsageError(f"--{name} has no value", hint="write its value, or copy the whole command")
     lost = sorted({name for value in values for name in unknown(value)})
     if lost and name != "model":
+        served.unset += [] if name in {"host", "port", "node-rank", "master-addr", "master-port"} else values
         served.notes.append(f"{written}: the text does not set {shown(', '.join(lost))}")
         return
     if flag is None:

@@ -30,7 +30,11 @@ _WHY = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",
     "--apply-mod": "mount its directory, and run its run.sh under setup",
 }  # fmt: skip
-_KEYS: Mapping[str, dict[str, Any]] = {"--ray": {"executor": "ray"}, "--no-ray": {"executor": "native"}, "--solo": {"nodes": {"max": 1}}}
+_KEYS: Mapping[str, dict[str, Any]] = {
+    "--ray": {"executor": "ray"},
+    "--no-ray": {"executor": "native"},
+    "--solo": {"nodes": {"max": 1}},
+}
 
 
 def launched(words: list[str], env: Mapping[str, str | None]) -> Container | None:
