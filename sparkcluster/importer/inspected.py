@@ -1,6 +1,7 @@
 """What ``docker inspect NAME IMAGE`` prints, as a playbook."""
 
 from __future__ import annotations
+
 from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
 
