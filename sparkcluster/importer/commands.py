@@ -23,6 +23,8 @@ _WRAPPERS = frozenset({"command", "env", "exec", "nohup", "setsid", "sudo", "tim
 _CHANGERS = frozenset(
     {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv"}
 )
+# Options by which sudo passes variables on, and those by which env does not.
+_KEEPS, _DROPS = frozenset({"-E", "--preserve-env"}), frozenset({"-i", "-", "-u", "--ignore-environment", "--unset"})
 # Options of ssh with a value (man ssh).
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 # Commands that do nothing an engine needs, or that name it without running it.
@@ -81,7 +83,6 @@ class Commands:
 
     Attributes:
         containers: by name, those that run no engine by themselves.
-        downloads: repositories by the directory that the text downloads them to.
         others: line and words of the commands that start no engine.
         doubts: line and words of those that may start one, and are not followed.
     """
@@ -89,7 +90,6 @@ class Commands:
     def __init__(self, importers: Sequence[Importer]) -> None:
         self.importers = importers
         self.containers: dict[str, Container] = {}
-        self.downloads: dict[str, str] = {}
         self.others: list[tuple[int, list[str]]] = []
         self.doubts: list[tuple[int, list[str]]] = []
 
@@ -166,6 +166,9 @@ class Commands:
                 break
             elif program in _CHANGERS:
                 notes.append(f"{shown(' '.join(words[:at]))}: left out")
+            elif (program == "sudo" and env and not _KEEPS & {*words}) or (program == "env" and _DROPS & {*words[:at]}):
+                names = ", ".join(env) or "nothing"
+                notes.append(f"{program} keeps variables from the engine: imported as if it has {names}")
             words = words[max(at, 1) :]
         return words, env, notes
 
@@ -177,7 +180,7 @@ class Commands:
                 words[at].rpartition("/")[2],
                 words[at].partition("=")[0].isidentifier() and "=" in words[at],
             )
-            if is_engine or is_assigned or program in {*_DOCKER, *_SHELLS, *_WRAPPERS, *_CHANGERS, "ssh", "hf"}:
+            if is_engine or is_assigned or program in {*_DOCKER, *_SHELLS, *_WRAPPERS, *_CHANGERS, "ssh"}:
                 return at
         return 0
 
@@ -222,9 +225,7 @@ class Commands:
 
     def _left(self, line: int, words: list[str], program: str) -> None:
         """Remember a command that starts no engine."""
-        if program in {"hf", "huggingface-cli"} and words[1:2] == ["download"] and "--local-dir" in words[:-1]:
-            self.downloads[words[words.index("--local-dir") + 1].rstrip("/")] = words[2]
-        elif words and program not in _QUIET:
+        if words and program not in _QUIET:
             self.others.append((line, words))
             text = plain(" ".join(words))
             is_named = any(importer.COMMAND in text for importer in self.importers)
@@ -247,8 +248,8 @@ class Commands:
         for pattern, problem, hint in _INSTEAD:
             for line, words in self.others:
                 if found := re.search(pattern, shown(" ".join(words), 2000)):
-                    problem, hint = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
-                    return NoEngine(f"{source}:{line}: {problem}", hint=hint)
+                    what, do = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
+                    return NoEngine(f"{source}:{line}: {what}", hint=do)
         command = self.importers[0].COMMAND
         for line, text in shell.unread:
             if command.split()[0] in text:

@@ -70,7 +70,7 @@ def read(document: Document, about: Text) -> Made:
         raise NoEngine(problem, hint="import the script that the service runs")
     start = starts[names[0]]
     try:
-        made, notes = playbook(start, {})
+        made, notes = playbook(start)
     except UsageError as error:
         raise _fault(document, ("services", names[0]), error.message, error.hint or "write it in the file") from None
     return made, [*notes, *(f"the service {shown(name)}" for name in services if name != names[0])]

@@ -79,10 +79,8 @@ class Importer(Protocol):
         """The container that a command of a recipe's runner starts in ``env``; None where it is no such command."""
 
 
-def playbook(start: Start, downloads: Mapping[str, str]) -> Made:
+def playbook(start: Start) -> Made:
     """The playbook of ``start``, and what it could not take along.
-
-    ``downloads`` has repositories by the directory that the text downloads them to.
 
     Raises:
         UsageError: it names no model, or what it names is not known.
@@ -95,7 +93,7 @@ def playbook(start: Start, downloads: Mapping[str, str]) -> Made:
     known(served.model, "the model is")
     env, secrets, more = _environment(start.env, box.volumes, start.importer.ENGINE)
     notes += more
-    model = _model(served.model, box.volumes, downloads, notes)
+    model = _model(served.model, box.volumes)
     if start.container is not None and "path" in model and model["path"] == served.model:
         mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in box.volumes)
         problem = f"the model {served.model} is not in a mounted directory"
@@ -132,7 +130,7 @@ def by_runner(document: Mapping[str, Any], names: Mapping[str, str], runner: str
     return [f"{runner} itself sets {', '.join(lost)}: write them under env if you miss them"] if lost else []
 
 
-def _model(written: str, volumes: Iterable[Volume], downloads: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
+def _model(written: str, volumes: Iterable[Volume]) -> dict[str, Any]:
     if re.fullmatch(REPOSITORY, written):
         return {"id": written}
     if not written.startswith(("/", "~")) or set(written) & set("*?["):
@@ -144,10 +142,6 @@ def _model(written: str, volumes: Iterable[Volume], downloads: Mapping[str, str]
         if below != written and below[:1] in {"", "/"}:
             source = volume.source.rstrip("/") + below
     known(source, "the model is at")
-    repository = downloads.get(source.rstrip("/"))
-    if repository:
-        where = f"the download of {shown(repository)} to {shown(source)}"
-        notes.append(f"{where}: download it on every node, or write model.id")
     return {"path": source}
 
 

@@ -195,7 +195,7 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
         if not starts:
             raise commands.nothing(about.source, shell)
         refuse_unknown(starts[0], shell)
-        made, notes = playbook(starts[0], {})
+        made, notes = playbook(starts[0])
     except SpecError:
         raise
     except UsageError as error:

@@ -65,7 +65,7 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
         raise run.fault(why.line, f"`{why.text}` decides which engine starts (lines {lines})", hint)
     refuse_unknown(start, run)
     try:
-        document, notes = playbook(start, found.downloads)
+        document, notes = playbook(start)
     except UsageError as error:
         raise run.fault(start.line, error.message, error.hint or "copy the whole command") from None
     notes += [f"only the first engine of the text is imported, not that of line {other.line}" for other in others]

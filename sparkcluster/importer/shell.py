@@ -35,12 +35,13 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
-_SETS = re.compile(r"(?<=unset )[A-Za-z_]\w*|(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:[-+*/]?=(?!=)|\+\+|--)")
+_SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:[-+*/]?=(?!=)|\+\+|--)")
 _BRACKET = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[(){}`]", re.DOTALL)
 _CLOSES = {"${": "}", "$(": ")", "`": "`"}
 # Programs that answer a question: whether they succeed is not known, as it is taken for granted of others.
 _ASKS = frozenset({"grep", "test", "[", "command", "pgrep", "which", "type", "cmp", "diff"})
 _SUMS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
 
 
 class Status(enum.Enum):
@@ -133,7 +134,7 @@ class Shell:
         self._conditions: tuple[Condition, ...] = ()
         self._locals: list[dict[str, Value | None]] = []
         self._first, self._line, self._left = 1, 0, [MAX_STEPS]
-        self._part = (0, "")
+        self._part, self._statement = (0, ""), 0
 
     def child(self, line: int, environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Shell:
         """A shell that another command starts at ``line``: all of its text counts as on that line."""
@@ -152,10 +153,16 @@ class Shell:
             raise UsageError(f"{self.source} is longer than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
         self._first = first
         text = _PROMPT.sub("", text).rstrip("\\")  # a text cut off after a backslash ends there
-        for node in _parts(_parser().parse(with_places(text).encode()).root_node):
-            self._part = (self._part[0] + 1, _text(node))
-            self.unread += [(self._at(node), _text(node))] if _is_broken(node) else []
+        for node in _parser().parse(with_places(text).encode()).root_node.named_children:
+            self._begin(node)
             self._run(node)
+            if _is_broken(node):
+                self.unread.append((self._at(node), _text(node)))
+                self._forget(node)
+
+    def _begin(self, node: Node) -> None:
+        """Count a statement; of ``a && b`` each is one."""
+        self._part, self._statement = (self._part[0] + 1, _text(node)), node.id
 
     def fault(self, line: int, problem: str, hint: str = "import the docker run line alone") -> UsageError:
         """An error about a line."""
@@ -173,6 +180,14 @@ class Shell:
         self._left[0] -= 1
         if self._left[0] < 0:
             raise self.fault(self._at(node), "this is too long to follow")
+        if node.next_sibling is not None and node.next_sibling.type == "&":
+            before, self.state = self.state, self.state.copy()
+            self._follow(node)
+            self.state = before
+            return Status.DONE
+        return self._follow(node)
+
+    def _follow(self, node: Node) -> Status:
         follow: Callable[[Node], Status] | None = getattr(self, f"_{node.type.lower()}", None)
         return self._all(node.named_children) if follow is None else follow(node)
 
@@ -191,8 +206,14 @@ class Shell:
 
     def _list(self, node: Node) -> Status:
         left, sign, right = node.children[0], _text(node.children[1]), node.children[-1]
+        asks = left.type == "test_command" or _text(left).split()[0] in _ASKS
+        are_two = self._statement == node.id and sign == "&&" and not asks
+        if are_two:
+            self._begin(left)
         status = self._run(left)
         if status is Status.DONE and sign == "&&":
+            if are_two:
+                self._begin(right)
             return self._run(right)
         if status in {Status.YES, Status.NO}:
             return self._run(right) if (status is Status.YES) == (sign == "&&") else status
@@ -254,8 +275,11 @@ class Shell:
         clauses = []
         for item in (child for child in node.named_children if child.type == "case_item"):
             ends = next((child.start_byte for child in item.children if child.type == ")"), 0)
-            patterns = [self.text(child) for child in item.named_children if child.start_byte < ends]
+            written = [child for child in item.named_children if child.start_byte < ends]
+            patterns = [(self.text(child), _text(child)) for child in written]
             body = [child for child in item.named_children if child.start_byte > ends]
+            if ";&" in _text(item) or ";;&" in _text(item):
+                raise self.fault(self._at(item), "a case that goes on with the next is not followed")
             clauses.append((functools.partial(_matches, word, patterns), item, body))
         return self._chain(clauses)
 
@@ -292,18 +316,29 @@ class Shell:
     _pipeline = _subshell
 
     def _negated_command(self, node: Node) -> Status:
-        return {Status.YES: Status.NO, Status.NO: Status.YES}.get(self._all(_statements(node)), Status.MAYBE)
+        self._all(_statements(node))
+        return Status.MAYBE
 
     def _compound_statement(self, node: Node) -> Status:
         return self._forget(node) if node.children[0].type == "((" else self._all(node.named_children)
 
-    _unset_command = _forget
+    def _unset_command(self, node: Node) -> Status:
+        for name, is_part in re.findall(r"(?<![\w-])([A-Za-z_]\w*)(\[?)", _text(node).removeprefix("unset")):
+            if is_part:
+                self._lose(name, self._at(node), f"`{shown(_text(node), 60)}`")
+            else:
+                self.state.variables.pop(name, None)
+                self.state.exported.pop(name, None)
+        return Status.DONE
 
     def _redirected_statement(self, node: Node) -> Status:
         body = node.child_by_field_name("body")
         documents = [child for child in node.named_children if child.type == "heredoc_redirect"]
         self.unread += [(self._at(child), _text(child)) for child in documents]
-        return Status.DONE if body is None else self._run(body)
+        if body is None:
+            return Status.DONE
+        self._statement = body.id if self._statement == node.id else self._statement
+        return self._run(body)
 
     # Assignments
 
@@ -311,14 +346,18 @@ class Shell:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         name = _text(target)
         before = self.state.variables.get(name, "") if any(child.type == "+=" for child in node.children) else ""
-        if target is None or target.type == "subscript":
+        if name == "IFS":
+            raise self.fault(self._at(node), "IFS changes how words are split, and is not followed")
+        is_list = isinstance(self.state.variables.get(name), list)
+        if target is None or target.type == "subscript" or (is_list and (value is None or value.type != "array")):
             self._lose(name.partition("[")[0], self._at(node), f"`{shown(_text(node), 60)}`")
         elif value is not None and value.type == "array":
             items = before if isinstance(before, list) else [before] if before else []
             self._set(name, [*items, *self.words(_statements(value))], node)
         elif name not in self.state.variables and _extends(name, _text(value)):
             # it extends what its environment has
-            self.state.variables[name] = mark(name) + self.text(value)
+            text = self.text(value)
+            self.state.variables[name] = text if name in unknown(text) else mark(name) + text
         else:
             self._set(name, _joined(before) + self.text(value), node)
         return Status.DONE
@@ -337,20 +376,23 @@ class Shell:
             self.state.variables[name] = value
 
     def _declaration_command(self, node: Node) -> Status:
-        kind = node.children[0].type
+        kind, options = node.children[0].type, re.findall(r"\s-[a-zA-Z]+", _text(node).partition("=")[0])
+        letters = "".join(options)
         for child in _statements(node):
             name = _text(child.child_by_field_name("name") or child)
             if not name.isidentifier():
                 self.notes += [f"line {self._at(node)}: what `{shown(_text(node), 80)}` sets"] if name[0] != "-" else []
                 continue
-            if kind not in {"export", "readonly"} and self._locals:
+            if kind not in {"export", "readonly"} and self._locals and "g" not in letters:
                 self._locals[-1].setdefault(name, self.state.variables.pop(name, None))
             if child.type == "variable_assignment":
                 self._variable_assignment(child)
             elif kind != "export":
                 self.state.variables.setdefault(name, "")
-            if kind == "export" or " -x" in _text(node):
+            if kind == "export" or "x" in letters:
                 self.state.exported[name] = None
+            if set(letters) & set("iulnA"):
+                self._lose(name, self._at(node), f"`{shown(_text(node), 60)}`")
         return Status.DONE
 
     # Commands
@@ -358,28 +400,31 @@ class Shell:
     def _command(self, node: Node) -> Status:
         environment = {name: _joined(value) for name in self.state.exported if (value := self._value(name)) is not None}
         parts: list[Node] = []
+        given: dict[str, Value] = {}
         for child in _statements(node):
             if child.type == "variable_assignment" and not parts:
-                environment[_text(child.child_by_field_name("name"))] = self.text(child.child_by_field_name("value"))
+                given[_text(child.child_by_field_name("name"))] = self.text(child.child_by_field_name("value"))
             elif not child.type.endswith("_redirect"):
                 parts.append(child)
         words = self.words(parts) or [""]
         if words[0] in self.state.functions:
-            return self._function(words[0], words[1:])
+            return self._function(words[0], words[1:], given)
         status = self._builtin(node, words[0], words[1:])
         if status is None:
-            self.calls.append(Call(self._at(node), words, environment, self._conditions, self._part))
+            self.calls.append(Call(self._at(node), words, environment | given, self._conditions, self._part))
             self.state.flow = "exit" if words[0] == "exec" and words[1:] else ""
             status = Status.MAYBE if words[0] in _ASKS else Status.DONE
         return status
 
-    def _function(self, name: str, arguments: list[str]) -> Status:
+    def _function(self, name: str, arguments: list[str], given: Mapping[str, Value]) -> Status:
         body, first = self.state.functions[name]
         before, self._first = self._first, first
-        self._locals.append({"@": self.state.variables["@"]})
-        self.state.variables["@"] = arguments
+        self._locals.append({each: self.state.variables.get(each) for each in ("@", *given)})
+        self.state.variables |= {"@": arguments, **given}
         status = self._run(body)
-        self.state.variables |= {local: value or "" for local, value in self._locals.pop().items()}
+        for local, value in self._locals.pop().items():
+            self.state.variables.pop(local, None)
+            self.state.variables |= {} if value is None else {local: value}
         self._first, self.state.flow = before, "" if self.state.flow == "return" else self.state.flow
         return status
 
@@ -393,10 +438,19 @@ class Shell:
         if name == "shift":
             count = int(rest[0]) if "".join(rest[:1]).isdecimal() else 1
             self.state.variables["@"] = self.state.variables["@"][count:]
-        elif name in {"read", "mapfile", "readarray", "getopts"} or (name, rest[:1]) == ("printf", ["-v"]):
-            for each in rest:
-                self._lose(each, self._at(node), name) if each.isidentifier() else None
+        elif name == "set":
+            options = rest[: rest.index("--")] if "--" in rest else rest
+            self.state.variables["@"] = rest[len(options) + 1 :] if "--" in rest else self.state.variables["@"]
+            if any(re.match("-[a-z]*a", each) for each in options):
+                self.notes.append(
+                    f"line {self._at(node)}: set -a exports what follows: write under env what the engine needs"
+                )
+        elif name in {"read", "mapfile", "readarray", "getopts", "let"} or (name, rest[:1]) == ("printf", ["-v"]):
+            for found in filter(None, (re.match(r"[A-Za-z_]\w*", each) for each in rest)):
+                self._lose(found[0], self._at(node), name)
             return Status.MAYBE
+        elif name == "shopt" and "nocasematch" in rest:
+            raise self.fault(self._at(node), "shopt nocasematch is not followed")
         else:
             return None
         return Status.DONE
@@ -408,6 +462,8 @@ class Shell:
     def _decided(self, node: Node) -> bool | None:
         """What a test gives; None where the text does not decide it."""
         sides, first = _statements(node), node.children[0].type if node.children else ""
+        if re.search(r"\s-[ao]\s", _text(node)):
+            return None
         if node.type in {"test_command", "parenthesized_expression"} or first == "!":
             inner = self._decided(sides[-1]) if len(sides) == 1 else None
             return inner if inner is None or first != "!" else not inner
@@ -423,8 +479,8 @@ class Shell:
         if sign in {"-z", "-n", ""}:
             return (values[0] == "") == (sign == "-z")
         if sign in {"=", "==", "!="}:
-            same = values[0] == values[1] if sides[-1].type == "string" else fnmatch.fnmatchcase(values[0], values[1])
-            return same == (sign != "!=")
+            same = values[0] == values[1] if sides[-1].type == "string" else _fits(*values, _text(sides[-1]))
+            return same if same is None else same == (sign != "!=")
         is_number = all(re.fullmatch(r"-?\d{1,18}", value) for value in values)
         if re.fullmatch("-(eq|ne|lt|gt|le|ge)", sign) is None or not is_number:
             return None
@@ -442,11 +498,16 @@ class Shell:
             end = node.end_byte
         out: list[str] = []
         for text, line in written:
-            fields: list[str] = []
-            for value, split in self._expanded(text, line):
-                more = value if isinstance(value, list) else value.split() if split else [value]
-                fields[-1:] = [fields[-1] + more[0], *more[1:]] if fields and more else fields[-1:] or more
-            out += fields
+            word: str | None = None
+            pieces = list(self._expanded(text, line))
+            for value, split in pieces:
+                parts = [value] if isinstance(value, str) else value
+                for at, part in enumerate(re.split(r"[ \t\n]+", _joined(value)) if split else parts):
+                    out += [word] if at and word is not None else []
+                    before = "" if at else word or ""
+                    word = before + part if part or before or not split else None
+            # `"$@"` without arguments is no word
+            out += [word] if word or (word is not None and all(value != [] for value, _ in pieces)) else []
         return out
 
     def text(self, node: Node | None) -> str:
@@ -454,20 +515,23 @@ class Shell:
         pieces = [] if node is None else self._expanded(_text(node), self._at(node))
         return "".join(_joined(value) for value, _ in pieces)
 
-    def _expanded(self, text: str, line: int, *, quoted: bool = False) -> Iterator[tuple[Value, bool]]:
-        """The values that a word is put together of, and whether each is split at blanks; ``quoted`` as in ``"…"``."""
-        at, inside = 0, quoted
+    def _expanded(self, text: str, line: int, outer: bool | None = None) -> Iterator[tuple[Value, bool]]:
+        """The values that a word is put together of, and whether each is split at blanks.
+
+        ``outer``, in the default of a variable, is whether that is in double quotes.
+        """
+        at, inside = 0, bool(outer)
         while at < len(text):
             found = _PIECE.match(text, at)
             kind, at = (found.lastgroup, found.end()) if found else ("plain", at + 1)
             piece = found[kind or 0] if found else ""
             if kind == "escaped":
-                kept = inside and piece not in '\\$`"\n'
+                kept = inside and piece not in '\\$`"\n' + "}" * (outer is not None)
                 yield ("\\" if kept else "") + piece.strip("\n"), False
-            elif kind == "quote" and not quoted:
+            elif kind == "quote":
                 inside = not inside
-                yield "", False
-            elif kind == "single" and not inside:
+                yield "" if inside else piece[:-1], False
+            elif kind == "single" and not inside and not outer:
                 end = text.find("'", at)
                 yield in_quotes(text[at:end]), False
                 at = end + 1
@@ -475,16 +539,21 @@ class Shell:
                 yield piece[2:-1].encode().decode("unicode_escape", "replace"), False
             elif kind == "sum":
                 end = text.find("))", at)
-                yield self._sum(text[at:end]), not inside
+                yield self._sum(text[at:end]), False
                 at = end + 2
             elif kind == "open":
                 end = _closing(text, at, _CLOSES[piece])
-                yield (self._parameter if piece == "${" else self._output)(text[at:end], line), not inside
-                at = end + 1
+                inner, at = text[at:end], end + 1
+                if piece == "${":
+                    yield from self._parameter(inner, line, inside or bool(outer))
+                else:
+                    yield self._output(inner, line), not inside
             elif kind == "name":
-                yield self._parameter(piece, line), not inside
+                yield from self._parameter(piece, line, inside or bool(outer))
+            elif outer is None and not inside and _BRACES.search(piece):
+                yield output_of(piece), False
             else:
-                yield in_quotes(piece) if inside else piece, False
+                yield in_quotes(piece) if inside else piece, outer is False and not inside
 
     def _sum(self, inside: str) -> str:
         """What ``$((…))`` gives, of numbers and variables with + - * and brackets."""
@@ -496,17 +565,12 @@ class Shell:
 
     def _output(self, inside: str, line: int) -> str:
         """What ``$(…)`` prints, where that is known."""
-        shell = self.child(line, {})
-        shell.state = self.state.copy()
-        shell.run(inside)
-        words = shell.calls[0].words if len(shell.calls) == 1 else []
-        if words == ["uname", "-m"]:
+        if inside.strip() == "uname -m":
             return "aarch64"  # as on every Spark
-        if words[:1] == ["echo"] and words[1:2] != ["-e"]:
-            return " ".join(words[1:])
-        if words[:1] == ["basename"] and len(words) == 2:
-            return words[1].rstrip("/").rpartition("/")[2]
-        return output_of((words or inside.split() or [""])[0])
+        if found := re.fullmatch(r"\s*basename ([\w$./{}-]+|\"[^\"]+\")\s*", inside):
+            path = "".join(_joined(value) for value, _ in self._expanded(found[1], line))
+            return path.rstrip("/").rpartition("/")[2]
+        return output_of((inside.split() or [""])[0])
 
     def _value(self, name: str) -> Value | None:
         """The value of a variable or an argument; None where the text sets none."""
@@ -514,7 +578,7 @@ class Shell:
         if name in {"@", "*", "#"}:
             return str(len(arguments)) if name == "#" and isinstance(arguments, list) else arguments
         if name in {"0", "?", "$", "!", "-"}:
-            return self.source if name == "0" else mark(name)
+            return self.source if name == "0" and not self._line else mark(name)
         if name.isdecimal() and 0 < int(name[:6]) <= len(arguments):
             return arguments[int(name[:6]) - 1] if isinstance(arguments, list) else mark(name)
         if name in self.state.variables:
@@ -522,34 +586,34 @@ class Shell:
         self.asked[name] = None
         return self.defines.get(name, "~" if name == "HOME" else None)
 
-    def _parameter(self, inside: str, line: int) -> Value:
-        """What ``${inside}`` is."""
+    def _parameter(self, inside: str, line: int, quoted: bool) -> Iterable[tuple[Value, bool]]:
+        """What ``${inside}`` is, as pieces of a word."""
         found = _PARAMETER.fullmatch(inside)
         if found is None:
-            return output_of("expansion")
-        sign, name, index, operator = found.groups()
+            return [(output_of("expansion"), False)]
+        sign, name, index, rest = found.groups()
         value = self._value(name)
         if index in {"@", "*"}:
             value = [value] if isinstance(value, str) else value or []
         elif isinstance(value, list) and name not in "@*":
             value = dict(enumerate(value)).get(int(index or 0)) if (index or "0").isdecimal() else None
         if sign == "#" and value is not None and not unknown(_joined(value)):
-            return str(len(value))
-        default = re.match(r"(:?)([-=+])(.*)", operator, re.DOTALL)
-        is_set = bool(value) if operator[:1] == ":" or isinstance(value, list) else value is not None
+            return [(str(len(value)), False)]
+        if quoted and "*" in {name, index}:
+            value = _joined(value or "")
+        default = re.match(r"(:?)([-=+])(.*)", rest, re.DOTALL)
+        is_set = bool(value) if rest[:1] == ":" or isinstance(value, list) else value is not None
         if default is not None and is_set == (default[2] == "+"):
-            pieces = [piece for piece, _ in self._expanded(default[3], line)]
-            lists = [piece for piece in pieces if isinstance(piece, list)]
-            out = lists[0] if lists else "".join(map(_joined, pieces))
-            self.state.variables |= {name: out} if default[2] == "=" else {}
-            return out
+            pieces = list(self._expanded(default[3], line, quoted))
+            self.state.variables |= {name: "".join(_joined(each) for each, _ in pieces)} if default[2] == "=" else {}
+            return pieces
         if default is not None:
-            return "" if default[2] == "+" else value or ""
-        if value is not None and (operator[:1] == "?" or operator[:2] == ":?" or not operator + sign):
-            return value
+            return [("" if default[2] == "+" else value or "", not quoted)]
+        if value is not None and (rest[:1] == "?" or rest[:2] == ":?" or not rest + sign):
+            return [(value, not quoted)]
         if value is not None or sign:
             self.reasons.setdefault(name, (line, f"`${{{shown(inside, 60)}}}`"))
-        return mark(name)
+        return [(mark(name), not quoted)]
 
 
 def _joined(value: Value) -> str:
@@ -585,20 +649,15 @@ def _number(node: ast.expr) -> int:
     return int(ast.literal_eval(node))
 
 
-def _parts(root: Node) -> Iterator[Node]:
-    """The statements of a text; of ``a && b`` each is one."""
-    for node in root.named_children if root.type == "program" else [root]:
-        inner = node.child_by_field_name("body") if node.type == "redirected_statement" else node
-        inner = inner if inner is not None and inner.type == "list" else None
-        left = inner.children[0] if inner is not None and _text(inner.children[1]) == "&&" else None
-        if inner is None or left is None or left.type == "test_command" or _text(left).split()[0] in _ASKS:
-            yield node
-        else:
-            yield from (*_parts(left), inner.children[2])
+def _fits(word: str, pattern: str, written: str) -> bool | None:
+    """Whether a word matches a pattern; None where that is not known, or takes more than * and ?."""
+    is_literal = not set(pattern) & set("*?[(")
+    if unknown(word + pattern) or (not is_literal and (set(pattern) & set("[(") or set(written) & set("'\"\\$"))):
+        return None
+    return word == pattern if is_literal else fnmatch.fnmatchcase(word, pattern)
 
 
-def _matches(word: str, patterns: Sequence[str]) -> Status:
-    """Whether a word of ``case`` is one of the patterns."""
-    if "*" not in patterns and any(map(unknown, [word, *patterns])):
-        return Status.MAYBE
-    return Status.YES if any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns) else Status.NO
+def _matches(word: str, patterns: Sequence[tuple[str, str]]) -> Status:
+    """Whether a word of ``case`` is one of the patterns, each with how it is written."""
+    fits = {pattern == "*" or _fits(word, pattern, written) for pattern, written in patterns}
+    return Status.YES if True in fits else Status.MAYBE if None in fits else Status.NO

@@ -26,6 +26,7 @@ def read(words: list[str]) -> Served:
         elif served.model is None:
             served.model = values[0]
         elif unknown(values[0]):
+            served.unset += values
             served.notes.append(
                 f"{shown(values[0])}: its value is not known, and may have flags: write them under args"
             )
