@@ -28,10 +28,11 @@ _KEEPS, _DROPS = frozenset({"-E", "--preserve-env"}), frozenset({"-i", "-", "-u"
 # Options of ssh with a value (man ssh).
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 # Commands that do nothing an engine needs, or that name it without running it.
-_QUIET = frozenset(
+QUIET = frozenset(
     {"set", "echo", "printf", "cd", "sleep", "trap", "shopt", "clear", "test", "[", "wait", "cat", "command"}
 )
 _ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
+_DOCUMENT = ("a here-document is not followed", "import the file or the commands that it has, alone")
 # What starts no engine of this project, what it starts, and what to do.
 _INSTEAD = (
     *(
@@ -111,10 +112,11 @@ class Commands:
                 raise error if placed else shell.fault(call.line, error.message, error.hint or "") from None
             out += [dataclasses.replace(each, conditions=(*call.conditions, *each.conditions)) for each in found]
         for line, text in shell.unread:
-            if any(importer.COMMAND.split()[0] in text for importer in self.importers):
-                raise shell.fault(
-                    line, "this cannot be parsed as shell text", "is a quote not closed, or a word missing?"
-                )
+            if not text.startswith("<<") and any(i.COMMAND.split()[0] in text for i in self.importers):
+                if "<<" in text:
+                    raise shell.fault(line, *_DOCUMENT)
+                problem = "this cannot be parsed as shell text"
+                raise shell.fault(line, problem, "is a quote not closed, or a word missing?")
         return out
 
     def of_call(self, call: Call, shell: Shell, within: Container | None) -> list[Start]:
@@ -145,7 +147,7 @@ class Commands:
         for at, start in found[:1]:
             lines, notes = setup.before(inner, at)
             start.setup = [*lines, *start.setup]
-            behind = (each.words for each in inner.calls[at + 1 :] if each.words[0] not in _QUIET)
+            behind = (each.words for each in inner.calls[at + 1 :] if each.words[0] not in QUIET)
             notes += [f"the command {shown(' '.join(words), 80)}, which follows the engine" for words in behind]
             start.notes += [*inner.notes, *notes]
             start.conditions = (*inner.calls[at].conditions, *start.conditions)
@@ -216,6 +218,8 @@ class Commands:
         known = {name: value for name, value in box.env.items() if value is not None}
         inner = dataclasses.replace(call, words=words, environment=known, conditions=())
         found = self.of_call(inner, shell, box) if words else []
+        if not found and box.entrypoint is None and words[:1] and words[0].startswith("--"):
+            container.known(box.image, "the image, which has to start the engine, is")
         for start in found:
             start.env |= {name: None for name, value in box.env.items() if value is None}
             start.notes += notes
@@ -225,7 +229,7 @@ class Commands:
 
     def _left(self, line: int, words: list[str], program: str) -> None:
         """Remember a command that starts no engine."""
-        if words and program not in _QUIET:
+        if words and program not in QUIET:
             self.others.append((line, words))
             text = plain(" ".join(words))
             is_named = any(importer.COMMAND in text for importer in self.importers)
@@ -253,8 +257,7 @@ class Commands:
         command = self.importers[0].COMMAND
         for line, text in shell.unread:
             if command.split()[0] in text:
-                problem = f"{source}:{line}: a here-document is not followed"
-                return NoEngine(problem, hint="import the file or the commands that it has, alone")
+                return NoEngine(f"{source}:{line}: {_DOCUMENT[0]}", hint=_DOCUMENT[1])
         hint = f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it"
         return NoEngine(f"{source} starts no {titles}", hint=hint)
 

@@ -57,15 +57,16 @@ def read(document: Document, about: Text) -> Made:
     names = [chosen] if chosen is not None else (wanted or list(starts))
     if chosen is not None and chosen not in services:
         raise UsageError(f"{about.source} has no service {shown(chosen)}", hint=f"its services are {_listed(services)}")
+    engines = [importer.ENGINE for importer in about.importers]
+    for name, refusal in refused.items():
+        is_named = any(engine in str(services[name]).lower() for engine in engines)
+        if name == chosen or (chosen is None and is_named and (not names or "extends" in services[name])):
+            raise refusal
     if len(names) > 1:
         choices = " or ".join(f"--define {shlex.quote(f'service={name}')}" for name in names)
         problem = f"{about.source} has several services that start an engine: {_listed(names)}"
         raise UsageError(problem, hint=f"choose with {choices}")
     if not names or names[0] not in starts:
-        engines = [importer.ENGINE for importer in about.importers]
-        for name, refusal in refused.items():
-            if name in names or any(engine in str(services[name]).lower() for engine in engines):
-                raise refusal
         problem = f"{about.source} has no service that starts an engine; its services: {_listed(services) or 'none'}"
         raise NoEngine(problem, hint="import the script that the service runs")
     start = starts[names[0]]
@@ -134,7 +135,7 @@ class _Values:
         if key in {"deploy", "gpus"}:
             self._reserved(box, key, value)
         elif isinstance(value, dict):
-            for name, each in value.items():
+            for name, each in _mapping(self._document, value, path).items():
                 limits = list(dict.fromkeys(each.values())) if isinstance(each, dict) and key == "ulimits" else each
                 text = ":".join(map(str, limits)) if isinstance(limits, list) else limits
                 entry = name if text is None else f"{name}={self.text(text, (*path, name))}"
@@ -169,8 +170,9 @@ class _Values:
         """A scalar as Compose takes it: ``true``, 0.90 as 0.9, and variables put in."""
         if isinstance(value, dict | list):
             raise _fault(self._document, path, "must be text", "see docs.docker.com/reference/compose-file")
-        if isinstance(value, bool):
-            return str(value).lower()
+        if isinstance(value, bool):  # only these are in YAML 1.2
+            written = self._document.written.get(path, str(value))
+            return written.lower() if written.lower() in {"true", "false"} else written
         text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
         return self._filled(text)
 

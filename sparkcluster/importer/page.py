@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from sparkcluster.errors import NoEngine, SparkclusterError, UsageError
 from sparkcluster.importer import compose, recipe, script, unit
-from sparkcluster.importer.commands import Commands
+from sparkcluster.importer.commands import QUIET, Commands
 from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Shell
@@ -66,10 +66,12 @@ def read(text: str, about: Text) -> Made:
         listed = "; ".join(_described(block, made) for block, made in found[:20])
         problem = f"{about.source} starts an engine in {len(found)} blocks: {listed}"
         raise UsageError(problem, hint=f"choose with --block {found[0][0].number}, or another number of these")
-    made = found[0][1]
+    block, made = found[0]
     if isinstance(made, SparkclusterError):
         raise made
-    return made
+    lines = sorted({call.line for call in shell.calls if call.line < block.line and call.words[0] not in QUIET})
+    listed = ", ".join(map(str, lines[:20]))
+    return made[0], made[1] + ([f"commands of earlier blocks are not run: line {listed}"] if lines else [])
 
 
 def _described(block: _Block, made: Made | SparkclusterError) -> str:
@@ -90,7 +92,7 @@ def _made(
     state = shell.state.copy()
     try:
         if _is_shell(block):
-            begin, commands.others, commands.doubts = len(shell.calls), [], []
+            begin, shell.unread, shell.notes, commands.others, commands.doubts = len(shell.calls), [], [], [], []
             shell.run(_commands(block.text), block.line)
             if starts := commands.starts(shell, shell.calls[begin:]):
                 yield _with_notes(script.chosen(starts, commands, shell, about), block, set_at)
@@ -99,6 +101,8 @@ def _made(
             if unit.looks(text):
                 yield unit.read(text, about)
             else:
+                exported = {name: each for name in state.exported if isinstance(each := state.variables.get(name), str)}
+                about = dataclasses.replace(about, defines={**exported, **about.defines})
                 document = parse(text, about.source, merge_keys=True)
                 yield (compose if "services" in document.data else recipe).read(document, about)
     except NoEngine:
@@ -151,5 +155,5 @@ def _commands(text: str) -> str:
     out: list[str] = []
     for line in lines:
         goes_on = bool(out) and out[-1].endswith("\\")
-        out.append(line if goes_on or _PROMPT.match(line) else "")
+        out.append(re.sub(r"^\s*>\s", "", line) if goes_on else line if _PROMPT.match(line) else "")
     return "\n".join(out)

@@ -37,6 +37,8 @@ _SPARKRUN = frozenset({"sparkrun_version", "runtime", "mode", "min_nodes", "max_
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _MOD = re.compile(r"(?:mods/)?([A-Za-z0-9_][\w.+-]*)/?")
 _MAX_ROUNDS = 8
+# Flags that sparkrun appends to a command without them.
+_APPENDED = {"served_model_name": "--served-model-name", "data_parallel": "--data-parallel-size"}
 _SUPPORTED = "supported are Compose files, and recipes of eugr/spark-vllm-docker and of sparkrun: container and command"
 
 
@@ -74,7 +76,8 @@ def read(document: Document, about: Text) -> Made:
     """
     recipe = _recipe(document, about)
     data = document.data
-    is_eugr = str(recipe.recipe_version) == "1" and not _SPARKRUN & data.keys() and _formats(recipe)
+    version = recipe.recipe_version or ("1" if "{{" in recipe.command else "2")
+    is_eugr = str(version) == "1" and not _SPARKRUN & data.keys() and _formats(recipe)
     solo, cluster = recipe.solo_only or recipe.mode == "solo", recipe.cluster_only or recipe.mode == "cluster"
     least, most = max(recipe.min_nodes, 2 if cluster else 1), 1 if solo else recipe.max_nodes
     if most is not None and most < least:
@@ -84,16 +87,27 @@ def read(document: Document, about: Text) -> Made:
     values = {name: str(value) for name, value in recipe.defaults.items() if not isinstance(value, dict | list)}
     values |= {"model": recipe.model} if recipe.model and not is_eugr else {}
     values |= {"tensor_parallel": "1"} if solo and is_eugr else {}
-    made, notes = _started(recipe, _filled(document, recipe.command, values | given, doubled=is_eugr), document, about)
+    command = recipe.command
+    for name, flag in _APPENDED.items():
+        if not is_eugr and str(recipe.defaults.get(name) or 1) != "1" and flag not in command:
+            command = f"{command.rstrip()} {flag} {{{name}}}"
+    made, notes = _started(recipe, _filled(document, command, values | given, doubled=is_eugr), document, about)
+    used = " ".join([command, *values.values()])
+    unused = [name for name in recipe.defaults if f"{{{name}}}" not in used]
+    notes += [f"defaults.{shown(name)}: the command does not use it" for name in unused]
     free = is_eugr and not solo and not cluster and "{tensor_parallel}" in recipe.command
     if free and made.get("tensor_parallel") != 1:
         made.pop("tensor_parallel", None)
         notes.append("tensor_parallel: left to the inventory, as the recipe's runner takes 1 on one Spark")
     needed = _sized(made, least, most)
+    if (most or needed) < needed:
+        raise _fault(
+            document, "command", f"the command is for {needed} nodes, the recipe for {most}", "correct one of them"
+        )
     if not is_eugr and needed > 1:
         by_ray = recipe.runtime in {"vllm-ray", "eugr-vllm"} or values.get("distributed_executor_backend") == "ray"
         made.setdefault("executor", "ray" if by_ray else "native")
-    elif not is_eugr:
+    elif solo or not is_eugr:
         made.pop("executor", None)
     if is_eugr:
         notes += by_runner(made, BY_RUNNER, "launch-cluster.sh")
@@ -159,12 +173,12 @@ def _filled(document: Document, command: str, values: Mapping[str, str], *, doub
         if lost := next((name for _, name, _, _ in parts if name is not None and name not in values), None):
             raise _missing(document, lost)
         return "".join(text + ("" if name is None else values[name]) for text, name, _, _ in parts)
-    escaped = command.replace("{{", "\x00").replace("}}", "\x01") if "{{" in command else command
+    text = command
     for _ in range(_MAX_ROUNDS):
-        escaped = _PLACE.sub(lambda found: values.get(found[1], found[0]), escaped)
-    if left := next((name for name in _PLACE.findall(escaped) if f"${{{name}}}" not in escaped), None):
+        text = _PLACE.sub(lambda found: values.get(found[1], found[0]), text)
+    if left := next((name for name in _PLACE.findall(text) if f"${{{name}}}" not in text), None):
         raise _missing(document, left)
-    return escaped.replace("\x00", "{").replace("\x01", "}")
+    return text.replace("{{", "{").replace("}}", "}") if "{{" in command else text
 
 
 def _missing(document: Document, name: str) -> SpecError:
@@ -217,7 +231,7 @@ def _sized(made: dict[str, Any], least: int, most: int | None) -> int:
 
 
 def _mods(made: dict[str, Any], recipe: Recipe) -> list[str]:
-    """What has to be built and copied by hand. Mount the mods of a recipe, directories with a ``run.sh``, and run them as the first lines of setup.
+    """Mount a recipe's mods, directories with a ``run.sh``, and run them first in setup; what is left to do by hand.
 
     The runner copies each to ``/workspace/mods/NAME`` and runs it there, with ``WORKSPACE_DIR`` the directory in which
     the engine starts (``launch-cluster.sh``).

@@ -334,7 +334,10 @@ class Shell:
     def _redirected_statement(self, node: Node) -> Status:
         body = node.child_by_field_name("body")
         documents = [child for child in node.named_children if child.type == "heredoc_redirect"]
-        self.unread += [(self._at(child), _text(child)) for child in documents]
+        is_shown = _text(body).split()[:1] in (["cat"], ["tee"], ["echo"], ["read"])
+        for child in documents:
+            self.unread.append((self._at(child), _text(child if is_shown else node)))
+            self.notes.append(f"line {self._at(child)}: a here-document, which is not followed")
         if body is None:
             return Status.DONE
         self._statement = body.id if self._statement == node.id else self._statement
@@ -551,7 +554,7 @@ class Shell:
             elif kind == "name":
                 yield from self._parameter(piece, line, inside or bool(outer))
             elif outer is None and not inside and _BRACES.search(piece):
-                yield output_of(piece), False
+                yield output_of("braces"), False
             else:
                 yield in_quotes(piece) if inside else piece, outer is False and not inside
 

@@ -26,6 +26,7 @@ _WHY = {
 
 
 _SPECIFIER = re.compile("%[A-Za-z%]")
+_PART = re.compile(r"('[^']*'|\"(?:\\.|[^\"\\])*\"|\$\$)|(?<!\S)[;&|<>()]+(?!\S)")
 
 
 def looks(text: str) -> bool:
@@ -52,16 +53,21 @@ def read(text: str, about: Text) -> Made:
         section = key if key.startswith("[") else section
         if section != "[Service]" or not equals or key[:1] in "#;":
             continue
+        if escape := re.search(r"\\[abfnrtvsxuU0-7]", value):
+            raise shell.fault(first, f"{escape[0]} is an escape of systemd", "write the character itself")
         value = _SPECIFIER.sub(lambda found: _specified(found[0], about), value)
-        if key == "Environment":
+        if key == "Environment" and not value:
+            shell.state.variables, shell.state.exported = {"@": []}, {}
+        elif key == "ExecStart" and not value:
+            shell.calls.clear()
+        elif key == "Environment":
             for word in shlex.split(value):
                 name, _, text_ = word.partition("=")
                 shell.state.variables[name] = text_
                 shell.state.exported[name] = None
         elif key == "ExecStart":
             started = value.lstrip("-@:+!")
-            # systemd knows ${NAME} and $NAME as a shell does, and runs none: signs of a shell are words
-            shell.run(re.sub(r"(?<!\S)([;&|<>()]+)(?!\S)", r"'\1'", started), first)
+            shell.run(_PART.sub(_as_in_a_shell, started), first)
         elif not _QUIET.fullmatch(key) and value:
             notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'not imported')}")
     if not started:
@@ -69,6 +75,12 @@ def read(text: str, about: Text) -> Made:
     commands = Commands(about.importers)
     made, more = script.chosen(commands.starts(shell), commands, shell, about)
     return made, [*more, *notes]
+
+
+def _as_in_a_shell(found: re.Match[str]) -> str:
+    """The unit's words for a shell: systemd knows ``$NAME`` as a shell does, but ``$$`` is a dollar sign, and its signs are words."""
+    part = found[1] or f"'{found[0]}'"
+    return part.replace("$$", "$" if part[0] == "'" else "\\$")
 
 
 def _specified(specifier: str, about: Text) -> str:

@@ -14,10 +14,10 @@ import pytest
 
 from sparkcluster import plan, topology
 from sparkcluster.cli.main import main
-from sparkcluster.recipes import convert
+from sparkcluster.importer import convert
 from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
-from tests.unit.recipes.words import flags_of
+from tests.unit.importer.words import flags_of
 
 DATA = Path(__file__).parents[2] / "data/recipes"
 SCRIPTS = sorted(DATA.glob("*.sh"))
@@ -446,7 +446,7 @@ def test_the_same_text_gives_the_same_file_in_every_process(seed):
     names = [f"NAME_{letter}" for letter in "ABCDEFGHIJKL"]
     exports = "".join(f"export {name}={name.lower()}\n" for name in names)
     script = f"{exports}vllm serve Qwen/Qwen3-8B --port 8000\n"
-    code = "import sys; from sparkcluster.recipes import convert; print(convert(sys.stdin.read(), 'x', name='x').text)"
+    code = "import sys; from sparkcluster.importer import convert; print(convert(sys.stdin.read(), 'x', name='x').text)"
     done = subprocess.run(
         [sys.executable, "-c", code], input=script, env={**os.environ, "PYTHONHASHSEED": seed},
         capture_output=True, text=True, check=True,

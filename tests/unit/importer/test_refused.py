@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.cli.main import main
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.linting import lint
-from sparkcluster.recipes import convert
+from sparkcluster.importer import convert
 from sparkcluster.spec.document import parse
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.recipes import convert
+from sparkcluster.importer import convert
 from sparkcluster.spec.document import parse
 
 DATA = Path(__file__).parents[2] / "data/recipes"

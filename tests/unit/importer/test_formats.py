@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.recipes import convert
+from sparkcluster.importer import convert
 from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
 

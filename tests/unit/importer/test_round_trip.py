@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from sparkcluster.engines.vllm import ENGINE, flags
-from sparkcluster.recipes import convert
+from sparkcluster.importer import convert
 from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
 from sparkcluster.spec.secret_patterns import names_secret
