@@ -21,7 +21,7 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 # Programs that only run another one, and those that change how it runs: what these are given is noted.
 _WRAPPERS = frozenset({"command", "env", "exec", "nohup", "setsid", "sudo", "time"})
 _CHANGERS = frozenset(
-    {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv"}
+    {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv", "uvx"}
 )
 # Options by which sudo passes variables on, and those by which env does not.
 _KEEPS, _DROPS = frozenset({"-E", "--preserve-env"}), frozenset({"-i", "-", "-u", "--ignore-environment", "--unset"})
@@ -100,6 +100,12 @@ class Commands:
         Raises:
             UsageError: a command is broken, or may start an engine and cannot be parsed.
         """
+        for line, text in shell.unread:
+            if not text.startswith("<<") and any(i.COMMAND.split()[0] in text for i in self.importers):
+                if "<<" in text:
+                    raise shell.fault(line, *_DOCUMENT)
+                problem = "this cannot be parsed as shell text"
+                raise shell.fault(line, problem, "is a quote not closed, or a word missing?")
         out: list[Start] = []
         for call in shell.calls if calls is None else calls:
             if re.match(r"--?[A-Za-z]", call.words[0]):
@@ -111,12 +117,6 @@ class Commands:
                 placed = error.message.startswith(f"{shell.source}:")
                 raise error if placed else shell.fault(call.line, error.message, error.hint or "") from None
             out += [dataclasses.replace(each, conditions=(*call.conditions, *each.conditions)) for each in found]
-        for line, text in shell.unread:
-            if not text.startswith("<<") and any(i.COMMAND.split()[0] in text for i in self.importers):
-                if "<<" in text:
-                    raise shell.fault(line, *_DOCUMENT)
-                problem = "this cannot be parsed as shell text"
-                raise shell.fault(line, problem, "is a quote not closed, or a word missing?")
         return out
 
     def of_call(self, call: Call, shell: Shell, within: Container | None) -> list[Start]:
@@ -143,6 +143,7 @@ class Commands:
     def of_text(self, text: str, inner: Shell, within: Container | None) -> list[Start]:
         """The engines that ``text`` starts in the shell ``inner``; what runs before the first is its setup."""
         inner.run(text)
+        others = len(self.others)
         found = [(at, start) for at, each in enumerate(inner.calls) for start in self.of_call(each, inner, within)]
         for at, start in found[:1]:
             lines, notes = setup.before(inner, at)
@@ -151,6 +152,7 @@ class Commands:
             notes += [f"the command {shown(' '.join(words), 80)}, which follows the engine" for words in behind]
             start.notes += [*inner.notes, *notes]
             start.conditions = (*inner.calls[at].conditions, *start.conditions)
+            del self.others[others:]
         self.starts(inner, [])  # refuses what cannot be parsed
         return [start for _, start in found]
 
@@ -200,7 +202,7 @@ class Commands:
         if rest[0] == "run":
             return out
         only = next(iter(self.containers.values())) if unknown(out.image) and len(self.containers) == 1 else None
-        base = self.containers.get(out.image, only)
+        base = self.containers.get(out.image, self.containers.get("", only))
         if base is None:
             return Container(
                 entrypoint="", words=out.words, env=out.env, notes=[f"docker exec in {shown(out.image)}: write image"]
@@ -218,7 +220,7 @@ class Commands:
         known = {name: value for name, value in box.env.items() if value is not None}
         inner = dataclasses.replace(call, words=words, environment=known, conditions=())
         found = self.of_call(inner, shell, box) if words else []
-        if not found and box.entrypoint is None and words[:1] and words[0].startswith("--"):
+        if not found and box.entrypoint is None and words[:1] and words[0].startswith("-"):
             container.known(box.image, "the image, which has to start the engine, is")
         for start in found:
             start.env |= {name: None for name, value in box.env.items() if value is None}

@@ -43,6 +43,8 @@ def read(document: Document, about: Text) -> Made:
         UsageError: several do, or the service is broken.
         SpecError: the file is broken.
     """
+    if document.problems:
+        raise SpecError(document.problems)
     services = _mapping(document, document.data.get("services"), ("services",))
     starts: dict[str, Start] = {}
     refused: dict[str, UsageError] = {}

@@ -191,7 +191,7 @@ def _mounts(
             notes.append(f"--volume {source}:{target}: the text does not set them")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
-        is_model = path.startswith(f"{volume.source.rstrip('/')}/")
+        is_model = "path" in model and path.startswith(f"{volume.source.rstrip('/')}/")
         if is_home and not homes:
             notes.append(f"--volume {source}:{target}: write hf_home: {source} in the inventory, if it differs")
         is_used = f"{volume.target.rstrip('/')}/" in used

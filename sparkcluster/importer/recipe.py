@@ -202,8 +202,6 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
     place = document.values.get(("command",))
     line = place.line if place else 1
     known = {name: value for name, value in box.env.items() if value is not None}
-    # blanks behind a backslash, and a last backslash, are taken away by the runners
-    text = re.sub(r"\\ +\n", "\\\n", text).rstrip().rstrip("\\")
     try:
         starts = commands.of_text(text, shell.child(line, known), box)
         if not starts:

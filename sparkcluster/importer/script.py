@@ -63,10 +63,12 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
         why, lines = start.conditions[-1], ", ".join(str(each.line) for each in (start, *others))
         hint = "import the docker run line that you want alone"
         raise run.fault(why.line, f"`{why.text}` decides which engine starts (lines {lines})", hint)
-    refuse_unknown(start, run)
     try:
+        refuse_unknown(start, run)
         document, notes = playbook(start)
     except UsageError as error:
+        if error.message.startswith(f"{run.source}:"):
+            raise
         raise run.fault(start.line, error.message, error.hint or "copy the whole command") from None
     notes += [f"only the first engine of the text is imported, not that of line {other.line}" for other in others]
     for why in dict.fromkeys(start.conditions):

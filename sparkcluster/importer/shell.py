@@ -152,12 +152,16 @@ class Shell:
         if len(text) > MAX_TEXT:
             raise UsageError(f"{self.source} is longer than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
         self._first = first
-        text = _PROMPT.sub("", text).rstrip("\\")  # a text cut off after a backslash ends there
+        text = _PROMPT.sub("", text).rstrip().rstrip("\\")  # a text cut off after a backslash ends there
+        text, slips = re.subn(r"\\[ \t]+\n", "\\\n", text)
+        self.notes += ["a blank behind the backslash at the end of a line: ignored"] if slips else []
         for node in _parser().parse(with_places(text).encode()).root_node.named_children:
             self._begin(node)
             self._run(node)
             if _is_broken(node):
-                self.unread.append((self._at(node), _text(node)))
+                before = node.prev_sibling
+                is_rest = before is not None and before.end_point[0] == node.start_point[0]
+                self.unread.append((self._at(node), (_text(before) if is_rest else "") + _text(node)))
                 self._forget(node)
 
     def _begin(self, node: Node) -> None:
@@ -541,7 +545,7 @@ class Shell:
             elif kind == "ansi" and not inside:
                 yield piece[2:-1].encode().decode("unicode_escape", "replace"), False
             elif kind == "sum":
-                end = text.find("))", at)
+                end = _closing(text, at, ")")
                 yield self._sum(text[at:end]), False
                 at = end + 2
             elif kind == "open":

@@ -7,9 +7,11 @@ import re
 from sparkcluster.spec.secret_patterns import without_secrets
 
 OPEN, CLOSE = "\ue000", "\ue001"
-# In front of the name of a program whose output counts, and of a placeholder; a blank in either.
-_OUTPUT, _PLACE, _BLANK = "\ue002", "\ue003", "\ue004"
-MARKS = frozenset({OPEN, CLOSE, _OUTPUT, _PLACE, _BLANK})
+# In front of the name of a program whose output counts, and of a placeholder; what a shell reads in either as a sign.
+_OUTPUT, _PLACE = "\ue002", "\ue003"
+_SIGNS = {ord(sign): chr(0xE004 + at) for at, sign in enumerate(" <>|")}
+_WRITTEN = {ord(hidden): chr(sign) for sign, hidden in _SIGNS.items()}
+MARKS = frozenset({OPEN, CLOSE, _OUTPUT, _PLACE, *_SIGNS.values()})
 
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 # `<model>` and `<your model>`, what guides leave to the reader. A redirection has a blank or nothing behind its name.
@@ -32,7 +34,7 @@ def output_of(program: str) -> str:
 
 def with_places(text: str) -> str:
     """``text`` with its placeholders as unknown parts, since a shell would read ``<model>`` as redirections."""
-    text = _PLACEHOLDER.sub(lambda found: mark(_PLACE + found[0].replace(" ", _BLANK)), text)
+    text = _PLACEHOLDER.sub(lambda found: mark(_PLACE + found[0].translate(_SIGNS)), text)
     return _YOURS.sub(lambda found: mark(_PLACE + found[0]), text)
 
 
@@ -40,10 +42,9 @@ def in_quotes(text: str) -> str:
     """A literal in quotes, where only ``<your …>`` is a placeholder: ``<think>`` there is text for the engine."""
 
     def restored(found: re.Match[str]) -> str:
-        is_text = found[1].startswith(f"{_PLACE}<") and not re.search(
-            r"your|my[-_ \ue004]|…|\.\.\.", found[1], re.IGNORECASE
-        )
-        return _name(found[1]) if is_text else found[0]
+        name = _name(found[1])
+        is_text = name[:1] == "<" and not re.search(r"your|my[-_ ]|…|\.\.\.", name, re.IGNORECASE)
+        return name if is_text else found[0]
 
     return _UNKNOWN.sub(restored, text)
 
@@ -54,7 +55,7 @@ def unknown(text: str) -> list[str]:
 
 
 def _name(found: str) -> str:
-    name = found.lstrip(_PLACE + _OUTPUT).replace(_BLANK, " ")
+    name = found.lstrip(_PLACE + _OUTPUT).translate(_WRITTEN)
     return f"$({name} …)" if found.startswith(_OUTPUT) else name
 
 

@@ -1,4 +1,4 @@
-"""Compose files, units of systemd and Markdown pages: what they start, read off by hand, against what is imported."""
+"""Files of other tools: what they start, read off by hand, against what is imported."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from sparkcluster.importer import convert
 from sparkcluster.spec.document import parse
 
 DATA = Path(__file__).parents[2] / "data/recipes"
-KINDS = ("compose", "markdown", "systemd")
+
+
+def cases(path):
+    """The expectations in a file: of pages and Compose files several, by what the user chooses."""
+    written = yaml.safe_load(path.read_text())
+    return written if isinstance(written, list) else [written]
+
+
 CASES = [
-    pytest.param(path, case, id=f"{path.parent.name}/{path.name}-{number}")
-    for path in sorted([each for kind in KINDS for each in DATA.glob(f"{kind}/*.expected.yaml")])
-    for number, case in enumerate(yaml.safe_load(path.read_text()))
+    pytest.param(path, case, id=f"{path.parent.name}/{path.name.removesuffix('.expected.yaml')}-{number}")
+    for path in sorted(DATA.glob("*/*.expected.yaml"))
+    for number, case in enumerate(cases(path))
 ]
 
 
@@ -27,24 +34,31 @@ def text_of(expected):
     return text
 
 
+def test_every_file_has_expectations():
+    files = {path for path in DATA.glob("*/*") if ".expected." not in path.name}
+    assert {text_of(path) for path in DATA.glob("*/*.expected.yaml")} == files
+
+
 @pytest.mark.parametrize(("expected", "case"), CASES)
-def test_what_a_text_starts(expected, case):
+def test_what_a_file_starts(expected, case):
     """The playbook is the one written by hand, nothing is lost untold, and nothing is told that is not lost."""
     path = text_of(expected)
-    choices = {"defines": case.get("define", {}), "block": case.get("block")}
-
-    if "error" in case:
+    text, choices = (
+        path.read_text(),
+        {"defines": case.get("define", case.get("choices", {})), "block": case.get("block")},
+    )
+    message = case.get("error", case.get("refused"))
+    if message is not None:
         with pytest.raises(SparkclusterError) as caught:
-            convert(path.read_text(), path.name, **choices)
-        assert case["error"] in str(caught.value)
+            convert(text, path.name, **choices)
+        assert message in str(caught.value)
         assert case.get("hint", "") in (caught.value.hint or "")
-        assert caught.value.exit_code == 2
+        assert f"{path.name}:{case['line']}:" in str(caught.value) if "line" in case else caught.value.exit_code == 2
         return
-    made = convert(path.read_text(), path.name, **choices)
+    made = convert(text, path.name, **choices)
     assert made.document == case["playbook"]
     assert parse(made.text, "x").data == case["playbook"]
     untold = [part for part in case["notes"] if not any(part in note for note in made.notes)]
     unexpected = [note for note in made.notes if not any(part in note for part in case["notes"])]
     assert (untold, unexpected) == ([], [])
-    assert convert(path.read_text(), path.name, **choices).text == made.text
-    assert convert(path.read_text().replace("\n", "\r\n"), path.name, **choices).text == made.text
+    assert convert(text.replace("\n", "\r\n"), path.name, **choices).text == made.text
