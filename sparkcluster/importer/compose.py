@@ -43,9 +43,7 @@ def read(document: Document, about: Text) -> Made:
         UsageError: several do, or the service is broken.
         SpecError: the file is broken.
     """
-    if document.problems:
-        raise SpecError(document.problems)
-    services = _mapping(document, document.data.get("services"), ("services",))
+    services = _services(document)
     starts: dict[str, Start] = {}
     refused: dict[str, UsageError] = {}
     for name in services:
@@ -77,6 +75,12 @@ def read(document: Document, about: Text) -> Made:
     except UsageError as error:
         raise _fault(document, ("services", names[0]), error.message, error.hint or "write it in the file") from None
     return made, [*notes, *(f"the service {shown(name)}" for name in services if name != names[0])]
+
+
+def _services(document: Document) -> dict[str, Any]:
+    if document.problems:
+        raise SpecError(document.problems)
+    return _mapping(document, document.data.get("services"), ("services",))
 
 
 def _listed(names: Any) -> str:

@@ -407,7 +407,7 @@ class Shell:
     def _command(self, node: Node) -> Status:
         environment = {name: _joined(value) for name in self.state.exported if (value := self._value(name)) is not None}
         parts: list[Node] = []
-        given: dict[str, Value] = {}
+        given: dict[str, str] = {}
         for child in _statements(node):
             if child.type == "variable_assignment" and not parts:
                 given[_text(child.child_by_field_name("name"))] = self.text(child.child_by_field_name("value"))
@@ -423,7 +423,7 @@ class Shell:
             status = Status.MAYBE if words[0] in _ASKS else Status.DONE
         return status
 
-    def _function(self, name: str, arguments: list[str], given: Mapping[str, Value]) -> Status:
+    def _function(self, name: str, arguments: list[str], given: Mapping[str, str]) -> Status:
         body, first = self.state.functions[name]
         before, self._first = self._first, first
         self._locals.append({each: self.state.variables.get(each) for each in ("@", *given)})
@@ -481,17 +481,7 @@ class Shell:
             both = {self._decided(sides[0]), self._decided(sides[-1])}
             return (sign == "||") if (sign == "||") in both else None if None in both else sign == "&&"
         values = [self.text(side) for side in sides if side.type != "test_operator"]
-        if any(map(unknown, values)) or len(values) not in {1, 2}:
-            return None
-        if sign in {"-z", "-n", ""}:
-            return (values[0] == "") == (sign == "-z")
-        if sign in {"=", "==", "!="}:
-            same = values[0] == values[1] if sides[-1].type == "string" else _fits(*values, _text(sides[-1]))
-            return same if same is None else same == (sign != "!=")
-        is_number = all(re.fullmatch(r"-?\d{1,18}", value) for value in values)
-        if re.fullmatch("-(eq|ne|lt|gt|le|ge)", sign) is None or not is_number:
-            return None
-        return bool(getattr(operator, sign[1:])(int(values[0]), int(values[1])))
+        return _holds(sign, values, sides[-1])
 
     # Words
 
@@ -551,10 +541,8 @@ class Shell:
             elif kind == "open":
                 end = _closing(text, at, _CLOSES[piece])
                 inner, at = text[at:end], end + 1
-                if piece == "${":
-                    yield from self._parameter(inner, line, inside or bool(outer))
-                else:
-                    yield self._output(inner, line), not inside
+                expand = self._parameter if piece == "${" else self._output
+                yield from expand(inner, line, inside or bool(outer))
             elif kind == "name":
                 yield from self._parameter(piece, line, inside or bool(outer))
             elif outer is None and not inside and _BRACES.search(piece):
@@ -570,14 +558,14 @@ class Shell:
         except (KeyError, RecursionError, SyntaxError, TypeError, ValueError):
             return output_of("sum")
 
-    def _output(self, inside: str, line: int) -> str:
+    def _output(self, inside: str, line: int, quoted: bool) -> Iterable[tuple[Value, bool]]:
         """What ``$(…)`` prints, where that is known."""
         if inside.strip() == "uname -m":
-            return "aarch64"  # as on every Spark
+            return [("aarch64", False)]  # as on every Spark
         if found := re.fullmatch(r"\s*basename ([\w$./{}-]+|\"[^\"]+\")\s*", inside):
             path = "".join(_joined(value) for value, _ in self._expanded(found[1], line))
-            return path.rstrip("/").rpartition("/")[2]
-        return output_of((inside.split() or [""])[0])
+            return [(path.rstrip("/").rpartition("/")[2], not quoted)]
+        return [(output_of((inside.split() or [""])[0]), not quoted)]
 
     def _value(self, name: str) -> Value | None:
         """The value of a variable or an argument; None where the text sets none."""
@@ -662,6 +650,21 @@ def _fits(word: str, pattern: str, written: str) -> bool | None:
     if unknown(word + pattern) or (not is_literal and (set(pattern) & set("[(") or set(written) & set("'\"\\$"))):
         return None
     return word == pattern if is_literal else fnmatch.fnmatchcase(word, pattern)
+
+
+def _holds(sign: str, values: Sequence[str], last: Node) -> bool | None:
+    """Whether a comparison holds, whose last side is ``last``; None where that is not known."""
+    is_number = all(re.fullmatch(r"-?\d{1,18}", value) for value in values)
+    if any(map(unknown, values)) or len(values) != (1 if sign in {"-z", "-n", ""} else 2):
+        return None
+    if len(values) == 1:
+        return (values[0] == "") == (sign == "-z")
+    if sign in {"=", "==", "!="}:
+        same = values[0] == values[1] if last.type == "string" else _fits(values[0], values[1], _text(last))
+        return same if same is None else same == (sign != "!=")
+    if re.fullmatch("-(eq|ne|lt|gt|le|ge)", sign) is None or not is_number:
+        return None
+    return bool(getattr(operator, sign[1:])(int(values[0]), int(values[1])))
 
 
 def _matches(word: str, patterns: Sequence[tuple[str, str]]) -> Status:

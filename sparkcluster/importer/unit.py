@@ -56,15 +56,10 @@ def read(text: str, about: Text) -> Made:
         if escape := re.search(r"\\[abfnrtvsxuU0-7]", value):
             raise shell.fault(first, f"{escape[0]} is an escape of systemd", "write the character itself")
         value = _SPECIFIER.sub(lambda found: _specified(found[0], about), value)
-        if key == "Environment" and not value:
-            shell.state.variables, shell.state.exported = {"@": []}, {}
-        elif key == "ExecStart" and not value:
+        if key == "ExecStart" and not value:
             shell.calls.clear()
         elif key == "Environment":
-            for word in shlex.split(value):
-                name, _, text_ = word.partition("=")
-                shell.state.variables[name] = text_
-                shell.state.exported[name] = None
+            _set(shell, value, first)
         elif key == "ExecStart":
             started = value.lstrip("-@:+!")
             shell.run(_PART.sub(_as_in_a_shell, started), first)
@@ -77,8 +72,20 @@ def read(text: str, about: Text) -> Made:
     return made, [*more, *notes]
 
 
+def _set(shell: Shell, value: str, line: int) -> None:
+    """Set the variables of ``Environment=``; one without a value resets them."""
+    try:
+        pairs = dict(word.partition("=")[::2] for word in shlex.split(value))
+    except ValueError:
+        raise shell.fault(line, "Environment= has a quote that is not closed", "close it") from None
+    if not pairs:
+        shell.state.variables, shell.state.exported = {"@": []}, {}
+    shell.state.variables |= pairs
+    shell.state.exported |= dict.fromkeys(pairs)
+
+
 def _as_in_a_shell(found: re.Match[str]) -> str:
-    """The unit's words for a shell: systemd knows ``$NAME`` as a shell does, but ``$$`` is a dollar sign, and its signs are words."""
+    """A part of ``ExecStart=`` for a shell: ``$$`` is a dollar sign to systemd, and signs of a shell are words."""
     part = found[1] or f"'{found[0]}'"
     return part.replace("$$", "$" if part[0] == "'" else "\\$")
 
