@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
     from sparkcluster.errors import UsageError
     from sparkcluster.linting import stand_in
-    from sparkcluster.recipes import convert, defines
+    from sparkcluster.importer import convert, defines
     from sparkcluster.spec import Playbook, load, powers
     from sparkcluster.spec.document import parse
 

@@ -1,6 +1,7 @@
-"""``launch-cluster.sh [OPTIONS] exec COMMAND`` of eugr/spark-vllm-docker, by which a recipe's command is run by hand.
+"""Scripts that start vLLM's containers: ``launch-cluster.sh`` of eugr/spark-vllm-docker, and vLLM's ``run_cluster.sh``.
 
-Options: launch-cluster.sh of https://github.com/eugr/spark-vllm-docker at 013cd2e
+Options: launch-cluster.sh of https://github.com/eugr/spark-vllm-docker at 013cd2e, and
+https://docs.vllm.ai/en/stable/examples/online_serving/run_cluster.html
 """
 
 from __future__ import annotations
@@ -9,36 +10,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.engines.vllm import eugr
-from sparkcluster.recipes.container import REFUSED, Container, read
-from sparkcluster.recipes.shell import shown, unknown
-from sparkcluster.recipes.structured import set_by_runner
+from sparkcluster.importer.container import Container, read
+from sparkcluster.importer.playbook import by_runner
+from sparkcluster.importer.recipe import BY_RUNNER
+from sparkcluster.importer.unknown import shown, unknown
 
 _EXTRA = "VLLM_SPARK_EXTRA_DOCKER_ARGS"
-# Its options that it hands to docker run.
-_DOCKER = {
-    "-e": "--env", "--env": "--env", "-v": "--volume", "--volume": "--volume", "-p": "--publish",
-    "--publish": "--publish", "--name": "--name",
-}  # fmt: skip
-_INTERCONNECT = "sparkcluster finds the interconnect; another is interconnect in the inventory"
-_BUILD = "build an image that contains it"
-# Others with a value, and why a playbook has nothing for them.
-_VALUED = {
+_CACHE = "/root/.cache/huggingface"
+# Options that are handed to docker run, and others with a value.
+_DOCKER = {"-e": "--env", "-v": "--volume", "-p": "--publish"}
+_HANDED = frozenset({*_DOCKER, "--env", "--volume", "--publish", "--name"})
+_VALUED = frozenset(
+    {
+        "-n", "--nodes", "--eth-if", "--ib-if", "-j", "--apply-mod", "--apply-vllm-pr", "--master-port", "--head-port",
+        "--config", "--earlyoom-args", "--mem-limit-gb", "--mem-swap-limit-gb", "--pids-limit", "--shm-size-gb",
+    }
+)  # fmt: skip
+_WHY = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",
-    "--eth-if": _INTERCONNECT, "--ib-if": _INTERCONNECT, "-j": "it is for builds in the container",
-    "--apply-mod": "mount its directory, and run its run.sh under setup", "--apply-vllm-pr": _BUILD,
-    "--master-port": "sparkcluster chooses the port", "--head-port": "sparkcluster chooses the port",
-    "--config": "write the variables that it sets for the container under env",
-    "--earlyoom-args": "sparkcluster starts no earlyoom", "--mem-limit-gb": REFUSED["memory"],
-    "--mem-swap-limit-gb": REFUSED["memory-swap"], "--pids-limit": "a playbook has no such key",
-    "--shm-size-gb": "ranks use the node's /dev/shm, which is half of its memory",
+    "--apply-mod": "mount its directory, and run its run.sh under setup",
 }  # fmt: skip
-_ALONE = {
-    "--check-config": "it starts nothing with it", "--no-cache-dirs": "every playbook keeps the caches of its engine",
-    "--keep-entrypoint": "ranks start without an entrypoint", "--earlyoom": "sparkcluster starts no earlyoom",
-    "--setup": _INTERCONNECT, "--discover": _INTERCONNECT,
-}  # fmt: skip
-_SILENT = frozenset({"-d", "--non-privileged"})  # every rank is so
 _KEYS: Mapping[str, dict[str, Any]] = {
     "--ray": {"executor": "ray"},
     "--no-ray": {"executor": "native"},
@@ -48,36 +39,40 @@ _KEYS: Mapping[str, dict[str, Any]] = {
 
 def launched(words: list[str], env: Mapping[str, str | None]) -> Container | None:
     """The container that the words start in ``env``; None where they are no such command."""
-    if words[0].rpartition("/")[2] != "launch-cluster.sh" or "exec" not in words:
-        return None
-    at = words.index("exec")
-    remaining, options, image, notes, keys = words[1:at], list[str](), "vllm-node", list[str](), dict[str, Any]()
-    extra = env.get(_EXTRA) or ""
+    program, *rest = words[1:] if words[0].rpartition("/")[2] in {"bash", "sh"} and len(words) > 1 else words
+    program = program.rpartition("/")[2]
+    if program == "run_cluster.sh" and len(rest) > 3:  # IMAGE HEAD_ADDRESS --head|--worker HF_HOME [OPTIONS]
+        box = read([*rest[4:], f"--volume={rest[3]}:{_CACHE}", "--", rest[0]])
+        box.entrypoint = "/bin/bash"
+        return box
+    return _launched(rest, env) if program == "launch-cluster.sh" and "exec" in rest else None
+
+
+def _launched(rest: list[str], env: Mapping[str, str | None]) -> Container:
+    at = rest.index("exec")
+    remaining, image, options, notes = rest[:at], "vllm-node", list[str](), list[str]()
+    extra, keys = env.get(_EXTRA) or "", dict[str, Any]()
     if unknown(extra):
         notes.append(f"{shown(f'{_EXTRA}={extra}')}: write what its options say; the text does not set them")
     else:
         options += extra.split()  # as the script does, without quotes
     while remaining:
-        word = remaining.pop(0)
-        option, equals, value = word.partition("=")
-        if not equals and option in {*_DOCKER, *_VALUED, "-t", "--container"}:
+        option, equals, value = remaining.pop(0).partition("=")
+        if not equals and option in {*_HANDED, *_VALUED, "-t", "--container"}:
             value = remaining.pop(0) if remaining else ""
         if option in {"-t", "--container"}:
             image = value
         elif option == "--nccl-debug":
             is_level = remaining[:1] and re.fullmatch("VERSION|WARN|INFO|TRACE", remaining[0])
             options.append(f"--env=NCCL_DEBUG={remaining.pop(0) if is_level else 'INFO'}")
-        elif option in _DOCKER:
-            options.append(f"{_DOCKER[option]}={value}")
+        elif option in _HANDED:
+            options.append(f"{_DOCKER.get(option, option)}={value}")
         elif option in _KEYS:
             keys |= _KEYS[option]
-        elif option not in _SILENT:
-            why = _VALUED.get(option) or _ALONE.get(option) or "unknown option of launch-cluster.sh"
-            notes.append(f"{shown(f'{option} {value}').strip()}: {why}")
-    container = read([*options, "--", image, *words[at + 1 :]])
-    container.entrypoint = ""
-    container.env = {name: env.get(name) if value is None else value for name, value in container.env.items()}
-    container.keys = keys
-    by_runner = set_by_runner({"env": container.env}, eugr.BY_RUNNER, "launch-cluster.sh")
-    container.notes += [*notes, *by_runner]
-    return container
+        elif option not in {"-d", "--non-privileged"}:  # every rank is so
+            notes.append(f"{shown(f'{option} {value}').strip()}: {_WHY.get(option, 'a playbook has no such option')}")
+    box = read([*options, "--", image, *rest[at + 1 :]])
+    box.entrypoint, box.keys = "", keys
+    box.env = {name: env.get(name) if value is None else value for name, value in box.env.items()}
+    box.notes += [*notes, *by_runner({"env": box.env}, BY_RUNNER, "launch-cluster.sh")]
+    return box

@@ -1,0 +1,278 @@
+"""The commands of a shell text that start an engine: on the host, in a container, by ssh, or by ``bash -c``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sparkcluster.errors import NoEngine, UsageError
+from sparkcluster.importer import container, setup
+from sparkcluster.importer.container import Container
+from sparkcluster.importer.shell import Call, Condition, Shell
+from sparkcluster.importer.unknown import definable, plain, shown, unknown
+
+if TYPE_CHECKING:
+    from sparkcluster.importer.playbook import Importer
+
+_DOCKER = frozenset({"docker", "podman", "nerdctl"})
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+# Programs that only run another one, and those that change how it runs: what these are given is noted.
+_WRAPPERS = frozenset({"command", "env", "exec", "nohup", "setsid", "sudo", "time"})
+_CHANGERS = frozenset(
+    {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv", "uvx"}
+)
+# Options by which sudo passes variables on, and those by which env does not.
+_KEEPS, _DROPS = frozenset({"-E", "--preserve-env"}), frozenset({"-i", "-", "-u", "--ignore-environment", "--unset"})
+# Options of ssh with a value (man ssh).
+_SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
+# Commands that do nothing an engine needs, or that name it without running it.
+QUIET = frozenset(
+    {"set", "echo", "printf", "cd", "sleep", "trap", "shopt", "clear", "test", "[", "wait", "cat", "command"}
+)
+_ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
+_DOCUMENT = ("a here-document is not followed", "import the file or the commands that it has, alone")
+# What starts no engine of this project, what it starts, and what to do.
+_INSTEAD = (
+    *(
+        (pattern, f"this starts {title}; sparkcluster imports {{titles}} only", "write a playbook by hand")
+        for pattern, title in (
+            (r"\bsglang\b", "SGLang"), (r"\bllama-(?:server|cli)\b|\bllama\.cpp\b", "llama.cpp"),
+            (r"\btrtllm-serve\b", "TensorRT-LLM"), (r"\bollama\b", "Ollama"),
+        )
+    ),
+    (r"\brun-recipe\.(?:sh|py)\s+(\S+)", "this starts the recipe {0}", "sparkcluster import {0}"),
+    (r"\bsparkrun\s+run\s+(\S+)", "this starts the recipe {0} of sparkrun", "import the recipe's YAML file"),
+    (r"\bdocker(?:-| )compose\b", "docker compose starts what its file says", "sparkcluster import docker-compose.yml"),
+    (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "it runs {0}, which may start {titles}", "import the file that it runs"),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class Start:
+    """A command that starts an engine.
+
+    Attributes:
+        line: of the text.
+        importer: of the engine.
+        words: after the engine's command.
+        env: variables set for it; None for the caller's value.
+        container: it runs in; None without.
+        setup: lines run before it in the container.
+        notes: what was not carried over.
+        conditions: under which it runs.
+    """
+
+    line: int
+    importer: Importer
+    words: list[str]
+    env: dict[str, str | None]
+    container: Container | None = None
+    setup: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def what(self) -> tuple[object, ...]:
+        """What is started, whatever the line and the conditions."""
+        return self.words, self.env, self.container, self.setup
+
+
+class Commands:
+    """What the commands of a text start.
+
+    Attributes:
+        containers: by name, those that run no engine by themselves.
+        others: line and words of the commands that start no engine.
+        doubts: line and words of those that may start one, and are not followed.
+    """
+
+    def __init__(self, importers: Sequence[Importer]) -> None:
+        self.importers = importers
+        self.containers: dict[str, Container] = {}
+        self.others: list[tuple[int, list[str]]] = []
+        self.doubts: list[tuple[int, list[str]]] = []
+
+    def starts(self, shell: Shell, calls: Sequence[Call] | None = None) -> list[Start]:
+        """The engines that the commands of ``shell`` start, in order.
+
+        Raises:
+            UsageError: a command is broken, or may start an engine and cannot be parsed.
+        """
+        for line, text in shell.unread:
+            if not text.startswith("<<") and any(i.COMMAND.split()[0] in text for i in self.importers):
+                if "<<" in text:
+                    raise shell.fault(line, *_DOCUMENT)
+                problem = "this cannot be parsed as shell text"
+                raise shell.fault(line, problem, "is a quote not closed, or a word missing?")
+        out: list[Start] = []
+        for call in shell.calls if calls is None else calls:
+            if re.match(r"--?[A-Za-z]", call.words[0]):
+                problem = f"a command begins with {shown(call.words[0])}"
+                raise shell.fault(call.line, problem, "end the line before it with a backslash, without comments")
+            try:
+                found = self.of_call(call, shell, None)
+            except UsageError as error:
+                placed = error.message.startswith(f"{shell.source}:")
+                raise error if placed else shell.fault(call.line, error.message, error.hint or "") from None
+            out += [dataclasses.replace(each, conditions=(*call.conditions, *each.conditions)) for each in found]
+        return out
+
+    def of_call(self, call: Call, shell: Shell, within: Container | None) -> list[Start]:
+        """The engines that a command starts, which runs in the container ``within``."""
+        words, env, notes = self._unwrapped(call)
+        program = words[0].rpartition("/")[2] if words else ""
+        if within is None and words and (box := self._container(words, program, env)) is not None:
+            return self.in_container(box, call, shell, notes)
+        text, arguments = _shell_text(words, program)
+        if text is not None:
+            known = {name: value for name, value in env.items() if value is not None}
+            inner = shell.child(call.line, {} if program == "ssh" else known, arguments)
+            if program == "ssh":
+                inner.run(text)
+                return self.starts(inner)
+            return self.of_text(text, inner, within)
+        for importer in self.importers:
+            after = importer.after_command(words)
+            if after is not None:
+                return [Start(call.line, importer, after, env, within, notes=notes)]
+        self._left(call.line, words, program)
+        return []
+
+    def of_text(self, text: str, inner: Shell, within: Container | None) -> list[Start]:
+        """The engines that ``text`` starts in the shell ``inner``; what runs before the first is its setup."""
+        inner.run(text)
+        others = len(self.others)
+        found = [(at, start) for at, each in enumerate(inner.calls) for start in self.of_call(each, inner, within)]
+        for at, start in found[:1]:
+            lines, notes = setup.before(inner, at)
+            start.setup = [*lines, *start.setup]
+            behind = (each.words for each in inner.calls[at + 1 :] if each.words[0] not in QUIET)
+            notes += [f"the command {shown(' '.join(words), 80)}, which follows the engine" for words in behind]
+            start.notes += [*inner.notes, *notes]
+            start.conditions = (*inner.calls[at].conditions, *start.conditions)
+            del self.others[others:]
+        self.starts(inner, [])  # refuses what cannot be parsed
+        return [start for _, start in found]
+
+    def _unwrapped(self, call: Call) -> tuple[list[str], dict[str, str | None], list[str]]:
+        """A command without assignments and wrappers in front of it, its environment, and notes."""
+        words, notes = list(call.words), list[str]()
+        env: dict[str, str | None] = dict(call.environment)
+        while words:
+            name, equals, value = words[0].partition("=")
+            program = words[0].rpartition("/")[2]
+            at = self._begins(words) if program in _WRAPPERS | _CHANGERS else 0
+            if equals and name.isidentifier():
+                env[name] = value
+            elif at == 0:
+                break
+            elif program in _CHANGERS:
+                notes.append(f"{shown(' '.join(words[:at]))}: left out")
+            elif (program == "sudo" and env and not _KEEPS & {*words}) or (program == "env" and _DROPS & {*words[:at]}):
+                names = ", ".join(env) or "nothing"
+                notes.append(f"{program} keeps variables from the engine: imported as if it has {names}")
+            words = words[max(at, 1) :]
+        return words, env, notes
+
+    def _begins(self, words: list[str]) -> int:
+        """Where what a wrapper runs begins; 0 if that is nothing of interest."""
+        for at in range(1, len(words)):
+            is_engine = any(i.after_command(words[at:]) or i.launched(words[at:], {}) for i in self.importers)
+            program, is_assigned = (
+                words[at].rpartition("/")[2],
+                words[at].partition("=")[0].isidentifier() and "=" in words[at],
+            )
+            if is_engine or is_assigned or program in {*_DOCKER, *_SHELLS, *_WRAPPERS, *_CHANGERS, "ssh"}:
+                return at
+        return 0
+
+    def _container(self, words: list[str], program: str, env: Mapping[str, str | None]) -> Container | None:
+        """The container that a command starts, or runs something in."""
+        for importer in self.importers:
+            if (launched := importer.launched(words, env)) is not None:
+                return launched
+        rest = words[2:] if words[1:2] == ["container"] else words[1:]
+        if program not in _DOCKER or rest[:1] not in (["run"], ["exec"]):
+            return None
+        out = container.read(rest[1:])
+        # `-e NAME` takes the value of the shell that runs docker
+        out.env = {name: env.get(name) if value is None else value for name, value in out.env.items()}
+        if rest[0] == "run":
+            return out
+        only = next(iter(self.containers.values())) if unknown(out.image) and len(self.containers) == 1 else None
+        base = self.containers.get(out.image, self.containers.get("", only))
+        if base is None:
+            return Container(
+                entrypoint="", words=out.words, env=out.env, notes=[f"docker exec in {shown(out.image)}: write image"]
+            )
+        return dataclasses.replace(base, words=out.words, entrypoint="", env=base.env | out.env)
+
+    def in_container(self, box: Container, call: Call, shell: Shell, notes: list[str]) -> list[Start]:
+        """The engine that a container starts; one that starts none is remembered by its name."""
+        words = [*([box.entrypoint] if box.entrypoint else []), *box.words]
+        for importer in self.importers:
+            if box.entrypoint is None and importer.is_entrypoint(box.image):
+                # Guides that write the command again mean it once.
+                after = importer.after_command(words)
+                return [Start(call.line, importer, words if after is None else after, {**box.env}, box, notes=notes)]
+        known = {name: value for name, value in box.env.items() if value is not None}
+        inner = dataclasses.replace(call, words=words, environment=known, conditions=())
+        found = self.of_call(inner, shell, box) if words else []
+        if not found and box.entrypoint is None and words[:1] and words[0].startswith("-"):
+            container.known(box.image, "the image, which has to start the engine, is")
+        for start in found:
+            start.env |= {name: None for name, value in box.env.items() if value is None}
+            start.notes += notes
+        if not found and box.image:
+            self.containers[box.name or ""] = box
+        return found
+
+    def _left(self, line: int, words: list[str], program: str) -> None:
+        """Remember a command that starts no engine."""
+        if words and program not in QUIET:
+            self.others.append((line, words))
+            text = plain(" ".join(words))
+            is_named = any(importer.COMMAND in text for importer in self.importers)
+            runs_unknown = unknown(program) or (program in _SHELLS and unknown(words[-1].rpartition("/")[2]))
+            if (is_named and not _ABOUT & {program, *words[:2]}) or runs_unknown:
+                self.doubts.append((line, words))
+
+    def nothing(self, source: str, shell: Shell) -> UsageError:
+        """Why no engine was found, and what to import instead."""
+        titles = " or ".join(importer.TITLE for importer in self.importers)
+        for line, words in self.doubts:
+            names = dict.fromkeys(name for word in words for name in unknown(word))
+            whys = [f"{name} depends on {shell.reasons[name][1]}" for name in names if name in shell.reasons]
+            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {titles}, and is not followed"
+            defines = [f"--define {name}=…" for name in map(definable, names) if name]
+            hint = f"add {' '.join(defines)}, or import" if defines else "import"
+            return UsageError(
+                f"{source}:{line}: {why}", hint=f"{hint} the docker run or {self.importers[0].COMMAND} line alone"
+            )
+        for pattern, problem, hint in _INSTEAD:
+            for line, words in self.others:
+                if found := re.search(pattern, shown(" ".join(words), 2000)):
+                    what, do = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
+                    return NoEngine(f"{source}:{line}: {what}", hint=do)
+        command = self.importers[0].COMMAND
+        for line, text in shell.unread:
+            if command.split()[0] in text:
+                return NoEngine(f"{source}:{line}: {_DOCUMENT[0]}", hint=_DOCUMENT[1])
+        hint = f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it"
+        return NoEngine(f"{source} starts no {titles}", hint=hint)
+
+
+def _shell_text(words: list[str], program: str) -> tuple[str | None, list[str]]:
+    """The text that a command has a shell run, with its arguments; None for another command."""
+    at = 1
+    if program == "ssh":
+        while at < len(words) and words[at].startswith("-"):
+            at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
+        return " ".join(words[at + 1 :]) or None, []
+    while program in _SHELLS and at < len(words) - 1 and words[at].startswith("-"):
+        if re.fullmatch(r"-[a-z]*c", words[at]):
+            return words[at + 1], words[at + 3 :]
+        at += 1
+    return None, []

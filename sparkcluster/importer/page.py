@@ -1,0 +1,159 @@
+"""Markdown pages: their code blocks in order, and the block that starts an engine, with what earlier ones set."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from markdown_it import MarkdownIt
+
+from sparkcluster.errors import NoEngine, SparkclusterError, UsageError
+from sparkcluster.importer import compose, recipe, script, unit
+from sparkcluster.importer.commands import QUIET, Commands
+from sparkcluster.importer.playbook import Made
+from sparkcluster.importer.script import Text
+from sparkcluster.importer.shell import Shell
+from sparkcluster.importer.unknown import shown
+from sparkcluster.spec.document import parse
+
+MAX_BLOCKS = 1_000
+
+_SHELLS = frozenset({"bash", "cli", "commandline", "console", "sh", "shell", "shell-session", "terminal", "zsh"})
+_UNNAMED = frozenset({"", "code", "none", "plain", "plaintext", "text", "txt"})
+_DATA = frozenset({"yaml", "yml", "json", "ini", "systemd", "service", "docker-compose", "compose", "conf"})
+# What a block without a language begins with, if it is for a shell.
+_COMMAND = re.compile(
+    r"\s*(\$ |\w+=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|uv|pip3?|"
+    r"python3?)\s)"
+)
+_PROMPT = re.compile(r"\s*(?:[\w.-]+@[\w.-]+:\S*)?\$\s+\S")
+_ELIDED = re.compile(r"(^|\s)(\.\.\.|…)(\s|$)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Block:
+    """A code block: its number from 1, the line of the page where its text begins, language and text."""
+
+    number: int
+    line: int
+    language: str
+    text: str
+
+
+def read(text: str, about: Text) -> Made:
+    """The playbook of the block that starts an engine.
+
+    Raises:
+        NoEngine: no block starts one.
+        UsageError: several do and none is chosen, or the chosen block cannot be imported.
+    """
+    blocks = list(_blocks(text, about.source))
+    if about.block is not None and not 1 <= about.block <= len(blocks):
+        raise UsageError(f"{about.source} has no block {about.block}", hint=f"it has {len(blocks)} code blocks")
+    shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
+    found: list[tuple[_Block, Made | SparkclusterError]] = []
+    before: dict[str, list[int]] = {}
+    for block in blocks:
+        for made in _made(block, shell, commands, about, before):
+            if about.block in {None, block.number} and made not in [other for _, other in found]:
+                found.append((block, made))
+    if not found:
+        where = about.source if about.block is None else f"block {about.block} of {about.source}"
+        commands_ = " or ".join(f"`{importer.COMMAND} …`" for importer in about.importers)
+        raise NoEngine(f"{where} starts no engine", hint=f"a block for a shell has to contain {commands_}")
+    if len(found) > 1:
+        listed = "; ".join(_described(block, made) for block, made in found[:20])
+        problem = f"{about.source} starts an engine in {len(found)} blocks: {listed}"
+        raise UsageError(problem, hint=f"choose with --block {found[0][0].number}, or another number of these")
+    block, made = found[0]
+    if isinstance(made, SparkclusterError):
+        raise made
+    lines = sorted({call.line for call in shell.calls if call.line < block.line and call.words[0] not in QUIET})
+    listed = ", ".join(map(str, lines[:20]))
+    return made[0], made[1] + ([f"commands of earlier blocks are not run: line {listed}"] if lines else [])
+
+
+def _described(block: _Block, made: Made | SparkclusterError) -> str:
+    where = f"block {block.number} (line {block.line})"
+    if isinstance(made, SparkclusterError):
+        return f"{where}: {shown(made.message, 90)}"
+    document = made[0]
+    size = document.get("tensor_parallel", 1)
+    image = f" in {document['image']}" if "image" in document else ""
+    nodes = f", tensor_parallel {size}" if size != 1 else ""
+    return f"{where}: {shown(next(iter(document['model'].values())))}{image}{nodes}"
+
+
+def _made(
+    block: _Block, shell: Shell, commands: Commands, about: Text, set_at: dict[str, list[int]]
+) -> Iterator[Made | SparkclusterError]:
+    """What a block starts, or why that cannot be imported; what it leaves behind stays in ``shell``."""
+    state = shell.state.copy()
+    try:
+        if _is_shell(block):
+            begin, shell.unread, shell.notes, commands.others, commands.doubts = len(shell.calls), [], [], [], []
+            shell.run(_commands(block.text), block.line)
+            if starts := commands.starts(shell, shell.calls[begin:]):
+                yield _with_notes(script.chosen(starts, commands, shell, about), block, set_at)
+        elif block.language in _DATA | _UNNAMED and _is_data(block.text):
+            text = "\n" * (block.line - 1) + block.text
+            if unit.looks(text):
+                yield unit.read(text, about)
+            else:
+                exported = {name: each for name in state.exported if isinstance(each := state.variables.get(name), str)}
+                about = dataclasses.replace(about, defines={**exported, **about.defines})
+                document = parse(text, about.source, merge_keys=True)
+                yield (compose if "services" in document.data else recipe).read(document, about)
+    except NoEngine:
+        return
+    except UsageError as error:
+        shell.state = state
+        is_named = any(importer.ENGINE in block.text.lower() for importer in about.importers)
+        if is_named and not _ELIDED.search(block.text):
+            yield error
+    for name, value in shell.state.variables.items():
+        if state.variables.get(name) != value:
+            set_at.setdefault(name, []).append(block.line)
+
+
+def _with_notes(made: Made, block: _Block, set_at: dict[str, list[int]]) -> Made:
+    """What a block starts, with a note on each variable that several blocks set."""
+    text = block.text.replace("{", "")
+    names = [name for name, lines in set_at.items() if len(lines) > 1 and re.search(rf"\${name}\b", text)]
+    return made[0], made[1] + [f"{name}: set in the blocks at lines {set_at[name]}; the last counts" for name in names]
+
+
+def _is_shell(block: _Block) -> bool:
+    is_command = block.language in _UNNAMED and _COMMAND.match(block.text) and not _is_data(block.text)
+    return block.language in _SHELLS or bool(is_command)
+
+
+def _is_data(text: str) -> bool:
+    """Whether a text is a Compose file, a recipe or a unit."""
+    keys = {*re.findall(r"^(\w+):", text, re.MULTILINE)}
+    return "services" in keys or {"container", "command"} <= keys or unit.looks(text)
+
+
+def _blocks(text: str, source: str) -> Iterator[_Block]:
+    number = 0
+    for token in MarkdownIt("commonmark").disable("inline").parse(text):
+        if token.type in {"fence", "code_block"} and token.map is not None:
+            number += 1
+            if number > MAX_BLOCKS:
+                raise UsageError(f"{source} has more than {MAX_BLOCKS} code blocks", hint="is this the right file?")
+            language = re.match(r"[\s{.]*([A-Za-z0-9+#_-]*)", token.info)
+            line = token.map[0] + 1 + (token.type == "fence")
+            yield _Block(number, line, language[1].lower() if language else "", token.content)
+
+
+def _commands(text: str) -> str:
+    """The commands of a session in their lines, without its output; other text as it is."""
+    lines = text.splitlines()
+    if not any(map(_PROMPT.match, lines)):
+        return text
+    out: list[str] = []
+    for line in lines:
+        goes_on = bool(out) and out[-1].endswith("\\")
+        out.append(re.sub(r"^\s*>\s", "", line) if goes_on else line if _PROMPT.match(line) else "")
+    return "\n".join(out)

@@ -1,0 +1,203 @@
+"""A command that starts an engine, with its container or without, as a playbook."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparkcluster import engines
+from sparkcluster.errors import UsageError
+from sparkcluster.importer.container import Container, Volume, known
+from sparkcluster.importer.unknown import names_home, shown, unknown
+from sparkcluster.spec import variables
+from sparkcluster.spec.playbook import REPOSITORY
+from sparkcluster.spec.secret_patterns import names_secret
+
+if TYPE_CHECKING:
+    from sparkcluster.importer.commands import Start
+
+Made = tuple[dict[str, Any], list[str]]
+"""A playbook, and what could not be carried over."""
+
+_CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
+_HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
+# Variables that join the ranks, which the plan sets.
+_JOINS = frozenset({"RAY_ADDRESS", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
+_TYPOGRAPHIC = frozenset("\u2013\u2014\u201c\u201d\u2018\u2019")
+
+
+@dataclasses.dataclass(slots=True)
+class Served:
+    """What the words of an engine's command say.
+
+    Attributes:
+        model: repository or path, as it was written.
+        keys: keys of the playbook that follow.
+        args: engine arguments by their names.
+        unset: values of flags that are left out, since the text does not tell all of them.
+        notes: what was not carried over, and where it belongs.
+    """
+
+    model: str | None = None
+    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
+    args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unset: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+class Importer(Protocol):
+    """How commands of one engine are read; ``Engine.importer``.
+
+    Attributes:
+        ENGINE: its name.
+        TITLE: its name for readers.
+        COMMAND: the words that start it, as guides print them.
+        sparkrun_flags: flags by the names of sparkrun's defaults that it has for the engine, in its order; a ``?`` at
+            the end marks those without a value.
+    """
+
+    ENGINE: str
+    TITLE: str
+    COMMAND: str
+    sparkrun_flags: Mapping[str, str]
+
+    def after_command(self, words: Sequence[str]) -> list[str] | None:
+        """The words after the command that starts the engine; None where they start something else."""
+
+    def is_worker(self, words: Sequence[str]) -> bool:
+        """Whether the words after the command start another rank than the first."""
+
+    def is_entrypoint(self, image: str) -> bool:
+        """Whether the command is the entrypoint of ``image``."""
+
+    def read(self, words: list[str]) -> Served:
+        """What the words after the command mean."""
+
+    def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:
+        """The container that a command of a recipe's runner starts in ``env``; None where it is no such command."""
+
+
+def playbook(start: Start) -> Made:
+    """The playbook of ``start``, and what it could not take along.
+
+    Raises:
+        UsageError: it names no model, or what it names is not known.
+    """
+    served, box = start.importer.read(start.words), start.container or Container()
+    notes = [*box.notes, *start.notes, *served.notes]
+    if not served.model:
+        hint = f"write the model after `{start.importer.COMMAND}`, or --model"
+        raise UsageError("the command names no model", hint=hint)
+    known(served.model, "the model is")
+    env, secrets, more = _environment(start.env, box.volumes, start.importer.ENGINE)
+    notes += more
+    model = _model(served.model, box.volumes)
+    if start.container is not None and "path" in model and model["path"] == served.model:
+        mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in box.volumes)
+        problem = f"the model {served.model} is not in a mounted directory"
+        notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes"]
+    revision = served.keys.pop("revision", None)
+    if revision is not None and "id" in model:
+        model["revision"] = revision
+    elif revision is not None:
+        notes.append(f"--revision {shown(revision)}: a directory has no revisions")
+    if odd := next((each for each in [*start.words, *map(str, env.values())] if each[:1] in _TYPOGRAPHIC), None):
+        raise UsageError(f"{shown(odd)} begins with a typographic character", hint='type - or " instead')
+    given = {**{f"--{name}": value for name, value in served.args.items()}, **env}
+    why = "nothing makes a home directory of ~ there; write the whole path"
+    homes = [f"{name} {value}" for name, value in given.items() if isinstance(value, str) and names_home(value)]
+    notes += [f"{shown(each)}: {why}" for each in homes]
+    document = {
+        "name": name_of(box.name or served.model), "model": model,
+        "image": known(box.image, "the image is") if box.image else None, "tensor_parallel": 1, **box.keys,
+        **served.keys, "args": served.args, "env": env, "secrets": secrets, "setup": start.setup,
+        "mounts": _mounts(box.volumes, model, env, start, notes), "container": box.section,
+    }  # fmt: skip
+    return {key: value for key, value in document.items() if value not in ([], {}, None)}, notes
+
+
+def name_of(written: str) -> str:
+    """A playbook's name out of a container's or a model's."""
+    last = written.rstrip("/").rsplit("/", 1)[-1]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-_.").lower()[:63] or "imported"
+
+
+def by_runner(document: Mapping[str, Any], names: Mapping[str, str], runner: str) -> list[str]:
+    """A note on variables that the runner of a recipe gives every container, unless the recipe sets them itself."""
+    lost = [f"{name}={value}" for name, value in names.items() if name not in document.get("env", {})]
+    return [f"{runner} itself sets {', '.join(lost)}: write them under env if you miss them"] if lost else []
+
+
+def _model(written: str, volumes: Iterable[Volume]) -> dict[str, Any]:
+    if re.fullmatch(REPOSITORY, written):
+        return {"id": written}
+    if not written.startswith(("/", "~")) or set(written) & set("*?["):
+        problem = f"the model {shown(written)} is neither a repository nor a full path"
+        raise UsageError(problem, hint="write ORGANISATION/NAME, or /path")
+    source = written
+    for volume in volumes:
+        below = written.removeprefix(volume.target.rstrip("/"))
+        if below != written and below[:1] in {"", "/"}:
+            source = volume.source.rstrip("/") + below
+    known(source, "the model is at")
+    return {"path": source}
+
+
+def _environment(
+    written: Mapping[str, str | None], volumes: Sequence[Volume], engine: str
+) -> tuple[dict[str, str], list[str], list[str]]:
+    env: dict[str, str] = {}
+    secrets: list[str] = []
+    notes: list[str] = []
+    owners = engines.engine(engine).variables
+    for name, value in written.items():
+        if name in _HF:
+            source = next((volume.source for volume in volumes if value == volume.target), None)
+            where = f"hf_home: {shown(source)}" if source else "hf_home"
+            notes.append(f"{name}: write {where} in the inventory, if it is not ~/.cache/huggingface")
+        elif name in owners:
+            notes.append(f"{name}: {owners[name]}")
+        elif name in _JOINS:
+            notes.append(f"{name}: left out: it follows from the inventory")
+        elif name in variables.HUB_TOKENS:
+            notes.append(f"{name}: left out: the engine needs none; set HF_TOKEN where you stage gated models")
+        elif name in variables.per_node(engine):
+            notes.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
+        elif names_secret(name):
+            secrets.append(name)
+            notes.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
+        elif value is None or unknown(value):
+            what = shown(name if value is None else f"{name}={value}")
+            notes.append(f"{what}: write its value under env; the text does not set it")
+        else:
+            env[name] = value
+    return env, secrets, notes
+
+
+def _mounts(
+    volumes: Iterable[Volume], model: Mapping[str, str], env: Mapping[str, str], start: Start, notes: list[str]
+) -> list[dict[str, Any]]:
+    """What the container has to see beside weights and caches, which the plan mounts by itself."""
+    used = " ".join([*start.words[1:], *start.setup, *env.values()])
+    homes = {value for name, value in start.env.items() if name in _HF and value}
+    caches = engines.engine(start.importer.ENGINE).caches.values()
+    path = f"{model.get('path', '')}/"
+    out: list[dict[str, Any]] = []
+    for volume in volumes:
+        source, target = shown(volume.source), shown(volume.target)
+        if unknown(volume.source + volume.target):
+            notes.append(f"--volume {source}:{target}: the text does not set them")
+            continue
+        is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
+        is_model = "path" in model and path.startswith(f"{volume.source.rstrip('/')}/")
+        if is_home and not homes:
+            notes.append(f"--volume {source}:{target}: write hf_home: {source} in the inventory, if it differs")
+        is_used = f"{volume.target.rstrip('/')}/" in used
+        if volume.target in caches or ((is_home or is_model) and not is_used):
+            continue
+        # Weights are read; only what is neither may have to be written.
+        read_only = volume.read_only or is_home or is_model
+        out.append({"source": volume.source, "target": volume.target, **({} if read_only else {"read_only": False})})
+    return out

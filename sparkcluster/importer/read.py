@@ -1,0 +1,155 @@
+"""From the text of a recipe or script to a playbook."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparkcluster import engines
+from sparkcluster.errors import Problem, SpecError, UsageError
+from sparkcluster.importer import compose, inspected, page, recipe, script, unit, write
+from sparkcluster.importer.playbook import Made
+from sparkcluster.importer.script import Text
+from sparkcluster.importer.unknown import MARKS, shown, unknown
+from sparkcluster.spec import Playbook, check, messages
+from sparkcluster.spec.document import parse, refuse_hidden
+
+_NAME = re.compile(r"\w[\w ./:|+-]*|%[A-Za-z]")
+_SUFFIXES = {".md": "page", ".markdown": "page", ".service": "unit", ".sh": "shell", ".yaml": "data", ".yml": "data"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Imported:
+    """A playbook made of something else.
+
+    Attributes:
+        text: the playbook as YAML, with what was left out in its comments.
+        document: the same as data.
+        notes: what could not be carried over, and what to do about it.
+    """
+
+    text: str
+    document: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def convert(
+    text: str,
+    source: str,
+    *,
+    name: str | None = None,
+    defines: Mapping[str, str] | None = None,
+    block: int | None = None,
+) -> Imported:
+    """Make a playbook of a recipe in YAML or JSON, or of a command, script, unit or page that starts an engine.
+
+    The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``defines``
+    has values for what the text leaves open: variables, arguments of a script as ``1``, placeholders; ``block`` is the
+    number of a page's block.
+
+    Raises:
+        UsageError: nothing in it starts an engine, it leaves open which one or how, or it needs what no playbook
+            may have.
+        SpecError: it is YAML, and broken.
+    """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # the mark of UTF-8 that editors write
+    if MARKS & set(text).union(*(defines or {}).values()):
+        raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
+    refuse_hidden(text, source)
+    importers = [found for each in engines.names() if (found := engines.engine(each).importer) is not None]
+    about = Text(source, importers, defines or {}, block)
+    kind = kind_of(text, source)
+    if block is not None and kind != "page":
+        raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; leave it out")
+    try:
+        document, notes = _READ[kind](text, about)
+    except RecursionError:
+        raise UsageError(f"{source} is too deep to follow", hint="import the docker run line alone") from None
+    for given in about.defines:
+        if given not in about.asked:
+            names = ", ".join([each for each in about.asked if each][:20])
+            hint = f"it asks for {names}" if names else "it asks for no value; leave --define out"
+            raise UsageError(f"--define {given}: {source} does not ask for {given}", hint=hint)
+    return finished(document, notes, source, name)
+
+
+def finished(document: dict[str, Any], notes: list[str], source: str, name: str | None = None) -> Imported:
+    """A playbook as text, with ``notes``.
+
+    Raises:
+        UsageError: it has what no playbook may have.
+    """
+    document |= {"name": name} if name is not None else {}
+    notes = list(dict.fromkeys(notes))
+    made = write.text(document, source, notes)
+    for lost in unknown(made):
+        raise UsageError(
+            f"{source} needs {shown(lost)}, which the text does not set", hint="write its value in the text"
+        )
+    _validated(made, source)
+    return Imported(made, document, tuple(notes))
+
+
+def defines(written: list[str]) -> dict[str, str]:
+    """Values by name, of ``NAME=VALUE`` as written after ``--define``.
+
+    Raises:
+        UsageError: one of them is not of that form, or defined twice.
+    """
+    out: dict[str, str] = {}
+    for text in written:
+        name, equals, value = text.partition("=")
+        if not equals or not _NAME.fullmatch(name) or not value.isprintable():
+            raise UsageError("--define takes NAME=VALUE", hint="as in --define MODEL=openai/gpt-oss-20b")
+        if name in out:
+            raise UsageError(f"--define {name} is given twice", hint="give it once")
+        out[name] = value
+    return out
+
+
+def kind_of(text: str, source: str) -> str:
+    """Which kind a text is: by the name of its file, else by what it begins with."""
+    named = _SUFFIXES.get(PurePath(source).suffix.lower())
+    if text.lstrip().startswith("[{") or (text.lstrip().startswith("[") and re.match(r'\s*\[\s*\{\s*"', text)):
+        return "inspected"
+    if named or text.startswith("#!"):
+        return named or "shell"
+    if unit.looks(text):
+        return "unit"
+    if re.match(r'\s*\{\s*("|$)', text) or re.search(r"^(services|model|recipe_version)[ \t]*:", text, re.MULTILINE):
+        return "page" if re.search(r"^[ \t>]*```", text, re.MULTILINE) else "data"
+    return "page" if re.search(r"^[ \t>]*(```|~~~)", text, re.MULTILINE) else "shell"
+
+
+def _data(text: str, about: Text) -> Made:
+    document = parse(text, about.source, merge_keys=True)
+    return compose.read(document, about) if "services" in document.data else recipe.read(document, about)
+
+
+def _validated(text: str, source: str) -> None:
+    """Refuse what no playbook may have, before it is written to a file.
+
+    Raises:
+        UsageError: the first thing that is wrong, in terms of the recipe.
+    """
+    problems: list[Problem]
+    try:
+        document = parse(text, source)
+        problems = list(document.problems)
+        try:
+            problems += check.playbook(Playbook.model_validate(document.data), document)
+        except ValidationError as error:
+            problems += messages.problems(error, document, Playbook)
+    except SpecError as error:
+        problems = list(error.problems)
+    for first in problems[:1]:
+        problem = f"{source} needs what a playbook may not have: {first.summary}"
+        raise UsageError(problem, hint=first.hint or "remove it from the text")
+
+
+_READ = {"shell": script.read, "data": _data, "page": page.read, "unit": unit.read, "inspected": inspected.read}

@@ -1,0 +1,97 @@
+"""Shell text as a playbook: the engine that it starts, or why it is not clear which."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from sparkcluster.errors import UsageError
+from sparkcluster.importer.commands import Commands, Start
+from sparkcluster.importer.playbook import Importer, Made, playbook
+from sparkcluster.importer.shell import Shell
+from sparkcluster.importer.unknown import definable, shown, unknown
+
+
+@dataclasses.dataclass(slots=True)
+class Text:
+    """A text that is imported.
+
+    Attributes:
+        source: what it is called in messages.
+        importers: of the engines that may be started.
+        defines: the user's values by name, of ``--define``.
+        block: the user's number of a page's block.
+        asked: names whose values the text asks for.
+    """
+
+    source: str
+    importers: list[Importer]
+    defines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    block: int | None = None
+    asked: dict[str, None] = dataclasses.field(default_factory=dict)
+
+    def value(self, name: str) -> str | None:
+        """The user's value of ``name``, which the text asks for."""
+        self.asked[name] = None
+        return self.defines.get(name)
+
+
+def read(text: str, about: Text, state: Shell | None = None, commands: Commands | None = None, first: int = 1) -> Made:
+    """The playbook of shell text.
+
+    Raises:
+        UsageError: it starts no engine, or it is not clear which.
+    """
+    run = state or Shell(about.source, about.defines, about.asked)
+    found = commands or Commands(about.importers)
+    begin = len(run.calls)
+    run.run(text, first)
+    return chosen(found.starts(run, run.calls[begin:]), found, run, about)
+
+
+def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Made:
+    """The playbook of the engine that a text starts; of several the first, unless a condition decides.
+
+    Raises:
+        UsageError: it starts none, or it is not clear which.
+    """
+    if not starts or (found.doubts and found.doubts[0][0] < starts[0].line):
+        raise found.nothing(about.source, run)
+    start = ([each for each in starts if not each.importer.is_worker(each.words)] or starts)[0]
+    others = [each for each in starts if each is not start and each.what != start.what]
+    if start.conditions and others:
+        why, lines = start.conditions[-1], ", ".join(str(each.line) for each in (start, *others))
+        hint = "import the docker run line that you want alone"
+        raise run.fault(why.line, f"`{why.text}` decides which engine starts (lines {lines})", hint)
+    try:
+        refuse_unknown(start, run)
+        document, notes = playbook(start)
+    except UsageError as error:
+        if error.message.startswith(f"{run.source}:"):
+            raise
+        raise run.fault(start.line, error.message, error.hint or "copy the whole command") from None
+    notes += [f"only the first engine of the text is imported, not that of line {other.line}" for other in others]
+    for why in dict.fromkeys(start.conditions):
+        notes.append(f"line {why.line}: imported as if `{why.text}` is {'true' if why.holds else 'false'}")
+    own = [box.image for box in found.containers.values()]
+    for _, words in found.others:
+        if not (start.container and start.container.image in words and start.container.image in own):
+            notes.append(f"the command {shown(' '.join(words), 80)}")
+    return document, [*notes, *run.notes]
+
+
+def refuse_unknown(start: Start, run: Shell) -> None:
+    """Refuse a command that needs what the text does not tell: with the line on which it is lost.
+
+    Raises:
+        UsageError: it does.
+    """
+    served = start.importer.read(start.words)
+    words = [served.model or "", *served.unset, *start.setup, *([start.container.image] if start.container else [])]
+    for name in dict.fromkeys(name for word in words for name in unknown(word)):
+        line, reason = run.reasons.get(name, (start.line, ""))
+        define = definable(name)
+        if reason or define is None or name.startswith(("<", "YOUR_", "\u2039")):
+            what = f"{name} depends on {reason}" if reason else f"the command needs {name}"
+            hint = f"--define {define}=…, or " if define else ""
+            raise run.fault(line, what, f"{hint}import the docker run line alone")

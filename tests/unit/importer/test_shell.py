@@ -1,0 +1,157 @@
+"""Shell text: the engine that bash starts, with its words and environment, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from sparkcluster.engines.vllm import ENGINE
+from sparkcluster.errors import UsageError
+from sparkcluster.importer import convert, script
+
+SHELL = shutil.which("bash")
+STUB = f"""#!{sys.executable}
+import json, os, sys
+with open(os.environ["CALLS"], "a") as file:
+    print(json.dumps([sys.argv[1:], dict(os.environ)]), file=file)
+"""
+# Text after `vllm serve org/m`, behind the text before it.
+TEXTS = [
+    # words
+    "X='a  b'; vllm serve org/m --x $X \"$X\" '' \"$X$\" \"${X}\"\"c\" a\\ b \"c\\\"d\\e\" $'e\\tf' #g",
+    'vllm serve org/m \\\n  --xa 1 \\\n  --xb "c\nd" # e',
+    'E=; vllm serve org/m --x "$E" $E "${UNSET:-}" ${UNSET:-} y',
+    'ARGS="--xa 1"; ARGS+=" --xb 2"; ARGS="$ARGS --xc"; vllm serve org/m $ARGS',
+    'A=(--xa 1 # b\n  "c d"); A+=(--xe); A=("${A[@]}" f); vllm serve org/m "${A[@]}" ${#A[@]} "${A[1]}"',
+    'A=(--xa "b c"); bash -c "vllm serve org/m ${A[*]}"',
+    'A=(); vllm serve org/m "${A[@]}" ${A[@]+"${A[@]}"} --xb',
+    # defaults
+    "vllm serve org/m ${X-\"a b\"} \"${X:-c d}\" ${X:-e f} \"${X:-'q'}\" ${X:-'{\"a\": 1}'} \"${Y:-${Z:-z}}\"",
+    'vllm serve org/m --speculative-config "${SPEC:-{\\"method\\": \\"mtp\\", \\"n\\": {\\"m\\": 1}}}" --xb',
+    'A=(\n  --speculative-config "${SPEC:-{\\"method\\":\\"mtp\\"}}"\n)\nvllm serve org/m "${A[@]}"',
+    'T="x y"; vllm serve org/m ${T:+--chat-template "$T"} ${T:+"--xb=$T"} ${U:+--never} "${U+never}"',
+    ': "${S:=7}"; T=; vllm serve org/m ${S} ${T:-1} ${T-2} ${1:-3} ${R:=4} $R',
+    "export LD=/a:${LD:-}; export LD=/b:$LD; vllm serve org/m $((2 * (3 + 1)))",
+    # branches
+    "[ a = b ] && X=1 || X=2; [[ abc == a* && x != y ]] && Y=1; [ 3 -gt 2 ] || Y=2; vllm serve org/m $X $Y",
+    'if [ -z "${FP8:-}" ]; then Q=a; elif [ 1 = 1 ]; then Q=b; else Q=c; fi; vllm serve org/m --quantization $Q',
+    "case ${1:-qwen} in\n  llama*|mistral) M=l;;\n  qw?n) M=q;;\n  *) M=o;;\nesac\nvllm serve org/m $M",
+    "while [ $# -gt 0 ]; do case $1 in --m) M=$2; shift 2;; esac; done; vllm serve org/m ${M:-d}",
+    "false && vllm serve org/a; true || vllm serve org/b; vllm serve org/m; exit; vllm serve org/c",
+    "f() { return 1; }; f && X=1 || X=2; vllm serve org/m $X",
+    # functions, subshells
+    'f() { local m=$1; shift; vllm serve org/$m "$@"; }; f m --xa "b c"',
+    "m=a; f() { local m=b; g; }; g() { n=$m; }; f; vllm serve org/m $m $n",
+    'run() { echo "+ $*"; "$@"; }; run vllm serve org/m --xa "b c"',
+    "A=a; (A=b); A=c | cat; A=d & wait; { B=e; }; vllm serve org/m $A $B",
+    "S=1; f() { vllm serve org/m $S; }; S=2; f",
+    'set -- --xa "b c"; vllm serve org/m "$@" $#',
+    'C=(vllm serve org/m "a b"); exec "${C[@]}"',
+    # environment
+    "export A=1; B=2; export C; C=3; D=4 vllm serve org/m --x",
+    "export A=1 B=2; unset B; A=3; env E=5 vllm serve org/m --x",
+    "B=2; export C=3; bash -c 'vllm serve org/m --x ${B:-none} $C $1' _ d",
+    "bash -c 'export A=1 && exec vllm serve org/m --x \"$A\"'",
+]  # fmt: skip
+
+
+@pytest.fixture
+def first_call(tmp_path):
+    """Run a text with a stand-in for vllm; the words and the environment of its first call."""
+    (tmp_path / "vllm").write_text(STUB)
+    (tmp_path / "vllm").chmod(0o755)
+
+    def run(text):
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "CALLS": str(tmp_path / "calls")}
+        subprocess.run([SHELL, "-c", text], env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, check=False, timeout=20)
+        words, found = json.loads((tmp_path / "calls").read_text().splitlines()[0])
+        own = {*env, "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
+        return words, {name: value for name, value in found.items() if name not in own}
+
+    return run
+
+
+@pytest.mark.skipif(SHELL is None, reason="no bash to compare with")
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_engine_is_the_one_that_bash_starts(text, first_call, monkeypatch):
+    starts = []
+    playbook = script.playbook
+    monkeypatch.setattr(script, "playbook", lambda start: playbook(starts.append(start) or start))
+    convert(text, "x.sh")
+    words, env = first_call(text)
+    assert ["serve", *starts[0].words] == words
+    assert {name: value for name, value in starts[0].env.items() if name != "LD"} == {
+        name: value for name, value in env.items() if name != "LD"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("M=$(awk 1 x)", "M depends on awk"),
+        ("A=a\nif [ -f x ]; then M=a; else M=b; fi", "M depends on `[ -f x ]`"),
+        ("for M in a b; do :; done", "M depends on `for M in a b; do :; done`"),
+        ("read -r M", "M depends on read"),
+        ("M=1; ((M++))", "M depends on `((M++))`"),
+        ("X=a; M=${X%b}", "depends on `${X%b}`"),
+        ("X=a; M=${X,,}", "depends on `${X,,}`"),
+        ("A=(1 2 3); M=${A[@]:1}", "depends on `${A[@]:1}`"),
+        ("M=(1); M+=2", "M depends on `M+=2`"),
+        ("declare -i M=1+2", "M depends on `declare -i M=1+2`"),
+        ("M={a,b}", "M depends on braces"),
+        ("case $X in a) M=1;; *) M=2;; esac", "M depends on"),
+        ("[ a = b -o c = c ] && M=1", "M depends on `[ a = b -o c = c ]`"),
+        ("case ab in [a-b]*) M=1;; *) M=2;; esac", "M depends on"),
+    ],
+)  # fmt: skip
+def test_what_is_not_followed_is_unknown(text, name):
+    """With the line on which it is lost; ``--define`` sets it, which the answer says."""
+    with pytest.raises(UsageError) as caught:
+        convert(f"{text}\nvllm serve org/m --seed $M", "x.sh")
+    assert name in caught.value.message
+    assert caught.value.message.startswith(f"x.sh:{2 if text.startswith('A=a') else 1}: ")
+    lost = caught.value.message.split(": ")[1].split()[0]
+    assert caught.value.hint == f"--define {lost}=…, or import the docker run line alone"
+    if lost == "M":
+        made = convert(f"{text}\nvllm serve org/m --seed $M", "x.sh", defines={"M": "7"})
+        assert made.document["args"] == {"seed": 7}
+
+
+def test_what_a_branch_sets_for_nothing_is_no_matter():
+    made = convert("if [ -f x ]; then A=1; fi\n[ -d y ] || exit 1\nvllm serve org/m --seed 1", "x.sh")
+    assert made.document["args"] == {"seed": 1}
+
+
+def test_a_condition_that_decides_whether_is_noted():
+    made = convert("if docker ps | grep -q x; then\n  echo runs\nelse\n  vllm serve org/m\nfi", "x.sh")
+    assert made.notes[0] == "line 1: imported as if `docker ps | grep -q x` is false"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (40, 'L=("${L[@]}" "${L[@]}")\n'), (40, "A=$A$A$A$A$A$A$A$A\n"), (2000, "f() { f; f; }\nf\n"),
+        (3000, "if [ $A ]; then\n"), (15, "for a in 1 2; do f() { f; }; f; done; if [ $X ]; then f; else f; fi\n"),
+        (3000, "${A:-"), (3000, "$("), (3000, "(("), (30_000, "[["), (50_000, "*?"), (100_000, "<<E "),
+    ],
+)  # fmt: skip
+def test_texts_that_grow_are_bounded(size, text):
+    """One answer within the time-out of the tests, whatever repeats."""
+    with pytest.raises(UsageError):
+        convert(f"A=xxxxxxxx\nL=(a b)\n{text * size}\nvllm serve", "x.sh")
+
+
+def test_a_pattern_takes_linear_time():
+    text = f"case {'a' * 30_000} in {'*a' * 2000}*b) M=1;; *) M=2;; esac\nvllm serve org/m --seed $M"
+    assert convert(text, "x.sh").document["args"] == {"seed": 2}
+
+
+def test_json_of_a_default_is_data():
+    made = convert('vllm serve org/m --speculative-config "${S:-{\\"method\\":\\"mtp\\",\\"n\\":5}}"', "x.sh")
+    assert made.document["args"] == {"speculative-config": json.loads('{"method":"mtp","n":5}')}
+    assert "speculative-config" not in ENGINE.arguments
