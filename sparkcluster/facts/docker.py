@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Unread, Version
+from sparkcluster.facts.base import Fact, Few, Many, Port, Unread, Version
 from sparkcluster.facts.record import ImageId, RankName
 
 
@@ -111,6 +111,16 @@ class Layers(Fact):
     files: Few[LayerFile] = ()
     chains: Few[Few[str]] = ()
     blobs: Many[LayerFile] = ()
+
+
+class OtherContainer(Fact):
+    """A running container that no sparkcluster started; ``ports`` are those of the node that it publishes."""
+
+    name: str
+    image: str = ""
+    command: str = ""
+    host_network: bool = False
+    ports: Few[Port] = ()
 
 
 class Rank(Fact):

@@ -246,6 +246,43 @@ def test_a_port_that_our_own_rank_holds_is_fine(found, spark):
     assert found(alpha=listening(spark, "0.0.0.0", 8000, ranks=[theirs])) != []
 
 
+VLLM = {"name": "vllm", "image": "vllm/vllm-openai:v0.31.0", "command": "vllm serve org/m", "host_network": True}
+WEB = {"name": "open-webui", "image": "ghcr.io/open-webui/open-webui:main", "ports": [3000]}
+
+
+@pytest.mark.parametrize(
+    ("port", "container", "seen"),
+    [
+        (8000, VLLM, "a process of another user, perhaps of the container vllm, listens on 0.0.0.0:8000"),
+        (8000, {**WEB, "ports": [8000]}, "the container open-webui listens on 0.0.0.0:8000"),
+        (8000, WEB, "a process of another user listens on 0.0.0.0:8000"),
+    ],
+)
+def test_a_port_that_a_container_holds_is_named_with_it(found, spark, port, container, seen):
+    listeners = [{"address": "0.0.0.0", "port": port, "process": None}]
+
+    finding = only(found(alpha=spark(rails(11), listeners=listeners, containers=[container])), "HOST-004")
+
+    assert finding.seen == seen
+    stops = f"on alpha: docker stop {container['name']}"
+    converts = "sparkcluster import --container vllm --node 192.168.86.11   makes a playbook of it, once"
+    named = [converts, stops] if container is VLLM else [stops] if "container" in seen else []
+    assert list(finding.remedy[: len(named)]) == named
+
+
+def test_a_container_with_an_engine_is_named_where_memory_is_taken(found, spark):
+    memory = {"total_bytes": 128 * 2**30, "free_bytes": 2**30, "available_bytes": 60 * 2**30,
+              "cached_bytes": 0, "swap_total_bytes": 0, "swap_free_bytes": 0}  # fmt: skip
+
+    finding = only(found(spark(rails(12), memory=memory, containers=[WEB, VLLM])), "HOST-006")
+
+    assert finding.remedy[:2] == (
+        "sparkcluster import --container vllm --node 192.168.86.12   makes a playbook of it, once",
+        "on beta: docker stop vllm",
+    )
+    assert "open-webui" not in str(finding.remedy)
+
+
 def test_a_full_disk_stops_the_launch(found, spark):
     disks = [{"purpose": "docker", "path": "/var/lib/docker", "total_bytes": 10**12, "free_bytes": 10**6}]
 
