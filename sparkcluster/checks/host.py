@@ -95,7 +95,8 @@ def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, l
     publishing = [each for each in facts.containers if listener.port in each.ports]
     if publishing:
         return f"the container {publishing[0].name}", publishing[:1]
-    inside = [each for each in facts.containers if each.host_network and runs_engine(each)]
+    hosted = [each for each in facts.containers if each.host_network]
+    inside = [each for each in hosted if runs_engine(each)] or (hosted if len(hosted) == 1 else [])
     if listener.process and not (inside and _OF_ENGINES.match(listener.process)):
         return listener.process, []
     process = listener.process or "a process of another user"

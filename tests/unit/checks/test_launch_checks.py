@@ -247,6 +247,7 @@ def test_a_port_that_our_own_rank_holds_is_fine(found, spark):
 
 
 VLLM = {"name": "vllm", "image": "vllm/vllm-openai:v0.31.0", "command": "vllm serve org/m", "host_network": True}
+NODE = {"name": "node", "image": "mine:latest", "command": "sleep infinity", "host_network": True}
 WEB = {"name": "open-webui", "image": "ghcr.io/open-webui/open-webui:main", "ports": [3000]}
 
 
@@ -255,6 +256,7 @@ WEB = {"name": "open-webui", "image": "ghcr.io/open-webui/open-webui:main", "por
     [
         (8000, VLLM, "a process of another user, perhaps of the container vllm, listens on 0.0.0.0:8000"),
         (8000, {**WEB, "ports": [8000]}, "the container open-webui listens on 0.0.0.0:8000"),
+        (8000, NODE, "a process of another user, perhaps of the container node, listens on 0.0.0.0:8000"),
         (8000, WEB, "a process of another user listens on 0.0.0.0:8000"),
     ],
 )
