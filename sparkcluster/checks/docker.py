@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
@@ -13,8 +12,6 @@ from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import LABEL_CLUSTER
 
-# Images and commands of the engines that people run on Sparks.
-_ENGINE = re.compile(r"(?i)vllm|sglang|llama|trtllm|tensorrt")
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
 
@@ -155,17 +152,12 @@ def _has_cdi(engine: Docker) -> bool:
     return any(device.startswith("nvidia.com/gpu") for device in engine.cdi_devices)
 
 
-def runs_engine(container: OtherContainer) -> bool:
-    """Whether a container is likely to run an inference engine, and so to hold memory of the GPU."""
-    return _ENGINE.search(f"{container.image} {container.command}") is not None
-
-
 def hand_over(context: Context, node: str, containers: Iterable[OtherContainer]) -> tuple[str, ...]:
     """What to type so that ``containers`` of somebody else no longer hold what a launch on ``node`` needs."""
     lines: list[str] = []
     host = next((each.host for each in context.spec.inventory.nodes if each.label == node), node)
     for each in containers:
-        if any(engine in f"{each.image} {each.command}" for engine in engines.names()):
+        if each.engine in engines.names():
             command = f"sparkcluster import --container {quote(each.name)} --node {quote(host)}"
             lines.append(f"{command}   makes a playbook of it, once")
         lines.append(f"on {node}: docker stop {quote(each.name)}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import hand_over, runs_engine, runs_rank
+from sparkcluster.checks.docker import hand_over, runs_rank
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
@@ -96,7 +96,7 @@ def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, l
     if publishing:
         return f"the container {publishing[0].name}", publishing[:1]
     hosted = [each for each in facts.containers if each.host_network]
-    inside = [each for each in hosted if runs_engine(each)] or (hosted if len(hosted) == 1 else [])
+    inside = [each for each in hosted if each.engine] or (hosted if len(hosted) == 1 else [])
     if listener.process and not (inside and _OF_ENGINES.match(listener.process)):
         return listener.process, []
     process = listener.process or "a process of another user"

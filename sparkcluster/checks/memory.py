@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import hand_over, runs_engine, runs_rank
+from sparkcluster.checks.docker import hand_over, runs_rank
 from sparkcluster.checks.registry import (
     Context,
     Seen,
@@ -174,5 +174,5 @@ def _free_memory(context: Context, node: str, memory: Memory) -> tuple[str, ...]
     lower = max(0.1, int(100 * memory.available_bytes / memory.total_bytes) / 100)
     running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
     stop = tuple(f"docker stop {quote(name)}   if it is not needed" for name in running)
-    stop += hand_over(context, node, filter(runs_engine, facts.containers))
+    stop += hand_over(context, node, [each for each in facts.containers if each.engine])
     return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")

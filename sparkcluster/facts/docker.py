@@ -114,11 +114,16 @@ class Layers(Fact):
 
 
 class OtherContainer(Fact):
-    """A running container that no sparkcluster started; ``ports`` are those of the node that it publishes."""
+    """A running container that no sparkcluster started.
+
+    Attributes:
+        engine: inference engine that its image or command names, such as ``vllm``; empty for none. The command itself
+            stays on the node, as it may have a secret.
+        ports: of the node that it publishes.
+    """
 
     name: str
-    image: str = ""
-    command: str = ""
+    engine: str = ""
     host_network: bool = False
     ports: Few[Port] = ()
 

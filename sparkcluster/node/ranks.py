@@ -20,6 +20,8 @@ from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, RANK_FILE
 OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
 _MOST_OTHERS = 100
+# In images and commands of engines that people run on Sparks.
+_ENGINE = re.compile("vllm|sglang|llama|trtllm|tensorrt", re.IGNORECASE)
 LINE_END = re.compile(rb"[\r\n]+")
 _STATES = ("created", "running", "restarting", "paused", "removing", "exited", "dead", "gone")
 _NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 0
@@ -59,8 +61,7 @@ def others(machine: Machine) -> List[Dict[str, Any]]:
     return [
         {
             "name": (each.get("Names") or [""])[0].lstrip("/") or each["Id"],
-            "image": str(each.get("Image") or ""),
-            "command": str(each.get("Command") or "")[:LINE_BYTES],
+            "engine": (_ENGINE.findall("%s %s" % (each.get("Image"), each.get("Command"))) or [""])[0].lower(),
             "host_network": (each.get("HostConfig") or {}).get("NetworkMode") == "host",
             "ports": sorted({port["PublicPort"] for port in each.get("Ports") or [] if port.get("PublicPort")}),
         }

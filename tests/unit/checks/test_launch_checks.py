@@ -246,9 +246,9 @@ def test_a_port_that_our_own_rank_holds_is_fine(found, spark):
     assert found(alpha=listening(spark, "0.0.0.0", 8000, ranks=[theirs])) != []
 
 
-VLLM = {"name": "vllm", "image": "vllm/vllm-openai:v0.31.0", "command": "vllm serve org/m", "host_network": True}
-NODE = {"name": "node", "image": "mine:latest", "command": "sleep infinity", "host_network": True}
-WEB = {"name": "open-webui", "image": "ghcr.io/open-webui/open-webui:main", "ports": [3000]}
+VLLM = {"name": "vllm", "engine": "vllm", "host_network": True}
+NODE = {"name": "node", "host_network": True}
+WEB = {"name": "open-webui", "ports": [3000]}
 
 
 @pytest.mark.parametrize(
