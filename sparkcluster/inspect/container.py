@@ -11,7 +11,6 @@ from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import call
 
-_LIMIT_S = 60
 _SHOWN = 10
 
 
@@ -26,7 +25,7 @@ def inspected(host: Host, name: str) -> str:
         raise UsageError(f"not the name of a container: {name[:60]!r}", hint="docker ps lists them")
     importers = [found for each in engines.names() if (found := engines.engine(each).importer) is not None]
     request = {"name": name, "engines": [each.COMMAND.split()[0] for each in importers]}
-    answer = call(host, "inspected", request, answer=dict[str, Any], timeout_s=_LIMIT_S, task="import")
+    answer = call(host, "inspected", request, answer=dict[str, Any], timeout_s=60, task="import")
     if "documents" in answer:
         return json.dumps(answer["documents"])
     if "unread" not in answer:
