@@ -1,4 +1,4 @@
-"""The commands of a shell text that start an engine: on the host, in a container, by ssh, or in the text of ``bash -c``."""
+"""The commands of a shell text that start an engine: on the host, in a container, by ssh, or by ``bash -c``."""
 
 from __future__ import annotations
 
@@ -16,30 +16,12 @@ from sparkcluster.importer.unknown import definable, plain, shown, unknown
 if TYPE_CHECKING:
     from sparkcluster.importer.playbook import Importer
 
-MAX_NESTED = 6
-
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-# Programs that only run another one, and their options with a value.
-_WRAPPERS: Mapping[str, frozenset[str]] = {
-    "command": frozenset(), "env": frozenset({"-u", "-C"}), "exec": frozenset({"-a"}), "nohup": frozenset(),
-    "setsid": frozenset(), "sudo": frozenset({"-u", "-g", "-C", "-h", "-p"}), "time": frozenset(),
-}  # fmt: skip
-# Those that change how it runs: what they are given is noted.
+# Programs that only run another one, and those that change how it runs: what these are given is noted.
+_WRAPPERS = frozenset({"command", "env", "exec", "nohup", "setsid", "sudo", "time"})
 _CHANGERS = frozenset(
-    {
-        "chrt",
-        "conda",
-        "ionice",
-        "nice",
-        "numactl",
-        "stdbuf",
-        "systemd-inhibit",
-        "systemd-run",
-        "taskset",
-        "timeout",
-        "uv",
-    }
+    {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv"}
 )
 # Options of ssh with a value (man ssh).
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
@@ -48,10 +30,20 @@ _QUIET = frozenset(
     {"set", "echo", "printf", "cd", "sleep", "trap", "shopt", "clear", "test", "[", "wait", "cat", "command"}
 )
 _ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
-_OTHER_ENGINES = {
-    r"\bsglang\b": "SGLang", r"\bllama-(server|cli)\b|\bllama\.cpp\b": "llama.cpp", r"\btrtllm-serve\b": "TensorRT-LLM",
-    r"\bollama\b": "Ollama",
-}  # fmt: skip
+# What starts no engine of this project, what it starts, and what to do.
+_INSTEAD = (
+    *(
+        (pattern, f"this starts {title}; sparkcluster imports {{titles}} only", "write a playbook by hand")
+        for pattern, title in (
+            (r"\bsglang\b", "SGLang"), (r"\bllama-(?:server|cli)\b|\bllama\.cpp\b", "llama.cpp"),
+            (r"\btrtllm-serve\b", "TensorRT-LLM"), (r"\bollama\b", "Ollama"),
+        )
+    ),
+    (r"\brun-recipe\.(?:sh|py)\s+(\S+)", "this starts the recipe {0}", "sparkcluster import {0}"),
+    (r"\bsparkrun\s+run\s+(\S+)", "this starts the recipe {0} of sparkrun", "import the recipe's YAML file"),
+    (r"\bdocker(?:-| )compose\b", "docker compose starts what its file says", "sparkcluster import docker-compose.yml"),
+    (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "it runs {0}, which may start {titles}", "import the file that it runs"),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True)
@@ -100,7 +92,6 @@ class Commands:
         self.downloads: dict[str, str] = {}
         self.others: list[tuple[int, list[str]]] = []
         self.doubts: list[tuple[int, list[str]]] = []
-        self._depth = 0
 
     def starts(self, shell: Shell, calls: Sequence[Call] | None = None) -> list[Start]:
         """The engines that the commands of ``shell`` start, in order.
@@ -132,9 +123,14 @@ class Commands:
         program = words[0].rpartition("/")[2] if words else ""
         if within is None and words and (box := self._container(words, program, env)) is not None:
             return self.in_container(box, call, shell, notes)
-        text, arguments = _shell_text(words, program, call.stdin, shell.state.files)
-        if text is not None and not unknown(text):
-            return self.of_text(text, call, shell, env, arguments, within, as_setup=program != "ssh")
+        text, arguments = _shell_text(words, program)
+        if text is not None:
+            known = {name: value for name, value in env.items() if value is not None}
+            inner = shell.child(call.line, {} if program == "ssh" else known, arguments)
+            if program == "ssh":
+                inner.run(text)
+                return self.starts(inner)
+            return self.of_text(text, inner, within)
         for importer in self.importers:
             after = importer.after_command(words)
             if after is not None:
@@ -142,33 +138,19 @@ class Commands:
         self._left(call.line, words, program)
         return []
 
-    def of_text(
-        self, text: str, call: Call, shell: Shell, env: Mapping[str, str | None], arguments: Sequence[str] = (),
-        within: Container | None = None, *, as_setup: bool = True,
-    ) -> list[Start]:  # fmt: skip
-        """The engines that a text started by ``call`` starts; what runs before the first is its setup."""
-        known = {name: value for name, value in env.items() if value is not None}
-        inner = shell.child(call.line, known if as_setup else {}, arguments)
-        self._depth += 1
-        if self._depth > MAX_NESTED:
-            raise shell.fault(call.line, "texts in texts, too deep to follow")
+    def of_text(self, text: str, inner: Shell, within: Container | None) -> list[Start]:
+        """The engines that ``text`` starts in the shell ``inner``; what runs before the first is its setup."""
         inner.run(text)
-        if not as_setup:
-            out = self.starts(inner)
-        else:
-            found = [(at, start) for at, each in enumerate(inner.calls) for start in self.of_call(each, inner, within)]
-            out = [start for _, start in found]
-            for at, start in found[:1]:
-                lines, notes = setup.before(inner, at)
-                start.setup = [*lines, *start.setup]
-                start.env |= {name: None for name, value in env.items() if value is None}
-                behind = (each.words for each in inner.calls[at + 1 :] if each.words[0] not in _QUIET)
-                notes += [f"the command {shown(' '.join(words), 80)}, which follows the engine" for words in behind]
-                start.notes += [*inner.notes, *notes]
-                start.conditions = (*inner.calls[at].conditions, *start.conditions)
-            self.starts(inner, [])  # refuses what cannot be parsed
-        self._depth -= 1
-        return out
+        found = [(at, start) for at, each in enumerate(inner.calls) for start in self.of_call(each, inner, within)]
+        for at, start in found[:1]:
+            lines, notes = setup.before(inner, at)
+            start.setup = [*lines, *start.setup]
+            behind = (each.words for each in inner.calls[at + 1 :] if each.words[0] not in _QUIET)
+            notes += [f"the command {shown(' '.join(words), 80)}, which follows the engine" for words in behind]
+            start.notes += [*inner.notes, *notes]
+            start.conditions = (*inner.calls[at].conditions, *start.conditions)
+        self.starts(inner, [])  # refuses what cannot be parsed
+        return [start for _, start in found]
 
     def _unwrapped(self, call: Call) -> tuple[list[str], dict[str, str | None], list[str]]:
         """A command without assignments and wrappers in front of it, its environment, and notes."""
@@ -177,25 +159,25 @@ class Commands:
         while words:
             name, equals, value = words[0].partition("=")
             program = words[0].rpartition("/")[2]
+            at = self._begins(words) if program in _WRAPPERS | _CHANGERS else 0
             if equals and name.isidentifier():
                 env[name] = value
-                words = words[1:]
-            elif program in _WRAPPERS:
-                words = words[1:]
-                while words and words[0].startswith("-"):
-                    words = words[2:] if words[0] in _WRAPPERS[program] else words[1:]
-            elif program in _CHANGERS and (at := self._begins(words)):
-                notes.append(f"{shown(' '.join(words[:at]))}: left out")
-                words = words[at:]
-            else:
+            elif at == 0:
                 break
+            elif program in _CHANGERS:
+                notes.append(f"{shown(' '.join(words[:at]))}: left out")
+            words = words[max(at, 1) :]
         return words, env, notes
 
     def _begins(self, words: list[str]) -> int:
-        """Where the program begins that a wrapper runs; 0 if it is none of interest."""
+        """Where what a wrapper runs begins; 0 if that is nothing of interest."""
         for at in range(1, len(words)):
-            is_engine = any(importer.after_command(words[at:]) is not None for importer in self.importers)
-            if is_engine or words[at].rpartition("/")[2] in {*_DOCKER, *_SHELLS, *_WRAPPERS}:
+            is_engine = any(i.after_command(words[at:]) or i.launched(words[at:], {}) for i in self.importers)
+            program, is_assigned = (
+                words[at].rpartition("/")[2],
+                words[at].partition("=")[0].isidentifier() and "=" in words[at],
+            )
+            if is_engine or is_assigned or program in {*_DOCKER, *_SHELLS, *_WRAPPERS, *_CHANGERS, "ssh", "hf"}:
                 return at
         return 0
 
@@ -229,7 +211,6 @@ class Commands:
                 after = importer.after_command(words)
                 return [Start(call.line, importer, words if after is None else after, {**box.env}, box, notes=notes)]
         known = {name: value for name, value in box.env.items() if value is not None}
-        words = [_mounted(word, box, shell) for word in words]
         inner = dataclasses.replace(call, words=words, environment=known, conditions=())
         found = self.of_call(inner, shell, box) if words else []
         for start in found:
@@ -247,8 +228,8 @@ class Commands:
             self.others.append((line, words))
             text = plain(" ".join(words))
             is_named = any(importer.COMMAND in text for importer in self.importers)
-            runs_unknown = unknown(words[0]) or (program in _SHELLS and any(map(unknown, words)))
-            if (is_named and program not in _ABOUT) or runs_unknown:
+            runs_unknown = unknown(program) or (program in _SHELLS and unknown(words[-1].rpartition("/")[2]))
+            if (is_named and not _ABOUT & {program, *words[:2]}) or runs_unknown:
                 self.doubts.append((line, words))
 
     def nothing(self, source: str, shell: Shell) -> UsageError:
@@ -263,55 +244,29 @@ class Commands:
             return UsageError(
                 f"{source}:{line}: {why}", hint=f"{hint} the docker run or {self.importers[0].COMMAND} line alone"
             )
-        for line, words in self.others:
-            text = " ".join(words)
-            for pattern, title in _OTHER_ENGINES.items():
-                if re.search(pattern, text):
-                    return NoEngine(f"{source}:{line}: this starts {title}; sparkcluster imports {titles} only")
-            if found := re.search(r"\brun-recipe\.(?:sh|py)\s+(\S+)", text):
-                return NoEngine(f"{source}:{line}: this starts a recipe", hint=f"sparkcluster import {shown(found[1])}")
-            if found := re.search(r"\bsparkrun\s+run\s+(\S+)", text):
-                problem = f"{source}:{line}: this starts the recipe {shown(found[1])} of sparkrun"
-                return NoEngine(problem, hint="import the recipe's YAML file out of its registry")
-            if re.search(r"\bdocker(-| )compose\b", text):
-                problem = f"{source}:{line}: docker compose starts what its file says"
-                return NoEngine(problem, hint="sparkcluster import docker-compose.yml")
-        for line, words in self.others:
-            script = next((word for word in words[:2] if re.search(r"\.(sh|py)$", word)), None)
-            if script is not None:
-                problem = f"{source}:{line}: it runs {shown(script)}, which may start {titles}"
-                return NoEngine(problem, hint="import the file that it runs")
+        for pattern, problem, hint in _INSTEAD:
+            for line, words in self.others:
+                if found := re.search(pattern, shown(" ".join(words), 2000)):
+                    problem, hint = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
+                    return NoEngine(f"{source}:{line}: {problem}", hint=hint)
         command = self.importers[0].COMMAND
+        for line, text in shell.unread:
+            if command.split()[0] in text:
+                problem = f"{source}:{line}: a here-document is not followed"
+                return NoEngine(problem, hint="import the file or the commands that it has, alone")
         hint = f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it"
         return NoEngine(f"{source} starts no {titles}", hint=hint)
 
 
-def _shell_text(
-    words: list[str], program: str, stdin: str | None, files: Mapping[str, str]
-) -> tuple[str | None, list[str]]:
+def _shell_text(words: list[str], program: str) -> tuple[str | None, list[str]]:
     """The text that a command has a shell run, with its arguments; None for another command."""
+    at = 1
     if program == "ssh":
-        at = 1
         while at < len(words) and words[at].startswith("-"):
             at += 2 if words[at][-1] in _SSH_VALUED and len(words[at]) == 2 else 1
-        remote = " ".join(words[at + 1 :])
-        return (stdin if stdin is not None and remote.split()[:1] in ([], ["bash"], ["sh"]) else remote or None), []
-    rest = words[1:] if program in _SHELLS else words
-    if program in _SHELLS:
-        while rest and rest[0].startswith("-"):
-            if re.fullmatch(r"-[a-z]*c", rest[0]):
-                return (rest[1], rest[3:]) if len(rest) > 1 else (None, [])
-            rest = rest[1:]
-        if not rest:
-            return stdin, []
-    name = rest[0].rpartition("/")[2] if rest else ""
-    text = next((text for path, text in files.items() if path.rpartition("/")[2] == name), None) if name else None
-    return text, rest[1:]
-
-
-def _mounted(word: str, box: Container, shell: Shell) -> str:
-    """The path on the host of a script of the text that a container sees."""
-    for volume in box.volumes:
-        if word == volume.target and any(volume.source.endswith(f"/{name.lstrip('./')}") for name in shell.state.files):
-            return volume.source
-    return word
+        return " ".join(words[at + 1 :]) or None, []
+    while program in _SHELLS and at < len(words) - 1 and words[at].startswith("-"):
+        if re.fullmatch(r"-[a-z]*c", words[at]):
+            return words[at + 1], words[at + 3 :]
+        at += 1
+    return None, []

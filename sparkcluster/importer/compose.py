@@ -28,8 +28,8 @@ _OPTIONS = {
 # What says nothing of the container that a rank would need, or is read apart.
 _QUIET = frozenset(
     {
-        "build", "command", "depends_on", "entrypoint", "expose", "extra_hosts", "healthcheck", "image", "labels", "links",
-        "logging", "networks", "profiles", "stdin_open", "tty", "<<",
+        "<<", "build", "command", "depends_on", "entrypoint", "expose", "extra_hosts", "healthcheck", "image", "labels",
+        "links", "logging", "networks", "profiles", "stdin_open", "tty",
     }
 )  # fmt: skip
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-?+])((?:[^{}]|\{[^{}]*\})*))?\})")
@@ -48,7 +48,8 @@ def read(document: Document, about: Text) -> Made:
     refused: dict[str, UsageError] = {}
     for name in services:
         try:
-            starts |= {name: found for found in _started(document, services, name, about)[:1]}
+            if found := _started(document, services, name, about):
+                starts[name] = found[0]
         except UsageError as error:
             refused[name] = error
     chosen = about.value("service")
@@ -189,7 +190,7 @@ class _Values:
             raise _fault(self._document, path, f"has {cut.pop()}, and Compose runs no shell", hint)
         return out
 
-    def _filled(self, text: str, depth: int = 0) -> str:
+    def _filled(self, text: str) -> str:
         def value(found: re.Match[str]) -> str:
             if found[1]:
                 return "$"
@@ -198,11 +199,9 @@ class _Values:
             given = "~" if given is None and name == "HOME" else given
             is_set = given is not None if operator in {"-", "?", "+", ""} else bool(given)
             if operator.endswith("+"):
-                return self._filled(word, depth + 1) if is_set else ""
+                return self._filled(word) if is_set else ""
             if operator.endswith("-") and not is_set:
-                return self._filled(word, depth + 1)
+                return self._filled(word)
             return mark(name) if given is None else given
 
-        if depth > 8:
-            raise UsageError(f"{self._about.source}: variables in variables, too deep", hint="write the value")
         return _VARIABLE.sub(value, text)

@@ -140,7 +140,7 @@ class Container:
         else:
             source, target, *options = [*value.split(":"), ""]
             read_only = "ro" in ",".join(options).split(",")
-        if (source.startswith(("/", "~")) or unknown(source)[:1] == ["PWD"]) and target.startswith("/"):
+        if (source.startswith(("/", "~")) or unknown(source)[:1] in (["PWD"], ["$(pwd …)"])) and target.startswith("/"):
             self.volumes.append(Volume(source, target, read_only))
         else:
             self.notes.append(f"{called} {shown(value)}: a playbook mounts directories by their full path, as ~/data")

@@ -149,8 +149,8 @@ def _notes(image: str, box: _Document, name: str, by_command: bool) -> Iterator[
 def _nothing(box: _Document, others: Commands, name: str, has_processes: bool) -> UsageError:
     """Why no engine was found."""
     found = others.nothing(name, Shell(name, {}, {}))
-    if found.hint is None:  # another engine
-        return NoEngine(found.message.replace(":1: this", "", 1))
+    if ":1: this starts " in found.message:  # another engine
+        return NoEngine(found.message.replace(":1: this", "", 1), hint=found.hint)
     commands = [" ".join([box.text("Path"), *box.words("Args")]), *(" ".join(words) for _, words in others.others)]
     runs = ", ".join(f"`{shown(line, 80)}`" for line in list(dict.fromkeys(commands))[:5])
     if re.search(r"\bray start (?!--head)|\braylet\b", runs) and "gcs_server" not in runs:

@@ -24,7 +24,8 @@ _UNNAMED = frozenset({"", "code", "none", "plain", "plaintext", "text", "txt"})
 _DATA = frozenset({"yaml", "yml", "json", "ini", "systemd", "service", "docker-compose", "compose", "conf"})
 # What a block without a language begins with, if it is for a shell.
 _COMMAND = re.compile(
-    r"\s*(\$ |\w+=|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|uv|pip3?|python3?)\s|\.{1,2}/|~/)"
+    r"\s*(\$ |\w+=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|uv|pip3?|"
+    r"python3?)\s)"
 )
 _PROMPT = re.compile(r"\s*(?:[\w.-]+@[\w.-]+:\S*)?\$\s+\S")
 _ELIDED = re.compile(r"(^|\s)(\.\.\.|…)(\s|$)")
@@ -86,46 +87,42 @@ def _made(
     block: _Block, shell: Shell, commands: Commands, about: Text, set_at: dict[str, list[int]]
 ) -> Iterator[Made | SparkclusterError]:
     """What a block starts, or why that cannot be imported; what it leaves behind stays in ``shell``."""
-    is_named = any(importer.ENGINE in block.text.lower() for importer in about.importers)
-    is_unnamed = block.language in _UNNAMED
-    texts = [block.text] if block.language in _DATA or is_unnamed else []
-    if block.language in _SHELLS or (is_unnamed and _COMMAND.match(block.text) and not _is_data(block.text)):
-        state, texts = shell.state.copy(), []
-        begin = len(shell.calls)
-        commands.others, commands.doubts = [], []
-        try:
+    state = shell.state.copy()
+    try:
+        if _is_shell(block):
+            begin, commands.others, commands.doubts = len(shell.calls), [], []
             shell.run(_commands(block.text), block.line)
             if starts := commands.starts(shell, shell.calls[begin:]):
-                made, notes = script.chosen(starts, commands, shell, about)
-                again = [
-                    name
-                    for name, lines in set_at.items()
-                    if len(lines) > 1 and f"${name}" in block.text.replace("{", "")
-                ]
-                yield (
-                    made,
-                    notes + [f"{name}: set in the blocks at lines {set_at[name]}; the last counts" for name in again],
-                )
-        except UsageError as error:
-            shell.state = state
-            if is_named and not _ELIDED.search(block.text):
-                yield error
-        for name, value in shell.state.variables.items():
-            if state.variables.get(name) != value:
-                set_at.setdefault(name, []).append(block.line)
-        texts = [text for path, text in shell.state.files.items() if state.files.get(path) != text]
-    for text in filter(_is_data, texts):
-        try:
+                yield _with_notes(script.chosen(starts, commands, shell, about), block, set_at)
+        elif block.language in _DATA | _UNNAMED and _is_data(block.text):
+            text = "\n" * (block.line - 1) + block.text
             if unit.looks(text):
-                yield unit.read("\n" * (block.line - 1) + text, about)
+                yield unit.read(text, about)
             else:
-                document = parse("\n" * (block.line - 1) + text, about.source, merge_keys=True)
+                document = parse(text, about.source, merge_keys=True)
                 yield (compose if "services" in document.data else recipe).read(document, about)
-        except NoEngine:
-            continue
-        except UsageError as error:
-            if is_named:
-                yield error
+    except NoEngine:
+        return
+    except UsageError as error:
+        shell.state = state
+        is_named = any(importer.ENGINE in block.text.lower() for importer in about.importers)
+        if is_named and not _ELIDED.search(block.text):
+            yield error
+    for name, value in shell.state.variables.items():
+        if state.variables.get(name) != value:
+            set_at.setdefault(name, []).append(block.line)
+
+
+def _with_notes(made: Made, block: _Block, set_at: dict[str, list[int]]) -> Made:
+    """What a block starts, with a note on each variable that several blocks set."""
+    text = block.text.replace("{", "")
+    names = [name for name, lines in set_at.items() if len(lines) > 1 and re.search(rf"\${name}\b", text)]
+    return made[0], made[1] + [f"{name}: set in the blocks at lines {set_at[name]}; the last counts" for name in names]
+
+
+def _is_shell(block: _Block) -> bool:
+    is_command = block.language in _UNNAMED and _COMMAND.match(block.text) and not _is_data(block.text)
+    return block.language in _SHELLS or bool(is_command)
 
 
 def _is_data(text: str) -> bool:

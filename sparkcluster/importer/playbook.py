@@ -25,6 +25,7 @@ _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache
 _HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
 # Variables that join the ranks, which the plan sets.
 _JOINS = frozenset({"RAY_ADDRESS", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
+_TYPOGRAPHIC = frozenset("\u2013\u2014\u201c\u201d\u2018\u2019")
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,12 +36,14 @@ class Served:
         model: repository or path, as it was written.
         keys: keys of the playbook that follow.
         args: engine arguments by their names.
+        unset: values of flags that are left out, since the text does not tell all of them.
         notes: what was not carried over, and where it belongs.
     """
 
     model: str | None = None
     keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unset: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -102,7 +105,7 @@ def playbook(start: Start, downloads: Mapping[str, str]) -> Made:
         model["revision"] = revision
     elif revision is not None:
         notes.append(f"--revision {shown(revision)}: a directory has no revisions")
-    if odd := next((each for each in [*start.words, *map(str, env.values())] if each[:1] in {*"–—“”‘’"} - {""}), None):
+    if odd := next((each for each in [*start.words, *map(str, env.values())] if each[:1] in _TYPOGRAPHIC), None):
         raise UsageError(f"{shown(odd)} begins with a typographic character", hint='type - or " instead')
     given = {**{f"--{name}": value for name, value in served.args.items()}, **env}
     why = "nothing makes a home directory of ~ there; write the whole path"

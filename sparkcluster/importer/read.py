@@ -66,7 +66,10 @@ def convert(
     kind = kind_of(text, source)
     if block is not None and kind != "page":
         raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; leave it out")
-    document, notes = _READ[kind](text, about)
+    try:
+        document, notes = _READ[kind](text, about)
+    except RecursionError:
+        raise UsageError(f"{source} is too deep to follow", hint="import the docker run line alone") from None
     for given in about.defines:
         if given not in about.asked:
             names = ", ".join([each for each in about.asked if each][:20])

@@ -20,9 +20,9 @@ from sparkcluster.importer.commands import Commands
 from sparkcluster.importer.container import Container
 from sparkcluster.importer.playbook import Made, by_runner, name_of, playbook
 from sparkcluster.importer.script import Text, refuse_unknown
-from sparkcluster.importer.shell import Call, Shell
+from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
-from sparkcluster.spec import Playbook, kinds, messages
+from sparkcluster.spec import messages
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.secret_patterns import names_secret
@@ -37,6 +37,7 @@ _SPARKRUN = frozenset({"sparkrun_version", "runtime", "mode", "min_nodes", "max_
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _MOD = re.compile(r"(?:mods/)?([A-Za-z0-9_][\w.+-]*)/?")
 _MAX_ROUNDS = 8
+_SUPPORTED = "supported are Compose files, and recipes of eugr/spark-vllm-docker and of sparkrun: container and command"
 
 
 class Recipe(Section):
@@ -62,7 +63,7 @@ class Recipe(Section):
     min_nodes: int = Field(1, ge=1)
     max_nodes: int | None = Field(None, ge=1)
     executor_config: dict[str, Any] = Field(default_factory=dict)
-    metadata: Any = None
+    metadata: dict[str, Any] | None = None
 
 
 def read(document: Document, about: Text) -> Made:
@@ -71,86 +72,93 @@ def read(document: Document, about: Text) -> Made:
     Raises:
         SpecError: it is of another format, a key is missing or of another kind, or it starts no engine of this project.
     """
+    recipe = _recipe(document, about)
     data = document.data
-    if "command" not in data and "container" not in data:
-        raise _unknown_format(document)
-    ignored = tuple(f"{key}" for key in ("metadata", "benchmark", "description", "maintainer"))
-    if problems := [each for each in document.problems if not each.path.startswith(ignored)]:
-        raise SpecError(problems)
-    try:
-        recipe = Recipe.model_validate(data)
-    except ValidationError as error:
-        raise SpecError(messages.problems(error, document, Recipe)) from None
-    engine = _RUNTIMES.get(recipe.runtime or "vllm", recipe.runtime or "vllm")
-    if not any(importer.ENGINE == engine for importer in about.importers):
-        known = ", ".join(importer.TITLE for importer in about.importers)
-        problem = f"this starts {shown(engine)}, and only recipes for {known} can be imported"
-        raise _fault(document, "runtime", problem, "write a playbook by hand")
-    is_eugr = str(recipe.recipe_version) == "1" and not _SPARKRUN & data.keys()
+    is_eugr = str(recipe.recipe_version) == "1" and not _SPARKRUN & data.keys() and _formats(recipe)
     solo, cluster = recipe.solo_only or recipe.mode == "solo", recipe.cluster_only or recipe.mode == "cluster"
     least, most = max(recipe.min_nodes, 2 if cluster else 1), 1 if solo else recipe.max_nodes
     if most is not None and most < least:
         raise _fault(document, "max_nodes", f"at most {most} nodes, but at least {least}", "correct one of them")
-    given = {name: value for name in [*recipe.defaults, *about.defines] if (value := about.value(name)) is not None}
+    names = [*recipe.defaults, *_PLACE.findall(recipe.command)]
+    given = {name: value for name in names if (value := about.value(name)) is not None}
     values = {name: str(value) for name, value in recipe.defaults.items() if not isinstance(value, dict | list)}
     values |= {"model": recipe.model} if recipe.model and not is_eugr else {}
     values |= {"tensor_parallel": "1"} if solo and is_eugr else {}
     made, notes = _started(recipe, _filled(document, recipe.command, values | given, doubled=is_eugr), document, about)
     free = is_eugr and not solo and not cluster and "{tensor_parallel}" in recipe.command
-    if free:
+    if free and made.get("tensor_parallel") != 1:
         made.pop("tensor_parallel", None)
         notes.append("tensor_parallel: left to the inventory, as the recipe's runner takes 1 on one Spark")
-    _sized(made, document, least, most, free=free or cluster)
-    if recipe.model_revision is not None and made["model"].get("id") == recipe.model:
-        made["model"].setdefault("revision", str(recipe.model_revision))
-    if recipe.name:
-        made["name"] = name_of(recipe.name)
-    if recipe.description and recipe.description.strip():
-        made["description"] = " ".join(recipe.description.split())
+    needed = _sized(made, least, most)
+    if not is_eugr and needed > 1:
+        by_ray = recipe.runtime in {"vllm-ray", "eugr-vllm"} or values.get("distributed_executor_backend") == "ray"
+        made.setdefault("executor", "ray" if by_ray else "native")
+    elif not is_eugr:
+        made.pop("executor", None)
     if is_eugr:
         notes += by_runner(made, BY_RUNNER, "launch-cluster.sh")
     elif made.get("executor") == "native":
         notes += by_runner(made, _BY_SPARKRUN, "sparkrun")
-    if "/" not in recipe.container:
-        where = "build it with build-and-copy.sh of spark-vllm-docker on the first node"
-        notes.append(f"container {shown(recipe.container)}: {where}")
-    notes += [f"build_args: {shown(each)}: it is for the image's build" for each in recipe.build_args]
+    _described(made, recipe)
     own = {*Recipe.model_fields, "maintainer", "benchmark"}
-    notes += [
-        f"{shown(key)}: {shown(str(value), 80)}: not read" for key, value in data.items() if key not in own and value
-    ]
-    return made, notes + _mods(made, recipe.mods)
+    notes += [f"{shown(key)}: {shown(str(data[key]), 80)}: not read" for key in data if key not in own and data[key]]
+    return made, notes + _mods(made, recipe)
+
+
+def _recipe(document: Document, about: Text) -> Recipe:
+    """The recipe that a document is.
+
+    Raises:
+        SpecError: it is of another format, broken, or of another engine.
+    """
+    if not {"command", "container"} & document.data.keys():
+        raise SpecError([document.problem((), "a document of unknown format", _SUPPORTED)])
+    ignored = ("metadata", "benchmark", "description", "maintainer")
+    if problems := [each for each in document.problems if not each.path.startswith(ignored)]:
+        raise SpecError(problems)
+    try:
+        recipe = Recipe.model_validate(document.data)
+    except ValidationError as error:
+        raise SpecError(messages.problems(error, document, Recipe)) from None
+    engine = _RUNTIMES.get(recipe.runtime or "vllm", recipe.runtime or "vllm")
+    if not any(engine == importer.ENGINE for importer in about.importers):
+        known = ", ".join(importer.TITLE for importer in about.importers)
+        problem = f"this starts {shown(engine)}, and only recipes for {known} can be imported"
+        raise _fault(document, "runtime", problem, "write a playbook by hand")
+    return recipe
+
+
+def _described(made: dict[str, Any], recipe: Recipe) -> None:
+    """Put in what people read of a recipe, and the model's revision."""
+    if recipe.model_revision is not None and made["model"].get("id") == recipe.model:
+        made["model"].setdefault("revision", str(recipe.model_revision))
+    if recipe.name:
+        made["name"] = name_of(recipe.name)
+    text = recipe.description or (recipe.metadata or {}).get("description")
+    if isinstance(text, str) and text.strip():
+        made["description"] = " ".join(text.split())
+
+
+def _formats(recipe: Recipe) -> bool:
+    """Whether ``str.format`` of spark-vllm-docker's runner can fill the command in; sparkrun reads it otherwise."""
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(recipe.command) if name is not None]
+    except ValueError:
+        return False
+    return {*names} <= {"tensor_parallel", *recipe.defaults} or not recipe.model
 
 
 def _fault(document: Document, key: str, problem: str, hint: str | None) -> SpecError:
     return SpecError([document.problem((key,), problem, hint)])
 
 
-def _unknown_format(document: Document) -> SpecError:
-    """Why a document is no recipe."""
-    ours = "an inventory" if kinds.is_inventory(document) else ""
-    if kinds.is_playbook(document) and set(document.data) <= set(Playbook.model_fields):
-        ours = "a playbook"
-    if ours:
-        return SpecError(
-            [document.problem((), f"{ours} of sparkcluster, nothing to convert", "sparkcluster lint checks it")]
-        )
-    hint = "supported are Compose files, and recipes of eugr/spark-vllm-docker and of sparkrun: container and command"
-    return SpecError([document.problem((), "a document of unknown format", hint)])
-
-
 def _filled(document: Document, command: str, values: Mapping[str, str], *, doubled: bool) -> str:
     """The command with its names filled in."""
-    try:
-        if doubled:
-            parts = list(string.Formatter().parse(command))
-            names = [name for _, name, _, _ in parts if name is not None]
-            if lost := next((name for name in names if name not in values), None):
-                raise _missing(document, lost)
-            return "".join(text + ("" if name is None else values[name]) for text, name, _, _ in parts)
-    except ValueError as error:
-        hint = "write {{ and }} for braces of JSON, and {name} for a default"
-        raise _fault(document, "command", f"the braces of the command do not match: {error}", hint) from None
+    if doubled:
+        parts = list(string.Formatter().parse(command))
+        if lost := next((name for _, name, _, _ in parts if name is not None and name not in values), None):
+            raise _missing(document, lost)
+        return "".join(text + ("" if name is None else values[name]) for text, name, _, _ in parts)
     escaped = command.replace("{{", "\x00").replace("}}", "\x01") if "{{" in command else command
     for _ in range(_MAX_ROUNDS):
         escaped = _PLACE.sub(lambda found: values.get(found[1], found[0]), escaped)
@@ -178,11 +186,12 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
             box.put(key.replace("_", "-"), "" if each is True else str(each), f"executor_config.{key}")
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     place = document.values.get(("command",))
-    call = Call(place.line if place else 1, ["command"], {})
+    line = place.line if place else 1
+    known = {name: value for name, value in box.env.items() if value is not None}
     # blanks behind a backslash, and a last backslash, are taken away by the runners
     text = re.sub(r"\\ +\n", "\\\n", text).rstrip().rstrip("\\")
     try:
-        starts = commands.of_text(text, call, shell, box.env, within=box)
+        starts = commands.of_text(text, shell.child(line, known), box)
         if not starts:
             raise commands.nothing(about.source, shell)
         refuse_unknown(starts[0], shell)
@@ -190,42 +199,34 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
     except SpecError:
         raise
     except UsageError as error:
-        raise _fault(
-            document, "command", error.message.removeprefix(f"{about.source}:{call.line}: "), error.hint
-        ) from None
-    for name in [name for name in made.get("env", {}) if name not in recipe.env]:
-        if re.search(rf"\b{name}=[^\n;]*\$({name}\b|{{{name}\b)", text):
-            del made["env"][name]
-            notes.append(f"{shown(name)}: the command extends what the image has; write the whole value under env")
+        raise _fault(document, "command", error.message.removeprefix(f"{about.source}:{line}: "), error.hint) from None
     return made, notes
 
 
-def _sized(made: dict[str, Any], document: Document, least: int, most: int | None, *, free: bool) -> None:
-    """Put in how many nodes the recipe is for, and what joins them."""
+def _sized(made: dict[str, Any], least: int, most: int | None) -> int:
+    """Put in how many nodes the recipe may have; the number that its command needs."""
     bounds = {**({"min": least} if least > 1 else {}), **({"max": most} if most is not None else {})}
     if bounds:
         made["nodes"] = bounds
     sizes = (
         made.get("tensor_parallel", 1),
         made.get("pipeline_parallel", 1),
-        made["args"].get("data-parallel-size", 1),
+        made.get("args", {}).get("data-parallel-size", 1),
     )
-    needed = math.prod(size for size in sizes if isinstance(size, int))
-    if not free and (needed < least or (most is not None and needed > most)):
-        limits = f"at least {least}" if needed < least else f"at most {most}"
-        hint = "correct tensor_parallel under defaults, or the recipe's numbers of nodes"
-        raise _fault(document, "command", f"the command is for {needed} nodes, the recipe for {limits}", hint)
+    return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _mods(made: dict[str, Any], mods: list[str]) -> list[str]:
-    """Mount the mods of a recipe, directories with a ``run.sh``, and run them as the first lines of setup.
+def _mods(made: dict[str, Any], recipe: Recipe) -> list[str]:
+    """What has to be built and copied by hand. Mount the mods of a recipe, directories with a ``run.sh``, and run them as the first lines of setup.
 
     The runner copies each to ``/workspace/mods/NAME`` and runs it there, with ``WORKSPACE_DIR`` the directory in which
     the engine starts (``launch-cluster.sh``).
     """
-    notes: list[str] = []
+    where = "build it with build-and-copy.sh of spark-vllm-docker on the first node"
+    notes = [] if "/" in recipe.container else [f"container {shown(recipe.container)}: {where}"]
+    notes += [f"build_args: {shown(each)}: it is for the image's build" for each in recipe.build_args]
     setup: list[str] = []
-    for mod in mods:
+    for mod in recipe.mods:
         found = _MOD.fullmatch(mod)
         if not found or ".." in mod or mod.endswith(".zip"):
             notes.append(f"mods: {shown(mod)}: run its run.sh under setup, from a directory beside the playbook")

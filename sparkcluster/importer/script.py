@@ -84,7 +84,8 @@ def refuse_unknown(start: Start, run: Shell) -> None:
     Raises:
         UsageError: it does.
     """
-    words = [*start.words, *start.setup, *([start.container.image] if start.container else [])]
+    served = start.importer.read(start.words)
+    words = [served.model or "", *served.unset, *start.setup, *([start.container.image] if start.container else [])]
     for name in dict.fromkeys(name for word in words for name in unknown(word)):
         line, reason = run.reasons.get(name, (start.line, ""))
         define = definable(name)

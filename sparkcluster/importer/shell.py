@@ -1,17 +1,18 @@
 """Shell text as the commands that it would run: parsed with the grammar of tree-sitter-bash, never run.
 
 Followed are assignments, ``export``, ``${X}`` with defaults, arrays, functions, ``if`` and ``case`` that constants
-decide, and here-documents that are written to files. What anything else sets is unknown: a mark in the words that have
-it. Where the text does not decide between branches, each is read, what they set differently is unknown afterwards, and
-the commands in them carry the condition.
+decide. What anything else sets is unknown: a mark in the words that have it. Where the text does not decide between
+branches, each is read, what they set differently is unknown afterwards, and the commands in them carry the condition.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import fnmatch
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -22,30 +23,24 @@ from tree_sitter import Node
 from sparkcluster.errors import UsageError
 from sparkcluster.importer.unknown import in_quotes, mark, output_of, shown, unknown, with_places
 
-MAX_TEXT, MAX_VALUE, MAX_STEPS, MAX_DEPTH = 1 << 18, 1 << 16, 50_000, 60
+MAX_TEXT, MAX_VALUE, MAX_STEPS = 1 << 18, 1 << 16, 20_000
 
 Value = str | list[str]
 
-# A blank behind the backslash of a continued line is a slip of copying.
-_SLIP = re.compile(r"\\[ \t]+(?=\n)")
-# `$ docker run …`, `user@host:~$ …`, and the `>` of a continued line
-_PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)|(?<=\\\n)[ \t]*>[ \t]+(?=\S)", re.MULTILINE)
+# `$ docker run …` and `user@host:~$ …`
+_PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)", re.MULTILINE)
 _PIECE = re.compile(
-    r"\\(?P<escaped>.)|(?P<ansi>\$'(?:\\.|[^'\\])*')|(?P<quote>\$?\")|(?P<single>')|\$\((?P<sum>\()|(?P<open>\$\{|\$\(|`)"
+    r"\\(?P<escaped>.)|(?P<ansi>\$'(?:\\.|[^'\\])*')|(?P<quote>\$?\")|(?P<single>')|(?P<sum>\$\(\()|(?P<open>\$\{|\$\(|`)"
     r"|\$(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])|(?P<plain>[^\\'\"$`]+|\$|\\$)",
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
-_SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:[-+*/]?=(?!=)|\+\+|--)")
-_LITERAL = r"[^*?\[\]\\$`\"']"
-_CUT = re.compile(rf"(##?|%%?)(\*?)({_LITERAL}+)(\*?)")
-_REPLACED = re.compile(rf"(//?)(?![#%/])({_LITERAL}+?)/({_LITERAL}*)")
+_SETS = re.compile(r"(?<=unset )[A-Za-z_]\w*|(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:[-+*/]?=(?!=)|\+\+|--)")
+_BRACKET = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[(){}`]", re.DOTALL)
 _CLOSES = {"${": "}", "$(": ")", "`": "`"}
 # Programs that answer a question: whether they succeed is not known, as it is taken for granted of others.
 _ASKS = frozenset({"grep", "test", "[", "command", "pgrep", "which", "type", "cmp", "diff"})
-_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-gt": int.__gt__, "-le": int.__le__, "-ge": int.__ge__,
-}  # fmt: skip
+_SUMS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
 class Status(enum.Enum):
@@ -72,7 +67,6 @@ class Call:
         words: expanded.
         environment: that it runs in, as far as the text sets it.
         conditions: under which it runs.
-        stdin: the here-document that it reads.
         part: number of the statement of the text that it is of, and that statement as it is written.
     """
 
@@ -80,7 +74,6 @@ class Call:
     words: list[str]
     environment: dict[str, str]
     conditions: tuple[Condition, ...] = ()
-    stdin: str | None = None
     part: tuple[int, str] = (0, "")
 
 
@@ -89,26 +82,20 @@ class State:
     """What the commands of a text change.
 
     Attributes:
-        variables: by name; arrays are lists.
-        exported: names of those that commands see.
+        variables: by name; arrays are lists, and so is ``@``, the arguments of the text or of the function that runs.
+        exported: names of those that commands see, in order.
         functions: their bodies, with the first line of the text that defines them.
-        files: contents of those that here-documents are written to.
-        arguments: of the text, or of the function that runs.
         flow: how the text is left: ``exit``, ``return``, ``break`` or ``continue``; empty where it goes on.
     """
 
     variables: dict[str, Value]
-    exported: set[str]
+    exported: dict[str, None]
     functions: dict[str, tuple[Node, int]]
-    files: dict[str, str]
-    arguments: list[str]
     flow: str = ""
 
     def copy(self) -> State:
         """A state that changes apart from this one."""
-        return State(
-            dict(self.variables), set(self.exported), dict(self.functions), dict(self.files), list(self.arguments)
-        )
+        return State(dict(self.variables), dict(self.exported), dict(self.functions))
 
 
 @functools.cache
@@ -132,50 +119,45 @@ class Shell:
         calls: commands in the order in which they would run.
         asked: names whose values the text asks for.
         reasons: line and reason by the name of each variable whose value is not known.
-        unread: lines that cannot be parsed, with their text.
+        unread: lines that are not followed, here-documents and what cannot be parsed, with their text.
         notes: what was overlooked.
     """
 
     def __init__(self, source: str, defines: Mapping[str, str], asked: dict[str, None]) -> None:
         self.source, self.defines, self.asked = source, defines, asked
-        self.state = State({}, set(), {}, {}, [])
+        self.state = State({"@": []}, {}, {})
         self.calls: list[Call] = []
         self.reasons: dict[str, tuple[int, str]] = {}
         self.unread: list[tuple[int, str]] = []
         self.notes: list[str] = []
         self._conditions: tuple[Condition, ...] = ()
         self._locals: list[dict[str, Value | None]] = []
-        self._first, self._line, self._steps, self._depth = 1, 0, 0, 0
-        self._stdin: str | None = None
+        self._first, self._line, self._left = 1, 0, [MAX_STEPS]
         self._part = (0, "")
 
     def child(self, line: int, environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Shell:
         """A shell that another command starts at ``line``: all of its text counts as on that line."""
         out = Shell(self.source, self.defines, self.asked)
-        out.state = State(dict(environment), set(environment), {}, dict(self.state.files), list(arguments))
-        out.reasons, out._line = self.reasons, line
+        out.state = State({**environment, "@": list(arguments)}, dict.fromkeys(environment), {})
+        out.reasons, out._line, out._left = self.reasons, line, self._left
         return out
 
     def run(self, text: str, first: int = 1) -> None:
         """Read ``text``, which begins at line ``first``.
 
         Raises:
-            UsageError: it is too long, or too deep.
+            UsageError: it is too long.
         """
         if len(text) > MAX_TEXT:
             raise UsageError(f"{self.source} is longer than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
         self._first = first
-        if slip := _SLIP.search(text):
-            line = self._line or first + text.count("\n", 0, slip.start())
-            self.notes.append(f"line {line}: a blank behind the backslash, read as if it were not there")
-        text = _PROMPT.sub("", _SLIP.sub(r"\\", text)).rstrip("\\")  # a text cut off after a backslash ends there
+        text = _PROMPT.sub("", text).rstrip("\\")  # a text cut off after a backslash ends there
         for node in _parts(_parser().parse(with_places(text).encode()).root_node):
             self._part = (self._part[0] + 1, _text(node))
+            self.unread += [(self._at(node), _text(node))] if _is_broken(node) else []
             self._run(node)
 
-    def fault(
-        self, line: int, problem: str, hint: str = "import the docker run or vllm serve line alone"
-    ) -> UsageError:
+    def fault(self, line: int, problem: str, hint: str = "import the docker run line alone") -> UsageError:
         """An error about a line."""
         return UsageError(f"{self.source}:{line}: {problem}", hint=hint)
 
@@ -188,14 +170,11 @@ class Shell:
         """Follow a statement."""
         if self.state.flow:
             return Status.YES
-        self._steps += 1
-        self._depth += 1
-        if self._steps > MAX_STEPS or self._depth > MAX_DEPTH:
-            raise self.fault(self._at(node), "this is too long or too deep to follow")
-        follow = _FOLLOWED.get(node.type)
-        out = self._all(node.named_children) if follow is None else follow(self, node)
-        self._depth -= 1
-        return out
+        self._left[0] -= 1
+        if self._left[0] < 0:
+            raise self.fault(self._at(node), "this is too long to follow")
+        follow: Callable[[Node], Status] | None = getattr(self, f"_{node.type.lower()}", None)
+        return self._all(node.named_children) if follow is None else follow(node)
 
     def _all(self, nodes: Iterable[Node]) -> Status:
         out = Status.DONE
@@ -209,10 +188,6 @@ class Shell:
             problem = "a comment ends the command, and the backslash in it continues nothing"
             raise self.fault(self._at(node), problem, "remove the comment")
         return Status.DONE
-
-    def _error(self, node: Node) -> Status:
-        self.unread.append((self._at(node), _text(node)))
-        return Status.MAYBE
 
     def _list(self, node: Node) -> Status:
         left, sign, right = node.children[0], _text(node.children[1]), node.children[-1]
@@ -239,11 +214,8 @@ class Shell:
             for name in sorted(self.state.variables.keys() | other.variables.keys()):
                 if self.state.variables.get(name) != other.variables.get(name):
                     self._lose(name, line, f"`{text}`")
-            if self.state.arguments != other.arguments:
-                self.state.arguments, self.reasons["@"] = [mark("@")], (line, f"`{text}`")
             self.state.exported |= other.exported
             self.state.functions |= other.functions
-            self.state.files |= other.files
         return Status.MAYBE
 
     def _lose(self, name: str, line: int, reason: str) -> None:
@@ -262,7 +234,7 @@ class Shell:
                 return self._either(where, lambda: self._all(body), lambda: self._chain(clauses[at + 1 :]))  # noqa: B023
         return Status.DONE
 
-    def _if(self, node: Node) -> Status:
+    def _if_statement(self, node: Node) -> Status:
         return self._chain([*self._clauses(node)])
 
     def _clauses(self, node: Node) -> Iterator[tuple[Callable[[], Status], Node, list[Node]]]:
@@ -277,7 +249,7 @@ class Shell:
         for child in _statements(node)[len(inner) :]:
             yield from self._clauses(child)
 
-    def _case(self, node: Node) -> Status:
+    def _case_statement(self, node: Node) -> Status:
         word = self.text(node.child_by_field_name("value"))
         clauses = []
         for item in (child for child in node.named_children if child.type == "case_item"):
@@ -287,26 +259,25 @@ class Shell:
             clauses.append((functools.partial(_matches, word, patterns), item, body))
         return self._chain(clauses)
 
-    def _loop(self, node: Node) -> Status:
+    def _for_statement(self, node: Node) -> Status:
         """Follow a loop, whose rounds are not counted: what it sets is unknown in it and behind it."""
-        condition, variable = node.child_by_field_name("condition"), _text(node.child_by_field_name("variable"))
+        condition = node.child_by_field_name("condition")
         if condition is not None and condition.type == "test_command" and self._run(condition) is Status.NO:
             return Status.DONE
+        self._forget(node)
+        self._either(node, functools.partial(self._all, [node.child_by_field_name("body") or node]), lambda: None)
+        return self._forget(node)
 
-        def forget() -> None:
-            for name in [*_SETS.findall(_text(node)), *([variable] if node.type == "for_statement" else [])]:
-                self._lose(name, self._at(node), "a loop")
-
-        def once() -> None:
-            forget()
-            self._all([node.child_by_field_name("body") or node.children[-1]])
-            self.state.flow = self.state.flow if self.state.flow in {"exit", "return"} else ""
-
-        self._either(node, once, lambda: None)
-        forget()
+    def _forget(self, node: Node) -> Status:
+        """Make every variable unknown that a statement sets."""
+        names = [*_SETS.findall(_text(node)), _text(node.child_by_field_name("variable"))]
+        for name in filter(None, names):
+            self._lose(name, self._at(node), f"`{shown(_text(node), 60)}`")
         return Status.MAYBE
 
-    def _define_function(self, node: Node) -> Status:
+    _while_statement = _c_style_for_statement = _for_statement
+
+    def _function_definition(self, node: Node) -> Status:
         body = node.child_by_field_name("body")
         if body is not None:
             self.state.functions[_text(node.child_by_field_name("name"))] = (body, self._first)
@@ -318,47 +289,25 @@ class Shell:
         self.state = before
         return status if node.type == "subshell" else Status.MAYBE
 
-    def _negated(self, node: Node) -> Status:
+    _pipeline = _subshell
+
+    def _negated_command(self, node: Node) -> Status:
         return {Status.YES: Status.NO, Status.NO: Status.YES}.get(self._all(_statements(node)), Status.MAYBE)
 
-    def _compound(self, node: Node) -> Status:
-        if node.children[0].type != "((":
-            return self._all(node.named_children)
-        for name in _SETS.findall(_text(node)):
-            self._lose(name, self._at(node), f"`{shown(_text(node), 60)}`")
-        return Status.MAYBE
+    def _compound_statement(self, node: Node) -> Status:
+        return self._forget(node) if node.children[0].type == "((" else self._all(node.named_children)
 
-    def _redirected(self, node: Node) -> Status:
+    _unset_command = _forget
+
+    def _redirected_statement(self, node: Node) -> Status:
         body = node.child_by_field_name("body")
-        inner = [part for child in node.named_children for part in (child, *child.named_children)]
-        document = next((self._document(part) for part in inner if part.type == "heredoc_redirect"), None)
-        targets = [
-            self.text(part.named_children[-1])
-            for part in inner
-            if part.type == "file_redirect" and any(sign.type in {">", ">>", "&>"} for sign in part.children)
-        ]
-        words = self.words(_statements(body)) if body is not None and body.type == "command" else [""]
-        writes = document is not None and (words[0] == "cat" or "tee" in words[:2])
-        for target in [*targets, *(words[-1:] if writes and "tee" in words[:2] else [])]:
-            self.state.files[target] = document or "" if writes else output_of(words[0])
-        self._stdin = document
-        rest = [part for part in inner[1:] if part.parent != node and part.type in {"pipeline", "command", "list"}]
-        status = self._all([*([body] if body is not None and not writes else []), *rest[-1:]])
-        self._stdin = None
-        return status
-
-    def _document(self, node: Node) -> str:
-        start, text = "", ""
-        for child in node.children:
-            start = _text(child) if child.type == "heredoc_start" else start
-            text = _text(child) if child.type == "heredoc_body" else text
-        if not set(start) & {"'", '"', "\\"}:
-            text = "".join(_joined(value) for value, _ in self._expanded(text, self._at(node), quoted=True))
-        return text
+        documents = [child for child in node.named_children if child.type == "heredoc_redirect"]
+        self.unread += [(self._at(child), _text(child)) for child in documents]
+        return Status.DONE if body is None else self._run(body)
 
     # Assignments
 
-    def _assign(self, node: Node) -> Status:
+    def _variable_assignment(self, node: Node) -> Status:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         name = _text(target)
         before = self.state.variables.get(name, "") if any(child.type == "+=" for child in node.children) else ""
@@ -367,6 +316,9 @@ class Shell:
         elif value is not None and value.type == "array":
             items = before if isinstance(before, list) else [before] if before else []
             self._set(name, [*items, *self.words(_statements(value))], node)
+        elif name not in self.state.variables and _extends(name, _text(value)):
+            # it extends what its environment has
+            self.state.variables[name] = mark(name) + self.text(value)
         else:
             self._set(name, _joined(before) + self.text(value), node)
         return Status.DONE
@@ -384,9 +336,8 @@ class Shell:
         else:
             self.state.variables[name] = value
 
-    def _declare(self, node: Node) -> Status:
+    def _declaration_command(self, node: Node) -> Status:
         kind = node.children[0].type
-        flags = "".join(_text(child) for child in _statements(node) if _text(child).startswith("-"))
         for child in _statements(node):
             name = _text(child.child_by_field_name("name") or child)
             if not name.isidentifier():
@@ -395,30 +346,21 @@ class Shell:
             if kind not in {"export", "readonly"} and self._locals:
                 self._locals[-1].setdefault(name, self.state.variables.pop(name, None))
             if child.type == "variable_assignment":
-                self._assign(child)
+                self._variable_assignment(child)
             elif kind != "export":
-                self.state.variables.setdefault(name, [] if "a" in flags.lower() else "")
-            if kind == "export" or "x" in flags:
-                self.state.exported.add(name)
-        return Status.DONE
-
-    def _unset(self, node: Node) -> Status:
-        for child in _statements(node):
-            self.state.variables.pop(_text(child), None)
-            self.state.exported.discard(_text(child))
+                self.state.variables.setdefault(name, "")
+            if kind == "export" or " -x" in _text(node):
+                self.state.exported[name] = None
         return Status.DONE
 
     # Commands
 
     def _command(self, node: Node) -> Status:
-        self.unread += [(self._at(node), _text(node)) for child in node.children if child.type == "ERROR"]
         environment = {name: _joined(value) for name in self.state.exported if (value := self._value(name)) is not None}
         parts: list[Node] = []
         for child in _statements(node):
             if child.type == "variable_assignment" and not parts:
                 environment[_text(child.child_by_field_name("name"))] = self.text(child.child_by_field_name("value"))
-            elif child.type == "herestring_redirect":
-                self._stdin = self.text(child.named_children[-1])
             elif not child.type.endswith("_redirect"):
                 parts.append(child)
         words = self.words(parts) or [""]
@@ -426,20 +368,19 @@ class Shell:
             return self._function(words[0], words[1:])
         status = self._builtin(node, words[0], words[1:])
         if status is None:
-            self.calls.append(Call(self._at(node), words, environment, self._conditions, self._stdin, self._part))
+            self.calls.append(Call(self._at(node), words, environment, self._conditions, self._part))
             self.state.flow = "exit" if words[0] == "exec" and words[1:] else ""
             status = Status.MAYBE if words[0] in _ASKS else Status.DONE
         return status
 
     def _function(self, name: str, arguments: list[str]) -> Status:
         body, first = self.state.functions[name]
-        before, outer = self._first, self.state.arguments
-        self._first, self.state.arguments = first, arguments
-        self._locals.append({})
+        before, self._first = self._first, first
+        self._locals.append({"@": self.state.variables["@"]})
+        self.state.variables["@"] = arguments
         status = self._run(body)
         self.state.variables |= {local: value or "" for local, value in self._locals.pop().items()}
-        self._first, self.state.arguments = before, outer
-        self.state.flow = "" if self.state.flow == "return" else self.state.flow
+        self._first, self.state.flow = before, "" if self.state.flow == "return" else self.state.flow
         return status
 
     def _builtin(self, node: Node, name: str, rest: list[str]) -> Status | None:
@@ -450,9 +391,8 @@ class Shell:
             self.state.flow = name
             return Status.NO if rest[:1] == ["1"] else Status.YES
         if name == "shift":
-            self.state.arguments = self.state.arguments[int(rest[0]) if "".join(rest[:1]).isdecimal() else 1 :]
-        elif name == "set" and "--" in rest:
-            self.state.arguments = rest[rest.index("--") + 1 :]
+            count = int(rest[0]) if "".join(rest[:1]).isdecimal() else 1
+            self.state.variables["@"] = self.state.variables["@"][count:]
         elif name in {"read", "mapfile", "readarray", "getopts"} or (name, rest[:1]) == ("printf", ["-v"]):
             for each in rest:
                 self._lose(each, self._at(node), name) if each.isidentifier() else None
@@ -461,7 +401,7 @@ class Shell:
             return None
         return Status.DONE
 
-    def _test(self, node: Node) -> Status:
+    def _test_command(self, node: Node) -> Status:
         decided = self._decided(node)
         return Status.MAYBE if decided is None else Status.YES if decided else Status.NO
 
@@ -485,8 +425,10 @@ class Shell:
         if sign in {"=", "==", "!="}:
             same = values[0] == values[1] if sides[-1].type == "string" else fnmatch.fnmatchcase(values[0], values[1])
             return same == (sign != "!=")
-        is_number = sign in _NUMBERS and all(re.fullmatch(r"-?\d{1,18}", value) for value in values)
-        return _NUMBERS[sign](int(values[0]), int(values[1])) if is_number else None
+        is_number = all(re.fullmatch(r"-?\d{1,18}", value) for value in values)
+        if re.fullmatch("-(eq|ne|lt|gt|le|ge)", sign) is None or not is_number:
+            return None
+        return bool(getattr(operator, sign[1:])(int(values[0]), int(values[1])))
 
     # Words
 
@@ -531,46 +473,50 @@ class Shell:
                 at = end + 1
             elif kind == "ansi" and not inside:
                 yield piece[2:-1].encode().decode("unicode_escape", "replace"), False
-            elif kind in {"open", "sum"}:
-                opened = "$(" if kind == "sum" else piece
-                end = _closing(text, at, _CLOSES[opened])
-                inner, at = text[at:end], end + 1
-                value = self._parameter(inner, line) if piece == "${" else self._output(inner, line, kind == "sum")
-                yield value, not inside
+            elif kind == "sum":
+                end = text.find("))", at)
+                yield self._sum(text[at:end]), not inside
+                at = end + 2
+            elif kind == "open":
+                end = _closing(text, at, _CLOSES[piece])
+                yield (self._parameter if piece == "${" else self._output)(text[at:end], line), not inside
+                at = end + 1
             elif kind == "name":
                 yield self._parameter(piece, line), not inside
             else:
                 yield in_quotes(piece) if inside else piece, False
 
-    def _output(self, inside: str, line: int, is_sum: bool) -> str:
-        """What ``$(…)`` prints, where that is known."""
-        program = re.match(r"\s*([\w./+-]*)", inside)
-        if is_sum or program is None:
+    def _sum(self, inside: str) -> str:
+        """What ``$((…))`` gives, of numbers and variables with + - * and brackets."""
+        text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda found: _joined(self._value(found[1]) or "0"), inside)
+        try:
+            return str(_number(ast.parse(text.strip()[:200], mode="eval").body))
+        except (KeyError, RecursionError, SyntaxError, TypeError, ValueError):
             return output_of("sum")
+
+    def _output(self, inside: str, line: int) -> str:
+        """What ``$(…)`` prints, where that is known."""
         shell = self.child(line, {})
         shell.state = self.state.copy()
-        shell._depth = self._depth + 1
         shell.run(inside)
-        call = shell.calls[0] if len(shell.calls) == 1 else None
-        words = call.words if call else []
+        words = shell.calls[0].words if len(shell.calls) == 1 else []
         if words == ["uname", "-m"]:
             return "aarch64"  # as on every Spark
-        if words == ["pwd"]:
-            return mark("PWD")
-        if words == ["cat"] and call and call.stdin is not None:
-            return call.stdin.rstrip("\n")
         if words[:1] == ["echo"] and words[1:2] != ["-e"]:
             return " ".join(words[1:])
-        return output_of(program[1])
+        if words[:1] == ["basename"] and len(words) == 2:
+            return words[1].rstrip("/").rpartition("/")[2]
+        return output_of((words or inside.split() or [""])[0])
 
     def _value(self, name: str) -> Value | None:
         """The value of a variable or an argument; None where the text sets none."""
+        arguments = self.state.variables["@"]
         if name in {"@", "*", "#"}:
-            return str(len(self.state.arguments)) if name == "#" else list(self.state.arguments)
+            return str(len(arguments)) if name == "#" and isinstance(arguments, list) else arguments
         if name in {"0", "?", "$", "!", "-"}:
             return self.source if name == "0" else mark(name)
-        if name.isdecimal() and 0 < int(name[:6]) <= len(self.state.arguments):
-            return self.state.arguments[int(name[:6]) - 1]
+        if name.isdecimal() and 0 < int(name[:6]) <= len(arguments):
+            return arguments[int(name[:6]) - 1] if isinstance(arguments, list) else mark(name)
         if name in self.state.variables:
             return self.state.variables[name]
         self.asked[name] = None
@@ -584,39 +530,26 @@ class Shell:
         sign, name, index, operator = found.groups()
         value = self._value(name)
         if index in {"@", "*"}:
-            value = [] if value is None else [value] if isinstance(value, str) else value
+            value = [value] if isinstance(value, str) else value or []
         elif isinstance(value, list) and name not in "@*":
-            at = int(index or "0") if (index or "0").isdecimal() else len(value)
-            value = value[at] if at < len(value) else None
+            value = dict(enumerate(value)).get(int(index or 0)) if (index or "0").isdecimal() else None
         if sign == "#" and value is not None and not unknown(_joined(value)):
             return str(len(value))
-        operated = None if sign else self._operated(name, value, operator, line)
-        if operated is None:
-            self.reasons.setdefault(name, (line, f"`${{{shown(inside, 60)}}}`"))
-            return mark(name)
-        return operated
-
-    def _operated(self, name: str, value: Value | None, operator: str, line: int) -> Value | None:
-        """The value with its default, or cut; None where it is not known."""
-        default = re.match(r"(:?)([-=+?])(.*)", operator, re.DOTALL)
-        if default is not None:
-            colon, kind, word = default.groups()
-            is_set = bool(value) if colon or isinstance(value, list) else value is not None
-            if kind == "?" or (is_set and kind != "+"):
-                return value if is_set else None
-            self._depth += 1
-            pieces = [piece for piece, _ in self._expanded(word, line)] if is_set or kind != "+" else []
-            self._depth -= 1
+        default = re.match(r"(:?)([-=+])(.*)", operator, re.DOTALL)
+        is_set = bool(value) if operator[:1] == ":" or isinstance(value, list) else value is not None
+        if default is not None and is_set == (default[2] == "+"):
+            pieces = [piece for piece, _ in self._expanded(default[3], line)]
             lists = [piece for piece in pieces if isinstance(piece, list)]
             out = lists[0] if lists else "".join(map(_joined, pieces))
-            if kind == "=":
-                self.state.variables[name] = out
+            self.state.variables |= {name: out} if default[2] == "=" else {}
             return out
-        if isinstance(value, list) and (cut := re.fullmatch(r":(\d{1,4})", operator)):
-            return value[int(cut[1]) - (name in "@*") :]
-        if not isinstance(value, str) or not operator:
-            return value if not operator else None
-        return None if unknown(value) else _changed(value, operator)
+        if default is not None:
+            return "" if default[2] == "+" else value or ""
+        if value is not None and (operator[:1] == "?" or operator[:2] == ":?" or not operator + sign):
+            return value
+        if value is not None or sign:
+            self.reasons.setdefault(name, (line, f"`${{{shown(inside, 60)}}}`"))
+        return mark(name)
 
 
 def _joined(value: Value) -> str:
@@ -625,48 +558,43 @@ def _joined(value: Value) -> str:
 
 def _closing(text: str, at: int, close: str) -> int:
     """Where the bracket or backtick is closed that is open before ``at``."""
-    quote, depth, opens = "", 0, {"}": "${", ")": "("}.get(close, "\0")
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif quote or text[at] in "'\"":
-            quote = "" if text[at] == quote else quote or text[at]
-        elif text[at] == close:
-            if depth == 0:
-                return at
-            depth -= 1
-        elif text.startswith(opens, at):
-            depth += 1
-        at += 1
+    depth, opens = 0, {"}": "{", ")": "("}.get(close, "")
+    for found in _BRACKET.finditer(text, at):
+        if found[0] == close and depth == 0:
+            return found.start()
+        depth += (found[0] == opens) - (found[0] == close)
     return len(text)
 
 
-def _changed(value: str, operator: str) -> str | None:
-    """A value that is cut at a literal, or where one is replaced; None for every other pattern."""
-    if cut := _CUT.fullmatch(operator):
-        sign, before, literal, after = cut.groups()
-        if not before and not after:
-            return value.removeprefix(literal) if sign[0] == "#" else value.removesuffix(literal)
-        if (sign[0] == "#") != bool(before and not after):
-            return None
-        first, found, last = value.partition(literal) if sign in {"#", "%%"} else value.rpartition(literal)
-        return value if not found else last if sign[0] == "#" else first
-    replaced = _REPLACED.fullmatch(operator)
-    return value.replace(replaced[2], replaced[3], -1 if replaced[1] == "//" else 1) if replaced else None
+def _is_broken(node: Node) -> bool:
+    """Whether a statement cannot be parsed; the braces of JSON in a default, which the grammar minds, are no matter."""
+    if node.type == "expansion" or not node.has_error:
+        return False
+    return node.type == "ERROR" or node.is_missing or any(map(_is_broken, node.children))
+
+
+def _extends(name: str, value: str) -> bool:
+    """Whether what is assigned to a variable has its value before in it, as of PATH, rather than a default for it."""
+    used = re.search(rf"\$\{{?{name}\b", value)
+    return used is not None and not re.match(rf'"?\$\{{{name}:?[-=?][^}}]', value)
+
+
+def _number(node: ast.expr) -> int:
+    if isinstance(node, ast.BinOp):
+        return int(_SUMS[type(node.op)](_number(node.left), _number(node.right)))
+    return int(ast.literal_eval(node))
 
 
 def _parts(root: Node) -> Iterator[Node]:
     """The statements of a text; of ``a && b`` each is one."""
     for node in root.named_children if root.type == "program" else [root]:
-        left = node.children[0] if node.type == "list" and _text(node.children[1]) == "&&" else None
-        if (
-            left is None
-            or left.type not in {"list", "command", "redirected_statement"}
-            or _text(left).split()[0] in _ASKS
-        ):
+        inner = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+        inner = inner if inner is not None and inner.type == "list" else None
+        left = inner.children[0] if inner is not None and _text(inner.children[1]) == "&&" else None
+        if inner is None or left is None or left.type == "test_command" or _text(left).split()[0] in _ASKS:
             yield node
         else:
-            yield from (*_parts(left), node.children[2])
+            yield from (*_parts(left), inner.children[2])
 
 
 def _matches(word: str, patterns: Sequence[str]) -> Status:
@@ -674,13 +602,3 @@ def _matches(word: str, patterns: Sequence[str]) -> Status:
     if "*" not in patterns and any(map(unknown, [word, *patterns])):
         return Status.MAYBE
     return Status.YES if any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns) else Status.NO
-
-
-_FOLLOWED: Mapping[str, Callable[[Shell, Node], Status]] = {
-    "command": Shell._command, "test_command": Shell._test, "variable_assignment": Shell._assign,
-    "declaration_command": Shell._declare, "unset_command": Shell._unset, "list": Shell._list, "if_statement": Shell._if,
-    "case_statement": Shell._case, "for_statement": Shell._loop, "c_style_for_statement": Shell._loop,
-    "while_statement": Shell._loop, "function_definition": Shell._define_function, "subshell": Shell._subshell,
-    "pipeline": Shell._subshell, "redirected_statement": Shell._redirected, "negated_command": Shell._negated,
-    "compound_statement": Shell._compound, "comment": Shell._comment, "ERROR": Shell._error,
-}  # fmt: skip

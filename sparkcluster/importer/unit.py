@@ -57,13 +57,13 @@ def read(text: str, about: Text) -> Made:
             for word in shlex.split(value):
                 name, _, text_ = word.partition("=")
                 shell.state.variables[name] = text_
-                shell.state.exported.add(name)
+                shell.state.exported[name] = None
         elif key == "ExecStart":
             started = value.lstrip("-@:+!")
             # systemd knows ${NAME} and $NAME as a shell does, and runs none: signs of a shell are words
             shell.run(re.sub(r"(?<!\S)([;&|<>()]+)(?!\S)", r"'\1'", started), first)
         elif not _QUIET.fullmatch(key) and value:
-            notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'sparkcluster does not run it')}")
+            notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'not imported')}")
     if not started:
         raise NoEngine(f"{about.source} has no ExecStart= in a section [Service]", hint="import what the unit runs")
     commands = Commands(about.importers)

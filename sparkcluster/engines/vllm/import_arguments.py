@@ -43,6 +43,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         raise UsageError(f"--{name} has no value", hint="write its value, or copy the whole command")
     lost = sorted({name for value in values for name in unknown(value)})
     if lost and name != "model":
+        served.unset += [] if name in {"host", "port", "node-rank", "master-addr", "master-port"} else values
         served.notes.append(f"{written}: the text does not set {shown(', '.join(lost))}")
         return
     if flag is None:
@@ -107,8 +108,7 @@ def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
             document = json.loads(text)
         except (ValueError, RecursionError):
             return text
-        # A mapping is written as one; what JSON repeats or cannot be told apart again stays text.
-        return document if isinstance(document, dict) and _is_plain_json(document, text) else text
+        return document if isinstance(document, dict) else text
     return _scalar(typ, text)
 
 
@@ -118,17 +118,3 @@ def _scalar(typ: str, text: str) -> Any:
     if typ == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         return float(text) if "." in text else int(text)
     return text
-
-
-def _is_plain_json(document: dict[str, Any], text: str) -> bool:
-    try:
-        return bool(document == json.loads(text, object_pairs_hook=_unique))
-    except ValueError:
-        return False
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("duplicate key")
-    return out

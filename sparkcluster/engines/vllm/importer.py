@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from sparkcluster.engines.vllm import import_arguments, launch_cluster
 from sparkcluster.engines.vllm.versions import of_reference
-from sparkcluster.importer.container import Container
 
 
 class VllmImporter:

@@ -1,4 +1,4 @@
-"""Scripts that start containers for vLLM: ``launch-cluster.sh`` of eugr/spark-vllm-docker, and vLLM's ``run_cluster.sh``.
+"""Scripts that start vLLM's containers: ``launch-cluster.sh`` of eugr/spark-vllm-docker, and vLLM's ``run_cluster.sh``.
 
 Options: launch-cluster.sh of https://github.com/eugr/spark-vllm-docker at 013cd2e, and
 https://docs.vllm.ai/en/stable/examples/online_serving/run_cluster.html
@@ -30,7 +30,11 @@ _WHY = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",
     "--apply-mod": "mount its directory, and run its run.sh under setup",
 }  # fmt: skip
-_KEYS: Mapping[str, dict[str, Any]] = {"--ray": {"executor": "ray"}, "--no-ray": {"executor": "native"}, "--solo": {"nodes": {"max": 1}}}
+_KEYS: Mapping[str, dict[str, Any]] = {
+    "--ray": {"executor": "ray"},
+    "--no-ray": {"executor": "native"},
+    "--solo": {"nodes": {"max": 1}},
+}
 
 
 def launched(words: list[str], env: Mapping[str, str | None]) -> Container | None:
@@ -41,8 +45,10 @@ def launched(words: list[str], env: Mapping[str, str | None]) -> Container | Non
         box = read([*rest[4:], f"--volume={rest[3]}:{_CACHE}", "--", rest[0]])
         box.entrypoint = "/bin/bash"
         return box
-    if program != "launch-cluster.sh" or "exec" not in rest:
-        return None
+    return _launched(rest, env) if program == "launch-cluster.sh" and "exec" in rest else None
+
+
+def _launched(rest: list[str], env: Mapping[str, str | None]) -> Container:
     at = rest.index("exec")
     remaining, image, options, notes = rest[:at], "vllm-node", list[str](), list[str]()
     extra, keys = env.get(_EXTRA) or "", dict[str, Any]()
