@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
+from sparkcluster import engines
 from sparkcluster.checks.registry import Context, Seen, container_node_check, docker_check
 from sparkcluster.facts.base import Unread, read
-from sparkcluster.facts.docker import Docker
+from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import LABEL_CLUSTER
 
@@ -149,6 +150,18 @@ def reload(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
 
 def _has_cdi(engine: Docker) -> bool:
     return any(device.startswith("nvidia.com/gpu") for device in engine.cdi_devices)
+
+
+def hand_over(context: Context, node: str, containers: Iterable[OtherContainer]) -> tuple[str, ...]:
+    """What to type so that ``containers`` of somebody else no longer hold what a launch on ``node`` needs."""
+    lines: list[str] = []
+    host = next((each.host for each in context.spec.inventory.nodes if each.label == node), node)
+    for each in containers:
+        if each.engine in engines.names():
+            command = f"sparkcluster import --container {quote(each.name)} --node {quote(host)}"
+            lines.append(f"{command}   makes a playbook of it, once")
+        lines.append(f"on {node}: docker stop {quote(each.name)}")
+    return tuple(lines)
 
 
 def runs_rank(context: Context, facts: Facts) -> bool:

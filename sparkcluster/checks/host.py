@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import runs_rank
+from sparkcluster.checks.docker import hand_over, runs_rank
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import OtherContainer
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Listener
@@ -24,6 +26,8 @@ INSTEAD = {
     RAY: "executor: native in the playbook",
     RENDEZVOUS: "executor: ray in the playbook",
 }
+# Names of the processes of engines in containers, as root sees them.
+_OF_ENGINES = re.compile(r"(?i)python|vllm|ray|sglang")
 # logind ignores users with a lower ID (SYS_UID_MAX of login.defs is 999 on Ubuntu).
 FIRST_PERSON = 1000
 
@@ -43,10 +47,15 @@ def ports(context: Context) -> Iterator[Seen]:
             for listener in read(facts.listeners) or ():
                 clash = listener.address in {address, *ANYWHERE} or address in ANYWHERE
                 if listener.port == port and clash:
+                    process, holders = _process(context, facts, listener)
                     yield Seen(
                         f"port {port} of {name} is in use, and {use} needs it",
-                        f"{_process(context, facts, listener)} listens on {listener.address}:{port}",
-                        (f"sudo ss -ltnp 'sport = :{port}'", f"stop it, or set {INSTEAD[use]}"),
+                        f"{process} listens on {listener.address}:{port}",
+                        (
+                            *hand_over(context, name, holders),
+                            f"sudo ss -ltnp 'sport = :{port}'",
+                            f"stop it, or set {INSTEAD[use]}",
+                        ),
                         node=name,
                     )
                     break
@@ -81,16 +90,24 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         )
 
 
-def _process(context: Context, facts: Facts, listener: Listener) -> str:
-    """The listening process, or if it belongs to another user, a rank that may be it."""
-    if listener.process:
-        return listener.process
+def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, list[OtherContainer]]:
+    """The listening process, or if it belongs to another user, a rank or a container that may be it."""
+    publishing = [each for each in facts.containers if listener.port in each.ports]
+    if publishing:
+        return f"the container {publishing[0].name}", publishing[:1]
+    hosted = [each for each in facts.containers if each.host_network]
+    inside = [each for each in hosted if each.engine] or (hosted if len(hosted) == 1 else [])
+    if listener.process and not (inside and _OF_ENGINES.match(listener.process)):
+        return listener.process, []
+    process = listener.process or "a process of another user"
+    if inside:
+        return f"{process}, perhaps of the container {' or '.join(each.name for each in inside)},", inside
     this_cluster = context.spec.inventory.cluster
     for rank in read(facts.ranks) or ():
         cluster = rank.labels.get(LABEL_CLUSTER)
         if rank.state == "running" and cluster and cluster != this_cluster:
-            return f"a process of another user, perhaps {rank.name} of cluster {cluster},"
-    return "a process of another user"
+            return f"{process}, perhaps {rank.name} of cluster {cluster},", []
+    return process, []
 
 
 def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str]]:

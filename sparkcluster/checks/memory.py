@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import runs_rank
+from sparkcluster.checks.docker import hand_over, runs_rank
 from sparkcluster.checks.registry import (
     Context,
     Seen,
@@ -42,13 +42,13 @@ def memory(context: Context) -> Iterator[Seen]:
     GPU and CPU share one memory. The engine takes the share set by `gpu-memory-utilization`, or its default. Free
     swap does not count: memory of the GPU is not swapped out.
     """
-    for name, facts, memory, needed in _needs(context):
+    for name, _, memory, needed in _needs(context):
         free = memory.available_bytes
         if free < needed:
             yield Seen(
                 f"{name} has less free memory than the engine takes",
                 f"{free / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
-                _free_memory(facts, memory),
+                _free_memory(context, name, memory),
                 node=name,
             )
 
@@ -169,8 +169,10 @@ def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
             yield name, facts, memory, int(memory.total_bytes * share)
 
 
-def _free_memory(facts: Facts, memory: Memory) -> tuple[str, ...]:
+def _free_memory(context: Context, node: str, memory: Memory) -> tuple[str, ...]:
+    facts = context.facts[node]
     lower = max(0.1, int(100 * memory.available_bytes / memory.total_bytes) / 100)
     running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
     stop = tuple(f"docker stop {quote(name)}   if it is not needed" for name in running)
+    stop += hand_over(context, node, [each for each in facts.containers if each.engine])
     return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")

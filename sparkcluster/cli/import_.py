@@ -16,8 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, or a script with the engine's "
-        "command; - is stdin",
+        nargs="?",
+        help="a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, a script with the engine's "
+        "command, or what docker inspect NAME IMAGE prints; - is stdin",
+    )
+    parser.add_argument("--container", metavar="NAME", help="import what runs in this container, instead of a file")
+    parser.add_argument(
+        "--node", metavar="HOST", help="machine of the container, as HOST or USER@HOST for SSH (default: this one)"
     )
     parser.add_argument(
         "--define",
@@ -43,19 +48,54 @@ def _file(text: str) -> Path | None:
     return None if text == "-" else Path(text)
 
 
+def _text(args: argparse.Namespace) -> tuple[str, str]:
+    """What is imported: its name in messages, and its text.
+
+    Raises:
+        UsageError: it cannot be read, or what it is is not given once.
+    """
+    from sparkcluster.errors import UsageError
+    from sparkcluster.spec import load
+
+    if (args.file is None) == (args.container is None) or (args.node and args.file):
+        hint = "sparkcluster import FILE, or sparkcluster import --container NAME --node HOST"
+        raise UsageError("give either FILE or --container", hint=hint)
+    if args.container is not None:
+        return args.container, _inspected(args)
+    if args.file == "-":
+        return "the text", load.decode(sys.stdin.buffer.read(load.MAX_BYTES + 1), "the text")
+    return Path(args.file).name, load.text(Path(args.file))
+
+
+def _inspected(args: argparse.Namespace) -> str:
+    """What Docker says of the container, on the machine that was named."""
+    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.prompts import Terminal
+    from sparkcluster.hosts.connect import Address, connect
+    from sparkcluster.hosts.resolve import SshSettings
+    from sparkcluster.inspect.container import inspected
+    from sparkcluster.setup.targets import given
+
+    nodes = {"this machine": Address("localhost", "local")}
+    if args.node is not None:
+        nodes = {each.label: each.address for each in given([args.node], SshSettings(), "--node")}
+    with (
+        Waiting(f"reading {args.container}") as waiting,
+        Terminal(waiting, silent=args.json) as terminal,
+        connect(nodes, terminal) as fleet,
+    ):
+        return inspected(fleet[next(iter(nodes))], args.container)
+
+
 def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
     from sparkcluster.errors import UsageError
-    from sparkcluster.linting import stand_in
     from sparkcluster.importer import convert, defines
-    from sparkcluster.spec import Playbook, load, powers
+    from sparkcluster.linting import stand_in
+    from sparkcluster.spec import Playbook, powers
     from sparkcluster.spec.document import parse
 
-    source = "the text" if args.file == "-" else Path(args.file).name
-    if args.file == "-":
-        text = load.decode(sys.stdin.buffer.read(load.MAX_BYTES + 1), source)
-    else:
-        text = load.text(Path(args.file))
+    source, text = _text(args)
     made = convert(text, source, name=args.name, defines=defines(args.define), block=args.block)
     if args.output is not None:
         try:

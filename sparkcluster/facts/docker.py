@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Unread, Version
+from sparkcluster.facts.base import Fact, Few, Many, Port, Unread, Version
 from sparkcluster.facts.record import ImageId, RankName
 
 
@@ -111,6 +111,21 @@ class Layers(Fact):
     files: Few[LayerFile] = ()
     chains: Few[Few[str]] = ()
     blobs: Many[LayerFile] = ()
+
+
+class OtherContainer(Fact):
+    """A running container that no sparkcluster started.
+
+    Attributes:
+        engine: inference engine that its image or command names, such as ``vllm``; empty for none. The command itself
+            stays on the node, as it may have a secret.
+        ports: of the node that it publishes.
+    """
+
+    name: str
+    engine: str = ""
+    host_network: bool = False
+    ports: Few[Port] = ()
 
 
 class Rank(Fact):

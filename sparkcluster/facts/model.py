@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread, Version, read
-from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, Rank
+from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, OtherContainer, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
 from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, SwitchDocument, Time
 from sparkcluster.facts.weights import Weights
@@ -199,6 +199,7 @@ class Facts(Fact):
     engine: EngineFacts | Unread | None
     ranks: Few[Rank] | Unread
     weights: Weights | Unread | None
+    containers: Few[OtherContainer] = ()
     companions: Annotated[dict[str, Weights], Field(max_length=1024)] | Unread = Field(default_factory=dict)
     machine: Sha256 | None = None
     rays: Few[str] = ()

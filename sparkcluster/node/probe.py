@@ -17,6 +17,7 @@ _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can
 # What stands for a value that could not be read, where that makes no difference.
 _DEFAULTS = {
     "infiniband_devices": False,
+    "containers": [],
     "lingers": False,
     "rays": [],
     "vocabularies": [],
@@ -62,6 +63,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "layers": lambda: _layers(machine, state_dir, value) if in_docker and reference else None,
         "engine": lambda: None if in_docker else _engine(machine, request.get("python")),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
+        "containers": lambda: ranks.others(machine),
         "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
         "companions": lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions},
         "disks": lambda: storage.disks(machine, [("state", state_dir), ("hf_home", hf_home)]),

@@ -15,10 +15,13 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.shared import LABEL_RANK_DIR, RANK_FILE
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, RANK_FILE
 
 OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
+_MOST_OTHERS = 100
+# In images and commands of engines that people run on Sparks.
+_ENGINE = re.compile("vllm|sglang|llama|trtllm|tensorrt", re.IGNORECASE)
 LINE_END = re.compile(rb"[\r\n]+")
 _STATES = ("created", "running", "restarting", "paused", "removing", "exited", "dead", "gone")
 _NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 0
@@ -46,6 +49,25 @@ def containers(machine: Machine, label: str) -> List[Dict[str, Any]]:
         # one that was removed since it was listed has no document
         found.append(_container(rank, document or {"State": {"Status": listed.get("State")}}))
     return sorted(found, key=lambda rank: str(rank["name"]))
+
+
+def others(machine: Machine) -> List[Dict[str, Any]]:
+    """Running containers that no sparkcluster started, as the list of the Docker engine has them.
+
+    Raises:
+        Unreadable: the Docker engine does not answer.
+    """
+    listed = machine.docker_document("/containers/json", list) or []
+    return [
+        {
+            "name": (each.get("Names") or [""])[0].lstrip("/") or each["Id"],
+            "engine": (_ENGINE.findall("%s %s" % (each.get("Image"), each.get("Command"))) or [""])[0].lower(),
+            "host_network": (each.get("HostConfig") or {}).get("NetworkMode") == "host",
+            "ports": sorted({port["PublicPort"] for port in each.get("Ports") or [] if port.get("PublicPort")}),
+        }
+        for each in listed[:_MOST_OTHERS]
+        if LABEL_CLUSTER not in (each.get("Labels") or {})
+    ]
 
 
 def container(machine: Machine, name: str) -> Dict[str, Any]:

@@ -49,8 +49,8 @@ def of_inventory(inventory: Inventory) -> list[Target]:
     ]
 
 
-def given(texts: Iterable[str], ssh: SshSettings) -> list[Target]:
-    """The machines of ``--host``, each as name, address or user@host.
+def given(texts: Iterable[str], ssh: SshSettings, flag: str = "--host") -> list[Target]:
+    """The machines of a ``flag``, each as name, address or user@host.
 
     Raises:
         UsageError: one is neither.
@@ -60,7 +60,10 @@ def given(texts: Iterable[str], ssh: SshSettings) -> list[Target]:
         match = _GIVEN.fullmatch(text)
         host = match["host"].rstrip(".") if match else ""
         if match is None or (":" in host and not _is_ipv6(host)):
-            hint = "--host 192.168.1.11, --host spark-1a2b.local, or --host nvidia@192.168.1.11; ports: ~/.ssh/config"
+            examples = ", ".join(
+                f"{flag} {each}" for each in ("192.168.1.11", "spark-1a2b.local", "nvidia@192.168.1.11")
+            )
+            hint = f"{examples}; ports: ~/.ssh/config"
             raise UsageError(f"not a host: {text[:60]!r}", hint=hint)
         settings = dataclasses.replace(ssh, user=login_name(match["user"])) if match["user"] else ssh
         found.setdefault(host.lower(), Target(host, Address(host, ssh=settings), "given"))

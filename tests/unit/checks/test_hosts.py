@@ -255,3 +255,44 @@ def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluste
     facts = {"alpha": spark(rails(11), gpus=(), driver="570.1")}
     found = checks.check_hosts(cluster({"alpha": "h1", "beta": "h2"}), facts)
     assert reported(found) == [("HOST-003", "error", "alpha")]
+
+
+VLLM = {"name": "vllm", "engine": "vllm", "host_network": True}
+NODE = {"name": "node", "host_network": True}
+WEB = {"name": "open-webui", "ports": [3000]}
+
+
+@pytest.mark.parametrize(
+    ("port", "container", "seen"),
+    [
+        (8000, VLLM, "a process of another user, perhaps of the container vllm, listens on 0.0.0.0:8000"),
+        (8000, {**WEB, "ports": [8000]}, "the container open-webui listens on 0.0.0.0:8000"),
+        (8000, NODE, "a process of another user, perhaps of the container node, listens on 0.0.0.0:8000"),
+        (8000, WEB, "a process of another user listens on 0.0.0.0:8000"),
+    ],
+)
+def test_a_port_that_a_container_holds_is_named_with_it(see, port, container, seen):
+    listeners = [{"address": "0.0.0.0", "port": port, "process": None}]
+
+    (finding,) = see(described={"alpha": {"listeners": listeners, "containers": [container]}})
+
+    assert (finding.code, finding.seen) == ("HOST-004", seen)
+    stops = f"on alpha: docker stop {container['name']}"
+    converts = "sparkcluster import --container vllm --node 192.168.86.11   makes a playbook of it, once"
+    named = [converts, stops] if container is VLLM else [stops] if "container" in seen else []
+    assert list(finding.remedy[: len(named)]) == named
+
+
+def test_a_container_with_an_engine_is_named_where_memory_is_taken(see):
+    sizes = {"total_bytes": 128, "free_bytes": 1, "available_bytes": 60}
+    rest = dict.fromkeys(("cached_bytes", "swap_total_bytes", "swap_free_bytes"), 0)
+    memory = {name: size * 2**30 for name, size in sizes.items()} | rest
+
+    (finding,) = see(described={"beta": {"memory": memory, "containers": [WEB, VLLM]}})
+
+    assert finding.code == "HOST-006"
+    assert finding.remedy[:2] == (
+        "sparkcluster import --container vllm --node 192.168.86.12   makes a playbook of it, once",
+        "on beta: docker stop vllm",
+    )
+    assert "open-webui" not in str(finding.remedy)

@@ -1,0 +1,56 @@
+"""A container that somebody started, as ``docker inspect`` prints it, and the processes in it.
+
+Python 3.8, standard library only.
+"""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any, Dict, List, Optional
+
+from sparkcluster.node.machine import Machine, Unreadable, because, quoted
+
+_LIMIT_S = 20.0
+_MOST = 4_000_000  # bytes that processes may take; a command line and an environment take a few thousand
+# Without programs that an image may lack; base64 since arguments have line ends, and `ps` joins them with blanks.
+_LIST = """cd /proc; for p in [0-9]*; do
+echo "$p $(base64 -w0 $p/cmdline) $(base64 -w0 $p/environ)"; done 2>/dev/null"""
+
+
+def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+    """``{"documents": [container, image, processes]}``, ``{"names": what else runs}`` or ``{"unread": why}``.
+
+    Args:
+        request: name of the container; ``engines``, words of which one is in the command of each engine. Variables of
+            other processes are left here.
+        machine: the node.
+    """
+    machine = machine or Machine("/", _LIMIT_S)
+    try:
+        container = machine.docker_document("/containers/%s/json" % quoted(request["name"]))
+        if container is None:
+            listed = machine.docker_document("/containers/json", list) or []
+            return {"names": sorted((each.get("Names") or ["?"])[0].lstrip("/") for each in listed)}
+        image = machine.docker_document("/images/%s/json" % quoted(str(container.get("Image"))))
+        running = (container.get("State") or {}).get("Running")
+        found = _processes(machine, request["name"], request["engines"]) if running else []
+    except Unreadable as error:
+        return {"unread": because(error)}
+    return {"documents": [container, *([image] if image else []), {"Processes": found}]}
+
+
+def _processes(machine: Machine, name: str, engines: List[str]) -> List[Dict[str, Any]]:
+    """Processes in a running container, oldest first."""
+    listing = 'docker exec "$1" sh -c "$2" | head -c %d' % _MOST
+    _, output = machine.run(["sh", "-c", listing, "sh", name, _LIST], _LIMIT_S)
+    found = []
+    for line in output.splitlines():
+        number, *parts = line.split(" ")
+        try:
+            argv, environ = [binascii.a2b_base64(part).decode("utf-8", "replace").split("\0")[:-1] for part in parts]
+        except ValueError:  # cut off
+            continue
+        if number.isdigit() and argv and _LIST not in argv:
+            is_engine = any(word in each for each in argv for word in engines)
+            found.append((int(number), {"Argv": argv, "Environ": environ if is_engine else []}))
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
