@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.importer import convert
 from sparkcluster.inspect.bundle import REMOVED, Scrubber
 from sparkcluster.spec.messages import may_show
 from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret, names_secret, without_secrets
