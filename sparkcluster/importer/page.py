@@ -71,7 +71,22 @@ def read(text: str, about: Text) -> Made:
         raise made
     lines = sorted({call.line for call in shell.calls if call.line < block.line and call.words[0] not in QUIET})
     listed = ", ".join(map(str, lines[:20]))
-    return made[0], made[1] + ([f"commands of earlier blocks are not run: line {listed}"] if lines else [])
+    notes = [f"commands of earlier blocks are not run: line {listed}"] if lines else []
+    return made[0], [*made[1], *notes, *_set_elsewhere(block, blocks, shell, about)]
+
+
+def _set_elsewhere(block: _Block, blocks: list[_Block], shell: Shell, about: Text) -> list[str]:
+    """Notes on variables of a Compose file that the page sets in a way which is not followed, as in an ``.env``."""
+    if _is_shell(block):
+        return []
+    others = "\n".join(each.text for each in blocks if each is not block)
+    names = [
+        name
+        for name in about.asked
+        if f"${{{name}" in block.text and not {name} & {*about.defines, *shell.state.exported}
+    ]
+    lost = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}=", others)]
+    return [f"{name}: the page sets it elsewhere, which is not followed: --define {name}=VALUE" for name in lost]
 
 
 def _described(block: _Block, made: Made | SparkclusterError) -> str:
