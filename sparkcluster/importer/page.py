@@ -24,8 +24,8 @@ _UNNAMED = frozenset({"", "code", "none", "plain", "plaintext", "text", "txt"})
 _DATA = frozenset({"yaml", "yml", "json", "ini", "systemd", "service", "docker-compose", "compose", "conf"})
 # What a block without a language begins with, if it is for a shell.
 _COMMAND = re.compile(
-    r"\s{0,80}(\$ |\w{1,80}=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|uv|pip3?|"
-    r"python3?)\s)"
+    r"\s{0,80}(\$ |\w{1,80}=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|"
+    r"uv|pip3?|python3?)\s)"
 )
 _PROMPT = re.compile(r"[ \t]{0,80}(?:[\w.-]{1,80}@[\w.-]{1,80}:[^\s$#]{0,200})?\$[ \t]{1,80}\S")
 _ELIDED = re.compile(r"(^|\s)(\.\.\.|…)(\s|$)")
