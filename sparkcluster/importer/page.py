@@ -24,10 +24,10 @@ _UNNAMED = frozenset({"", "code", "none", "plain", "plaintext", "text", "txt"})
 _DATA = frozenset({"yaml", "yml", "json", "ini", "systemd", "service", "docker-compose", "compose", "conf"})
 # What a block without a language begins with, if it is for a shell.
 _COMMAND = re.compile(
-    r"\s*(\$ |\w+=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|uv|pip3?|"
-    r"python3?)\s)"
+    r"\s{0,80}(\$ |\w{1,80}=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|"
+    r"uv|pip3?|python3?)\s)"
 )
-_PROMPT = re.compile(r"\s*(?:[\w.-]+@[\w.-]+:\S*)?\$\s+\S")
+_PROMPT = re.compile(r"[ \t]{0,80}(?:[\w.-]{1,80}@[\w.-]{1,80}:[^\s$#]{0,200})?\$[ \t]{1,80}\S")
 _ELIDED = re.compile(r"(^|\s)(\.\.\.|…)(\s|$)")
 
 
@@ -71,7 +71,22 @@ def read(text: str, about: Text) -> Made:
         raise made
     lines = sorted({call.line for call in shell.calls if call.line < block.line and call.words[0] not in QUIET})
     listed = ", ".join(map(str, lines[:20]))
-    return made[0], made[1] + ([f"commands of earlier blocks are not run: line {listed}"] if lines else [])
+    notes = [f"commands of earlier blocks are not run: line {listed}"] if lines else []
+    return made[0], [*made[1], *notes, *_set_elsewhere(block, blocks, shell, about)]
+
+
+def _set_elsewhere(block: _Block, blocks: list[_Block], shell: Shell, about: Text) -> list[str]:
+    """Notes on variables of a Compose file that the page sets in a way which is not followed, as in an ``.env``."""
+    if _is_shell(block):
+        return []
+    others = "\n".join(each.text for each in blocks if each is not block)
+    names = [
+        name
+        for name in about.asked
+        if f"${{{name}" in block.text and not {name} & {*about.defines, *shell.state.exported}
+    ]
+    lost = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}=", others)]
+    return [f"{name}: the page sets it elsewhere, which is not followed: --define {name}=VALUE" for name in lost]
 
 
 def _described(block: _Block, made: Made | SparkclusterError) -> str:

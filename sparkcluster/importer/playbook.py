@@ -54,14 +54,11 @@ class Importer(Protocol):
         ENGINE: its name.
         TITLE: its name for readers.
         COMMAND: the words that start it, as guides print them.
-        sparkrun_flags: flags by the names of sparkrun's defaults that it has for the engine, in its order; a ``?`` at
-            the end marks those without a value.
     """
 
     ENGINE: str
     TITLE: str
     COMMAND: str
-    sparkrun_flags: Mapping[str, str]
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after the command that starts the engine; None where they start something else."""

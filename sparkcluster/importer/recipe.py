@@ -22,7 +22,7 @@ from sparkcluster.importer.playbook import Made, by_runner, name_of, playbook
 from sparkcluster.importer.script import Text, refuse_unknown
 from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
-from sparkcluster.spec import messages
+from sparkcluster.spec import Playbook, kinds, messages
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.secret_patterns import names_secret
@@ -125,6 +125,14 @@ def _recipe(document: Document, about: Text) -> Recipe:
     Raises:
         SpecError: it is of another format, broken, or of another engine.
     """
+    is_own = {*document.data} <= {*Playbook.model_fields} and not isinstance(document.data.get("container"), str)
+    for ours, it_is in (
+        ("an inventory", kinds.is_inventory(document)),
+        ("a playbook", is_own and kinds.is_playbook(document)),
+    ):
+        if it_is:
+            problem = f"{ours} of sparkcluster, nothing to convert"
+            raise SpecError([document.problem((), problem, "sparkcluster lint checks it")])
     if not {"command", "container"} & document.data.keys():
         raise SpecError([document.problem((), "a document of unknown format", _SUPPORTED)])
     ignored = ("metadata", "benchmark", "description", "maintainer")

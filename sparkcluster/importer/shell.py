@@ -34,8 +34,8 @@ _PIECE = re.compile(
     r"|\$(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])|(?P<plain>[^\\'\"$`]+|\$|\\$)",
     re.DOTALL,
 )
-_PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
-_SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:[-+*/]?=(?!=)|\+\+|--)")
+_PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]{0,80})\])?([\s\S]*)")
+_SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\[\]]{0,80}\])?(?:[-+*/]?=(?!=)|\+\+|--)")
 _BRACKET = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[(){}`]", re.DOTALL)
 _CLOSES = {"${": "}", "$(": ")", "`": "`"}
 # Programs that answer a question: whether they succeed is not known, as it is taken for granted of others.

@@ -364,3 +364,11 @@ def test_options_of_launch_cluster_that_are_unknown():
 
 def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
     assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").notes
+
+
+def test_a_value_that_a_page_sets_in_a_file_is_listed():
+    """Compose would read it from .env, which is not followed."""
+    compose = "services:\n  a:\n    image: vllm/vllm-openai:v1\n    command: org/m --seed ${SEED:-1}\n"
+    made = convert(f"```env\nSEED=2\n```\n```yaml\n{compose}```\n", "x.md")
+    assert made.document["args"] == {"seed": 1}
+    assert made.notes == ("SEED: the page sets it elsewhere, which is not followed: --define SEED=VALUE",)
