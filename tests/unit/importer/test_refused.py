@@ -167,7 +167,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=5), max_size=25).map(" ".join), st.sampled_from(["x", "x.yaml", "x.md"]))
 def test_whatever_it_is_the_answer_is_a_playbook_or_one_error(text, name):
     try:
@@ -180,7 +180,7 @@ def test_whatever_it_is_the_answer_is_a_playbook_or_one_error(text, name):
 FILES = sorted(path for path in DATA.glob("**/*.*") if ".expected." not in path.name)
 
 
-@settings(max_examples=200, deadline=2000)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_file_gives_a_playbook_or_one_error(data):
     """A cut, a copied part or a stray piece."""
