@@ -71,7 +71,7 @@ SHELL = [
 ]  # fmt: skip
 OTHERS = [
     ("x.yaml", "some: thing\n", "a document of unknown format", "supported are Compose files, and recipes"),
-    ("x.yaml", "model: {model_id: a/b}\nvariants: {}\n", "a document of unknown format", "container and command"),
+    ("x.yaml", "model: {model_id: a/b}\nmeta: {}\nvariants: {}\n", "a document of unknown format", "container and command"),
     ("x.json", '{"schema": "sparkring-recipe/v1"}', "a document of unknown format", "supported are"),
     ("x.yaml", SPARKRUN, "command: is required", "add command"),
     ("x.yaml", SPARKRUN + "command: [vllm]\n", "x.yaml:5:10: command", ""),
