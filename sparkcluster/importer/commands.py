@@ -227,6 +227,7 @@ class Commands:
             start.notes += notes
         if not found and box.image:
             self.containers[box.name or ""] = box
+            self.others.append((call.line, [box.image]))
         return found
 
     def _left(self, line: int, words: list[str], program: str) -> None:

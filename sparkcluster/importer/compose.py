@@ -44,11 +44,13 @@ def read(document: Document, about: Text) -> Made:
         SpecError: the file is broken.
     """
     services = _services(document)
+    shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     starts: dict[str, Start] = {}
     refused: dict[str, UsageError] = {}
     for name in services:
         try:
-            if found := _started(document, services, name, about):
+            box, line = _container(document, services, name, about)
+            if found := commands.in_container(box, Call(line, ["docker"], {}), shell, []):
                 starts[name] = found[0]
         except UsageError as error:
             refused[name] = error
@@ -67,8 +69,7 @@ def read(document: Document, about: Text) -> Made:
         problem = f"{about.source} has several services that start an engine: {_listed(names)}"
         raise UsageError(problem, hint=f"choose with {choices}")
     if not names or names[0] not in starts:
-        problem = f"{about.source} has no service that starts an engine; its services: {_listed(services) or 'none'}"
-        raise NoEngine(problem, hint="import the script that the service runs")
+        raise _nothing(services, commands.nothing(about.source, shell), about)
     start = starts[names[0]]
     try:
         made, notes = playbook(start)
@@ -81,6 +82,13 @@ def _services(document: Document) -> dict[str, Any]:
     if document.problems:
         raise SpecError(document.problems)
     return _mapping(document, document.data.get("services"), ("services",))
+
+
+def _nothing(services: dict[str, Any], why: UsageError, about: Text) -> UsageError:
+    if "this starts" in why.message:  # another engine
+        return why
+    problem = f"{about.source} has no service that starts an engine; its services: {_listed(services) or 'none'}"
+    return NoEngine(problem, hint="import the script that the service runs")
 
 
 def _listed(names: Any) -> str:
@@ -102,8 +110,8 @@ def _mapping(document: Document, value: Any, path: KeyPath) -> dict[str, Any]:
     return out | {key: each for key, each in value.items() if key != "<<"}
 
 
-def _started(document: Document, services: dict[str, Any], name: str, about: Text) -> list[Start]:
-    """The engine that a service starts, none or one."""
+def _container(document: Document, services: dict[str, Any], name: str, about: Text) -> tuple[Container, int]:
+    """The container of a service, and its line."""
     path: KeyPath = ("services", name)
     service = _mapping(document, services[name], path)
     if "extends" in service:
@@ -125,8 +133,7 @@ def _started(document: Document, services: dict[str, Any], name: str, about: Tex
         words = [*more, *words]
     box.words = words
     place = document.values.get(path)
-    shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
-    return commands.in_container(box, Call(place.line if place else 1, ["docker"], {}), shell, [])
+    return box, place.line if place else 1
 
 
 class _Values:

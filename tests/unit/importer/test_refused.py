@@ -32,6 +32,7 @@ SHELL = [
     ("A=1\nllama-server -hf org/m --port 8080", "x.sh:2: this starts llama.cpp", "by hand"),
     ("docker run nvcr.io/nvidia/trt:1 trtllm-serve org/m", "x.sh:1: this starts TensorRT-LLM", "by hand"),
     ("ollama run m", "x.sh:1: this starts Ollama", "by hand"),
+    ("docker run --gpus all ollama/ollama", "x.sh:1: this starts Ollama", "by hand"),
     ("./run-recipe.sh recipes/m.yaml --no-ray", "starts the recipe recipes/m.yaml", "sparkcluster import recipes/m.yaml"),
     ("sparkrun run @eugr/m --tp 2", "starts the recipe @eugr/m of sparkrun", "the recipe's YAML file"),
     ("docker compose up -d", "docker compose starts what its file says", "docker-compose.yml"),
@@ -70,6 +71,7 @@ SHELL = [
     ("docker run --device /dev/sda a/b:1 vllm serve org/m", "control of the node", ""),
 ]  # fmt: skip
 OTHERS = [
+    ("x.yaml", "services:\n  a:\n    image: b/llama.cpp:server\n    command: -m x\n", "x.yaml:2: this starts llama.cpp", "by hand"),
     ("x.yaml", "some: thing\n", "a document of unknown format", "supported are Compose files, and recipes"),
     ("x.yaml", "model: {model_id: a/b}\nmeta: {}\nvariants: {}\n", "a document of unknown format", "container and command"),
     ("x.json", '{"schema": "sparkring-recipe/v1"}', "a document of unknown format", "supported are"),
