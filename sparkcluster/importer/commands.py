@@ -240,6 +240,16 @@ class Commands:
             if (is_named and not _ABOUT & {program, *words[:2]}) or runs_unknown:
                 self.doubts.append((line, words))
 
+    def instead(self, source: str) -> NoEngine | None:
+        """What the commands start instead of an engine of this project; None if that is not known."""
+        titles = " or ".join(importer.TITLE for importer in self.importers)
+        for pattern, problem, hint in _INSTEAD:
+            for line, words in self.others:
+                if found := re.search(pattern, shown(" ".join(words), 2000)):
+                    what, do = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
+                    return NoEngine(f"{source}:{line}: {what}", hint=do)
+        return None
+
     def nothing(self, source: str, shell: Shell) -> UsageError:
         """Why no engine was found, and what to import instead."""
         titles = " or ".join(importer.TITLE for importer in self.importers)
@@ -252,11 +262,8 @@ class Commands:
             return UsageError(
                 f"{source}:{line}: {why}", hint=f"{hint} the docker run or {self.importers[0].COMMAND} line alone"
             )
-        for pattern, problem, hint in _INSTEAD:
-            for line, words in self.others:
-                if found := re.search(pattern, shown(" ".join(words), 2000)):
-                    what, do = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
-                    return NoEngine(f"{source}:{line}: {what}", hint=do)
+        if (instead := self.instead(source)) is not None:
+            return instead
         command = self.importers[0].COMMAND
         for line, text in shell.unread:
             if command.split()[0] in text:

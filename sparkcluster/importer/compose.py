@@ -69,7 +69,8 @@ def read(document: Document, about: Text) -> Made:
         problem = f"{about.source} has several services that start an engine: {_listed(names)}"
         raise UsageError(problem, hint=f"choose with {choices}")
     if not names or names[0] not in starts:
-        raise _nothing(services, commands.nothing(about.source, shell), about)
+        problem = f"{about.source} has no service that starts an engine; its services: {_listed(services) or 'none'}"
+        raise commands.instead(about.source) or NoEngine(problem, hint="import the script that the service runs")
     start = starts[names[0]]
     try:
         made, notes = playbook(start)
@@ -82,13 +83,6 @@ def _services(document: Document) -> dict[str, Any]:
     if document.problems:
         raise SpecError(document.problems)
     return _mapping(document, document.data.get("services"), ("services",))
-
-
-def _nothing(services: dict[str, Any], why: UsageError, about: Text) -> UsageError:
-    if "this starts" in why.message:  # another engine
-        return why
-    problem = f"{about.source} has no service that starts an engine; its services: {_listed(services) or 'none'}"
-    return NoEngine(problem, hint="import the script that the service runs")
 
 
 def _listed(names: Any) -> str:

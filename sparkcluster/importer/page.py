@@ -53,12 +53,17 @@ def read(text: str, about: Text) -> Made:
         raise UsageError(f"{about.source} has no block {about.block}", hint=f"it has {len(blocks)} code blocks")
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     found: list[tuple[_Block, Made | SparkclusterError]] = []
+    others: list[NoEngine] = []
     before: dict[str, list[int]] = {}
     for block in blocks:
         for made in _made(block, shell, commands, about, before):
-            if about.block in {None, block.number} and made not in [other for _, other in found]:
+            if isinstance(made, NoEngine):
+                others.append(made)
+            elif about.block in {None, block.number} and made not in [other for _, other in found]:
                 found.append((block, made))
     if not found:
+        if (other := next((each for each in others if "this starts" in each.message), None)) is not None:
+            raise other
         where = about.source if about.block is None else f"block {about.block} of {about.source}"
         commands_ = " or ".join(f"`{importer.COMMAND} …`" for importer in about.importers)
         raise NoEngine(f"{where} starts no engine", hint=f"a block for a shell has to contain {commands_}")
@@ -107,10 +112,8 @@ def _made(
     state = shell.state.copy()
     try:
         if _is_shell(block):
-            begin, shell.unread, shell.notes, commands.others, commands.doubts = len(shell.calls), [], [], [], []
-            shell.run(_commands(block.text), block.line)
-            if starts := commands.starts(shell, shell.calls[begin:]):
-                yield _with_notes(script.chosen(starts, commands, shell, about), block, set_at)
+            if (made := _started(block, shell, commands, about)) is not None:
+                yield made if isinstance(made, NoEngine) else _with_notes(made, block, set_at)
         elif block.language in _DATA | _UNNAMED and _is_data(block.text):
             text = "\n" * (block.line - 1) + block.text
             if unit.looks(text):
@@ -120,8 +123,8 @@ def _made(
                 about = dataclasses.replace(about, defines={**exported, **about.defines})
                 document = parse(text, about.source, merge_keys=True)
                 yield (compose if "services" in document.data else recipe).read(document, about)
-    except NoEngine:
-        return
+    except NoEngine as error:
+        yield error
     except UsageError as error:
         shell.state = state
         is_named = any(importer.ENGINE in block.text.lower() for importer in about.importers)
@@ -130,6 +133,14 @@ def _made(
     for name, value in shell.state.variables.items():
         if state.variables.get(name) != value:
             set_at.setdefault(name, []).append(block.line)
+
+
+def _started(block: _Block, shell: Shell, commands: Commands, about: Text) -> Made | NoEngine | None:
+    """What a block for a shell starts."""
+    begin, shell.unread, shell.notes, commands.others, commands.doubts = len(shell.calls), [], [], [], []
+    shell.run(_commands(block.text), block.line)
+    starts = commands.starts(shell, shell.calls[begin:])
+    return script.chosen(starts, commands, shell, about) if starts else commands.instead(about.source)
 
 
 def _with_notes(made: Made, block: _Block, set_at: dict[str, list[int]]) -> Made:

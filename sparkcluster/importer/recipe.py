@@ -135,6 +135,12 @@ def _recipe(document: Document, about: Text) -> Recipe:
             raise SpecError([document.problem((), problem, "sparkcluster lint checks it")])
     if not {"command", "container"} & document.data.keys():
         raise SpecError([document.problem((), "a document of unknown format", _SUPPORTED)])
+    runtime = str(document.data.get("runtime") or "vllm")
+    engine = _RUNTIMES.get(runtime, runtime)
+    if not any(engine == importer.ENGINE for importer in about.importers):
+        known = ", ".join(importer.TITLE for importer in about.importers)
+        problem = f"this starts {shown(engine)}, and only recipes for {known} can be imported"
+        raise _fault(document, "runtime", problem, "write a playbook by hand")
     ignored = ("metadata", "benchmark", "description", "maintainer")
     if problems := [each for each in document.problems if not each.path.startswith(ignored)]:
         raise SpecError(problems)
@@ -142,11 +148,6 @@ def _recipe(document: Document, about: Text) -> Recipe:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:
         raise SpecError(messages.problems(error, document, Recipe)) from None
-    engine = _RUNTIMES.get(recipe.runtime or "vllm", recipe.runtime or "vllm")
-    if not any(engine == importer.ENGINE for importer in about.importers):
-        known = ", ".join(importer.TITLE for importer in about.importers)
-        problem = f"this starts {shown(engine)}, and only recipes for {known} can be imported"
-        raise _fault(document, "runtime", problem, "write a playbook by hand")
     return recipe
 
 

@@ -469,7 +469,7 @@ class Shell:
     def _decided(self, node: Node) -> bool | None:
         """What a test gives; None where the text does not decide it."""
         sides, first = _statements(node), node.children[0].type if node.children else ""
-        if re.search(r"\s-[ao]\s", _text(node)):
+        if not sides or re.search(r"\s-[ao]\s", _text(node)):
             return None
         if node.type in {"test_command", "parenthesized_expression"} or first == "!":
             inner = self._decided(sides[-1]) if len(sides) == 1 else None

@@ -71,7 +71,7 @@ SHELL = [
     ("docker run --device /dev/sda a/b:1 vllm serve org/m", "control of the node", ""),
 ]  # fmt: skip
 OTHERS = [
-    ("x.yaml", "services:\n  a:\n    image: b/llama.cpp:server\n    command: -m x\n", "x.yaml:2: this starts llama.cpp", "by hand"),
+    ("x.yaml", "services:\n  a:\n    image: b/llama.cpp:server\n    command: -m x\n", "x.yaml:3: this starts llama.cpp", "by hand"),
     ("x.yaml", "some: thing\n", "a document of unknown format", "supported are Compose files, and recipes"),
     ("x.yaml", "model: {model_id: a/b}\nmeta: {}\nvariants: {}\n", "a document of unknown format", "container and command"),
     ("x.json", '{"schema": "sparkring-recipe/v1"}', "a document of unknown format", "supported are"),
