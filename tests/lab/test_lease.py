@@ -11,7 +11,7 @@ import pytest
 
 from sparkcluster.lab.machine import wait_until
 
-SLOW = {"env": {"STUB_FAULT": "slow-start=90"}}
+SLOW = {"env": {"STUB_FAULT": "slow-start=600"}}
 LOCK = "/root/.local/state/sparkcluster/clusters/{}/lease.lock"
 
 
