@@ -159,7 +159,7 @@ def hand_over(context: Context, node: str, containers: Iterable[OtherContainer])
     for each in containers:
         if each.engine in engines.names():
             command = f"sparkcluster import --container {quote(each.name)} --node {quote(host)}"
-            lines.append(f"{command}   makes a playbook of it, once")
+            lines.append(f"{command}   to keep its settings as a playbook")
         lines.append(f"on {node}: docker stop {quote(each.name)}")
     return tuple(lines)
 

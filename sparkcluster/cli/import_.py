@@ -18,18 +18,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         help="a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, a script with the engine's "
-        "command, or what docker inspect NAME IMAGE prints; - is stdin",
+        "command, or the output of docker inspect NAME IMAGE; - is stdin",
     )
-    parser.add_argument("--container", metavar="NAME", help="import what runs in this container, instead of a file")
     parser.add_argument(
-        "--node", metavar="HOST", help="machine of the container, as HOST or USER@HOST for SSH (default: this one)"
+        "--container", metavar="NAME", help="import the engine that runs in this container, instead of a file"
+    )
+    parser.add_argument(
+        "--node", metavar="HOST", help="where the container runs: HOST or USER@HOST for SSH (default: this machine)"
     )
     parser.add_argument(
         "--define",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="value of a variable, an argument (1=VALUE) or a placeholder that the text leaves open; service=NAME "
+        help="value of a variable, an argument (1=VALUE) or a placeholder that the text does not set; service=NAME "
         "chooses a Compose file's service; repeatable",
     )
     parser.add_argument(
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
     parser.add_argument(
-        "-o", "--output", metavar="OUT", type=_file, help="write the playbook to OUT instead of stdout, which is -"
+        "-o", "--output", metavar="OUT", type=_file, help="write the playbook to OUT instead of stdout; - is stdout"
     )
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     common_flags(parser, "--json")
@@ -104,7 +106,9 @@ def run(args: argparse.Namespace) -> int:
         except FileExistsError:
             raise UsageError(f"{args.output} already exists", hint="add --force to overwrite it") from None
         except OSError as error:
-            raise UsageError(f"{args.output} cannot be written: {error.strerror}", hint="write another path") from None
+            raise UsageError(
+                f"{args.output} cannot be written: {error.strerror}", hint="give -o another path"
+            ) from None
     if args.json:
         emit_json({"playbook": made.document, "text": made.text, "left": list(made.notes)})
         return 0

@@ -32,7 +32,7 @@ QUIET = frozenset(
     {"set", "echo", "printf", "cd", "sleep", "trap", "shopt", "clear", "test", "[", "wait", "cat", "command"}
 )
 _ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
-_DOCUMENT = ("a here-document is not followed", "import the file or the commands that it has, alone")
+_DOCUMENT = ("here-documents are not evaluated", "save its text to a file, and import that file")
 # What starts no engine of this project, what it starts, and what to do.
 _INSTEAD = (
     *(
@@ -44,8 +44,8 @@ _INSTEAD = (
     ),
     (r"\brun-recipe\.(?:sh|py)\s+(\S+)", "this starts the recipe {0}", "sparkcluster import {0}"),
     (r"\bsparkrun\s+run\s+(\S+)", "this starts the recipe {0} of sparkrun", "import the recipe's YAML file"),
-    (r"\bdocker(?:-| )compose\b", "docker compose starts what its file says", "sparkcluster import docker-compose.yml"),
-    (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "it runs {0}, which may start {titles}", "import the file that it runs"),
+    (r"\bdocker(?:-| )compose\b", "docker compose reads its own file", "sparkcluster import docker-compose.yml"),
+    (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "this runs {0}, which may start {titles}", "sparkcluster import {0}"),
 )  # fmt: skip
 
 
@@ -105,12 +105,12 @@ class Commands:
                 if "<<" in text:
                     raise shell.fault(line, *_DOCUMENT)
                 problem = "this cannot be parsed as shell text"
-                raise shell.fault(line, problem, "is a quote not closed, or a word missing?")
+                raise shell.fault(line, problem, "check for a quote that is not closed, or a missing word")
         out: list[Start] = []
         for call in shell.calls if calls is None else calls:
             if re.match(r"--?[A-Za-z]", call.words[0]):
                 problem = f"a command begins with {shown(call.words[0])}"
-                raise shell.fault(call.line, problem, "end the line before it with a backslash, without comments")
+                raise shell.fault(call.line, problem, "end the line above with a backslash, without a comment")
             try:
                 found = self.of_call(call, shell, None)
             except UsageError as error:
@@ -171,8 +171,8 @@ class Commands:
             elif program in _CHANGERS:
                 notes.append(f"{shown(' '.join(words[:at]))}: left out")
             elif (program == "sudo" and env and not _KEEPS & {*words}) or (program == "env" and _DROPS & {*words[:at]}):
-                names = ", ".join(env) or "nothing"
-                notes.append(f"{program} keeps variables from the engine: imported as if it has {names}")
+                names = ", ".join(env) or "none"
+                notes.append(f"{program} removes variables: imported as if it kept {names}")
             words = words[max(at, 1) :]
         return words, env, notes
 
@@ -205,7 +205,10 @@ class Commands:
         base = self.containers.get(out.image, self.containers.get("", only))
         if base is None:
             return Container(
-                entrypoint="", words=out.words, env=out.env, notes=[f"docker exec in {shown(out.image)}: write image"]
+                entrypoint="",
+                words=out.words,
+                env=out.env,
+                notes=[f"docker exec in {shown(out.image)}: add image: NAME to the playbook"],
             )
         return dataclasses.replace(base, words=out.words, entrypoint="", env=base.env | out.env)
 
@@ -221,7 +224,7 @@ class Commands:
         inner = dataclasses.replace(call, words=words, environment=known, conditions=())
         found = self.of_call(inner, shell, box) if words else []
         if not found and box.entrypoint is None and words[:1] and words[0].startswith("-"):
-            container.known(box.image, "the image, which has to start the engine, is")
+            container.known(box.image, "the image is")
         for start in found:
             start.env |= {name: None for name, value in box.env.items() if value is None}
             start.notes += notes
@@ -256,8 +259,8 @@ class Commands:
         for line, words in self.doubts:
             names = dict.fromkeys(name for word in words for name in unknown(word))
             whys = [f"{name} depends on {shell.reasons[name][1]}" for name in names if name in shell.reasons]
-            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {titles}, and is not followed"
-            defines = [f"--define {name}=…" for name in map(definable, names) if name]
+            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {titles}, but is not evaluated"
+            defines = [f"--define {name}=VALUE" for name in map(definable, names) if name]
             hint = f"add {' '.join(defines)}, or import" if defines else "import"
             return UsageError(
                 f"{source}:{line}: {why}", hint=f"{hint} the docker run or {self.importers[0].COMMAND} line alone"
@@ -268,8 +271,8 @@ class Commands:
         for line, text in shell.unread:
             if command.split()[0] in text:
                 return NoEngine(f"{source}:{line}: {_DOCUMENT[0]}", hint=_DOCUMENT[1])
-        hint = f"give a recipe, or a text with `docker run … {command} …` or `{command} …` in it"
-        return NoEngine(f"{source} starts no {titles}", hint=hint)
+        hint = f"import a recipe, a Compose file, or a text with `docker run … {command} …` or `{command} …`"
+        return NoEngine(f"{source} does not start {titles}", hint=hint)
 
 
 def _shell_text(words: list[str], program: str) -> tuple[str | None, list[str]]:

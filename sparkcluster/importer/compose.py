@@ -96,7 +96,7 @@ def _fault(document: Document, path: KeyPath, problem: str, hint: str) -> SpecEr
 def _mapping(document: Document, value: Any, path: KeyPath) -> dict[str, Any]:
     """A mapping with those that ``<<`` names put in."""
     if not isinstance(value, dict):
-        raise _fault(document, path, "must be a mapping", "write keys below it")
+        raise _fault(document, path, "must be a mapping", "write its keys as 'key: value'")
     merged = value.get("<<", [])
     out: dict[str, Any] = {}
     for base in reversed(merged if isinstance(merged, list) else [merged]):
@@ -109,17 +109,17 @@ def _container(document: Document, services: dict[str, Any], name: str, about: T
     path: KeyPath = ("services", name)
     service = _mapping(document, services[name], path)
     if "extends" in service:
-        raise _fault(document, (*path, "extends"), "is not followed", "write the keys of that service here")
+        raise _fault(document, (*path, "extends"), "is not supported", "write the keys of that service here")
     reader = _Values(document, about)
     box = Container(name=reader.text(service["container_name"], path) if service.get("container_name") else None)
     for key, value in service.items():
         if key not in _QUIET and key != "container_name" and not key.startswith("x-") and value is not None:
             reader.put(box, key, value, (*path, key))
     if service.get("image") is None:
-        raise _fault(document, path, "has no image", "build its image, and write image: …")
+        raise _fault(document, path, "has no image", "build the image, and add image: NAME")
     box.image = reader.text(service["image"], (*path, "image"))
     if service.get("build"):
-        box.notes.append(f"build: build {shown(box.image)} on the first node")
+        box.notes.append(f"build: build the image {shown(box.image)} on the first node")
     words = reader.words(service.get("command"), (*path, "command"))
     entry = service.get("entrypoint")
     if entry is not None:
@@ -196,7 +196,7 @@ class _Values:
             raise _fault(self._document, path, "has a quote that is not closed", "close it") from None
         if cut := {"&&", "||", ";", "|", ">", "<", "&"} & {*out}:
             hint = 'write the command as a list: ["bash", "-c", "…"]'
-            raise _fault(self._document, path, f"has {cut.pop()}, and Compose runs no shell", hint)
+            raise _fault(self._document, path, f"has {cut.pop()}, but Compose runs no shell", hint)
         return out
 
     def _filled(self, text: str) -> str:

@@ -36,22 +36,22 @@ _DEVICE = re.compile(r"(/dev/[A-Za-z0-9_/-]*[A-Za-z0-9_-])(?::(/[^:]*))?(?::[rwm
 _PUBLISHED = re.compile(r"(?:\S*:)?(\d+):(\d+)(?:/\w+)?")
 
 REFUSED = {
-    "device": "ranks get GPUs, RDMA devices and those under container.devices, by the path that they have on the node",
-    "env-file": "write its lines under env, and the secret ones' names under secrets",
+    "device": "ranks get GPUs, RDMA devices and those under container.devices, at the same path as on the node",
+    "env-file": "write its variables under env, but the names of secrets under secrets",
     "ipc": "ranks share the node's IPC and its /dev/shm",
-    "memory": "a limit on unified memory kills the engine while it loads; gpu-memory-utilization bounds it",
-    "memory-swap": "see memory: gpu-memory-utilization bounds the engine",
+    "memory": "a limit on unified memory kills the engine while it loads; set gpu-memory-utilization under args",
+    "memory-swap": "set gpu-memory-utilization under args instead",
     "pid": "ranks have their own process namespace",
     "privileged": "ranks run without --privileged; they get GPUs and RDMA devices without it",
-    "publish-all": "ranks use the node's own network; api.port in the inventory",
+    "publish-all": "ranks use the node's network; set api.port in the inventory",
     "restart": "containers do not restart: all ranks of a group start and stop together",
     "security-opt": "ranks run with Docker's default confinement",
     "sysctl": "set it on the nodes",
     "tmpfs": "mount a directory of the node instead",
-    "ulimit": "container.ulimits has one number for each limit of Docker's, soft and hard",
-    "user": "ranks run as the image's user; another is container.user of the playbook",
+    "ulimit": "container.ulimits takes one number for each limit, which is both soft and hard",
+    "user": "ranks run as the image's user; set container.user in the playbook for another",
     "volumes-from": "write each directory under mounts",
-    "workdir": "write cd under setup, if the engine needs it",
+    "workdir": "the engine starts in the image's own directory; write full paths",
 }
 """Options that a playbook has nothing for, and what to do instead."""
 
@@ -143,7 +143,7 @@ class Container:
         if (source.startswith(("/", "~")) or unknown(source)[:1] in (["PWD"], ["$(pwd …)"])) and target.startswith("/"):
             self.volumes.append(Volume(source, target, read_only))
         else:
-            self.notes.append(f"{called} {shown(value)}: a playbook mounts directories by their full path, as ~/data")
+            self.notes.append(f"{called} {shown(value)}: write the full path of a directory, such as ~/data")
 
 
 def read(words: list[str]) -> Container:
@@ -169,7 +169,7 @@ def read(words: list[str]) -> Container:
         raise UsageError("docker run has no image", hint="copy the whole command")
     out.image, out.words = rest[0], rest[1:]
     if "cap_add" in out.section and not is_root(out.section.get("user", "root")):
-        out.notes.append(f"--user {shown(out.section.pop('user'))}: with --cap-add ranks run as the image's user")
+        out.notes.append(f"--user {shown(out.section.pop('user'))}: with --cap-add, ranks run as the image's user")
     return out
 
 
@@ -181,7 +181,7 @@ def known(word: str, what: str) -> str:
     """
     for name in unknown(word):
         define = definable(name)
-        hint = f"add --define {define}=VALUE" if define else "write what it becomes"
+        hint = f"add --define {define}=VALUE" if define else "write its value in the text"
         raise UsageError(f"{what} {shown(word)}, which the text does not set", hint=hint)
     return word
 

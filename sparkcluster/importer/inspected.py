@@ -75,7 +75,7 @@ def read(text: str, about: Text) -> Made:
     if LABEL_CLUSTER in box.words("Config.Labels"):
         raise UsageError(f"sparkcluster itself started {name}", hint="use the playbook of its cluster")
     if image is None or not name:
-        what = f"the image of {name}, which tells whose its variables are" if name else "a container"
+        what = f"the image of {name}, which shows which variables are its own" if name else "a container"
         names = f"{name} {box.text('Config.Image')}" if name else "NAME IMAGE"
         raise UsageError(f"{about.source} lacks {what}", hint=f"docker inspect {names} | sparkcluster import -")
     words, env = [box.text("Path"), *box.words("Args")], box.words("Config.Env")
@@ -139,9 +139,9 @@ def _reference(box: _Document, image: _Document) -> str:
 def _notes(image: str, box: _Document, name: str, by_command: bool) -> Iterator[str]:
     """What the documents do not tell, and how to hand over."""
     if "@" not in image:
-        yield f"{image}: no digest of a registry is known: keep the image on that node, the others get it from there"
+        yield f"{image}: has no registry digest: keep the image on that node, and the others copy it from there"
     if not by_command:
-        yield f"the command is that of a process in {name}; which files were changed there: docker diff {name}"
+        yield f"the command is that of a process in {name}; docker diff {name}   lists files changed there"
     if box.at("State.Running"):
         yield f"to hand over: docker stop {name}   likewise on the other nodes, then sparkcluster up INVENTORY"
 
@@ -154,8 +154,10 @@ def _nothing(box: _Document, others: Commands, name: str, has_processes: bool) -
     commands = [" ".join([box.text("Path"), *box.words("Args")]), *(" ".join(words) for _, words in others.others)]
     runs = ", ".join(f"`{shown(line, 80)}`" for line in list(dict.fromkeys(commands))[:5])
     if re.search(r"\bray start (?!--head)|\braylet\b", runs) and "gcs_server" not in runs:
-        return NoEngine(f"{name} is a worker of Ray, without the engine's command", hint=_HEAD)
-    hint = f"sparkcluster import --container {name} --node HOST   reads its processes, too"
+        return NoEngine(f"{name} is a Ray worker, which does not have the engine's command", hint=_HEAD)
+    hint = f"sparkcluster import --container {name} --node HOST   also reads its processes"
     if has_processes or not box.at("State.Running"):
         hint = f"start the engine in {name}, or import another container: docker ps --all"
-    return NoEngine(f"{name} ({box.text('State.Status')}) runs no {others.importers[0].TITLE}, but {runs}", hint=hint)
+    return NoEngine(
+        f"{name} ({box.text('State.Status')}) does not run {others.importers[0].TITLE}, but {runs}", hint=hint
+    )

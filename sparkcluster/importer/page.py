@@ -15,6 +15,7 @@ from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
+from sparkcluster.report import count
 from sparkcluster.spec.document import parse
 
 MAX_BLOCKS = 1_000
@@ -50,7 +51,9 @@ def read(text: str, about: Text) -> Made:
     """
     blocks = list(_blocks(text, about.source))
     if about.block is not None and not 1 <= about.block <= len(blocks):
-        raise UsageError(f"{about.source} has no block {about.block}", hint=f"it has {len(blocks)} code blocks")
+        raise UsageError(
+            f"{about.source} has no block {about.block}", hint=f"it has {count(len(blocks), 'code block')}"
+        )
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     found: list[tuple[_Block, Made | SparkclusterError]] = []
     others: list[NoEngine] = []
@@ -66,11 +69,11 @@ def read(text: str, about: Text) -> Made:
             raise other
         where = about.source if about.block is None else f"block {about.block} of {about.source}"
         commands_ = " or ".join(f"`{importer.COMMAND} …`" for importer in about.importers)
-        raise NoEngine(f"{where} starts no engine", hint=f"a block for a shell has to contain {commands_}")
+        raise NoEngine(f"{where} starts no engine", hint=f"a shell block must contain {commands_}")
     if len(found) > 1:
         listed = "; ".join(_described(block, made) for block, made in found[:20])
         problem = f"{about.source} starts an engine in {len(found)} blocks: {listed}"
-        raise UsageError(problem, hint=f"choose with --block {found[0][0].number}, or another number of these")
+        raise UsageError(problem, hint=f"choose one by its number, such as --block {found[0][0].number}")
     block, made = found[0]
     if isinstance(made, SparkclusterError):
         raise made
@@ -91,7 +94,7 @@ def _set_elsewhere(block: _Block, blocks: list[_Block], shell: Shell, about: Tex
         if f"${{{name}" in block.text and not {name} & {*about.defines, *shell.state.exported}
     ]
     lost = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}=", others)]
-    return [f"{name}: the page sets it elsewhere, which is not followed: --define {name}=VALUE" for name in lost]
+    return [f"{name}: set elsewhere in the page, which is not read; add --define {name}=VALUE" for name in lost]
 
 
 def _described(block: _Block, made: Made | SparkclusterError) -> str:
@@ -147,7 +150,9 @@ def _with_notes(made: Made, block: _Block, set_at: dict[str, list[int]]) -> Made
     """What a block starts, with a note on each variable that several blocks set."""
     text = block.text.replace("{", "")
     names = [name for name, lines in set_at.items() if len(lines) > 1 and re.search(rf"\${name}\b", text)]
-    return made[0], made[1] + [f"{name}: set in the blocks at lines {set_at[name]}; the last counts" for name in names]
+    return made[0], made[1] + [
+        f"{name}: set in the blocks at lines {set_at[name]}; the last value is used" for name in names
+    ]
 
 
 def _is_shell(block: _Block) -> bool:

@@ -85,7 +85,7 @@ def playbook(start: Start) -> Made:
     served, box = start.importer.read(start.words), start.container or Container()
     notes = [*box.notes, *start.notes, *served.notes]
     if not served.model:
-        hint = f"write the model after `{start.importer.COMMAND}`, or --model"
+        hint = f"write the model after `{start.importer.COMMAND}`, or add --model MODEL"
         raise UsageError("the command names no model", hint=hint)
     known(served.model, "the model is")
     env, secrets, more = _environment(start.env, box.volumes, start.importer.ENGINE)
@@ -94,7 +94,7 @@ def playbook(start: Start) -> Made:
     if start.container is not None and "path" in model and model["path"] == served.model:
         mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in box.volumes)
         problem = f"the model {served.model} is not in a mounted directory"
-        notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes"]
+        notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes as model.path"]
     revision = served.keys.pop("revision", None)
     if revision is not None and "id" in model:
         model["revision"] = revision
@@ -103,7 +103,7 @@ def playbook(start: Start) -> Made:
     if odd := next((each for each in [*start.words, *map(str, env.values())] if each[:1] in _TYPOGRAPHIC), None):
         raise UsageError(f"{shown(odd)} begins with a typographic character", hint='type - or " instead')
     given = {**{f"--{name}": value for name, value in served.args.items()}, **env}
-    why = "nothing makes a home directory of ~ there; write the whole path"
+    why = "~ is not expanded there; write the full path"
     homes = [f"{name} {value}" for name, value in given.items() if isinstance(value, str) and names_home(value)]
     notes += [f"{shown(each)}: {why}" for each in homes]
     document = {
@@ -124,7 +124,7 @@ def name_of(written: str) -> str:
 def by_runner(document: Mapping[str, Any], names: Mapping[str, str], runner: str) -> list[str]:
     """A note on variables that the runner of a recipe gives every container, unless the recipe sets them itself."""
     lost = [f"{name}={value}" for name, value in names.items() if name not in document.get("env", {})]
-    return [f"{runner} itself sets {', '.join(lost)}: write them under env if you miss them"] if lost else []
+    return [f"{runner} itself sets {', '.join(lost)}: write them under env if you need them"] if lost else []
 
 
 def _model(written: str, volumes: Iterable[Volume]) -> dict[str, Any]:
@@ -157,14 +157,16 @@ def _environment(
         elif name in owners:
             notes.append(f"{name}: {owners[name]}")
         elif name in _JOINS:
-            notes.append(f"{name}: left out: it follows from the inventory")
+            notes.append(f"{name}: left out: sparkcluster sets it from the inventory")
         elif name in variables.HUB_TOKENS:
-            notes.append(f"{name}: left out: the engine needs none; set HF_TOKEN where you stage gated models")
+            notes.append(
+                f"{name}: left out: only staging a gated model needs it; set it in the environment of sparkcluster"
+            )
         elif name in variables.per_node(engine):
             notes.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
         elif names_secret(name):
             secrets.append(name)
-            notes.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
+            notes.append(f"{name}: listed under secrets; set it in the environment you start sparkcluster in")
         elif value is None or unknown(value):
             what = shown(name if value is None else f"{name}={value}")
             notes.append(f"{what}: write its value under env; the text does not set it")
@@ -185,12 +187,14 @@ def _mounts(
     for volume in volumes:
         source, target = shown(volume.source), shown(volume.target)
         if unknown(volume.source + volume.target):
-            notes.append(f"--volume {source}:{target}: the text does not set them")
+            notes.append(f"--volume {source}:{target}: the text does not set its variables")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         is_model = "path" in model and path.startswith(f"{volume.source.rstrip('/')}/")
         if is_home and not homes:
-            notes.append(f"--volume {source}:{target}: write hf_home: {source} in the inventory, if it differs")
+            notes.append(
+                f"--volume {source}:{target}: write hf_home: {source} in the inventory, if that is not its cache"
+            )
         is_used = f"{volume.target.rstrip('/')}/" in used
         if volume.target in caches or ((is_home or is_model) and not is_used):
             continue

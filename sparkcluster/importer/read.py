@@ -69,12 +69,12 @@ def convert(
     try:
         document, notes = _READ[kind](text, about)
     except RecursionError:
-        raise UsageError(f"{source} is too deep to follow", hint="import the docker run line alone") from None
+        raise UsageError(f"{source} is nested too deeply", hint="import the docker run line alone") from None
     for given in about.defines:
         if given not in about.asked:
             names = ", ".join([each for each in about.asked if each][:20])
-            hint = f"it asks for {names}" if names else "it asks for no value; leave --define out"
-            raise UsageError(f"--define {given}: {source} does not ask for {given}", hint=hint)
+            hint = f"it takes values for {names}" if names else "it takes no values; leave --define out"
+            raise UsageError(f"--define {given}: {source} takes no value for {given}", hint=hint)
     return finished(document, notes, source, name)
 
 

@@ -39,7 +39,7 @@ _MOD = re.compile(r"(?:mods/)?([A-Za-z0-9_][\w.+-]*)/?")
 _MAX_ROUNDS = 8
 # Flags that sparkrun appends to a command without them.
 _APPENDED = {"served_model_name": "--served-model-name", "data_parallel": "--data-parallel-size"}
-_SUPPORTED = "supported are Compose files, and recipes of eugr/spark-vllm-docker and of sparkrun: container and command"
+_SUPPORTED = "supported: Compose files, and recipes of eugr/spark-vllm-docker or sparkrun with container and command"
 
 
 class Recipe(Section):
@@ -81,7 +81,9 @@ def read(document: Document, about: Text) -> Made:
     solo, cluster = recipe.solo_only or recipe.mode == "solo", recipe.cluster_only or recipe.mode == "cluster"
     least, most = max(recipe.min_nodes, 2 if cluster else 1), 1 if solo else recipe.max_nodes
     if most is not None and most < least:
-        raise _fault(document, "max_nodes", f"at most {most} nodes, but at least {least}", "correct one of them")
+        raise _fault(
+            document, "max_nodes", f"is {most}, but the recipe needs at least {least} nodes", "correct one of them"
+        )
     names = [*recipe.defaults, *_PLACE.findall(recipe.command)]
     given = {name: value for name in names if (value := about.value(name)) is not None}
     values = {name: str(value) for name, value in recipe.defaults.items() if not isinstance(value, dict | list)}
@@ -98,7 +100,7 @@ def read(document: Document, about: Text) -> Made:
     free = is_eugr and not solo and not cluster and "{tensor_parallel}" in recipe.command
     if free and made.get("tensor_parallel") != 1:
         made.pop("tensor_parallel", None)
-        notes.append("tensor_parallel: left to the inventory, as the recipe's runner takes 1 on one Spark")
+        notes.append("tensor_parallel: left to the inventory, since the recipe's runner sets 1 on one Spark")
     needed = _sized(made, least, most)
     if (most or needed) < needed:
         raise _fault(
@@ -134,7 +136,7 @@ def _recipe(document: Document, about: Text) -> Recipe:
             problem = f"{ours} of sparkcluster, nothing to convert"
             raise SpecError([document.problem((), problem, "sparkcluster lint checks it")])
     if not {"command", "container"} & document.data.keys():
-        raise SpecError([document.problem((), "a document of unknown format", _SUPPORTED)])
+        raise SpecError([document.problem((), "unknown format", _SUPPORTED)])
     runtime = str(document.data.get("runtime") or "vllm")
     engine = _RUNTIMES.get(runtime, runtime)
     if not any(engine == importer.ENGINE for importer in about.importers):
@@ -245,12 +247,14 @@ def _mods(made: dict[str, Any], recipe: Recipe) -> list[str]:
     """
     where = "build it with build-and-copy.sh of spark-vllm-docker on the first node"
     notes = [] if "/" in recipe.container else [f"container {shown(recipe.container)}: {where}"]
-    notes += [f"build_args: {shown(each)}: it is for the image's build" for each in recipe.build_args]
+    notes += [f"build_args: {shown(each)}: only needed to build the image" for each in recipe.build_args]
     setup: list[str] = []
     for mod in recipe.mods:
         found = _MOD.fullmatch(mod)
         if not found or ".." in mod or mod.endswith(".zip"):
-            notes.append(f"mods: {shown(mod)}: run its run.sh under setup, from a directory beside the playbook")
+            notes.append(
+                f"mods: {shown(mod)}: copy its directory beside the playbook, mount it, and run its run.sh under setup"
+            )
             continue
         name = found[1]
         made.setdefault("mounts", []).append({"source": f"./mods/{name}", "target": f"/opt/mods/{name}"})

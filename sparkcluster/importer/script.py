@@ -61,7 +61,7 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
     others = [each for each in starts if each is not start and each.what != start.what]
     if start.conditions and others:
         why, lines = start.conditions[-1], ", ".join(str(each.line) for each in (start, *others))
-        hint = "import the docker run line that you want alone"
+        hint = "import only the command that you want"
         raise run.fault(why.line, f"`{why.text}` decides which engine starts (lines {lines})", hint)
     try:
         refuse_unknown(start, run)
@@ -72,7 +72,7 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
         raise run.fault(start.line, error.message, error.hint or "copy the whole command") from None
     notes += [f"only the first engine of the text is imported, not that of line {other.line}" for other in others]
     for why in dict.fromkeys(start.conditions):
-        notes.append(f"line {why.line}: imported as if `{why.text}` is {'true' if why.holds else 'false'}")
+        notes.append(f"line {why.line}: imported as if `{why.text}` were {'true' if why.holds else 'false'}")
     own = [box.image for box in found.containers.values()]
     for _, words in found.others:
         if not (start.container and start.container.image in words and start.container.image in own):
@@ -93,5 +93,5 @@ def refuse_unknown(start: Start, run: Shell) -> None:
         define = definable(name)
         if reason or define is None or name.startswith(("<", "YOUR_", "\u2039")):
             what = f"{name} depends on {reason}" if reason else f"the command needs {name}"
-            hint = f"--define {define}=…, or " if define else ""
+            hint = f"add --define {define}=VALUE, or " if define else ""
             raise run.fault(line, what, f"{hint}import the docker run line alone")

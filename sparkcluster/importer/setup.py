@@ -33,7 +33,7 @@ def before(shell: Shell, at: int) -> tuple[list[str], list[str]]:
             continue
         done = number
         if number == engine.part[0]:
-            raise _refused(shell, call, statement, "is in one statement with the engine")
+            raise _refused(shell, call, statement, "is in the same statement as the engine")
         line = _line(shell, call, statement)
         if re.search(r"\bray\s+(start|stop|status)\b", line):
             notes.append(f"{shown(line)}: left out: sparkcluster starts Ray")
@@ -57,10 +57,10 @@ def _line(shell: Shell, call: Call, statement: str) -> str:
     own = {*shell.state.variables} - {*call.environment}
     used = {*re.findall(r"\$\{?(\w+)", statement)} - {*re.findall(r"\bfor\s+(\w+)\s+in\b", statement)}
     for name in sorted(used & own):
-        raise _refused(shell, call, statement, f"needs ${name}")
+        raise _refused(shell, call, statement, f"needs ${name}, which setup does not have")
     for name in sorted(shell.state.functions):
         if re.search(rf"(^|[\s;&|(]){re.escape(name)}\b", statement):
-            raise _refused(shell, call, statement, f"runs the function {name}")
+            raise _refused(shell, call, statement, f"runs the function {name}, which setup does not have")
     return plain(statement)
 
 

@@ -154,7 +154,7 @@ class Shell:
         self._first = first
         text = _PROMPT.sub("", text).rstrip().rstrip("\\")  # a text cut off after a backslash ends there
         text, slips = re.subn(r"\\[ \t]+\n", "\\\n", text)
-        self.notes += ["a blank behind the backslash at the end of a line: ignored"] if slips else []
+        self.notes += ["a space after the backslash at the end of a line: ignored"] if slips else []
         for node in _parser().parse(with_places(text).encode()).root_node.named_children:
             self._begin(node)
             self._run(node)
@@ -183,7 +183,7 @@ class Shell:
             return Status.YES
         self._left[0] -= 1
         if self._left[0] < 0:
-            raise self.fault(self._at(node), "this is too long to follow")
+            raise self.fault(self._at(node), "this takes too long to evaluate")
         if node.next_sibling is not None and node.next_sibling.type == "&":
             before, self.state = self.state, self.state.copy()
             self._follow(node)
@@ -204,7 +204,7 @@ class Shell:
     def _comment(self, node: Node) -> Status:
         before = node.prev_sibling
         if _text(node).endswith("\\") and before is not None and before.end_point[0] == node.start_point[0]:
-            problem = "a comment ends the command, and the backslash in it continues nothing"
+            problem = "a comment ends the command, so the backslash in it does not continue the line"
             raise self.fault(self._at(node), problem, "remove the comment")
         return Status.DONE
 
@@ -283,7 +283,7 @@ class Shell:
             patterns = [(self.text(child), _text(child)) for child in written]
             body = [child for child in item.named_children if child.start_byte > ends]
             if ";&" in _text(item) or ";;&" in _text(item):
-                raise self.fault(self._at(item), "a case that goes on with the next is not followed")
+                raise self.fault(self._at(item), "`;&` and `;;&` in case are not supported")
             clauses.append((functools.partial(_matches, word, patterns), item, body))
         return self._chain(clauses)
 
@@ -341,7 +341,7 @@ class Shell:
         is_shown = _text(body).split()[:1] in (["cat"], ["tee"], ["echo"], ["read"])
         for child in documents:
             self.unread.append((self._at(child), _text(child if is_shown else node)))
-            self.notes.append(f"line {self._at(child)}: a here-document, which is not followed")
+            self.notes.append(f"line {self._at(child)}: a here-document, which is not evaluated")
         if body is None:
             return Status.DONE
         self._statement = body.id if self._statement == node.id else self._statement
@@ -354,7 +354,7 @@ class Shell:
         name = _text(target)
         before = self.state.variables.get(name, "") if any(child.type == "+=" for child in node.children) else ""
         if name == "IFS":
-            raise self.fault(self._at(node), "IFS changes how words are split, and is not followed")
+            raise self.fault(self._at(node), "setting IFS is not supported, since it changes how words are split")
         is_list = isinstance(self.state.variables.get(name), list)
         if target is None or target.type == "subscript" or (is_list and (value is None or value.type != "array")):
             self._lose(name.partition("[")[0], self._at(node), f"`{shown(_text(node), 60)}`")
@@ -388,7 +388,9 @@ class Shell:
         for child in _statements(node):
             name = _text(child.child_by_field_name("name") or child)
             if not name.isidentifier():
-                self.notes += [f"line {self._at(node)}: what `{shown(_text(node), 80)}` sets"] if name[0] != "-" else []
+                self.notes += (
+                    [f"line {self._at(node)}: variables that `{shown(_text(node), 80)}` sets"] if name[0] != "-" else []
+                )
                 continue
             if kind not in {"export", "readonly"} and self._locals and "g" not in letters:
                 self._locals[-1].setdefault(name, self.state.variables.pop(name, None))
@@ -449,15 +451,13 @@ class Shell:
             options = rest[: rest.index("--")] if "--" in rest else rest
             self.state.variables["@"] = rest[len(options) + 1 :] if "--" in rest else self.state.variables["@"]
             if any(re.match("-[a-z]*a", each) for each in options):
-                self.notes.append(
-                    f"line {self._at(node)}: set -a exports what follows: write under env what the engine needs"
-                )
+                self.notes.append(f"line {self._at(node)}: set -a: write the variables that the engine needs under env")
         elif name in {"read", "mapfile", "readarray", "getopts", "let"} or (name, rest[:1]) == ("printf", ["-v"]):
             for found in filter(None, (re.match(r"[A-Za-z_]\w*", each) for each in rest)):
                 self._lose(found[0], self._at(node), name)
             return Status.MAYBE
         elif name == "shopt" and "nocasematch" in rest:
-            raise self.fault(self._at(node), "shopt nocasematch is not followed")
+            raise self.fault(self._at(node), "shopt -s nocasematch is not supported")
         else:
             return None
         return Status.DONE

@@ -18,10 +18,10 @@ _QUIET = re.compile(
     "NotifyAccess|PIDFile|SyslogIdentifier|SuccessExitStatus"
 )
 _WHY = {
-    "EnvironmentFile": "write its lines under env, and the secret ones' names under secrets",
+    "EnvironmentFile": "write its variables under env, but the names of secrets under secrets",
     "Restart": "`sparkcluster enable` restarts a group that died, and starts it after a reboot",
     "User": "the inventory says who logs in to the nodes",
-    "WorkingDirectory": "write full paths",
+    "WorkingDirectory": "the engine starts in the image's own directory; write full paths",
 }
 
 
@@ -66,7 +66,9 @@ def read(text: str, about: Text) -> Made:
         elif not _QUIET.fullmatch(key) and value:
             notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'not imported')}")
     if not started:
-        raise NoEngine(f"{about.source} has no ExecStart= in a section [Service]", hint="import what the unit runs")
+        raise NoEngine(
+            f"{about.source} has no ExecStart= in its section [Service]", hint="import the command that the unit runs"
+        )
     commands = Commands(about.importers)
     made, more = script.chosen(commands.starts(shell), commands, shell, about)
     return made, [*more, *notes]

@@ -22,7 +22,7 @@ def inspected(host: Host, name: str) -> str:
         HostError: it could not be reached or queried.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", name):
-        raise UsageError(f"not the name of a container: {name[:60]!r}", hint="docker ps lists them")
+        raise UsageError(f"not the name of a container: {name[:60]!r}", hint="docker ps   lists the containers")
     importers = [found for each in engines.names() if (found := engines.engine(each).importer) is not None]
     request = {"name": name, "engines": [each.COMMAND.split()[0] for each in importers]}
     answer = call(host, "inspected", request, answer=dict[str, Any], timeout_s=60, task="import")
@@ -37,4 +37,4 @@ def inspected(host: Host, name: str) -> str:
     hint = "sudo systemctl status docker"
     if "permission denied" in reason:
         hint = f"sudo usermod -aG docker {host.user}   on {host.name}, and log in again"
-    raise UsageError(f"Docker cannot be asked on {host.name}: {reason}", hint=hint)
+    raise UsageError(f"cannot query Docker on {host.name}: {reason}", hint=hint)

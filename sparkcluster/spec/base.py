@@ -18,7 +18,9 @@ def form(regex: str, words: str, **more: Any) -> Any:
 
 
 # Names end up in container names, labels and file names on the nodes.
-Name = Annotated[str, form(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "letters, digits and, not first, . _ -", max_length=63)]
+Name = Annotated[
+    str, form(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "letters, digits and, after the first character, . _ -", max_length=63)
+]
 
 
 def _path(start: str, words: str, end: str = "") -> Any:
@@ -29,7 +31,7 @@ def _path(start: str, words: str, end: str = "") -> Any:
 
 NodePath = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/")]
 ContainerPath = Annotated[str, _path("/", "an absolute path")]
-BesidePath = Annotated[str, _path(r"\./", "a path from ./, which is beside the playbook")]
+BesidePath = Annotated[str, _path(r"\./", "a path from ./, the directory of the playbook")]
 MountSource = Annotated[str, _path(r"(/|~$|~/|\./)", "an absolute path or one from ~/ or ./")]
 PermittedMount = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/, which may end in :rw", "(:rw)?")]
 LocalPath = Annotated[str, form(r"^(/|~)[^\x00-\x1f\x7f]*$", "an absolute path or one from ~/", max_length=1024)]

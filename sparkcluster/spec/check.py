@@ -81,7 +81,7 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
                 yield document.problem(path, f"no node named {shown(name)}", hint)
             elif name in taken:
                 message = f"{name} is already in group {taken[name]}"
-                yield document.problem(path, message, "a node has one rank of one group")
+                yield document.problem(path, message, "list each node in one group only")
             taken.setdefault(name, group.name)
     ungrouped = [label for label in labels if label not in taken]
     if written.groups and ungrouped:
@@ -95,7 +95,7 @@ def _api(written: Inventory, document: Document) -> Iterator[Problem]:
         address = ipaddress.ip_address(host)
         if not (address.is_loopback or address.is_unspecified):
             message = f"{host} cannot be the address of {len(written.groups)} heads"
-            yield document.problem(("api", "host"), message, "write management: each head's own address")
+            yield document.problem(("api", "host"), message, "write host: management, which is each head's own address")
 
 
 def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
@@ -107,7 +107,7 @@ def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
         found.append((("permit", "mounts", index), powers.never(entry.removesuffix(powers.WRITABLE), written)))
     for path, refused in found:
         if refused:
-            yield document.problem(path, refused, "name one directory for this alone, such as ~/data")
+            yield document.problem(path, refused, "give a directory that is used for nothing else, such as ~/data")
 
 
 def _identities(written: Inventory, document: Document) -> Iterator[Problem]:
@@ -129,10 +129,10 @@ def programs(written: Inventory, document: Document, directory: Path) -> Iterato
         path = directory / command[0]
         if any(map(holds_secret, command)):
             message = "looks like it holds a secret, and it is shown in plans and logs"
-            hint = "put it in a script that reads the secret from its environment, which is that of sparkcluster"
+            hint = "put it in a script that reads the secret from the environment; it gets that of sparkcluster"
             yield document.problem(("after_ready", index), message, hint)
         elif "/" in command[0] and not (path.is_file() and os.access(path, os.X_OK)):
-            message = f"{shown(str(path), 200)[1:-1]} is no file that can be executed"
+            message = f"{shown(str(path), 200)[1:-1]} is not an executable file"
             hint = "give its path from the inventory's directory, and make it executable with chmod +x"
             yield document.problem(("after_ready", index), message, hint)
 
@@ -142,8 +142,10 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
         message = "is required: the inventory's runtime is docker"
         yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
     if written.runtime.kind == "process" and served.build is not None:
-        message = "makes an image, and the inventory has runtime process, which runs none"
-        yield document.problem(("build",), message, "remove it, or use runtime docker", key=True)
+        message = "builds an image, but the inventory's runtime is process, which uses none"
+        yield document.problem(
+            ("build",), message, "remove build, or write runtime: {kind: docker} in the inventory", key=True
+        )
 
 
 def _size(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
@@ -155,7 +157,7 @@ def _size(written: Inventory, served: Playbook, document: Document) -> Iterator[
     for path, where, nodes in sizes or [(("nodes",), "the inventory lists", len(written.nodes))]:
         if not served.serves_on(nodes):
             message = f"playbook {served.name} is for {_wanted(served, nodes)}, and {where} {nodes}"
-            hint = f"list as many, or make groups of as many; sparkcluster playbooks --sparks {nodes} lists others"
+            hint = f"list that many, or make groups of that size; sparkcluster playbooks --sparks {nodes} lists others"
             yield document.problem(path, message, hint, key=True)
 
 
@@ -175,7 +177,7 @@ def _powers(written: Inventory, served: Playbook, document: Document) -> Iterato
         if power.refused:
             yield document.problem(power.path, power.refused, "give another directory, such as ~/data")
         elif power.permitted is False:
-            to_be_written = ", to be written" if power.kind == "write" else ""
-            message = f"{power.what} needs a permission in the inventory{to_be_written}"
+            permission = "a permission to write" if power.kind == "write" else "a permission"
+            message = f"{power.what} needs {permission} in the inventory"
             hint = f"if you trust the playbook with it, write in the inventory: {powers.permit(found, written)}"
             yield document.problem(power.path, message, hint)

@@ -65,12 +65,12 @@ def _argument(  # noqa: PLR0911 - one return for each rule
     if names_secret(plain) and isinstance(value, str):
         return "a secret in a command line can be read by every user of the node", "list its variable under secrets"
     if isinstance(value, list) and any(re.match(r"-\D", str(each)) for each in value):
-        return "a value that starts with a dash is read as another argument", "write it under args"
+        return "a value that starts with a dash is read as another argument", "write that argument as a key under args"
     if not _ARGUMENT.fullmatch(name):
         section = plain.partition(".")[0]
         near = section + bare[len(section) :]
         hint = f"write {near}" if _ARGUMENT.fullmatch(near) else None
-        return f"must be {engine.title}'s name of the argument: in lower case with dashes, none in front", hint
+        return f"must be {engine.title}'s name of the argument, in lower case with dashes, but no leading ones", hint
     return None
 
 
@@ -81,7 +81,7 @@ def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
         if planned:
             yield document.problem(("secrets", index), f"{name}: {planned[0]}", planned[1])
         elif name in written.env:
-            yield document.problem(("secrets", index), f"{name} is in env as well", "remove it from env")
+            yield document.problem(("secrets", index), f"{name} is also in env", "remove it from env")
 
 
 def environment(names: Iterable[str], engine: str, section: KeyPath, document: Document) -> Iterator[Problem]:
@@ -124,7 +124,7 @@ def _source(mount: Mount) -> str | None:
 
 def _build(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.build is not None and written.image is None:
-        yield document.problem(("build",), "needs image, on which it builds", "add image: …", key=True)
+        yield document.problem(("build",), "needs image, the base to build on", "add image: …", key=True)
 
 
 def _command(written: Playbook, document: Document) -> Iterator[Problem]:

@@ -18,8 +18,8 @@ from sparkcluster.printable import LINES, hidden_at, named
 
 MAX_VALUES = 20_000
 MAX_DEPTH = 32
-_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels, with aliases followed"
-_TOO_MANY = f"more than {MAX_VALUES} values, or too much text, with aliases followed"
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels, aliases included"
+_TOO_MANY = f"more than {MAX_VALUES} values, or too much text, aliases included"
 
 KeyPath = tuple[str | int, ...]
 
@@ -110,8 +110,8 @@ def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
         events = _events(document, text)
     except yaml.MarkedYAMLError as error:
         begin = error.context_mark
-        where = f"{error.context} of line {begin.line + 1}: " if begin else ""
-        hint = "check this line and those above it: indented by spaces, a space after ':' and '-', quotes closed"
+        where = f"{error.context} on line {begin.line + 1}: " if begin else ""
+        hint = "on this line and those above, indent with spaces, put a space after ':' and '-', and close quotes"
         raise _fatal(document, error.problem_mark, f"not valid YAML: {where}{error.problem}", hint) from None
     except yaml.YAMLError:
         raise _fatal(document, None, "has characters that YAML does not allow", "save the file as plain text") from None
@@ -239,7 +239,7 @@ class _Reader:
             _complain(self.document, place, path, "merge keys ('<<') are not supported", "write the keys out")
         elif name in out:
             first = self.document.keys[here].line
-            _complain(self.document, place, here, f"duplicate key, first in line {first}", "keep one of them")
+            _complain(self.document, place, here, f"duplicate key, first on line {first}", "keep one of them")
         else:
             self.document.keys[here] = place
             out[name] = self.value(here, depth + 1)

@@ -45,9 +45,9 @@ def refuse_as_inventory(document: Document) -> None:
 def refuse_as_playbook(document: Document) -> None:
     """Raise UsageError if a file that is used as a playbook is something else."""
     if is_overlay(document):
-        raise _other(document, "an overlay, not a playbook", "write PLAYBOOK+OVERLAY")
+        raise _other(document, "an overlay, not a playbook", "give PLAYBOOK+OVERLAY")
     if is_inventory(document):
-        raise _other(document, "an inventory, not a playbook", "give a playbook that sparkcluster playbooks lists")
+        raise _other(document, "an inventory, not a playbook", "give a playbook; sparkcluster playbooks lists them")
     _refuse_unknown(document)
 
 

@@ -168,8 +168,8 @@ def text(path: Path) -> str:
                 raise UsageError(f"{name} is not a regular file", hint="save it to a file first")
             return decode(file.read(MAX_BYTES + 1), name)
     except (OSError, ValueError) as error:
-        reason = os.strerror(error.errno or 0).lower() if isinstance(error, OSError) else "no file has such a name"
-        raise UsageError(f"{name}: {reason}", hint="give the path of a YAML file") from None
+        reason = os.strerror(error.errno or 0).lower() if isinstance(error, OSError) else "not a valid file name"
+        raise UsageError(f"{name}: {reason}", hint="check the path") from None
 
 
 def decode(content: bytes, name: str) -> str:
@@ -211,7 +211,7 @@ def _playbook(
     for key, numbers in variants.sizes(layers).items():
         playbook, _ = of(numbers.start)
         if playbook and key in own and not any(map(playbook.serves_on, numbers)):
-            message, hint = f"no group of {key} nodes can serve it", "change it, nodes, or tensor_parallel and the like"
+            message, hint = f"no group of {key} nodes can serve it", "change it, nodes, or tensor_parallel"
             problems.append(layer.problem((variants.KEY, key), message, hint, key=True))
     chosen = {nodes: of(nodes) for nodes in sorted(groups)} or {0: of(None)}
     problems += variants.differ({nodes: document for nodes, (_, document) in chosen.items()}, layers)
@@ -256,7 +256,7 @@ def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
     """Raise UsageError for a file elsewhere, links resolved: it may be the user's, and errors would show its lines."""
     if not any(path.resolve().is_relative_to(directory.resolve()) for directory in [*directories, *library.bundled()]):
         raise UsageError(
-            f"{shown(str(path), 200)[1:-1]} is outside of the playbook's directory",
+            f"{shown(str(path), 200)[1:-1]} is outside the playbook's directory",
             hint=f"copy it to {shown(str(directories[0]), 200)[1:-1]}, and use its file name",
         )
 

@@ -95,7 +95,7 @@ def _instead(error: Any, path: KeyPath, model: type[Section]) -> str | None:
     if kind == "list_type":
         return "write '- ' before each entry, or [first, second]"
     if kind == "string_type" and isinstance(value, (bool, int, float)):
-        return "put it in quotes, without which YAML reads something else"
+        return "put it in quotes: without them YAML does not read it as text"
     if kind == "literal_error":
         return did_you_mean(value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return None

@@ -27,11 +27,9 @@ def read(words: list[str]) -> Served:
             served.model = values[0]
         elif unknown(values[0]):
             served.unset += values
-            served.notes.append(
-                f"{shown(values[0])}: its value is not known, and may have flags: write them under args"
-            )
+            served.notes.append(f"{shown(values[0])}: the text does not set it; if it has flags, write them under args")
         elif values[0].strip():
-            served.notes.append(f"the word {shown(values[0])!r}, which is not part of a flag")
+            served.notes.append(f"the argument {shown(values[0])!r}, which belongs to no flag")
     return served
 
 
@@ -45,7 +43,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
     lost = sorted({name for value in values for name in unknown(value)})
     if lost and name != "model":
         served.unset += [] if name in {"host", "port", "node-rank", "master-addr", "master-port"} else values
-        served.notes.append(f"{written}: the text does not set {shown(', '.join(lost))}")
+        served.notes.append(f"{written}: left out: the text does not set {shown(', '.join(lost))}")
         return
     if flag is None:
         near = flags.closest_name(name.partition(".")[0])
@@ -76,9 +74,7 @@ def _set_key(served: Served, name: str, values: list[str]) -> bool:
         served.keys["aliases"] = usable
         lost = [other for other in others if other not in usable]
         if lost:
-            served.notes.append(
-                f"more names of the model: {shown(', '.join(lost))}; not names that a playbook may have"
-            )
+            served.notes.append(f"served names that a playbook cannot have: {shown(', '.join(lost))}")
     elif name == "revision" and value:
         served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and re.fullmatch(r"[0-9]{1,9}", value):

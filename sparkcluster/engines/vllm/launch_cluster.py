@@ -53,7 +53,9 @@ def _launched(rest: list[str], env: Mapping[str, str | None]) -> Container:
     remaining, image, options, notes = rest[:at], "vllm-node", list[str](), list[str]()
     extra, keys = env.get(_EXTRA) or "", dict[str, Any]()
     if unknown(extra):
-        notes.append(f"{shown(f'{_EXTRA}={extra}')}: write what its options say; the text does not set them")
+        notes.append(
+            f"{shown(f'{_EXTRA}={extra}')}: the text does not set these options; write them as keys of the playbook"
+        )
     else:
         options += extra.split()  # as the script does, without quotes
     while remaining:

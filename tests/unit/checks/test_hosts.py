@@ -278,7 +278,7 @@ def test_a_port_that_a_container_holds_is_named_with_it(see, port, container, se
 
     assert (finding.code, finding.seen) == ("HOST-004", seen)
     stops = f"on alpha: docker stop {container['name']}"
-    converts = "sparkcluster import --container vllm --node 192.168.86.11   makes a playbook of it, once"
+    converts = "sparkcluster import --container vllm --node 192.168.86.11   to keep its settings as a playbook"
     named = [converts, stops] if container is VLLM else [stops] if "container" in seen else []
     assert list(finding.remedy[: len(named)]) == named
 
@@ -292,7 +292,7 @@ def test_a_container_with_an_engine_is_named_where_memory_is_taken(see):
 
     assert finding.code == "HOST-006"
     assert finding.remedy[:2] == (
-        "sparkcluster import --container vllm --node 192.168.86.12   makes a playbook of it, once",
+        "sparkcluster import --container vllm --node 192.168.86.12   to keep its settings as a playbook",
         "on beta: docker stop vllm",
     )
     assert "open-webui" not in str(finding.remedy)

@@ -177,26 +177,26 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
             line("org/m", options=["--secret", "hf", "--tz", "local", "--replace"]),
             "--secret hf: a playbook has no such key",
         ),
-        ("export A=1\nsudo vllm serve org/m", "sudo keeps variables from the engine: imported as if it has A"),
-        ("env -u A vllm serve org/m", "env keeps variables from the engine"),
+        ("export A=1\nsudo vllm serve org/m", "sudo removes variables: imported as if it kept A"),
+        ("env -u A vllm serve org/m", "env removes variables: "),
         ("timeout 9 vllm serve org/m", "timeout 9: left out"),
-        ("set -a; source x.env; vllm serve org/m", "line 1: set -a exports what follows"),
+        ("set -a; source x.env; vllm serve org/m", "line 1: set -a: write the variables"),
         ("docker run i:1 bash -c 'vllm serve org/m; make'", "the command make, which follows the engine"),
         (
             "docker run i:1 bash -c 'ray start --head; vllm serve org/m'",
             "ray start --head: left out: sparkcluster starts Ray",
         ),
         ("vllm serve org/m -tp 2\u00b2", "--tensor-parallel-size 2\u00b2: write"),
-        ("docker run --env-file <(env) i:1 vllm serve org/m", "--env-file <(env): write its lines"),
+        ("docker run --env-file <(env) i:1 vllm serve org/m", "--env-file <(env): write its variables"),
         (line("org/m", options=["--health-start-interval", "5s"]), "--health-start-interval 5s: a playbook has no"),
-        ("vllm serve org/m $EXTRA", "$EXTRA: its value is not known, and may have flags"),
+        ("vllm serve org/m $EXTRA", "$EXTRA: the text does not set it; if it has flags"),
         (line("org/m", "--api-key", "sk-12345678"), "api.key"),
         (line("org/m", "--config", "x.yaml"), "under args"),
-        (line("org/m", "--served-model-name", "a", "b c"), "more names of the model: b c"),
+        (line("org/m", "--served-model-name", "a", "b c"), "served names that a playbook cannot have: b c"),
         (line("org/m", options=["--ulimit", "nofile=1024:4096"]), "--ulimit nofile=1024:4096"),
         (line("org/m", options=["--device", "/dev/ttyS0:/dev/serial"]), "--device /dev/ttyS0:/dev/serial"),
         ("docker run vllm/vllm-openai:nightly org/m --max-model-len $LEN", "LEN"),
-        ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "line 1: a here-document, which is not followed"),
+        ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "line 1: a here-document, which is not evaluated"),
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
         (line("org/m") + "\n" + line("org/other"), "only the first engine"),
         (line("/cache/hub/m", options=["-v", "hf:/cache"]), "is not in a mounted directory"),
@@ -317,10 +317,10 @@ def test_notes_about_secrets_are_whole():
     text = "docker run -e HF_TOKEN=v1 a/b:1 vllm serve org/m --api-key v2 --hf-token v3 --tool-server $TOKEN"
     made = convert(text, "x.sh")
     assert set(made.notes) == {
-        "HF_TOKEN: left out: the engine needs none; set HF_TOKEN where you stage gated models",
+        "HF_TOKEN: left out: only staging a gated model needs it; set it in the environment of sparkcluster",
         "--api-key: write api.key in the inventory, which keeps it out of every command line",
         "--hf-token: write HF_TOKEN in the environment of sparkcluster, which stages gated models with it",
-        "--tool-server $TOKEN: the text does not set TOKEN",
+        "--tool-server $TOKEN: left out: the text does not set TOKEN",
     }
 
 
@@ -371,4 +371,4 @@ def test_a_value_that_a_page_sets_in_a_file_is_listed():
     compose = "services:\n  a:\n    image: vllm/vllm-openai:v1\n    command: org/m --seed ${SEED:-1}\n"
     made = convert(f"```env\nSEED=2\n```\n```yaml\n{compose}```\n", "x.md")
     assert made.document["args"] == {"seed": 1}
-    assert made.notes == ("SEED: the page sets it elsewhere, which is not followed: --define SEED=VALUE",)
+    assert made.notes == ("SEED: set elsewhere in the page, which is not read; add --define SEED=VALUE",)

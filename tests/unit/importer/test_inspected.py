@@ -112,7 +112,7 @@ def test_the_process_in_a_pair_of_containers_has_the_command_and_its_variables()
     assert (document["tensor_parallel"], document["executor"], document["image"]) == (2, "ray", "vllm-node")
     assert document["env"] == {"VLLM_LOGGING_LEVEL": "DEBUG"}
     assert "docker diff vllm" in notes
-    assert "no digest of a registry is known" in notes
+    assert "has no registry digest" in notes
 
 
 def test_a_wrapper_and_the_text_of_a_shell_are_followed():
@@ -147,10 +147,10 @@ def test_a_secret_is_named_and_never_written(text):
         ([box()], "the text lacks the image of vllm", "docker inspect vllm vllm/vllm-openai:v0.31.0 | sparkcluster import -"),
         ([IMAGE], "the text lacks a container", "docker inspect NAME IMAGE | sparkcluster import -"),
         ([{"a": 1}], "the text lacks a container", "docker inspect NAME IMAGE | sparkcluster import -"),
-        ([box("sleep", ["infinity"]), IMAGE], "vllm (running) runs no vLLM, but `sleep infinity`", "--container vllm"),
+        ([box("sleep", ["infinity"]), IMAGE], "vllm (running) does not run vLLM, but `sleep infinity`", "--container vllm"),
         ([{**box("sleep", ["9"]), "State": {"Status": "exited"}}, IMAGE, {"Processes": []}], "vllm (exited)", "start the"),
         ([box("python3", ["-m", "sglang.launch_server"]), IMAGE], "vllm starts SGLang; sparkcluster imports vLLM", None),
-        ([box("sleep", ["9"]), IMAGE, {"Processes": [process(["/x/raylet", "-a"])]}], "vllm is a worker of Ray", "head"),
+        ([box("sleep", ["9"]), IMAGE, {"Processes": [process(["/x/raylet", "-a"])]}], "vllm is a Ray worker", "head"),
         ([box(args=["serve", "org/m", "--node-rank", "1"]), IMAGE], "not the first rank", "head"),
         ([box(Labels={"io.sparkcluster.cluster": "atlas"}), IMAGE], "sparkcluster itself started vllm", "playbook"),
     ],

@@ -27,7 +27,7 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
 
 SHELL = [
     # Nothing is started, or by another program.
-    ("", "x.sh starts no vLLM", "give a recipe, or a text with `docker run … vllm serve …`"),
+    ("", "x.sh does not start vLLM", "import a recipe, a Compose file, or a text with `docker run … vllm serve …`"),
     ("docker run --gpus all lmsysorg/sglang:spark python3 -m sglang.launch_server", "x.sh:1: this starts SGLang", "by hand"),
     ("A=1\nllama-server -hf org/m --port 8080", "x.sh:2: this starts llama.cpp", "by hand"),
     ("docker run nvcr.io/nvidia/trt:1 trtllm-serve org/m", "x.sh:1: this starts TensorRT-LLM", "by hand"),
@@ -35,8 +35,8 @@ SHELL = [
     ("docker run --gpus all ollama/ollama", "x.sh:1: this starts Ollama", "by hand"),
     ("./run-recipe.sh recipes/m.yaml --no-ray", "starts the recipe recipes/m.yaml", "sparkcluster import recipes/m.yaml"),
     ("sparkrun run @eugr/m --tp 2", "starts the recipe @eugr/m of sparkrun", "the recipe's YAML file"),
-    ("docker compose up -d", "docker compose starts what its file says", "docker-compose.yml"),
-    ("cd x\n./start.sh", "x.sh:2: it runs ./start.sh", "import the file that it runs"),
+    ("docker compose up -d", "docker compose reads its own file", "docker-compose.yml"),
+    ("cd x\n./start.sh", "x.sh:2: this runs ./start.sh", "sparkcluster import ./start.sh"),
     # What is broken.
     ("docker run -d --name x", "x.sh:1: docker run has no image", "copy the whole command"),
     ("docker run -e", "x.sh:1: -e has no value", "copy the whole command"),
@@ -44,26 +44,26 @@ SHELL = [
     ("A=1\nvllm serve org/m --max-model-len --seed 1", "x.sh:2: --max-model-len has no value", "write its value"),
     ("vllm serve gpt2", "x.sh:1: the model gpt2 is neither a repository nor a full path", "ORGANISATION/NAME"),
     ("vllm serve /models/llama*", "neither a repository nor a full path", "/path"),
-    ("A=1\nvllm serve 'org/m", "x.sh:2: this cannot be parsed as shell text", "is a quote not closed"),
-    ("vllm serve org/m\n--seed 1", "x.sh:2: a command begins with --seed", "end the line before it with a backslash"),
+    ("A=1\nvllm serve 'org/m", "x.sh:2: this cannot be parsed as shell text", "check for a quote that is not closed"),
+    ("vllm serve org/m\n--seed 1", "x.sh:2: a command begins with --seed", "end the line above with a backslash"),
     ("docker run --gpus all  # for RDMA \\\n  vllm/vllm-openai:v1 org/m", "x.sh:1: a comment ends the command", "remove"),
     ("vllm serve org/m \u2013\u2013seed 1", "x.sh:1: \u2013\u2013seed begins with a typographic character", "type -"),
     ("vllm serve org/m --seed \ue000x\ue001", "x.sh contains characters that are not text", "right file"),
     # What is not known.
     ("vllm serve $MODEL", "x.sh:1: the model is $MODEL, which the text does not set", "add --define MODEL=VALUE"),
-    ("docker run $IMAGE --model org/m", "x.sh:1: the image, which has to start the engine, is $IMAGE", "--define IMAGE"),
+    ("docker run $IMAGE --model org/m", "x.sh:1: the image is $IMAGE", "--define IMAGE"),
     ("docker run $OPTS -it i:1 vllm serve org/m", "is $OPTS, which the text does not set", "--define OPTS"),
-    ("vllm serve <model> --seed 1", "x.sh:1: the command needs <model>", f"--define model=…, or {ALONE}"),
+    ("vllm serve <model> --seed 1", "x.sh:1: the command needs <model>", f"add --define model=VALUE, or {ALONE}"),
     ("vllm serve YOUR_MODEL", "x.sh:1: the command needs YOUR_MODEL", "--define YOUR_MODEL"),
-    ("M=1\nE=$(jq .a x)\nvllm serve org/m $E", "x.sh:2: E depends on jq", f"--define E=…, or {ALONE}"),
-    ("$CMD org/m", "`$CMD org/m` may start vLLM, and is not followed", "--define CMD=…"),
+    ("M=1\nE=$(jq .a x)\nvllm serve org/m $E", "x.sh:2: E depends on jq", f"add --define E=VALUE, or {ALONE}"),
+    ("$CMD org/m", "`$CMD org/m` may start vLLM, but is not evaluated", "--define CMD=VALUE"),
     ("eval vllm serve org/m\nvllm serve org/b", "x.sh:1: `eval vllm serve org/m` may start vLLM", "vllm serve line alone"),
     ("serve() { printf 'vllm serve %s' org/m; }\ndocker exec node bash -c \"$(serve 2)\"", "x.sh:2: ", "alone"),
-    ("if [ -e a ]; then vllm serve org/a; else\nvllm serve org/b; fi", "x.sh:1: `[ -e a ]` decides which engine starts", "alone"),
-    ("bash <<EOF\nvllm serve org/m\nEOF", "x.sh:1: a here-document is not followed", "import the file or the commands"),
-    ("cat > x.sh <<EOF\nvllm serve org/m\nEOF", "x.sh:1: a here-document is not followed", "alone"),
-    ("case a in a) M=1;& b) M=2;; esac\nvllm serve org/m", "x.sh:1: a case that goes on with the next", ALONE),
-    ("IFS=,\nvllm serve org/m", "x.sh:1: IFS changes how words are split", ALONE),
+    ("if [ -e a ]; then vllm serve org/a; else\nvllm serve org/b; fi", "x.sh:1: `[ -e a ]` decides which engine starts", "import only the command"),
+    ("bash <<EOF\nvllm serve org/m\nEOF", "x.sh:1: here-documents are not evaluated", "save its text to a file"),
+    ("cat > x.sh <<EOF\nvllm serve org/m\nEOF", "x.sh:1: here-documents are not evaluated", "import that file"),
+    ("case a in a) M=1;& b) M=2;; esac\nvllm serve org/m", "x.sh:1: `;&` and `;;&` in case are not supported", ALONE),
+    ("IFS=,\nvllm serve org/m", "x.sh:1: setting IFS is not supported", ALONE),
     ("docker run i:1 bash -c 'D=/opt; cp $D/*.so /x; vllm serve org/m'", "before the engine needs $D", "with its values"),
     # What no playbook may have.
     ("docker run -v /:/host a/b:1 vllm serve org/m", "needs what a playbook may not have", ""),
@@ -72,26 +72,26 @@ SHELL = [
 ]  # fmt: skip
 OTHERS = [
     ("x.yaml", "services:\n  a:\n    image: b/llama.cpp:server\n    command: -m x\n", "x.yaml:3: this starts llama.cpp", "by hand"),
-    ("x.yaml", "some: thing\n", "a document of unknown format", "supported are Compose files, and recipes"),
-    ("x.yaml", "model: {model_id: a/b}\nmeta: {}\nvariants: {}\n", "a document of unknown format", "container and command"),
-    ("x.json", '{"schema": "sparkring-recipe/v1"}', "a document of unknown format", "supported are"),
+    ("x.yaml", "some: thing\n", "unknown format", "supported: Compose files, and recipes"),
+    ("x.yaml", "model: {model_id: a/b}\nmeta: {}\nvariants: {}\n", "unknown format", "container and command"),
+    ("x.json", '{"schema": "sparkring-recipe/v1"}', "unknown format", "supported: "),
     ("x.yaml", SPARKRUN, "command: is required", "add command"),
     ("x.yaml", SPARKRUN + "command: [vllm]\n", "x.yaml:5:10: command", ""),
     ("x.yaml", SPARKRUN + "command: trtllm-serve a/b\n", "this starts TensorRT-LLM", "by hand"),
     ("x.yaml", SPARKRUN.replace("vllm", "sglang") + "command: x\n", "x.yaml:3:10: runtime: this starts sglang", "by hand"),
     ("x.yaml", SPARKRUN + "command: vllm serve {a}\ndefaults: {a: '{b}', b: '{a}'}\n", "needs {", "--define"),
-    ("x.yaml", SPARKRUN + "command: vllm serve a/b\nmin_nodes: 3\nmax_nodes: 2\n", "at most 2 nodes, but at least 3", ""),
+    ("x.yaml", SPARKRUN + "command: vllm serve a/b\nmin_nodes: 3\nmax_nodes: 2\n", "is 2, but the recipe needs at least 3 nodes", ""),
     ("x.yaml", SPARKRUN + "command: vllm serve a/b -tp 4\nmax_nodes: 2\n", "the command is for 4 nodes, the recipe for 2", ""),
-    ("x.yaml", COMPOSE + "command: pip install x && vllm serve org/m", "has &&, and Compose runs no shell", "as a list"),
+    ("x.yaml", COMPOSE + "command: pip install x && vllm serve org/m", "has &&, but Compose runs no shell", "as a list"),
     ("x.yaml", COMPOSE + "command: --model org/m --x '{", "x.yaml:4:14: services.vllm.command: has a quote", "close it"),
     ("x.yaml", COMPOSE + "command: {a: b}", "services.vllm.command: must be text", ""),
-    ("x.yaml", COMPOSE + "extends: {file: b.yaml, service: a}", "services.vllm.extends: is not followed", "write the keys"),
+    ("x.yaml", COMPOSE + "extends: {file: b.yaml, service: a}", "services.vllm.extends: is not supported", "write the keys"),
     ("x.yaml", COMPOSE + "image: twice", "x.yaml:4:5: services.vllm.image: duplicate key", ""),
     ("x.yaml", COMPOSE + "command: --model $M", "the model is $M, which the text does not set", "--define M=VALUE"),
     ("x.yaml", COMPOSE.replace("/vllm-openai:v1", "/vllm-openai:$TAG") + "command: org/m\n", "which the text does not set", "--define TAG"),
     ("x.yaml", "services:\n", "services", ""),
     ("x.service", "[Service]\nExecStart=/bin/vllm serve 'org/m\n", "x.service:2: this cannot be parsed", "quote"),
-    ("x.service", "[Service]\nType=simple\n", "has no ExecStart=", "import what the unit runs"),
+    ("x.service", "[Service]\nType=simple\n", "has no ExecStart=", "import the command that the unit runs"),
     ("x.md", "# A\n\n```sh\nvllm serve $MODEL\n```\n", "x.md:4: the model is $MODEL", "--define MODEL=VALUE"),
     ("x.md", "```sh\nls\n```\n", "x.md starts no engine", "`vllm serve …`"),
     ("x.md", "```sh\n" + "```\n```sh\n" * 1001, "more than 1000 code blocks", "right file"),
@@ -111,9 +111,9 @@ def test_what_makes_no_playbook_is_refused(name, text, message, hint):
 
 
 def test_a_define_that_nothing_asks_for_is_refused():
-    with pytest.raises(UsageError, match="does not ask for A") as caught:
+    with pytest.raises(UsageError, match="takes no value for A") as caught:
         convert("vllm serve org/m --seed ${SEED:-1}", "x.sh", defines={"A": "1"})
-    assert caught.value.hint == "it asks for SEED"
+    assert caught.value.hint == "it takes values for SEED"
     assert convert("vllm serve org/m --seed ${SEED:-1}", "x.sh", defines={"SEED": "2"}).document["args"] == {"seed": 2}
     with pytest.raises(UsageError, match=r"x\.sh has no blocks"):
         convert("vllm serve org/m", "x.sh", block=1)

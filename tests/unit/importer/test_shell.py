@@ -116,7 +116,7 @@ def test_what_is_not_followed_is_unknown(text, name):
     assert name in caught.value.message
     assert caught.value.message.startswith(f"x.sh:{2 if text.startswith('A=a') else 1}: ")
     lost = caught.value.message.split(": ")[1].split()[0]
-    assert caught.value.hint == f"--define {lost}=…, or import the docker run line alone"
+    assert caught.value.hint == f"add --define {lost}=VALUE, or import the docker run line alone"
     if lost == "M":
         made = convert(f"{text}\nvllm serve org/m --seed $M", "x.sh", defines={"M": "7"})
         assert made.document["args"] == {"seed": 7}
@@ -129,7 +129,7 @@ def test_what_a_branch_sets_for_nothing_is_no_matter():
 
 def test_a_condition_that_decides_whether_is_noted():
     made = convert("if docker ps | grep -q x; then\n  echo runs\nelse\n  vllm serve org/m\nfi", "x.sh")
-    assert made.notes[0] == "line 1: imported as if `docker ps | grep -q x` is false"
+    assert made.notes[0] == "line 1: imported as if `docker ps | grep -q x` were false"
 
 
 @pytest.mark.parametrize(

@@ -76,4 +76,4 @@ def test_the_command_says_what_to_type(docker, monkeypatch, capsys):
     assert guarded(["import", "--container", "vllm", "--node", "alpha:22"]) == 2
     assert "--node nvidia@192.168.1.11" in capsys.readouterr().err
     assert guarded(["import", "--container", "vllm"]) == 2
-    assert "Docker cannot be asked on this machine: no such file" in capsys.readouterr().err
+    assert "cannot query Docker on this machine: no such file" in capsys.readouterr().err

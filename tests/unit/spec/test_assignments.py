@@ -71,7 +71,7 @@ def test_another_model_takes_nothing_of_the_one_before(path):
         ("args..x=1", "--set args..x names no key", "args.max-model-len"),
         ("args.max-model-len.x=1", "args.max-model-len is not a section", "set args.max-model-len as a whole"),
         ("args.x=010", "is ambiguous: YAML parsers disagree about numbers with a leading 0", "quote it"),
-        ("args.x=[1", "--set args.x: args.x: not valid YAML", "quotes closed"),
+        ("args.x=[1", "--set args.x: args.x: not valid YAML", "and close quotes"),
         ("env.API KEY=hunter2", "names no key", ""),
         ("\0=1", "--set \\x00 names no key", ""),
         ("description=\x1b[2J", "contains U+001B control character", ""),

@@ -62,7 +62,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         "none.yaml": "no such file or directory",
         "a\x1bb.yaml": "a\\x1bb.yaml: no such file or directory",
         "pipe.yaml/inventory.yaml": "not a directory",
-        "a\0b": "no file has such a name",
+        "a\0b": "not a valid file name",
         ".": "is a directory",
         "pipe.yaml": "is not a regular file",
         "large.yaml": "is larger than 1024 KiB",

@@ -140,7 +140,7 @@ def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, monke
     path.write_text(f"name: mine\nextends: {reference.format(outside=outside).replace('//', '/')}\n")
     said = refused(path)
     assert f"{path}:2:10: extends: " in said
-    assert "is outside of the playbook's directory | copy it to" in said or "no playbook at" in said
+    assert "is outside the playbook's directory | copy it to" in said or "no playbook at" in said
     assert "belongs" not in said
 
 
@@ -151,7 +151,7 @@ def test_an_overlay_that_is_a_link_to_elsewhere_is_not_read(folder, tmp_path):
     (tmp_path / "recipe" / "base.yaml").write_text(BASE)
     (tmp_path / "recipe" / "mine.yaml").write_text("name: mine\nextends: base+drafts\n")
     said = refused(tmp_path / "recipe" / "mine.yaml")
-    assert "is outside of the playbook's directory" in said
+    assert "is outside the playbook's directory" in said
     assert "belongs" not in said
 
 

@@ -15,7 +15,7 @@ FILES = {
     "fast.yaml": "overlay: fast\nargs: {max-model-len: 1}\n",
     "compose.yaml": "services: {engine: {image: a/b}}\n",
 }
-LISTED = "give a playbook that sparkcluster playbooks lists"
+LISTED = "give a playbook; sparkcluster playbooks lists them"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ LISTED = "give a playbook that sparkcluster playbooks lists"
         ("up gpt-oss-20b", "gpt-oss-20b: no such file", "gpt-oss-20b is a playbook: give an inventory, and --playbook"),
         ("plan fast.yaml", "fast.yaml is an overlay, not an inventory", "give an inventory, and --playbook NAME+OVERLAY"),
         ("up inventory.yaml --playbook inventory.yaml", "inventory.yaml is an inventory, not a playbook", LISTED),
-        ("up inventory.yaml --playbook fast.yaml", "fast.yaml is an overlay, not a playbook", "write PLAYBOOK+OVERLAY"),
+        ("up inventory.yaml --playbook fast.yaml", "fast.yaml is an overlay, not a playbook", "give PLAYBOOK+OVERLAY"),
         ("lint other.yaml", "other.yaml:2:11: playbook: inventory.yaml is an inventory, not a playbook", LISTED),
         ("lint compose.yaml", "compose.yaml is neither an inventory nor a playbook", "sparkcluster import compose.yaml"),
         ("status inventroy.yaml", "inventroy.yaml: no such file", "did you mean inventory.yaml?"),
