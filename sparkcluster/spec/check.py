@@ -177,7 +177,7 @@ def _powers(written: Inventory, served: Playbook, document: Document) -> Iterato
         if power.refused:
             yield document.problem(power.path, power.refused, "give another directory, such as ~/data")
         elif power.permitted is False:
-            permission = "a permission to write" if power.kind == "write" else "a permission"
+            permission = "a write permission" if power.kind == "write" else "a permission"
             message = f"{power.what} needs {permission} in the inventory"
             hint = f"if you trust the playbook with it, write in the inventory: {powers.permit(found, written)}"
             yield document.problem(power.path, message, hint)

@@ -57,10 +57,10 @@ REFUSED = [
     # outside of the model, the hub and the caches; what holds the hub's token; write access to weights
     *((mount(path), 4, PERMISSION) for path in ("/data", "~/.docker", "~/.cache/huggingface/hub", "~/.cache/huggingface/hub-x")),
     *((mount(path), 4, "the hub's token") for path in ("~/.cache/huggingface/token", "~/.cache")),
-    (mount("~/.docker", write=True), 4, "~/.docker needs a permission to write in the inventory"),
-    (mount("~/.cache/huggingface/hub/m", write=True), 4, "to be written"),
+    (mount("~/.docker", write=True), 4, "~/.docker needs a write permission in the inventory"),
+    (mount("~/.cache/huggingface/hub/m", write=True), 4, "needs a write permission"),
     (mount("/dаta"), 4, PERMISSION),  # noqa: RUF001 - a Cyrillic letter, where /data is permitted
-    (weights("~/models/m") + "mounts: [{source: ~/models/m, target: /x, read_only: false}]\n", 4, "to be written"),
+    (weights("~/models/m") + "mounts: [{source: ~/models/m, target: /x, read_only: false}]\n", 4, "needs a write permission"),
     *((weights(path), 2, CONTROL) for path in ("/", "/run/secrets", "/home/../etc")),
     *((weights(path), 2, KEYS) for path in ("~", "/home/alice", "~/./.ssh/")),
     *((weights(path), 2, PERMISSION) for path in ("~/.aws", "~/.cache/huggingface/hub")),
