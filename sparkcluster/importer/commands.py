@@ -204,12 +204,8 @@ class Commands:
         only = next(iter(self.containers.values())) if unknown(out.image) and len(self.containers) == 1 else None
         base = self.containers.get(out.image, self.containers.get("", only))
         if base is None:
-            return Container(
-                entrypoint="",
-                words=out.words,
-                env=out.env,
-                notes=[f"docker exec in {shown(out.image)}: add image: NAME to the playbook"],
-            )
+            notes = [f"docker exec in {shown(out.image)}: add image: NAME to the playbook"]
+            return Container(entrypoint="", words=out.words, env=out.env, notes=notes)
         return dataclasses.replace(base, words=out.words, entrypoint="", env=base.env | out.env)
 
     def in_container(self, box: Container, call: Call, shell: Shell, notes: list[str]) -> list[Start]:

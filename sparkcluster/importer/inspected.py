@@ -45,9 +45,8 @@ class _Document(dict[str, Any]):
     def words(self, path: str) -> list[str]:
         """What is set, as texts: of a list each, of a mapping its keys, of a switch an empty one."""
         value = self.at(path) or []
-        return (
-            [str(each) for each in value] if isinstance(value, list | dict) else ["" if value is True else str(value)]
-        )
+        values = value if isinstance(value, list | dict) else ["" if value is True else value]
+        return [str(each) for each in values]
 
     def text(self, path: str) -> str:
         """What is set, as one text."""
@@ -158,6 +157,5 @@ def _nothing(box: _Document, others: Commands, name: str, has_processes: bool) -
     hint = f"sparkcluster import --container {name} --node HOST   also reads its processes"
     if has_processes or not box.at("State.Running"):
         hint = f"start the engine in {name}, or import another container: docker ps --all"
-    return NoEngine(
-        f"{name} ({box.text('State.Status')}) does not run {others.importers[0].TITLE}, but {runs}", hint=hint
-    )
+    title = others.importers[0].TITLE
+    return NoEngine(f"{name} ({box.text('State.Status')}) does not run {title}, but {runs}", hint=hint)

@@ -15,7 +15,6 @@ from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
-from sparkcluster.report import count
 from sparkcluster.spec.document import parse
 
 MAX_BLOCKS = 1_000
@@ -51,9 +50,7 @@ def read(text: str, about: Text) -> Made:
     """
     blocks = list(_blocks(text, about.source))
     if about.block is not None and not 1 <= about.block <= len(blocks):
-        raise UsageError(
-            f"{about.source} has no block {about.block}", hint=f"it has {count(len(blocks), 'code block')}"
-        )
+        raise UsageError(f"{about.source} has no block {about.block}", hint=f"its blocks are 1 to {len(blocks)}")
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     found: list[tuple[_Block, Made | SparkclusterError]] = []
     others: list[NoEngine] = []
@@ -150,9 +147,8 @@ def _with_notes(made: Made, block: _Block, set_at: dict[str, list[int]]) -> Made
     """What a block starts, with a note on each variable that several blocks set."""
     text = block.text.replace("{", "")
     names = [name for name, lines in set_at.items() if len(lines) > 1 and re.search(rf"\${name}\b", text)]
-    return made[0], made[1] + [
-        f"{name}: set in the blocks at lines {set_at[name]}; the last value is used" for name in names
-    ]
+    lines = {name: ", ".join(map(str, set_at[name])) for name in names}
+    return made[0], made[1] + [f"{name}: set in the blocks at lines {lines[name]}; the last counts" for name in names]
 
 
 def _is_shell(block: _Block) -> bool:

@@ -159,9 +159,7 @@ def _environment(
         elif name in _JOINS:
             notes.append(f"{name}: left out: sparkcluster sets it from the inventory")
         elif name in variables.HUB_TOKENS:
-            notes.append(
-                f"{name}: left out: only staging a gated model needs it; set it in the environment of sparkcluster"
-            )
+            notes.append(f"{name}: left out: only staging of gated models needs it; set it where you run sparkcluster")
         elif name in variables.per_node(engine):
             notes.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
         elif names_secret(name):
@@ -186,15 +184,14 @@ def _mounts(
     out: list[dict[str, Any]] = []
     for volume in volumes:
         source, target = shown(volume.source), shown(volume.target)
+        where = f"--volume {source}:{target}"
         if unknown(volume.source + volume.target):
-            notes.append(f"--volume {source}:{target}: the text does not set its variables")
+            notes.append(f"{where}: the text does not set its variables")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         is_model = "path" in model and path.startswith(f"{volume.source.rstrip('/')}/")
         if is_home and not homes:
-            notes.append(
-                f"--volume {source}:{target}: write hf_home: {source} in the inventory, if that is not its cache"
-            )
+            notes.append(f"{where}: write hf_home: {source} in the inventory, if it is not ~/.cache/huggingface")
         is_used = f"{volume.target.rstrip('/')}/" in used
         if volume.target in caches or ((is_home or is_model) and not is_used):
             continue

@@ -81,9 +81,8 @@ def read(document: Document, about: Text) -> Made:
     solo, cluster = recipe.solo_only or recipe.mode == "solo", recipe.cluster_only or recipe.mode == "cluster"
     least, most = max(recipe.min_nodes, 2 if cluster else 1), 1 if solo else recipe.max_nodes
     if most is not None and most < least:
-        raise _fault(
-            document, "max_nodes", f"is {most}, but the recipe needs at least {least} nodes", "correct one of them"
-        )
+        problem = f"is {most}, but the recipe needs at least {least} nodes"
+        raise _fault(document, "max_nodes", problem, "correct one of them")
     names = [*recipe.defaults, *_PLACE.findall(recipe.command)]
     given = {name: value for name in names if (value := about.value(name)) is not None}
     values = {name: str(value) for name, value in recipe.defaults.items() if not isinstance(value, dict | list)}
@@ -252,9 +251,7 @@ def _mods(made: dict[str, Any], recipe: Recipe) -> list[str]:
     for mod in recipe.mods:
         found = _MOD.fullmatch(mod)
         if not found or ".." in mod or mod.endswith(".zip"):
-            notes.append(
-                f"mods: {shown(mod)}: copy its directory beside the playbook, mount it, and run its run.sh under setup"
-            )
+            notes.append(f"mods: {shown(mod)}: mount its directory, and run its run.sh under setup")
             continue
         name = found[1]
         made.setdefault("mounts", []).append({"source": f"./mods/{name}", "target": f"/opt/mods/{name}"})

@@ -389,7 +389,7 @@ class Shell:
             name = _text(child.child_by_field_name("name") or child)
             if not name.isidentifier():
                 self.notes += (
-                    [f"line {self._at(node)}: variables that `{shown(_text(node), 80)}` sets"] if name[0] != "-" else []
+                    [f"line {self._at(node)}: variables of `{shown(_text(node), 80)}`"] if name[0] != "-" else []
                 )
                 continue
             if kind not in {"export", "readonly"} and self._locals and "g" not in letters:

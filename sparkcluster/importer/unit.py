@@ -66,9 +66,7 @@ def read(text: str, about: Text) -> Made:
         elif not _QUIET.fullmatch(key) and value:
             notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'not imported')}")
     if not started:
-        raise NoEngine(
-            f"{about.source} has no ExecStart= in its section [Service]", hint="import the command that the unit runs"
-        )
+        raise NoEngine(f"{about.source} has no ExecStart= in [Service]", hint="import the command that the unit runs")
     commands = Commands(about.importers)
     made, more = script.chosen(commands.starts(shell), commands, shell, about)
     return made, [*more, *notes]

@@ -143,9 +143,7 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
         yield document.problem(("image",), message, "add image: …, or runtime: {kind: process} to the inventory")
     if written.runtime.kind == "process" and served.build is not None:
         message = "builds an image, but the inventory's runtime is process, which uses none"
-        yield document.problem(
-            ("build",), message, "remove build, or write runtime: {kind: docker} in the inventory", key=True
-        )
+        yield document.problem(("build",), message, "remove build, or write runtime: {kind: docker} there", key=True)
 
 
 def _size(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:

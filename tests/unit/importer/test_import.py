@@ -317,7 +317,7 @@ def test_notes_about_secrets_are_whole():
     text = "docker run -e HF_TOKEN=v1 a/b:1 vllm serve org/m --api-key v2 --hf-token v3 --tool-server $TOKEN"
     made = convert(text, "x.sh")
     assert set(made.notes) == {
-        "HF_TOKEN: left out: only staging a gated model needs it; set it in the environment of sparkcluster",
+        "HF_TOKEN: left out: only staging of gated models needs it; set it where you run sparkcluster",
         "--api-key: write api.key in the inventory, which keeps it out of every command line",
         "--hf-token: write HF_TOKEN in the environment of sparkcluster, which stages gated models with it",
         "--tool-server $TOKEN: left out: the text does not set TOKEN",
