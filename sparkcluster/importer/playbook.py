@@ -190,8 +190,8 @@ def _mounts(
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         is_model = "path" in model and path.startswith(f"{volume.source.rstrip('/')}/")
-        if is_home and not homes:
-            notes.append(f"{where}: write hf_home: {source} in the inventory, if it is not ~/.cache/huggingface")
+        if is_home and not homes and volume.source.rstrip("/") != "~/.cache/huggingface":  # hf_home's default
+            notes.append(f"{where}: write hf_home: {source} in the inventory")
         is_used = f"{volume.target.rstrip('/')}/" in used
         if volume.target in caches or ((is_home or is_model) and not is_used):
             continue
