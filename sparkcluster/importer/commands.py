@@ -90,6 +90,7 @@ class Commands:
 
     def __init__(self, importers: Sequence[Importer]) -> None:
         self.importers = importers
+        self._titles = " or ".join(importer.TITLE for importer in importers)
         self.containers: dict[str, Container] = {}
         self.others: list[tuple[int, list[str]]] = []
         self.doubts: list[tuple[int, list[str]]] = []
@@ -127,12 +128,11 @@ class Commands:
             return self.in_container(box, call, shell, notes)
         text, arguments = _shell_text(words, program)
         if text is not None:
-            known = {name: value for name, value in env.items() if value is not None}
-            inner = shell.child(call.line, {} if program == "ssh" else known, arguments)
             if program == "ssh":
+                inner = shell.child(call.line, {})
                 inner.run(text)
                 return self.starts(inner)
-            return self.of_text(text, inner, within)
+            return self.of_text(text, shell.child(call.line, set_in(env), arguments), within)
         for importer in self.importers:
             after = importer.after_command(words)
             if after is not None:
@@ -180,11 +180,13 @@ class Commands:
         """Where what a wrapper runs begins; 0 if that is nothing of interest."""
         for at in range(1, len(words)):
             is_engine = any(i.after_command(words[at:]) or i.launched(words[at:], {}) for i in self.importers)
-            program, is_assigned = (
-                words[at].rpartition("/")[2],
-                words[at].partition("=")[0].isidentifier() and "=" in words[at],
-            )
-            if is_engine or is_assigned or program in {*_DOCKER, *_SHELLS, *_WRAPPERS, *_CHANGERS, "ssh"}:
+            name, equals, _ = words[at].partition("=")
+            program = words[at].rpartition("/")[2]
+            if (
+                is_engine
+                or (equals and name.isidentifier())
+                or program in {*_DOCKER, *_SHELLS, *_WRAPPERS, *_CHANGERS, "ssh"}
+            ):
                 return at
         return 0
 
@@ -216,8 +218,7 @@ class Commands:
                 # Guides that write the command again mean it once.
                 after = importer.after_command(words)
                 return [Start(call.line, importer, words if after is None else after, {**box.env}, box, notes=notes)]
-        known = {name: value for name, value in box.env.items() if value is not None}
-        inner = dataclasses.replace(call, words=words, environment=known, conditions=())
+        inner = dataclasses.replace(call, words=words, environment=set_in(box.env), conditions=())
         found = self.of_call(inner, shell, box) if words else []
         if not found and box.entrypoint is None and words[:1] and words[0].startswith("-"):
             container.known(box.image, "the image is")
@@ -241,21 +242,19 @@ class Commands:
 
     def instead(self, source: str) -> NoEngine | None:
         """What the commands start instead of an engine of this project; None if that is not known."""
-        titles = " or ".join(importer.TITLE for importer in self.importers)
         for pattern, problem, hint in _INSTEAD:
             for line, words in self.others:
                 if found := re.search(pattern, shown(" ".join(words), 2000)):
-                    what, do = (text.format(*found.groups(), titles=titles) for text in (problem, hint))
+                    what, do = (text.format(*found.groups(), titles=self._titles) for text in (problem, hint))
                     return NoEngine(f"{source}:{line}: {what}", hint=do)
         return None
 
     def nothing(self, source: str, shell: Shell) -> UsageError:
         """Why no engine was found, and what to import instead."""
-        titles = " or ".join(importer.TITLE for importer in self.importers)
         for line, words in self.doubts:
             names = dict.fromkeys(name for word in words for name in unknown(word))
             whys = [f"{name} depends on {shell.reasons[name][1]}" for name in names if name in shell.reasons]
-            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {titles}, but is not evaluated"
+            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {self._titles}, but is not evaluated"
             defines = [f"--define {name}=VALUE" for name in map(definable, names) if name]
             hint = f"add {' '.join(defines)}, or import" if defines else "import"
             return UsageError(
@@ -268,7 +267,12 @@ class Commands:
             if command.split()[0] in text:
                 return NoEngine(f"{source}:{line}: {_DOCUMENT[0]}", hint=_DOCUMENT[1])
         hint = f"import a recipe, a Compose file, or a text with `docker run … {command} …` or `{command} …`"
-        return NoEngine(f"{source} does not start {titles}", hint=hint)
+        return NoEngine(f"{source} does not start {self._titles}", hint=hint)
+
+
+def set_in(env: Mapping[str, str | None]) -> dict[str, str]:
+    """The variables of ``env`` that have a value there."""
+    return {name: value for name, value in env.items() if value is not None}
 
 
 def _shell_text(words: list[str], program: str) -> tuple[str | None, list[str]]:

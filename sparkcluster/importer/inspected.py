@@ -28,7 +28,7 @@ _OPTIONS = {
     "privileged": "HostConfig.Privileged", "restart": "HostConfig.RestartPolicy.Name",
     "security-opt": "HostConfig.SecurityOpt", "tmpfs": "HostConfig.Tmpfs",
 }  # fmt: skip
-# Values of theirs where nobody set one; Docker itself adds the last to --privileged.
+# Their default values; Docker itself adds the last to --privileged.
 _DEFAULTS = frozenset({"no", "private", "shareable", "label=disable"})
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.importer.commands import Commands
+from sparkcluster.importer.commands import Commands, set_in
 from sparkcluster.importer.container import Container
 from sparkcluster.importer.playbook import Made, by_runner, name_of, playbook
 from sparkcluster.importer.script import Text, refuse_unknown
@@ -211,9 +211,8 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     place = document.values.get(("command",))
     line = place.line if place else 1
-    known = {name: value for name, value in box.env.items() if value is not None}
     try:
-        starts = commands.of_text(text, shell.child(line, known), box)
+        starts = commands.of_text(text, shell.child(line, set_in(box.env)), box)
         if not starts:
             raise commands.nothing(about.source, shell)
         refuse_unknown(starts[0], shell)

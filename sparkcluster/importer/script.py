@@ -36,17 +36,15 @@ class Text:
         return self.defines.get(name)
 
 
-def read(text: str, about: Text, state: Shell | None = None, commands: Commands | None = None, first: int = 1) -> Made:
+def read(text: str, about: Text) -> Made:
     """The playbook of shell text.
 
     Raises:
         UsageError: it starts no engine, or it is not clear which.
     """
-    run = state or Shell(about.source, about.defines, about.asked)
-    found = commands or Commands(about.importers)
-    begin = len(run.calls)
-    run.run(text, first)
-    return chosen(found.starts(run, run.calls[begin:]), found, run, about)
+    run, found = Shell(about.source, about.defines, about.asked), Commands(about.importers)
+    run.run(text)
+    return chosen(found.starts(run), found, run, about)
 
 
 def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Made:

@@ -99,7 +99,7 @@ def _api(written: Inventory, document: Document) -> Iterator[Problem]:
 
 
 def _directories(written: Inventory, document: Document) -> Iterator[Problem]:
-    """Directories of sparkcluster, and those that playbooks may have, which nobody may."""
+    """Directories of sparkcluster, and those that playbooks may have, that may not be used."""
     found: list[tuple[KeyPath, str | None]] = [
         ((key,), powers.never(getattr(written, key))) for key in ("state_dir", "hf_home")
     ]

@@ -49,9 +49,9 @@ def _subnet(rail: str) -> str:
 
 
 def _apart(rails: list[str]) -> list[str]:
-    for one, other in itertools.combinations(map(ipaddress.ip_network, rails), 2):
-        if one.overlaps(other):
-            message = f"{other} overlaps {one}: twins in one subnet hang NCCL or halve its speed"
+    for rail, other in itertools.combinations(map(ipaddress.ip_network, rails), 2):
+        if rail.overlaps(other):
+            message = f"{other} overlaps {rail}: twins in one subnet hang NCCL or halve its speed"
             raise ValueError(message, "give every rail its own subnet")
     return rails
 
