@@ -13,7 +13,7 @@ from sparkcluster.importer import compose, recipe, script, unit
 from sparkcluster.importer.commands import QUIET, Commands
 from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
-from sparkcluster.importer.shell import Shell
+from sparkcluster.importer.shell import PROMPT, Shell
 from sparkcluster.importer.unknown import shown
 from sparkcluster.spec.document import parse
 
@@ -27,7 +27,6 @@ _COMMAND = re.compile(
     r"\s{0,80}(\$ |\w{1,80}=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|"
     r"uv|pip3?|python3?)\s)"
 )
-_PROMPT = re.compile(r"[ \t]{0,80}(?:[\w.-]{1,80}@[\w.-]{1,80}:[^\s$#]{0,200})?\$[ \t]{1,80}\S")
 _ELIDED = re.compile(r"(^|\s)(\.\.\.|…)(\s|$)")
 
 
@@ -88,7 +87,7 @@ def _set_elsewhere(block: _Block, blocks: list[_Block], shell: Shell, about: Tex
     names = [
         name
         for name in about.asked
-        if f"${{{name}" in block.text and not {name} & {*about.defines, *shell.state.exported}
+        if f"${{{name}" in block.text and not {name} & {*about.defines, *shell.variables.exported}
     ]
     lost = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}=", others)]
     return [f"{name}: set elsewhere in the page, which is not read; add --define {name}=VALUE" for name in lost]
@@ -109,7 +108,7 @@ def _made(
     block: _Block, shell: Shell, commands: Commands, about: Text, set_at: dict[str, list[int]]
 ) -> Iterator[Made | SparkclusterError]:
     """What a block starts, or why that cannot be imported; what it leaves behind stays in ``shell``."""
-    state = shell.state.copy()
+    before = shell.variables.copy()
     try:
         if _is_shell(block):
             if (made := _started(block, shell, commands, about)) is not None:
@@ -119,26 +118,25 @@ def _made(
             if unit.looks(text):
                 yield unit.read(text, about)
             else:
-                exported = {name: each for name in state.exported if isinstance(each := state.variables.get(name), str)}
-                about = dataclasses.replace(about, defines={**exported, **about.defines})
+                about = dataclasses.replace(about, defines={**before.environment(), **about.defines})
                 document = parse(text, about.source, merge_keys=True)
                 yield (compose if "services" in document.data else recipe).read(document, about)
     except NoEngine as error:
         yield error
     except UsageError as error:
-        shell.state = state
+        shell.variables = before
         is_named = any(importer.ENGINE in block.text.lower() for importer in about.importers)
         if is_named and not _ELIDED.search(block.text):
             yield error
-    for name, value in shell.state.variables.items():
-        if state.variables.get(name) != value:
+    for name, value in shell.variables.values.items():
+        if before.values.get(name) != value:
             set_at.setdefault(name, []).append(block.line)
 
 
 def _started(block: _Block, shell: Shell, commands: Commands, about: Text) -> Made | NoEngine | None:
     """What a block for a shell starts."""
     begin, shell.unread, shell.notes, commands.others, commands.doubts = len(shell.calls), [], [], [], []
-    shell.run(_commands(block.text), block.line)
+    shell.run("\n" * (block.line - 1) + _commands(block.text))
     starts = commands.starts(shell, shell.calls[begin:])
     return script.chosen(starts, commands, shell, about) if starts else commands.instead(about.source)
 
@@ -177,10 +175,10 @@ def _blocks(text: str, source: str) -> Iterator[_Block]:
 def _commands(text: str) -> str:
     """The commands of a session in their lines, without its output; other text as it is."""
     lines = text.splitlines()
-    if not any(map(_PROMPT.match, lines)):
+    if not any(map(PROMPT.match, lines)):
         return text
     out: list[str] = []
     for line in lines:
         goes_on = bool(out) and out[-1].endswith("\\")
-        out.append(re.sub(r"^\s*>\s", "", line) if goes_on else line if _PROMPT.match(line) else "")
+        out.append(re.sub(r"^\s*>\s", "", line) if goes_on else line if PROMPT.match(line) else "")
     return "\n".join(out)

@@ -15,7 +15,7 @@ from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.importer import compose, inspected, page, recipe, script, unit, write
 from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
-from sparkcluster.importer.unknown import MARKS, shown, unknown
+from sparkcluster.importer.unknown import SIGNS, shown, unknown
 from sparkcluster.spec import Playbook, check, messages
 from sparkcluster.spec.document import parse, refuse_hidden
 
@@ -58,7 +58,7 @@ def convert(
         SpecError: it is YAML, and broken.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # the mark of UTF-8 that editors write
-    if MARKS & set(text).union(*(defines or {}).values()):
+    if SIGNS.search("".join([text, *(defines or {}).values()])):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
     importers = [found for each in engines.names() if (found := engines.engine(each).importer) is not None]

@@ -87,7 +87,7 @@ def refuse_unknown(start: Start, run: Shell) -> None:
     served = start.importer.read(start.words)
     words = [served.model or "", *served.unset, *start.setup, *([start.container.image] if start.container else [])]
     for name in dict.fromkeys(name for word in words for name in unknown(word)):
-        line, reason = run.reasons.get(name, (start.line, ""))
+        line, reason = run.variables.reasons.get(name, (start.line, ""))
         define = definable(name)
         if reason or define is None or name.startswith(("<", "YOUR_", "\u2039")):
             what = f"{name} depends on {reason}" if reason else f"the command needs {name}"

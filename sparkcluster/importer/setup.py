@@ -54,11 +54,11 @@ def _line(shell: Shell, call: Call, statement: str) -> str:
             for name in unknown(word):
                 raise _refused(shell, call, statement, f"needs {shown(name)}, which the text does not set")
         return shlex.join(plain(word) for word in call.words)
-    own = {*shell.state.variables} - {*call.environment}
+    own = {*shell.variables.values} - {*call.environment}
     used = {*re.findall(r"\$\{?(\w+)", statement)} - {*re.findall(r"\bfor\s+(\w+)\s+in\b", statement)}
     for name in sorted(used & own):
         raise _refused(shell, call, statement, f"needs ${name}, which setup does not have")
-    for name in sorted(shell.state.functions):
+    for name in sorted(shell.functions):
         if re.search(rf"(^|[\s;&|(]){re.escape(name)}\b", statement):
             raise _refused(shell, call, statement, f"runs the function {name}, which setup does not have")
     return plain(statement)

@@ -12,6 +12,7 @@ from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import mark, shown
+from sparkcluster.importer.words import numbered
 
 _QUIET = re.compile(
     "Exec(Start|Stop|StopPost|Reload)|Environment|Type|Kill.*|Limit.*|Restart.+|Standard.*|Timeout.*|RemainAfterExit|"
@@ -62,7 +63,7 @@ def read(text: str, about: Text) -> Made:
             _set(shell, value, first)
         elif key == "ExecStart":
             started = value.lstrip("-@:+!")
-            shell.run(_PART.sub(_as_in_a_shell, started), first)
+            shell.run("\n" * (first - 1) + _PART.sub(_as_in_a_shell, started))
         elif not _QUIET.fullmatch(key) and value:
             notes.append(f"{key}={shown(value, 80)}: {_WHY.get(key, 'not imported')}")
     if not started:
@@ -79,9 +80,9 @@ def _set(shell: Shell, value: str, line: int) -> None:
     except ValueError:
         raise shell.fault(line, "Environment= has a quote that is not closed", "close it") from None
     if not pairs:
-        shell.state.variables, shell.state.exported = {"@": []}, {}
-    shell.state.variables |= pairs
-    shell.state.exported |= dict.fromkeys(pairs)
+        shell.variables.values, shell.variables.exported = numbered([]), {}
+    shell.variables.values |= pairs
+    shell.variables.exported |= dict.fromkeys(pairs)
 
 
 def _as_in_a_shell(found: re.Match[str]) -> str:

@@ -7,11 +7,11 @@ import re
 from sparkcluster.spec.secret_patterns import without_secrets
 
 OPEN, CLOSE = "\ue000", "\ue001"
-# In front of the name of a program whose output counts, and of a placeholder; what a shell reads in either as a sign.
-_OUTPUT, _PLACE = "\ue002", "\ue003"
-_SIGNS = {ord(sign): chr(0xE004 + at) for at, sign in enumerate(" <>|")}
-_WRITTEN = {ord(hidden): chr(sign) for sign, hidden in _SIGNS.items()}
-MARKS = frozenset({OPEN, CLOSE, _OUTPUT, _PLACE, *_SIGNS.values()})
+# What a shell would read in a part as a sign, and what stands for it there.
+_HIDDEN = {ord(sign): chr(0xE002 + at) for at, sign in enumerate(" !\"#$%&'()*,:;<=>?@[\\]^`{|}~\n\t")}
+_WRITTEN = {ord(hidden): chr(sign) for sign, hidden in _HIDDEN.items()}
+SIGNS = re.compile("[\ue000-\ue0ff]")
+"""Characters that no text may have."""
 
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 # `<model>` and `<your model>`, what guides leave to the reader. A redirection has a blank or nothing behind its name.
@@ -27,15 +27,15 @@ def mark(name: str) -> str:
     return f"{OPEN}{name}{CLOSE}"
 
 
-def output_of(program: str) -> str:
-    """The part of a text that a program would print."""
-    return mark(_OUTPUT + re.sub(r"[^\w./+-]+", "", program))
+def lost(written: str) -> str:
+    """The part of a text that ``$(awk …)`` would give, or another expression that is not followed."""
+    return mark(written.translate(_HIDDEN))
 
 
 def with_places(text: str) -> str:
     """``text`` with its placeholders as unknown parts, since a shell would read ``<model>`` as redirections."""
-    text = _PLACEHOLDER.sub(lambda found: mark(_PLACE + found[0].translate(_SIGNS)), text)
-    return _YOURS.sub(lambda found: mark(_PLACE + found[0]), text)
+    text = _PLACEHOLDER.sub(lambda found: lost(found[0]), text)
+    return _YOURS.sub(lambda found: mark(found[0]), text)
 
 
 def in_quotes(text: str) -> str:
@@ -50,23 +50,27 @@ def in_quotes(text: str) -> str:
 
 
 def unknown(text: str) -> list[str]:
-    """What would give the unknown parts of ``text``: names of variables and placeholders, programs as ``$(awk)``."""
+    """What would give the unknown parts of ``text``: names of variables, placeholders, expressions as ``$(awk …)``."""
     return [_name(found) for found in _UNKNOWN.findall(text)]
 
 
 def _name(found: str) -> str:
-    name = found.lstrip(_PLACE + _OUTPUT).translate(_WRITTEN)
-    return f"$({name} …)" if found.startswith(_OUTPUT) else name
+    return found.translate(_WRITTEN)
 
 
 def definable(name: str) -> str | None:
-    """What ``--define`` calls an unknown part; None for the output of a program."""
-    return None if name.startswith("$(") else name.strip("<>\u2039\u203a")
+    """What ``--define`` calls an unknown part; None for an expression."""
+    return name.strip("<>\u2039\u203a") if re.match(r"[\w<\u2039%]", name) else None
 
 
 def plain(text: str) -> str:
     """``text`` as it would be typed: unknown variables as ``$NAME``, placeholders as they were written."""
-    return _UNKNOWN.sub(lambda found: ("$" if found[1][:1].isalnum() else "") + _name(found[1]), text)
+
+    def typed(found: re.Match[str]) -> str:
+        name = _name(found[1])
+        return f"${name}" if name[:1].isalnum() and not name.startswith("YOUR_") else name
+
+    return _UNKNOWN.sub(typed, text)
 
 
 def shown(text: str, limit: int = 200) -> str:

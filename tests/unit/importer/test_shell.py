@@ -23,11 +23,11 @@ with open(os.environ["CALLS"], "a") as file:
 # Text after `vllm serve org/m`, behind the text before it.
 TEXTS = [
     # words
-    "X='a  b'; vllm serve org/m --x $X \"$X\" '' \"$X$\" \"${X}\"\"c\" a\\ b \"c\\\"d\\e\" $'e\\tf' #g",
+    "X='a  b'; vllm serve org/m --x $X \"$X\" '' \"$X$\" \"${X}\"\"c\" a\\ b \"c\\\"d\\e\" #g",
     'vllm serve org/m \\\n  --xa 1 \\\n  --xb "c\nd" # e',
     'E=; vllm serve org/m --x "$E" $E "${UNSET:-}" ${UNSET:-} y',
     'ARGS="--xa 1"; ARGS+=" --xb 2"; ARGS="$ARGS --xc"; vllm serve org/m $ARGS',
-    'A=(--xa 1 # b\n  "c d"); A+=(--xe); A=("${A[@]}" f); vllm serve org/m "${A[@]}" ${#A[@]} "${A[1]}"',
+    'A=(--xa 1 # b\n  "c d"); A+=(--xe); A=("${A[@]}" f); vllm serve org/m "${A[@]}" $A',
     'A=(--xa "b c"); bash -c "vllm serve org/m ${A[*]}"',
     'A=(); vllm serve org/m "${A[@]}" ${A[@]+"${A[@]}"} --xb',
     # defaults
@@ -36,25 +36,23 @@ TEXTS = [
     'A=(\n  --speculative-config "${SPEC:-{\\"method\\":\\"mtp\\"}}"\n)\nvllm serve org/m "${A[@]}"',
     'T="x y"; vllm serve org/m ${T:+--chat-template "$T"} ${T:+"--xb=$T"} ${U:+--never} "${U+never}"',
     ': "${S:=7}"; T=; vllm serve org/m ${S} ${T:-1} ${T-2} ${1:-3} ${R:=4} $R',
-    "export LD=/a:${LD:-}; export LD=/b:$LD; vllm serve org/m $((2 * (3 + 1)))",
+    "export LD=/a:${LD:-}; export LD=/b:$LD; vllm serve org/m",
     # branches
-    "[ a = b ] && X=1 || X=2; [[ abc == a* && x != y ]] && Y=1; [ 3 -gt 2 ] || Y=2; vllm serve org/m $X $Y",
+    "[ a = b ] && X=1 || X=2; [[ abc != y ]] && Y=1; [ -n x ] || Y=2; vllm serve org/m $X $Y",
     'if [ -z "${FP8:-}" ]; then Q=a; elif [ 1 = 1 ]; then Q=b; else Q=c; fi; vllm serve org/m --quantization $Q',
-    "case ${1:-qwen} in\n  llama*|mistral) M=l;;\n  qw?n) M=q;;\n  *) M=o;;\nesac\nvllm serve org/m $M",
-    "while [ $# -gt 0 ]; do case $1 in --m) M=$2; shift 2;; esac; done; vllm serve org/m ${M:-d}",
+    'case ${1:-qwen} in\n  llama|mistral) M=l;;\n  "qwen") M=q;;\n  *) M=o;;\nesac\nvllm serve org/m $M',
     "false && vllm serve org/a; true || vllm serve org/b; vllm serve org/m; exit; vllm serve org/c",
     "f() { return 1; }; f && X=1 || X=2; vllm serve org/m $X",
     # functions, subshells
-    'f() { local m=$1; shift; vllm serve org/$m "$@"; }; f m --xa "b c"',
+    'f() { local m=$1; vllm serve org/$m "$2" $# "$@"; }; f m --xa "b c"',
     "m=a; f() { local m=b; g; }; g() { n=$m; }; f; vllm serve org/m $m $n",
     'run() { echo "+ $*"; "$@"; }; run vllm serve org/m --xa "b c"',
     "A=a; (A=b); A=c | cat; A=d & wait; { B=e; }; vllm serve org/m $A $B",
     "S=1; f() { vllm serve org/m $S; }; S=2; f",
-    'set -- --xa "b c"; vllm serve org/m "$@" $#',
     'C=(vllm serve org/m "a b"); exec "${C[@]}"',
     # environment
     "export A=1; B=2; export C; C=3; D=4 vllm serve org/m --x",
-    "export A=1 B=2; unset B; A=3; env E=5 vllm serve org/m --x",
+    "export A=1 B=2; A=3; env E=5 vllm serve org/m --x",
     "B=2; export C=3; bash -c 'vllm serve org/m --x ${B:-none} $C $1' _ d",
     "bash -c 'export A=1 && exec vllm serve org/m --x \"$A\"'",
 ]  # fmt: skip
@@ -93,20 +91,25 @@ def test_the_engine_is_the_one_that_bash_starts(text, first_call, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("M=$(awk 1 x)", "M depends on awk"),
+        ("M=$(awk 1 x)", "M depends on `$(awk 1 x)`"),
         ("A=a\nif [ -f x ]; then M=a; else M=b; fi", "M depends on `[ -f x ]`"),
         ("for M in a b; do :; done", "M depends on `for M in a b; do :; done`"),
-        ("read -r M", "M depends on read"),
+        ("while read -r M; do :; done", "M depends on `while read -r M; do :; done`"),
         ("M=1; ((M++))", "M depends on `((M++))`"),
         ("X=a; M=${X%b}", "depends on `${X%b}`"),
         ("X=a; M=${X,,}", "depends on `${X,,}`"),
         ("A=(1 2 3); M=${A[@]:1}", "depends on `${A[@]:1}`"),
         ("M=(1); M+=2", "M depends on `M+=2`"),
-        ("declare -i M=1+2", "M depends on `declare -i M=1+2`"),
-        ("M={a,b}", "M depends on braces"),
+        ("M=1; unset M", "M depends on `unset M`"),
+        ("M=$((1 + 2))", "M depends on `$((1 + 2))`"),
+        ("M=$'a'", "M depends on `$'a'`"),
+        ("A=(1 2); M=${A[1]}", "M depends on `${A[1]}`"),
+        ("set -- 3; M=$1", "1 depends on `set -- 3`"),
+        ("M={a,b}", "M depends on `{a,b}`"),
         ("case $X in a) M=1;; *) M=2;; esac", "M depends on"),
         ("[ a = b -o c = c ] && M=1", "M depends on `[ a = b -o c = c ]`"),
-        ("case ab in [a-b]*) M=1;; *) M=2;; esac", "M depends on"),
+        ("case ab in a*) M=1;; *) M=2;; esac", "M depends on"),
+        ("[ 3 -gt 2 ] && M=1", "M depends on `[ 3 -gt 2 ]`"),
     ],
 )  # fmt: skip
 def test_what_is_not_followed_is_unknown(text, name):
@@ -144,11 +147,6 @@ def test_texts_that_grow_are_bounded(size, text):
     """One answer within the time-out of the tests, whatever repeats."""
     with pytest.raises(UsageError):
         convert(f"A=xxxxxxxx\nL=(a b)\n{text * size}\nvllm serve", "x.sh")
-
-
-def test_a_pattern_takes_linear_time():
-    text = f"case {'a' * 30_000} in {'*a' * 2000}*b) M=1;; *) M=2;; esac\nvllm serve org/m --seed $M"
-    assert convert(text, "x.sh").document["args"] == {"seed": 2}
 
 
 def test_json_of_a_default_is_data():
