@@ -23,8 +23,6 @@ _WRAPPERS = frozenset({"command", "env", "exec", "nohup", "setsid", "sudo", "tim
 _CHANGERS = frozenset(
     {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv", "uvx"}
 )
-# Options by which sudo passes variables on, and those by which env does not.
-_KEEPS, _DROPS = frozenset({"-E", "--preserve-env"}), frozenset({"-i", "-", "-u", "--ignore-environment", "--unset"})
 # Options of ssh with a value (man ssh).
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 # Commands that do nothing an engine needs, or that name it without running it.
@@ -170,9 +168,6 @@ class Commands:
                 break
             elif program in _CHANGERS:
                 notes.append(f"{shown(' '.join(words[:at]))}: left out")
-            elif (program == "sudo" and env and not _KEEPS & {*words}) or (program == "env" and _DROPS & {*words[:at]}):
-                names = ", ".join(env) or "none"
-                notes.append(f"{program} removes variables: imported as if it kept {names}")
             words = words[max(at, 1) :]
         return words, env, notes
 
@@ -192,16 +187,15 @@ class Commands:
 
     def _container(self, words: list[str], program: str, env: Mapping[str, str | None]) -> Container | None:
         """The container that a command starts, or runs something in."""
-        for importer in self.importers:
-            if (launched := importer.launched(words, env)) is not None:
-                return launched
         rest = words[2:] if words[1:2] == ["container"] else words[1:]
-        if program not in _DOCKER or rest[:1] not in (["run"], ["exec"]):
+        out = next((box for each in self.importers if (box := each.launched(words, env)) is not None), None)
+        is_docker = program in _DOCKER and rest[:1] in (["run"], ["exec"])
+        if out is None and not is_docker:
             return None
-        out = container.read(rest[1:])
+        out = out or container.read(rest[1:])
         # `-e NAME` takes the value of the shell that runs docker
         out.env = {name: env.get(name) if value is None else value for name, value in out.env.items()}
-        if rest[0] == "run":
+        if not is_docker or rest[0] == "run":
             return out
         only = next(iter(self.containers.values())) if unknown(out.image) and len(self.containers) == 1 else None
         base = self.containers.get(out.image, self.containers.get("", only))

@@ -149,34 +149,20 @@ class _Values:
                 box.put(option, entry, f"{key}:")
         else:
             for at, each in enumerate(value if isinstance(value, list) else [value]):
-                name, text = option, self._long(key, each, (*path, at))
+                text = self.text(each, (*path, at))
                 if each is not False and (key, text) != ("restart", "no"):
-                    box.put("mount" if text.startswith("type=") else name, "" if each is True else text, f"{key}:")
-
-    def _long(self, key: str, value: Any, path: KeyPath) -> str:
-        """An entry of a list, of which Compose has a long form for some."""
-        if not isinstance(value, dict):
-            return self.text(value, path)
-        fields = {name: self.text(each, (*path, name)) for name, each in value.items() if not isinstance(each, dict)}
-        if key == "volumes":
-            read_only = fields.get("read_only", "false")
-            source, target = fields.get("source", ""), fields.get("target", "")
-            return f"type={fields.get('type', 'volume')},source={source},target={target},readonly={read_only}"
-        names = {"ports": ("published", "target"), "env_file": ("path",)}.get(key, tuple(fields))
-        return ":".join(fields[name] for name in names if name in fields)
+                    box.put(option, "" if each is True else text, f"{key}:")
 
     def _reserved(self, box: Container, key: str, value: Any) -> None:
         """Devices and limits: a Spark has one GPU, so that asking for it says nothing."""
         resources = value.get("resources", {}) if isinstance(value, dict) else {}
-        for name, limit in (resources.get("limits") or {}).items():
-            box.put(name, str(limit), f"{key}.resources.limits.{name}:")
-        others = [name for name in value if name not in {"resources", "labels"}] if key == "deploy" else []
-        box.notes += [f"deploy.{shown(name)}: a playbook has no such key" for name in others]
+        others = [name for name in [*value, *resources] if name not in {"labels", "reservations", "resources"}]
+        box.notes += [f"deploy.{shown(name)}: a playbook has no such key" for name in others if key == "deploy"]
 
     def text(self, value: Any, path: KeyPath) -> str:
         """A scalar as Compose takes it: ``true``, 0.90 as 0.9, and variables put in."""
         if isinstance(value, dict | list):
-            raise _fault(self._document, path, "must be text", "see docs.docker.com/reference/compose-file")
+            raise _fault(self._document, path, "must be text", "write the short form, such as - source:target")
         if isinstance(value, bool):  # only these are in YAML 1.2
             written = self._document.written.get(path, str(value))
             return written.lower() if written.lower() in {"true", "false"} else written

@@ -53,9 +53,8 @@ def read(text: str, about: Text) -> Made:
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     found: list[tuple[_Block, Made | SparkclusterError]] = []
     others: list[NoEngine] = []
-    before: dict[str, list[int]] = {}
     for block in blocks:
-        for made in _made(block, shell, commands, about, before):
+        for made in _made(block, shell, commands, about):
             if isinstance(made, NoEngine):
                 others.append(made)
             elif about.block in {None, block.number} and made not in [other for _, other in found]:
@@ -104,15 +103,13 @@ def _described(block: _Block, made: Made | SparkclusterError) -> str:
     return f"{where}: {shown(next(iter(document['model'].values())))}{image}{nodes}"
 
 
-def _made(
-    block: _Block, shell: Shell, commands: Commands, about: Text, set_at: dict[str, list[int]]
-) -> Iterator[Made | SparkclusterError]:
+def _made(block: _Block, shell: Shell, commands: Commands, about: Text) -> Iterator[Made | SparkclusterError]:
     """What a block starts, or why that cannot be imported; what it leaves behind stays in ``shell``."""
     before = shell.variables.copy()
     try:
         if _is_shell(block):
             if (made := _started(block, shell, commands, about)) is not None:
-                yield made if isinstance(made, NoEngine) else _with_notes(made, block, set_at)
+                yield made
         elif block.language in _DATA | _UNNAMED and _is_data(block.text):
             text = "\n" * (block.line - 1) + block.text
             if unit.looks(text):
@@ -128,9 +125,6 @@ def _made(
         is_named = any(importer.ENGINE in block.text.lower() for importer in about.importers)
         if is_named and not _ELIDED.search(block.text):
             yield error
-    for name, value in shell.variables.values.items():
-        if before.values.get(name) != value:
-            set_at.setdefault(name, []).append(block.line)
 
 
 def _started(block: _Block, shell: Shell, commands: Commands, about: Text) -> Made | NoEngine | None:
@@ -139,14 +133,6 @@ def _started(block: _Block, shell: Shell, commands: Commands, about: Text) -> Ma
     shell.run("\n" * (block.line - 1) + _commands(block.text))
     starts = commands.starts(shell, shell.calls[begin:])
     return script.chosen(starts, commands, shell, about) if starts else commands.instead(about.source)
-
-
-def _with_notes(made: Made, block: _Block, set_at: dict[str, list[int]]) -> Made:
-    """What a block starts, with a note on each variable that several blocks set."""
-    text = block.text.replace("{", "")
-    names = [name for name, lines in set_at.items() if len(lines) > 1 and re.search(rf"\${name}\b", text)]
-    lines = {name: ", ".join(map(str, set_at[name])) for name in names}
-    return made[0], made[1] + [f"{name}: set in the blocks at lines {lines[name]}; the last counts" for name in names]
 
 
 def _is_shell(block: _Block) -> bool:

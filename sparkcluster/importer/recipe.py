@@ -37,8 +37,6 @@ _SPARKRUN = frozenset({"sparkrun_version", "runtime", "mode", "min_nodes", "max_
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _MOD = re.compile(r"(?:mods/)?([A-Za-z0-9_][\w.+-]*)/?")
 _MAX_ROUNDS = 8
-# Flags that sparkrun appends to a command without them.
-_APPENDED = {"served_model_name": "--served-model-name", "data_parallel": "--data-parallel-size"}
 _SUPPORTED = "supported: Compose files, and recipes of eugr/spark-vllm-docker or sparkrun with container and command"
 
 
@@ -88,12 +86,8 @@ def read(document: Document, about: Text) -> Made:
     values = {name: str(value) for name, value in recipe.defaults.items() if not isinstance(value, dict | list)}
     values |= {"model": recipe.model} if recipe.model and not is_eugr else {}
     values |= {"tensor_parallel": "1"} if solo and is_eugr else {}
-    command = recipe.command
-    for name, flag in _APPENDED.items():
-        if not is_eugr and str(recipe.defaults.get(name) or 1) != "1" and flag not in command:
-            command = f"{command.rstrip()} {flag} {{{name}}}"
-    made, notes = _started(recipe, _filled(document, command, values | given, doubled=is_eugr), document, about)
-    used = " ".join([command, *values.values()])
+    made, notes = _started(recipe, _filled(document, recipe.command, values | given, doubled=is_eugr), document, about)
+    used = " ".join([recipe.command, *values.values()])
     unused = [name for name in recipe.defaults if f"{{{name}}}" not in used]
     notes += [f"defaults.{shown(name)}: the command does not use it" for name in unused]
     free = is_eugr and not solo and not cluster and "{tensor_parallel}" in recipe.command
@@ -102,9 +96,8 @@ def read(document: Document, about: Text) -> Made:
         notes.append("tensor_parallel: left to the inventory, since the recipe's runner sets 1 on one Spark")
     needed = _sized(made, least, most)
     if (most or needed) < needed:
-        raise _fault(
-            document, "command", f"the command is for {needed} nodes, the recipe for {most}", "correct one of them"
-        )
+        problem = f"the command is for {needed} nodes, the recipe for {most}"
+        raise _fault(document, "command", problem, "correct one of them")
     if not is_eugr and needed > 1:
         by_ray = recipe.runtime in {"vllm-ray", "eugr-vllm"} or values.get("distributed_executor_backend") == "ray"
         made.setdefault("executor", "ray" if by_ray else "native")
@@ -127,13 +120,9 @@ def _recipe(document: Document, about: Text) -> Recipe:
         SpecError: it is of another format, broken, or of another engine.
     """
     is_own = {*document.data} <= {*Playbook.model_fields} and not isinstance(document.data.get("container"), str)
-    for ours, it_is in (
-        ("an inventory", kinds.is_inventory(document)),
-        ("a playbook", is_own and kinds.is_playbook(document)),
-    ):
-        if it_is:
-            problem = f"{ours} of sparkcluster, nothing to convert"
-            raise SpecError([document.problem((), problem, "sparkcluster lint checks it")])
+    if kinds.is_inventory(document) or (is_own and kinds.is_playbook(document)):
+        problem = "this is a file of sparkcluster, so there is nothing to convert"
+        raise SpecError([document.problem((), problem, "sparkcluster lint checks it")])
     if not {"command", "container"} & document.data.keys():
         raise SpecError([document.problem((), "unknown format", _SUPPORTED)])
     runtime = str(document.data.get("runtime") or "vllm")
@@ -146,10 +135,9 @@ def _recipe(document: Document, about: Text) -> Recipe:
     if problems := [each for each in document.problems if not each.path.startswith(ignored)]:
         raise SpecError(problems)
     try:
-        recipe = Recipe.model_validate(document.data)
+        return Recipe.model_validate(document.data)
     except ValidationError as error:
         raise SpecError(messages.problems(error, document, Recipe)) from None
-    return recipe
 
 
 def _described(made: dict[str, Any], recipe: Recipe) -> None:
@@ -229,11 +217,8 @@ def _sized(made: dict[str, Any], least: int, most: int | None) -> int:
     bounds = {**({"min": least} if least > 1 else {}), **({"max": most} if most is not None else {})}
     if bounds:
         made["nodes"] = bounds
-    sizes = (
-        made.get("tensor_parallel", 1),
-        made.get("pipeline_parallel", 1),
-        made.get("args", {}).get("data-parallel-size", 1),
-    )
+    copies = made.get("args", {}).get("data-parallel-size", 1)
+    sizes = (made.get("tensor_parallel", 1), made.get("pipeline_parallel", 1), copies)
     return math.prod(size for size in sizes if isinstance(size, int))
 
 

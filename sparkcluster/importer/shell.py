@@ -25,7 +25,8 @@ MAX_TEXT, MAX_VALUE, MAX_STEPS = 1 << 18, 1 << 16, 20_000
 PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)", re.MULTILINE)
 """``$ docker run …`` and ``user@host:~$ …``."""
 _SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\[\]]{0,80}\])?(?:[-+*/]?=(?!=)|\+\+|--)")
-_TEST = re.compile(r"\[\[?\s+(?:(-[zn])\s+(\S+)|(\S+)\s+([!=]?=)\s+(\S+))\s+\]\]?")
+_WORD = r"((?:\"[^\"\s]*\"|'[^'\s]*'|[^\s\"'])+)"
+_TEST = re.compile(rf"\[\[?\s+(?:(-[zn])\s+{_WORD}|{_WORD}\s+([!=]?=)\s+{_WORD})\s+\]\]?")
 _READS = re.compile(r"\b(?:unset|read|mapfile|readarray|getopts|let|printf +-v)\b([^;&|<>\n]*)")
 # Programs that answer a question: whether they succeed is not known, as it is taken for granted of others.
 _ASKS = frozenset({"grep", "test", "[", "command", "pgrep", "which", "type", "cmp", "diff"})
@@ -341,7 +342,7 @@ class Shell:
         if name in {"exit", "return", "break", "continue"}:
             self._flow = name
             return Status.NO if rest[:1] == ["1"] else Status.YES
-        if _READS.match(_text(node)):
+        if _READS.match(" ".join([name, *rest[:1]])):
             return self._forget(node)
         if name not in {"set", "shift"}:
             return None
@@ -385,11 +386,10 @@ def _is_broken(node: Node) -> bool:
 
 def _matches(word: str, patterns: Sequence[str]) -> Status:
     """Whether a word is one of the patterns; not known if one takes more than being the same."""
-    if any(pattern in {word, "*"} for pattern in patterns) and not unknown(word):
+    if "*" in patterns or (word in patterns and not unknown(word)):
         return Status.YES
-    return (
-        Status.MAYBE if unknown(word) or any(unknown(each) or {*each} & {*"*?[("} for each in patterns) else Status.NO
-    )
+    written = "".join(patterns)
+    return Status.MAYBE if unknown(word + written) or {*written} & {*"*?[("} else Status.NO
 
 
 def _clauses(node: Node) -> Iterator[tuple[Status | list[Node], Node, list[Node]]]:

@@ -6,7 +6,6 @@ https://docs.vllm.ai/en/stable/examples/online_serving/run_cluster.html
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,15 +16,8 @@ from sparkcluster.importer.unknown import shown, unknown
 
 _EXTRA = "VLLM_SPARK_EXTRA_DOCKER_ARGS"
 _CACHE = "/root/.cache/huggingface"
-# Options that are handed to docker run, and others with a value.
-_DOCKER = {"-e": "--env", "-v": "--volume", "-p": "--publish"}
-_HANDED = frozenset({*_DOCKER, "--env", "--volume", "--publish", "--name"})
-_VALUED = frozenset(
-    {
-        "-n", "--nodes", "--eth-if", "--ib-if", "-j", "--apply-mod", "--apply-vllm-pr", "--master-port", "--head-port",
-        "--config", "--earlyoom-args", "--mem-limit-gb", "--mem-swap-limit-gb", "--pids-limit", "--shm-size-gb",
-    }
-)  # fmt: skip
+# Options that are handed to docker run.
+_HANDED = frozenset({"-e", "-v", "-p", "--env", "--volume", "--publish", "--name"})
 _WHY = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",
     "--apply-mod": "mount its directory, and run its run.sh under setup",
@@ -50,31 +42,28 @@ def launched(words: list[str], env: Mapping[str, str | None]) -> Container | Non
 
 def _launched(rest: list[str], env: Mapping[str, str | None]) -> Container:
     at = rest.index("exec")
-    remaining, image, options, notes = rest[:at], "vllm-node", list[str](), list[str]()
+    words = [part for word in rest[:at] for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    image, options, notes = "vllm-node", list[str](), list[str]()
     extra, keys = env.get(_EXTRA) or "", dict[str, Any]()
     if unknown(extra):
-        notes.append(
-            f"{shown(f'{_EXTRA}={extra}')}: the text does not set these options; write them as keys of the playbook"
-        )
+        what = shown(f"{_EXTRA}={extra}")
+        notes.append(f"{what}: the text does not set these options; write them as keys of the playbook")
     else:
         options += extra.split()  # as the script does, without quotes
-    while remaining:
-        option, equals, value = remaining.pop(0).partition("=")
-        if not equals and option in {*_HANDED, *_VALUED, "-t", "--container"}:
-            value = remaining.pop(0) if remaining else ""
+    while words:
+        option = words.pop(0)
+        value = words.pop(0) if words and not words[0].startswith("-") else ""
         if option in {"-t", "--container"}:
             image = value
         elif option == "--nccl-debug":
-            is_level = remaining[:1] and re.fullmatch("VERSION|WARN|INFO|TRACE", remaining[0])
-            options.append(f"--env=NCCL_DEBUG={remaining.pop(0) if is_level else 'INFO'}")
+            options.append(f"--env=NCCL_DEBUG={value or 'INFO'}")
         elif option in _HANDED:
-            options.append(f"{_DOCKER.get(option, option)}={value}")
+            options += [option, value]
         elif option in _KEYS:
             keys |= _KEYS[option]
         elif option not in {"-d", "--non-privileged"}:  # every rank is so
             notes.append(f"{shown(f'{option} {value}').strip()}: {_WHY.get(option, 'a playbook has no such option')}")
     box = read([*options, "--", image, *rest[at + 1 :]])
     box.entrypoint, box.keys = "", keys
-    box.env = {name: env.get(name) if value is None else value for name, value in box.env.items()}
     box.notes += [*notes, *by_runner({"env": box.env}, BY_RUNNER, "launch-cluster.sh")]
     return box

@@ -177,8 +177,6 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
             line("org/m", options=["--secret", "hf", "--tz", "local", "--replace"]),
             "--secret hf: a playbook has no such key",
         ),
-        ("export A=1\nsudo vllm serve org/m", "sudo removes variables: imported as if it kept A"),
-        ("env -u A vllm serve org/m", "env removes variables: "),
         ("timeout 9 vllm serve org/m", "timeout 9: left out"),
         ("set -a; source x.env; vllm serve org/m", "line 1: set -a: write the variables"),
         ("docker run i:1 bash -c 'vllm serve org/m; make'", "the command make, which follows the engine"),

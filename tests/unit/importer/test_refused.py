@@ -84,6 +84,7 @@ OTHERS = [
     ("x.yaml", COMPOSE + "command: pip install x && vllm serve org/m", "has &&, but Compose runs no shell", "as a list"),
     ("x.yaml", COMPOSE + "command: --model org/m --x '{", "x.yaml:4:14: services.vllm.command: has a quote", "close it"),
     ("x.yaml", COMPOSE + "command: {a: b}", "services.vllm.command: must be text", ""),
+    ("x.yaml", COMPOSE + "ports: [{target: 8000}]", "x.yaml:4:13: services.vllm.ports[0]: must be text", "short form"),
     ("x.yaml", COMPOSE + "extends: {file: b.yaml, service: a}", "services.vllm.extends: is not supported", "write the keys"),
     ("x.yaml", COMPOSE + "image: twice", "x.yaml:4:5: services.vllm.image: duplicate key", ""),
     ("x.yaml", COMPOSE + "command: --model $M", "the model is $M, which the text does not set", "--define M=VALUE"),

@@ -100,6 +100,7 @@ def test_the_engine_is_the_one_that_bash_starts(text, first_call, monkeypatch):
         ("X=a; M=${X,,}", "depends on `${X,,}`"),
         ("A=(1 2 3); M=${A[@]:1}", "depends on `${A[@]:1}`"),
         ("M=(1); M+=2", "M depends on `M+=2`"),
+        ("M=1; IFS=, read -r M", "M depends on `IFS=, read -r M`"),
         ("M=1; unset M", "M depends on `unset M`"),
         ("M=$((1 + 2))", "M depends on `$((1 + 2))`"),
         ("M=$'a'", "M depends on `$'a'`"),
