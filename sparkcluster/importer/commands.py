@@ -27,8 +27,11 @@ _CHANGERS = frozenset(
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 # Commands that do nothing an engine needs, or that name it without running it.
 QUIET = frozenset(
-    {"set", "echo", "printf", "cd", "sleep", "trap", "shopt", "clear", "test", "[", "wait", "cat", "command"}
-)
+    {
+        "[", "break", "cat", "cd", "clear", "command", "continue", "echo", "printf", "set", "shopt", "sleep", "test",
+        "trap", "wait",
+    }
+)  # fmt: skip
 _ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
 _DOCUMENT = ("here-documents are not evaluated", "save its text to a file, and import that file")
 # What starts no engine of this project, what it starts, and what to do.
@@ -103,8 +106,8 @@ class Commands:
             if not text.startswith("<<") and any(i.COMMAND.split()[0] in text for i in self.importers):
                 if "<<" in text:
                     raise shell.fault(line, *_DOCUMENT)
-                problem = "this cannot be parsed as shell text"
-                raise shell.fault(line, problem, "check for a quote that is not closed, or a missing word")
+                hint = "check for a quote that is not closed, a missing word, an argument behind a redirection"
+                raise shell.fault(line, "this cannot be parsed as shell text", hint)
         out: list[Start] = []
         for call in shell.calls if calls is None else calls:
             if re.match(r"--?[A-Za-z]", call.words[0]):

@@ -11,9 +11,10 @@ from markdown_it import MarkdownIt
 from sparkcluster.errors import NoEngine, SparkclusterError, UsageError
 from sparkcluster.importer import compose, recipe, script, unit
 from sparkcluster.importer.commands import QUIET, Commands
+from sparkcluster.importer.pasted import PROMPT
 from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
-from sparkcluster.importer.shell import PROMPT, Shell
+from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
 from sparkcluster.spec.document import parse
 

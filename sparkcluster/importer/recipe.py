@@ -78,9 +78,6 @@ def read(document: Document, about: Text) -> Made:
     is_eugr = str(version) == "1" and not _SPARKRUN & data.keys() and _formats(recipe)
     solo, cluster = recipe.solo_only or recipe.mode == "solo", recipe.cluster_only or recipe.mode == "cluster"
     least, most = max(recipe.min_nodes, 2 if cluster else 1), 1 if solo else recipe.max_nodes
-    if most is not None and most < least:
-        problem = f"is {most}, but the recipe needs at least {least} nodes"
-        raise _fault(document, "max_nodes", problem, "correct one of them")
     names = [*recipe.defaults, *_PLACE.findall(recipe.command)]
     given = {name: value for name in names if (value := about.value(name)) is not None}
     values = {name: str(value) for name, value in recipe.defaults.items() if not isinstance(value, dict | list)}
@@ -95,9 +92,6 @@ def read(document: Document, about: Text) -> Made:
         made.pop("tensor_parallel", None)
         notes.append("tensor_parallel: left to the inventory, since the recipe's runner sets 1 on one Spark")
     needed = _sized(made, least, most)
-    if (most or needed) < needed:
-        problem = f"the command is for {needed} nodes, the recipe for {most}"
-        raise _fault(document, "command", problem, "correct one of them")
     if not is_eugr and needed > 1:
         by_ray = recipe.runtime in {"vllm-ray", "eugr-vllm"} or values.get("distributed_executor_backend") == "ray"
         made.setdefault("executor", "ray" if by_ray else "native")

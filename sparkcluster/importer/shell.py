@@ -16,15 +16,14 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from sparkcluster.errors import UsageError
-from sparkcluster.importer.unknown import mark, shown, unknown, with_places
+from sparkcluster.importer import pasted
+from sparkcluster.importer.unknown import mark, shown, unknown
 from sparkcluster.importer.words import Value, Variables, joined, numbered
 
 _PARSER = Parser(Language(tree_sitter_bash.language()))
-MAX_TEXT, MAX_VALUE, MAX_STEPS = 1 << 18, 1 << 16, 20_000
+MAX_STEPS = 20_000
 
-PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)", re.MULTILINE)
-"""``$ docker run …`` and ``user@host:~$ …``."""
-_SETS = re.compile(r"(?<![\w$/-])([A-Za-z_]\w*)(?:\[[^\[\]]{0,80}\])?(?:[-+*/]?=(?!=)|\+\+|--)")
+_SETS = re.compile(r"(?<![\w${/-])([A-Za-z_]\w*)(?:\[[^\[\]]{0,80}\])?(?: ?[-+*/]?=(?!=)|\+\+|--)")
 _WORD = r"((?:\"[^\"\s]*\"|'[^'\s]*'|[^\s\"'])+)"
 _TEST = re.compile(rf"\[\[?\s+(?:(-[zn])\s+{_WORD}|{_WORD}\s+([!=]?=)\s+{_WORD})\s+\]\]?")
 _READS = re.compile(r"\b(?:unset|read|mapfile|readarray|getopts|let|printf +-v)\b([^;&|<>\n]*)")
@@ -95,6 +94,7 @@ class Shell:
         self._flow = ""  # how the text is left: exit, return, break or continue
         self._conditions: tuple[Condition, ...] = ()
         self._locals: list[dict[str, Value | None]] = []
+        self._returned: list[Variables] = []
         self._line, self._left, self._part = 0, [MAX_STEPS], (0, "")
 
     def child(self, line: int, environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Shell:
@@ -109,16 +109,12 @@ class Shell:
         """Read ``text``.
 
         Raises:
-            UsageError: it is too long, or changes how words are split.
+            UsageError: it is too long, or has a comment where the command is meant to go on.
         """
-        if len(text) > MAX_TEXT:
-            raise UsageError(f"{self.source} is longer than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
-        text = PROMPT.sub("", text).rstrip().rstrip("\\")  # a text cut off after a backslash ends there
-        text, slips = re.subn(r"\\[ \t]+\n", "\\\n", text)
-        self.notes += ["a space after the backslash at the end of a line: ignored"] if slips else []
-        for node in _PARSER.parse(with_places(text).encode()).root_node.named_children:
+        text = pasted.as_shell(text, self.source, self._line, self.notes)
+        for node in _PARSER.parse(text.encode()).root_node.named_children:
             self._begin(node)
-            self._run(node)
+            self._all([node])
             if _is_broken(node):
                 lines = text.splitlines()[node.start_point[0] : node.end_point[0] + 1]
                 self.unread.append((self._at(node), "\n".join(lines)))
@@ -139,29 +135,20 @@ class Shell:
 
     def _run(self, node: Node) -> Status:
         """Follow a statement."""
-        if self._flow:
-            return Status.YES
         self._left[0] -= 1
         if self._left[0] < 0:
             raise self.fault(self._at(node), "this takes too long to evaluate")
         follow: Callable[[Node], Status] = getattr(self, f"_{node.type.lower()}", self._group)
-        if node.next_sibling is not None and node.next_sibling.type == "&":
-            self._apart(node, follow)
-            return Status.DONE
         return follow(node)
 
     def _group(self, node: Node) -> Status:
         return self._all(node.named_children)
 
     def _all(self, nodes: Iterable[Node]) -> Status:
-        return [Status.DONE, *map(self._run, nodes)][-1]
-
-    def _comment(self, node: Node) -> Status:
-        before = node.prev_sibling
-        if _text(node).endswith("\\") and before is not None and before.end_point[0] == node.start_point[0]:
-            problem = "a comment ends the command, so the backslash in it does not continue the line"
-            raise self.fault(self._at(node), problem, "remove the comment")
-        return Status.DONE
+        status = Status.DONE
+        for node in nodes:
+            status = status if self._flow else self._run(node)
+        return status
 
     def _list(self, node: Node) -> Status:
         left, is_and, right = node.children[0], _text(node.children[1]) == "&&", node.children[-1]
@@ -197,6 +184,7 @@ class Shell:
             self._all(body) if holds else self._chain(clauses[1:])
             ends.append((self._flow, self.variables))
         self._conditions = conditions
+        self._returned += [variables for flow, variables in ends if flow == "return"]
         (self._flow, self.variables), *others = [end for end in ends if not end[0]] or ends[:1]
         for _, other in others:
             self.variables.join(other, line, f"`{text}`")
@@ -217,7 +205,8 @@ class Shell:
     def _for_statement(self, node: Node) -> Status:
         """Follow a loop, whose rounds are not counted: what it sets is unknown in it and behind it."""
         self._forget(node)
-        self._chain([(Status.MAYBE, node, [node.child_by_field_name("body") or node])])
+        parts = filter(None, map(node.child_by_field_name, ("condition", "body")))
+        self._chain([(Status.MAYBE, node, [*parts])])
         return self._forget(node)
 
     _while_statement = _c_style_for_statement = _for_statement
@@ -237,18 +226,18 @@ class Shell:
         self.functions[_text(node.child_by_field_name("name"))] = node.child_by_field_name("body") or node
         return Status.DONE
 
-    def _apart(self, node: Node, follow: Callable[[Node], Status]) -> None:
-        """Follow a statement in a shell of its own."""
+    def _subshell(self, node: Node) -> Status:
         before, flow = self.variables, self._flow
         self.variables = before.copy()
-        follow(node)
+        self._group(node)
         self.variables, self._flow = before, flow
-
-    def _subshell(self, node: Node) -> Status:
-        self._apart(node, self._group)
         return Status.MAYBE
 
-    _pipeline = _negated_command = _subshell
+    _pipeline = _subshell
+
+    def _negated_command(self, node: Node) -> Status:
+        self._group(node)
+        return Status.MAYBE
 
     def _compound_statement(self, node: Node) -> Status:
         return self._forget(node) if node.children[0].type == "((" else self._group(node)
@@ -258,21 +247,20 @@ class Shell:
     def _redirected_statement(self, node: Node) -> Status:
         body = node.child_by_field_name("body")
         is_shown = _text(body).split()[:1] in (["cat"], ["tee"], ["echo"], ["read"])
-        for child in (each for each in node.named_children if each.type == "heredoc_redirect"):
-            self.unread.append((self._at(child), _text(child if is_shown else node)))
-            self.notes.append(f"line {self._at(child)}: a here-document, which is not evaluated")
-        if body is None:
-            return Status.DONE
+        for child in node.named_children:
+            if child.type == "heredoc_redirect":
+                self.unread.append((self._at(child), _text(child if is_shown else node)))
+                self.notes.append(f"line {self._at(child)}: a here-document, which is not evaluated")
+            elif re.match(r"\d*[<>&|]+\s*[^\s\"'<>&|]+\s+\S", _text(child)):  # an argument follows the redirection
+                self.unread.append((self._at(child), _text(node)))
         self._part = (self._part[0], _text(body)) if self._part[1] == _text(node) else self._part
-        return self._run(body)
+        return Status.DONE if body is None else self._run(body)
 
     # Assignments
 
     def _variable_assignment(self, node: Node) -> Status:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         name, written = _text(target), _text(value)
-        if name == "IFS":
-            raise self.fault(self._at(node), "setting IFS is not supported, since it changes how words are split")
         before = self.variables.values.get(name)
         is_array, adds = value is not None and value.type == "array", any(child.type == "+=" for child in node.children)
         if target is None or target.type == "subscript" or (isinstance(before, list) and not is_array):
@@ -286,24 +274,26 @@ class Shell:
             new = joined(before or "") + new
         elif before is None and re.search(rf"\$\{{?{name}\b(?!:?[-=?][^}}])", written) and name not in unknown(new):
             new = mark(name) + new  # it extends what its environment has
-        if len(joined(new)) > MAX_VALUE:
-            raise self.fault(self._at(node), f"{name} is longer than {MAX_VALUE >> 10} KiB", "is this the right file?")
+        self._left[0] -= len(joined(new)) >> 10
         self.variables.set(name, new, self._at(node), f"`{shown(written, 60)}`")
         return Status.DONE
 
     def _declaration_command(self, node: Node) -> Status:
         kind = node.children[0].type
+        is_local = kind not in {"export", "readonly"} and bool(self._locals)
         for child in _inner(node):
             name = _text(child.child_by_field_name("name") or child)
             if not name.isidentifier():
                 note = f"line {self._at(node)}: variables of `{shown(_text(node), 80)}`"
                 self.notes += [] if name.startswith("-") else [note]
                 continue
-            if kind not in {"export", "readonly"} and self._locals:
-                self._locals[-1].setdefault(name, self.variables.values.pop(name, None))
+            if is_local:
+                self._locals[-1].setdefault(name, self.variables.values.get(name))
             if child.type == "variable_assignment":
                 self._variable_assignment(child)
-            if kind == "export":
+            elif is_local:
+                self.variables.values.pop(name, None)
+            if kind == "export" or " -x" in _text(node):
                 self.variables.exported[name] = None
         return Status.DONE
 
@@ -316,7 +306,7 @@ class Shell:
         parts = [each for each in _inner(node) if not each.type.endswith(("variable_assignment", "_redirect"))]
         words = self._words(parts) or [""]
         if words[0] in self.functions:
-            return self._function(words[0], words[1:], given)
+            return self._function(node, words, given)
         status = self._builtin(node, words[0], words[1:])
         if status is None:
             self.calls.append(Call(self._at(node), words, environment | given, self._conditions, self._part))
@@ -324,24 +314,30 @@ class Shell:
             status = Status.MAYBE if words[0] in _ASKS else Status.DONE
         return status
 
-    def _function(self, name: str, arguments: list[str], given: Mapping[str, str]) -> Status:
-        values, own = self.variables.values, {**numbered(arguments), **given}
+    def _function(self, node: Node, words: list[str], given: Mapping[str, str]) -> Status:
+        values, own, outer = self.variables.values, {**numbered(words[1:]), **given}, self._returned
         names = dict.fromkeys([*own, *(each for each in values if not each.isidentifier())])
         self._locals.append({each: values.pop(each, None) for each in names})
         values |= own
-        status = self._run(self.functions[name])
+        self._returned, only = [], given.keys() - self.variables.exported
+        self.variables.exported |= dict.fromkeys(given)
+        status = self._run(self.functions[words[0]])
+        for other in self._returned:
+            self.variables.join(other, self._at(node), f"where {words[0]} returns")
+            status = Status.MAYBE
         restored = {**self.variables.values, **self._locals.pop()}
         self.variables.values = {each: value for each, value in restored.items() if value is not None}
-        self._flow = "" if self._flow == "return" else self._flow
+        self.variables.exported = {each: None for each in self.variables.exported if each not in only}
+        self._flow, self._returned = "" if self._flow == "return" else self._flow, outer
         return status
 
     def _builtin(self, node: Node, name: str, rest: list[str]) -> Status | None:
         """Do what a command of the shell does; None for every other command."""
         if name in {"", ":", "true", "false"}:
             return Status.NO if name == "false" else Status.YES
-        if name in {"exit", "return", "break", "continue"}:
+        if name in {"exit", "return"}:
             self._flow = name
-            return Status.NO if rest[:1] == ["1"] else Status.YES
+            return Status.YES if rest[:1] == ["0"] else Status.NO if "".join(rest).isdecimal() else Status.MAYBE
         if _READS.match(" ".join([name, *rest[:1]])):
             return self._forget(node)
         if name not in {"set", "shift"}:
@@ -388,8 +384,8 @@ def _matches(word: str, patterns: Sequence[str]) -> Status:
     """Whether a word is one of the patterns; not known if one takes more than being the same."""
     if "*" in patterns or (word in patterns and not unknown(word)):
         return Status.YES
-    written = "".join(patterns)
-    return Status.MAYBE if unknown(word + written) or {*written} & {*"*?[("} else Status.NO
+    is_known = not unknown("".join([word, *patterns])) and not {*"".join(patterns)} & {*"*?[("}
+    return Status.NO if is_known else Status.MAYBE
 
 
 def _clauses(node: Node) -> Iterator[tuple[Status | list[Node], Node, list[Node]]]:

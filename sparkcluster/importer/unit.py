@@ -54,8 +54,6 @@ def read(text: str, about: Text) -> Made:
         section = key if key.startswith("[") else section
         if section != "[Service]" or not equals or key[:1] in "#;":
             continue
-        if escape := re.search(r"\\[abfnrtvsxuU0-7]", value):
-            raise shell.fault(first, f"{escape[0]} is an escape of systemd", "write the character itself")
         value = _SPECIFIER.sub(lambda found: _specified(found[0], about), value)
         if key == "ExecStart" and not value:
             shell.calls.clear()
@@ -93,5 +91,4 @@ def _as_in_a_shell(found: re.Match[str]) -> str:
 
 def _specified(specifier: str, about: Text) -> str:
     """What a specifier of systemd.unit(5) stands for; which instance or user it is, the unit does not say."""
-    known = {"%%": "%", "%h": "~"}.get(specifier)
-    return known or about.value(specifier) or mark(specifier)
+    return {"%%": "%", "%h": "~"}.get(specifier) or about.value(specifier) or mark(specifier)

@@ -14,12 +14,6 @@ SIGNS = re.compile("[\ue000-\ue0ff]")
 """Characters that no text may have."""
 
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
-# `<model>` and `<your model>`, what guides leave to the reader. A redirection has a blank or nothing behind its name.
-_PLACEHOLDER = re.compile(
-    "(?<![<>&\\d])[<\u2039][A-Za-z][\\w./:|\u2026+-]*(?: [\\w./:|\u2026+-]+){0,4}[>\u203a]"
-    "(?=[\\s\"'\\\\:/,;)}\\]|=.-]|$)"
-)
-_YOURS = re.compile(r"(?<![\w${])YOUR_[A-Z][A-Z0-9_]*\b(?!=)")
 
 
 def mark(name: str) -> str:
@@ -30,12 +24,6 @@ def mark(name: str) -> str:
 def lost(written: str) -> str:
     """The part of a text that ``$(awk …)`` would give, or another expression that is not followed."""
     return mark(written.translate(_HIDDEN))
-
-
-def with_places(text: str) -> str:
-    """``text`` with its placeholders as unknown parts, since a shell would read ``<model>`` as redirections."""
-    text = _PLACEHOLDER.sub(lambda found: lost(found[0]), text)
-    return _YOURS.sub(lambda found: mark(found[0]), text)
 
 
 def in_quotes(text: str) -> str:

@@ -10,6 +10,8 @@ from sparkcluster.importer.unknown import in_quotes, lost, mark, unknown
 
 Value = str | list[str]
 
+# Variables that bash itself sets.
+_BY_BASH = {"HOME": "~", **{name: mark(name) for name in ("EUID", "HOSTNAME", "PWD", "UID")}}
 # Signs in a word: where it is split, where something is in quotes, and where ``"$@"`` gives nothing.
 _SPLIT, _EMPTY, _NONE = "\ue0f0", "\ue0f1", "\ue0f2"
 _SIGNS = dict.fromkeys(map(ord, (_EMPTY, _NONE)))
@@ -20,7 +22,7 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?)([-=+?])([\s\S]*))?")
-_BRACKET = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[(){}`]", re.DOTALL)
+_BRACKET = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\{|[()}`]", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
 
 
@@ -59,7 +61,7 @@ class Variables:
     def join(self, other: Variables, line: int, reason: str) -> None:
         """Make unknown what differs from ``other``, which may be in place of these."""
         for name in sorted(self.values.keys() | other.values.keys()):
-            if self.values.get(name) != other.values.get(name):
+            if self.values.get(name) != other.values.get(name) or (name in self.exported) != (name in other.exported):
                 self.lose(name, line, reason)
         self.exported |= other.exported
 
@@ -76,7 +78,7 @@ class Variables:
         if name in self.values:
             return self.values[name]
         self.asked[name] = None
-        return self.defines.get(name, "~" if name == "HOME" else None)
+        return self.defines.get(name, _BY_BASH.get(name))
 
     def words(self, written: Iterable[str]) -> list[str]:
         """The words of a command."""
@@ -160,7 +162,7 @@ def joined(value: Value) -> str:
 
 def _closing(text: str, at: int, close: str) -> int:
     """Where the bracket or backtick is closed that is open before ``at``."""
-    depth, opens = 0, {"}": "{", ")": "("}.get(close, "")
+    depth, opens = 0, {"}": "${", ")": "("}.get(close, "")
     for found in _BRACKET.finditer(text, at):
         if found[0] == close and depth == 0:
             return found.start()

@@ -10,7 +10,6 @@ from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.errors import UsageError
 from sparkcluster.importer.playbook import Served
 from sparkcluster.importer.unknown import shown, unknown
-from sparkcluster.spec.playbook import SERVED_NAME
 
 
 def read(words: list[str]) -> Served:
@@ -70,20 +69,13 @@ def _set_key(served: Served, name: str, values: list[str]) -> bool:
     elif name == "served-model-name" and values:
         served.keys["served_name"] = values[0]
         others = [other for other in dict.fromkeys(values) if other != values[0]]
-        usable = [other for other in others if re.fullmatch(SERVED_NAME, other)]
-        served.keys["aliases"] = usable
-        lost = [other for other in others if other not in usable]
-        if lost:
-            served.notes.append(f"served names that a playbook cannot have: {shown(', '.join(lost))}")
+        served.keys["aliases"] = others
     elif name == "revision" and value:
         served.keys["revision"] = value
     elif name in {"tensor-parallel-size", "pipeline-parallel-size"} and re.fullmatch(r"[0-9]{1,9}", value):
         served.keys[name.removesuffix("-size").replace("-", "_")] = int(value)
-    elif name == "distributed-executor-backend":
-        if value in {"ray", "mp"}:
-            served.keys["executor"] = "ray" if value == "ray" else "native"
-        else:
-            served.notes.append(f"--{name} {shown(value)}: executor must be ray or native")
+    elif name == "distributed-executor-backend" and value in {"ray", "mp"}:
+        served.keys["executor"] = "ray" if value == "ray" else "native"
     elif name in ENGINE.arguments:
         if (name, value) not in {("port", "8000"), ("host", "127.0.0.1"), ("host", "localhost")}:
             key = f"api.{name}: {shown(value)} in the inventory" if name in {"host", "port"} else ENGINE.arguments[name]

@@ -12,7 +12,7 @@ from typing import Any
 from sparkcluster.importer.container import Container, read
 from sparkcluster.importer.playbook import by_runner
 from sparkcluster.importer.recipe import BY_RUNNER
-from sparkcluster.importer.unknown import shown, unknown
+from sparkcluster.importer.unknown import shown
 
 _EXTRA = "VLLM_SPARK_EXTRA_DOCKER_ARGS"
 _CACHE = "/root/.cache/huggingface"
@@ -20,6 +20,7 @@ _CACHE = "/root/.cache/huggingface"
 _HANDED = frozenset({"-e", "-v", "-p", "--env", "--volume", "--publish", "--name"})
 _WHY = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",
+    "--nccl-debug": "write NCCL_DEBUG under env",
     "--apply-mod": "mount its directory, and run its run.sh under setup",
 }  # fmt: skip
 _KEYS: Mapping[str, dict[str, Any]] = {
@@ -43,20 +44,14 @@ def launched(words: list[str], env: Mapping[str, str | None]) -> Container | Non
 def _launched(rest: list[str], env: Mapping[str, str | None]) -> Container:
     at = rest.index("exec")
     words = [part for word in rest[:at] for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    image, options, notes = "vllm-node", list[str](), list[str]()
-    extra, keys = env.get(_EXTRA) or "", dict[str, Any]()
-    if unknown(extra):
-        what = shown(f"{_EXTRA}={extra}")
-        notes.append(f"{what}: the text does not set these options; write them as keys of the playbook")
-    else:
-        options += extra.split()  # as the script does, without quotes
+    image, options, keys = "vllm-node", list[str](), dict[str, Any]()
+    extra = shown(env.get(_EXTRA) or "")
+    notes = [f"{_EXTRA}={extra}: write these options as keys of the playbook"] if extra else []
     while words:
         option = words.pop(0)
         value = words.pop(0) if words and not words[0].startswith("-") else ""
         if option in {"-t", "--container"}:
             image = value
-        elif option == "--nccl-debug":
-            options.append(f"--env=NCCL_DEBUG={value or 'INFO'}")
         elif option in _HANDED:
             options += [option, value]
         elif option in _KEYS:
