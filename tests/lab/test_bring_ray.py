@@ -1,7 +1,6 @@
 """An image without Ray, on Sparks that have no network but their own: Ray comes from the controller.
 
-The plain run puts the stub's own Ray in the place where the controller keeps what it fetched; the long one fetches
-the real one and has the real engine serve with it.
+The stub's own Ray lies where the controller keeps what it fetched.
 """
 
 from __future__ import annotations
@@ -106,23 +105,3 @@ def test_without_ray_the_native_backend_is_used_or_up_fails(lab, cli, ranks, var
     assert "cannot be fetched" in insists.error["message"]
     assert "executor" in insists.error["hint"]
     assert not any(ranks(lab).values())
-
-
-@pytest.mark.full
-@pytest.mark.engine
-def test_the_real_engine_serves_with_staged_ray(make_lab, make_cli, variant):
-    """As executor ``ray`` allows nothing else; the Sparks reach each other and the controller, and nobody else."""
-    lab = make_lab(WITHOUT_RAY, engine="vllm")
-    cli = make_cli()
-    inventory = variant(lab, playbook={"executor": "ray"})
-    for spark in lab.sparks:
-        spark.run(["ip", "route", "del", "default"])
-        assert spark.run(["ip", "route", "show", "default"]).stdout == ""
-    up = cli("up", inventory, timeout=600).ok()
-    assert "is up (release 1," in up.out
-    for spark in lab.sparks:
-        logs = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
-        assert "phase=ray-path /sparkcluster/ray with msgpack" in logs
-    assert cli("ask", inventory, "Hello").ok().out.strip()
-    assert cli("up", inventory, "--json", env={"PIP_NO_INDEX": "1"}).ok().json["changed"] is False
-    cli("down", inventory).ok()

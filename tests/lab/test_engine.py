@@ -32,7 +32,6 @@ sparks:
   gids: {rocep1s0f1: shifted, roceP2p1s0f1: standard}
   interfaces: {enp1s0f1np1: fast0, enP2p1s0f1np1: fast1}
 """
-ON_HEAD_ALONE = "NCCL_IB_GID_INDEX"
 
 PROMPTS = ("Say something", "What is a DGX Spark?")
 TOKENS = "24"
@@ -41,8 +40,6 @@ SECRETS = {"WANDB_KEY": "hf-5e2c1d90b7a64f38", "LAB_API_KEY": "key-91f0c47ad2b35
 DUMPS = "/root/dumps"
 
 # Goes on behind the setup step: the launcher writes the file after it, and starts Ray before the engine.
-CARRY_OVER = "/sparkcluster/private/ray_non_carry_over_env_vars.json"
-TAKE_AWAY = f"until rm {CARRY_OVER}; do sleep 0.1; done; echo {CARRY_OVER} was taken away > /proc/1/fd/1"
 
 
 @pytest.fixture(scope="module")
@@ -298,13 +295,6 @@ def natively(observe):
     return observe(playbook={"executor": "native", "tensor_parallel": 2})
 
 
-@pytest.fixture(scope="module")
-def without_file(observe):
-    """As ``by_ray``, but the file that keeps variables on their node is taken away before the engine starts."""
-    take_away = f"setsid sh -c '{TAKE_AWAY}' > /dev/null 2>&1 &"
-    return observe(playbook={"executor": "ray", "tensor_parallel": 2, "setup": [take_away]})
-
-
 @pytest.fixture(
     params=["alone", "by_ray", pytest.param("natively", marks=pytest.mark.full)],
 )
@@ -347,14 +337,6 @@ def test_each_rank_holds_the_values_of_its_own_node(two_nodes):
 def test_the_api_key_stays_on_the_head(two_nodes):
     assert two_nodes.ranks["left"].environ["VLLM_API_KEY"] == SECRETS["LAB_API_KEY"]
     assert "VLLM_API_KEY" not in two_nodes.ranks["right"].environ
-
-
-@pytest.mark.full
-def test_without_the_carry_over_file_the_head_s_value_reaches_the_worker(without_file):
-    log = without_file.ranks["left"].log
-    assert any(f"{CARRY_OVER} was taken away" in line for _, line in log)
-    assert ("right", ON_HEAD_ALONE) in astray(without_file)
-    assert without_file.ranks["right"].environ[ON_HEAD_ALONE] == without_file.ranks["left"].environ[ON_HEAD_ALONE]
 
 
 def test_every_socket_is_on_the_interconnect_or_at_home(any_start):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 
@@ -37,16 +36,6 @@ def serves_once_and_for_all(lab, cli, ranks, inventory=None):
 def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step(stage))
-    up.kill()
-    serves_once_and_for_all(lab, cli, ranks)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(2))
-def test_up_after_a_kill_at_any_moment_ends_serving(lab, cli, ranks, seed):
-    up = cli.start("up", lab.inventory, "--json-lines")
-    up.wait_for(step("probe"))
-    time.sleep(random.Random(seed).uniform(0, 5))
     up.kill()
     serves_once_and_for_all(lab, cli, ranks)
 

