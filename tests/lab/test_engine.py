@@ -39,8 +39,6 @@ SECRETS = {"WANDB_KEY": "hf-5e2c1d90b7a64f38", "LAB_API_KEY": "key-91f0c47ad2b35
 
 DUMPS = "/root/dumps"
 
-# Goes on behind the setup step: the launcher writes the file after it, and starts Ray before the engine.
-
 
 @pytest.fixture(scope="module")
 def shared_lab(make_lab):
