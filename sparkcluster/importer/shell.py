@@ -323,7 +323,7 @@ class Shell:
         self.variables.exported |= dict.fromkeys(given)
         status = self._run(self.functions[words[0]])
         for other in self._returned:
-            self.variables.join(other, self._at(node), f"where {words[0]} returns")
+            self.variables.join(other, self._at(node), f"`return` in {words[0]}")
             status = Status.MAYBE
         restored = {**self.variables.values, **self._locals.pop()}
         self.variables.values = {each: value for each, value in restored.items() if value is not None}

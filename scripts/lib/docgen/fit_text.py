@@ -109,7 +109,7 @@ is unknown, and `fit` says so instead of taking 16 bits.
 
 `tests/lab/test_fit.py` makes small checkpoints (real config, real safetensors, random weights), predicts, then starts vLLM 0.32.0
 for CPU with 1 GiB of KV cache for each rank (`VLLM_CPU_KVCACHE_SPACE=1`), context 1,100, and compares with what it logs. It repeats
-three of these rows in each full run of the tests.
+two of these rows in each full run of the tests.
 
 {agreement}
 

@@ -108,7 +108,7 @@ def test_the_engine_is_the_one_that_bash_starts(text, first_call, monkeypatch):
         ("A=(1 2 3); M=${A[@]:1}", "depends on `${A[@]:1}`"),
         ("M=(1); M+=2", "M depends on `M+=2`"),
         ("M=1; IFS=, read -r M", "M depends on `IFS=, read -r M`"),
-        ("M=1; f() { [ -d x ] && return; M=2; }; f", "M depends on where f returns"),
+        ("M=1; f() { [ -d x ] && return; M=2; }; f", "M depends on `return` in f"),
         ("M=1; f() { M=2; }; for d in a b; do f; break; done", "M depends on"),
         ("M=1; f() { M=2; }; until f; do :; done", "M depends on"),
         ("M=1; (( M = 4 ))", "M depends on `(( M = 4 ))`"),
