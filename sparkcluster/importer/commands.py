@@ -248,13 +248,10 @@ class Commands:
 
     def nothing(self, source: str, shell: Shell) -> UsageError:
         """Why no engine was found, and what to import instead."""
+        reasons = shell.variables.reasons
         for line, words in self.doubts:
             names = dict.fromkeys(name for word in words for name in unknown(word))
-            whys = [
-                f"{name} depends on {shell.variables.reasons[name][1]}"
-                for name in names
-                if name in shell.variables.reasons
-            ]
+            whys = [f"{name} depends on {reasons[name][1]}" for name in names if name in reasons]
             why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {self._titles}, but is not evaluated"
             defines = [f"--define {name}=VALUE" for name in map(definable, names) if name]
             hint = f"add {' '.join(defines)}, or import" if defines else "import"

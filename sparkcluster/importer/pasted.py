@@ -12,7 +12,8 @@ PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)", re.MU
 """``$ docker run …`` and ``user@host:~$ …``."""
 _COMMENT = re.compile(r"^[^#'\"\n]*[^#'\"\s][ \t]+#.*\\$", re.MULTILINE)
 # Assignments and nothing else on a line, which the grammar reads as part of the next line.
-_ASSIGNED = re.compile(r"^([ \t]*(?:\w+=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])*[ \t]*){2,})$", re.MULTILINE)
+_ONE = r"\w+=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])*"
+_ASSIGNED = re.compile(rf"^([ \t]*{_ONE}(?:[ \t]+{_ONE})+[ \t]*)$", re.MULTILINE)
 # `<model>` and `<your model>`, what guides leave to the reader. A redirection has a blank or nothing behind its name.
 _PLACEHOLDER = re.compile(
     "(?<![<>&\\d])[<\u2039][A-Za-z][\\w./:|\u2026+-]*(?: [\\w./:|\u2026+-]+){0,4}[>\u203a]"

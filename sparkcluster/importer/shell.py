@@ -91,7 +91,7 @@ class Shell:
         self.calls: list[Call] = []
         self.unread: list[tuple[int, str]] = []
         self.notes: list[str] = []
-        self._flow = ""  # how the text is left: exit, return, break or continue
+        self._flow = ""  # how the text or a function is left: exit or return
         self._conditions: tuple[Condition, ...] = ()
         self._locals: list[dict[str, Value | None]] = []
         self._returned: list[Variables] = []
@@ -111,7 +111,7 @@ class Shell:
         Raises:
             UsageError: it is too long, or has a comment where the command is meant to go on.
         """
-        text = pasted.as_shell(text, self.source, self._line, self.notes)
+        self._flow, text = "", pasted.as_shell(text, self.source, self._line, self.notes)
         for node in _PARSER.parse(text.encode()).root_node.named_children:
             self._begin(node)
             self._all([node])
@@ -205,8 +205,7 @@ class Shell:
     def _for_statement(self, node: Node) -> Status:
         """Follow a loop, whose rounds are not counted: what it sets is unknown in it and behind it."""
         self._forget(node)
-        parts = filter(None, map(node.child_by_field_name, ("condition", "body")))
-        self._chain([(Status.MAYBE, node, [*parts])])
+        self._chain([(Status.MAYBE, node, [*filter(None, map(node.child_by_field_name, ("condition", "body")))])])
         return self._forget(node)
 
     _while_statement = _c_style_for_statement = _for_statement
@@ -215,12 +214,13 @@ class Shell:
         """Make every variable unknown that a statement sets."""
         read = " ".join(_READS.findall(_text(node)))
         names = [*_SETS.findall(_text(node)), *re.findall(r"(?<![\w$-])[A-Za-z_]\w*", read)]
-        self._lose([*names, _text(node.child_by_field_name("variable"))], node)
-        return Status.MAYBE
+        return self._lose([*names, _text(node.child_by_field_name("variable"))], node)
 
-    def _lose(self, names: Iterable[str], node: Node) -> None:
+    def _lose(self, names: Iterable[str], node: Node) -> Status:
+        reason = f"`{shown(_text(node), 60)}`"
         for name in filter(None, names):
-            self.variables.lose(name, self._at(node), f"`{shown(_text(node), 60)}`")
+            self.variables.lose(name, self._at(node), reason)
+        return Status.MAYBE
 
     def _function_definition(self, node: Node) -> Status:
         self.functions[_text(node.child_by_field_name("name"))] = node.child_by_field_name("body") or node
@@ -264,8 +264,7 @@ class Shell:
         before = self.variables.values.get(name)
         is_array, adds = value is not None and value.type == "array", any(child.type == "+=" for child in node.children)
         if target is None or target.type == "subscript" or (isinstance(before, list) and not is_array):
-            self._lose([name.partition("[")[0]], node)
-            return Status.DONE
+            return self._lose([name.partition("[")[0]], node)
         new: Value = self._words(_inner(value)) if value is not None and is_array else self._value(value)
         if isinstance(new, list):
             old = [before] if isinstance(before, str) and before else before or []

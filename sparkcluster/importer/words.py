@@ -23,7 +23,7 @@ _PIECE = re.compile(
 )
 _PARAMETER = re.compile(r"([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?)([-=+?])([\s\S]*))?")
 _BRACKET = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\{|[()}`]", re.DOTALL)
-_BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
+_BRACES = re.compile(r"\{(?:[^{},.]|\.(?!\.))*(?:,|\.\.)[^{}]*\}")
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,8 +112,8 @@ class Variables:
             elif kind == "open":
                 end = _closing(text, at, {"${": "}", "$(": ")"}.get(piece, piece))
                 inner, at = text[at:end], end + 1
-                program = f"$({(inner.split() or [''])[0]} …)"
-                out += self._parameter(inner, quoted, whole) if piece == "${" else lost(program)
+                program = "".join(inner.split()[:1])
+                out += self._parameter(inner, quoted, whole) if piece == "${" else lost(f"$({program} …)")
             elif kind == "name":
                 out += self._parameter(piece, quoted, whole)
             elif (kind == "ansi" and not inside) or (outer is None and not inside and _BRACES.search(piece)):
@@ -136,9 +136,10 @@ class Variables:
         if quoted and "*" in f"{name}{index}":
             value = joined(value or "")
         is_set = bool(value) if colon or isinstance(value, list) else value is not None
-        if sign in {"-", "=", "+"} and is_set == (sign == "+"):
-            self.values |= {name: self.text(default)} if sign == "=" else {}
+        if sign in {"-", "+"} and is_set == (sign == "+"):
             return self._expanded(default, quoted, whole)
+        if sign == "=" and not is_set:
+            self.values[name] = value = self.text(default)
         return "" if sign == "+" else _placed(mark(name) if value is None else value, quoted, whole)
 
 

@@ -6,7 +6,6 @@ The stub's own Ray lies where the controller keeps what it fetched.
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 from pathlib import Path
@@ -28,13 +27,11 @@ def engine_of(spark) -> EngineFacts:
     return EngineFacts.model_validate_json(spark.run(["sh", "-c", f"cat {STATE}/images/*.json"]).stdout)
 
 
-def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path, more_bytes: int = 0) -> None:
-    """The stub's Ray, and a need that no image has, as if they had been fetched; ``more_bytes`` make it larger."""
+def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
+    """The stub's Ray, and a need that no image has, as if they had been fetched."""
     packages = scratch / "packages"
     shutil.copytree(STUB_RAY, packages / "ray", ignore=shutil.ignore_patterns("__pycache__"))
     (packages / "onlyhere.py").write_text("WHERE = __file__\n")
-    if more_bytes:
-        (packages / "ray" / "more.dat").write_bytes(random.Random(1).randbytes(more_bytes))
     for name, version, owned in (("ray", BROUGHT_RAY, "ray/__init__.py"), ("onlyhere", "1.0", "onlyhere.py")):
         info = packages / f"{name}-{version}.dist-info"
         info.mkdir()

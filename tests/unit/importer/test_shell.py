@@ -161,6 +161,20 @@ def test_texts_that_grow_are_bounded(size, text):
         convert(f"A=xxxxxxxx\nL=(a b)\n{text * size}\nvllm serve", "x.sh")
 
 
+@pytest.mark.parametrize(
+    "text", ["x=" + "a=" * 40 + ' "', "A=b " * 30_000 + '"', "M={" + "," * 100_000, '"' + "${A:=" * 40 + "}" * 40 + '"']
+)
+def test_patterns_take_linear_time(text):
+    with pytest.raises(UsageError):
+        convert(f"{text}\nvllm serve", "x.sh")
+
+
+def test_a_text_begins_anew_whatever_the_one_before_it_did():
+    """A block that ends with exec or exit ends that block alone."""
+    page = "```sh\nexec ls\n```\n```sh\nvllm serve org/m\n```\n"
+    assert convert(page, "x.md").document["model"] == {"id": "org/m"}
+
+
 def test_json_of_a_default_is_data():
     made = convert('vllm serve org/m --speculative-config "${S:-{\\"method\\":\\"mtp\\",\\"n\\":5}}"', "x.sh")
     assert made.document["args"] == {"speculative-config": json.loads('{"method":"mtp","n":5}')}
