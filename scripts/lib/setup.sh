@@ -37,32 +37,35 @@ check_system() {
     give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
 }
 
-# alone COMMAND...: runs it, one at a time in this checkout. Whoever waits finds the work done, or does it where the first was
-# interrupted: the lock ends with the last process that has its descriptor.
+# alone COMMAND...: runs it in a .venv with uv, one at a time in this checkout. Whoever waits finds the work done, or does it where
+# the first was interrupted: the lock ends with the last process that has its descriptor, and .venv/unfinished stays.
 alone() {
   (
     if ! flock --nonblock 9; then
       say "waiting for another installation in $(pwd)"
       flock 9
     fi
-    "$@"
+    has_uv || new_venv
+    touch .venv/unfinished
+    "$@" || exit
+    rm .venv/unfinished
   ) 9>.venv.lock
 }
 
-# make_venv: .venv with uv in it; made again if its Python is gone or it has no pip.
-make_venv() { has_uv || alone new_venv; }
+make_venv() { has_uv || alone true; }
 
-has_uv() { .venv/bin/python -c 'import pip, uv' 2>/dev/null; }
+has_uv() { [ ! -e .venv/unfinished ] && .venv/bin/python -c 'import pip, uv' 2>/dev/null; }
 
+# Of a package whose installation was interrupted, a part can be there that counts as the whole: then .venv is made again.
 new_venv() {
   local problem
-  if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+  if [ -e .venv/unfinished ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $base_python"
     rm -rf .venv
     problem=$("$base_python" -m venv .venv 2>&1) ||
       give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
-  has_uv || .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
     give_up "pip could not install uv" "check the network, then run this again"
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sparkcluster.lab import Lab, cgroups, network
-from sparkcluster.lab.engine.model import tiny_model_files
+from sparkcluster.lab.engine.tiny_llama import tiny_model_files
 from sparkcluster.lab.sparks import Spark
 
 HUB = "/root/.cache/huggingface/hub"

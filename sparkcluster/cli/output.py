@@ -63,7 +63,8 @@ def say(*parts: str) -> None:
 
 
 def note(*parts: str) -> None:
-    """Write one message to stderr."""
+    """Write one message to stderr, behind what was said before it where both go to one place."""
+    sys.stdout.flush()
     write(sys.stderr, *parts)
 
 
@@ -267,8 +268,6 @@ def table(
         for cells in itertools.zip_longest(*wrapped, fillvalue=""):
             line = "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip()
             say(painted(line, "1") if row is lines[0] else line)
-    # Notes below it go to stderr unbuffered: flush first, so that they neither precede it nor outlive a closed pipe.
-    sys.stdout.flush()
 
 
 def _narrowest(lines: Sequence[Sequence[str]]) -> list[int]:

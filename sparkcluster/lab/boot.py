@@ -256,10 +256,10 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
         # On every boot: mounts in Docker's directory do not survive one.
         images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
     if first_boot and config["model_path"]:
-        from sparkcluster.lab.engine import model
+        from sparkcluster.lab.engine import tiny_llama
 
         path = root / config["model_path"].lstrip("/")
-        model.write_tiny_model(path)
+        tiny_llama.write_tiny_model(path)
         if (root / "home/spark") in path.parents:
             for each in (path.parent, path, *path.rglob("*")):
                 os.chown(each, SPARK_USER, SPARK_USER)

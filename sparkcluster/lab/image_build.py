@@ -79,7 +79,7 @@ def made_of(family: str) -> list[str]:
     parts = [_code(__file__), _code(rootfs.__file__)]
     parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.LIGHT_PACKAGES, *rootfs.ENGINE_PACKAGES]
     if family == "vllm":
-        return [*parts, install.recipe(ray=True), _code(install.__file__)]
+        return [*parts, install.recipe(), _code(install.__file__)]
     files = [path for path in sorted(stub.HERE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     return parts + [f"{path.relative_to(stub.HERE)}\n{path.read_text()}" for path in files]
 
@@ -176,7 +176,7 @@ def _vllm(docker: template.Docker, layers: Path) -> str:
     site = f"usr/local/lib/python{base.python}/dist-packages"
     with rootfs.unpacked(base) as root:
         place = root / site
-        _quietly(lambda: install.install_into_directory(place, base.python, ray=False, say=rootfs.say))
+        _quietly(lambda: install.install_into_directory(place, base.python, say=rootfs.say))
         for unused in ("bin", "torch/include", "torch/share"):
             shutil.rmtree(place / unused, ignore_errors=True)
         rootfs.say("compiling its modules, a minute on two cores")

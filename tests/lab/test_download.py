@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from sparkcluster.lab.engine.model import tiny_model_files
+from sparkcluster.lab.engine.tiny_llama import tiny_model_files
 from tests.lab.hub import COMMIT, Hub
 from tests.lab.test_serving import until
 

@@ -31,7 +31,6 @@ LIFE = [
     ("plan", "sparkcluster plan mine.yaml", "", 0),
     ("up", "sparkcluster up mine.yaml", YES, 0),
     ("status", "sparkcluster status mine.yaml", "", 0),
-    ("ask", 'sparkcluster ask mine.yaml "Why is the sky blue?" --max-tokens 20', "", 0),
     ("connect", "sparkcluster connect mine.yaml --client curl", "", 0),
     ("logs", "sparkcluster logs mine.yaml spark-1 --grep 'KV cache size'", "", 0),
     ("doctor", "sparkcluster doctor mine.yaml", "", 0),

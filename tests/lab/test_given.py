@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from sparkcluster.lab.engine.model import tiny_model_files
+from sparkcluster.lab.engine.tiny_llama import tiny_model_files
 
 MODEL = "/root/models/tiny"
 

@@ -25,7 +25,8 @@ directory. A message says which it was. Where a command takes more than the inve
 inventory if it names a file, ends in `.yaml` or `.yml`, or has a slash and no blanks.
 
 The examples are what the commands write; those that contact nodes ran on two virtual Sparks ([lab.md](lab.md)), which
-have no systemd, with an engine that stands in for vLLM: seconds, speeds and answers are not those of a Spark.
+have no systemd, with an engine that stands in for vLLM: seconds and speeds are not those of a Spark. `ask` is from
+`./scripts/demo`: a model of 135 million parameters on two cores.
 
 | exit code | meaning |
 |---|---|

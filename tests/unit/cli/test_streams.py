@@ -37,7 +37,7 @@ def program(line: str, *words: str, code: str | None = None) -> subprocess.Compl
     """The program with ``line`` after it, in which the shell redirects its output."""
     argv = [sys.executable, *(["-c", code] if code else ["-m", "sparkcluster"]), *words]
     script = f'set -o pipefail; "$@" {line}'
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     return subprocess.run(
         ["bash", "-c", script, "bash", *argv],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False,
@@ -73,3 +73,8 @@ def test_a_full_disk_and_nowhere_to_say_so() -> None:
 def test_what_never_ends_by_itself_ends_with_its_reader() -> None:
     done = program("| head -1", code=FOLLOWING)
     assert (done.returncode, done.stdout, done.stderr) == (0, "spark-1 | a line of the log\n", "")
+
+
+def test_a_message_stays_behind_the_data_before_it_where_both_go_to_one_file() -> None:
+    code = "from sparkcluster.cli import output, streams; streams.install(); output.say('data'); output.note('message')"
+    assert program("2>&1", code=code).stdout == "data\nmessage\n"

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from sparkcluster.lab.engine.model import write_tiny_model
 from sparkcluster.lab.engine.stub import BIN
+from sparkcluster.lab.engine.tiny_llama import write_tiny_model
 
 LIMIT_S = 60.0
 HEAD, WORKER = "127.0.0.1", "127.0.0.2"

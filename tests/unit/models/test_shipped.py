@@ -9,7 +9,7 @@ import pytest
 import record_model
 
 from sparkcluster.engines.vllm.weights import of_tensors
-from sparkcluster.lab.engine.model import write_tiny_model
+from sparkcluster.lab.engine.tiny_llama import write_tiny_model
 from sparkcluster.models import shipped
 from sparkcluster.models.config import parse
 from sparkcluster.models.safetensors import Tensor

@@ -22,7 +22,7 @@ PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
 GOLDEN = golden.ROOT / "playbooks"
 
 BASE = "qwen3.5-122b-a10b-nvfp4"  # has most: one Spark and two, and overlays
-NAMES = [name for name in library.names() if name != "tiny-llama-cpu"]
+NAMES = [name for name in library.names() if not name.endswith("-cpu")]
 
 
 def nodes(count, playbook):

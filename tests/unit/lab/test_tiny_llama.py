@@ -4,21 +4,21 @@ import hashlib
 import json
 from pathlib import Path
 
-from sparkcluster.lab.engine import model
+from sparkcluster.lab.engine import tiny_llama
 
 
 def test_the_bytes_never_change() -> None:
     # A greedy answer compared across machines is worth nothing when their weights differ.
-    weights = model.tiny_model_files()["model.safetensors"]
+    weights = tiny_llama.tiny_model_files()["model.safetensors"]
     assert hashlib.sha256(weights).hexdigest() == ("6cefb2a619e376df08d81083da0da7ab31768d36cf9c698f73e2ced05db55ec1")
 
 
 def test_writing_again_changes_nothing_and_mends_what_is_broken(tmp_path: Path) -> None:
-    place = model.write_tiny_model(tmp_path / "models" / "tiny")
+    place = tiny_llama.write_tiny_model(tmp_path / "models" / "tiny")
     before = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
-    assert set(before) == set(model.tiny_model_files())
+    assert set(before) == set(tiny_llama.tiny_model_files())
     (place / "config.json").write_text("{}")
-    model.write_tiny_model(place)
+    tiny_llama.write_tiny_model(place)
     assert json.loads((place / "config.json").read_text())["model_type"] == "llama"
     after = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
     assert after.keys() == before.keys()

@@ -1,0 +1,103 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["openai"]
+# ///
+"""Twenty questions: you ask, and the model of an OpenAI-compatible endpoint answers yes or no.
+
+    .venv/bin/python examples/twenty_questions.py                         the endpoint of ./scripts/demo
+    uv run examples/twenty_questions.py http://spark-1a2b.local:8000/v1   another one; its key in SPARK_API_KEY
+
+A turn is a prompt of about a hundred tokens and a streamed answer of two: prefill, and hardly any decoding. The vLLM
+team tried a DGX Spark with such a game (https://vllm.ai/blog/2026-06-01-vllm-dgx-spark). In another terminal,
+`sparkcluster status INVENTORY --watch` shows what the engine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+
+import openai
+
+QUESTIONS = 20
+SECRETS = {
+    "cat": "a living animal with four legs, fur, whiskers and a tail, smaller than a person, which hunts mice",
+    "bicycle": "a machine of metal with two wheels, pedals and a saddle, without an engine, which carries one person",
+    "apple": "a fruit that grows on trees, round, red or green, sweet, small enough for a hand, eaten raw",
+    "piano": "a musical instrument of wood with black and white keys and strings, heavier than a person",
+    "moon": "a natural body of rock in the sky, round, far larger than a house, which shines at night",
+}
+RULES = """You are the host of a game of twenty questions. The secret is a {secret}: {facts}.
+The player does not know it and asks about it. Answer the last question truthfully, with yes or no."""
+
+
+def answer(client: openai.OpenAI, model: str, messages: list[dict[str, str]]) -> str:
+    """Ask for the next answer, print it as it comes, and return it; what it took follows on the same line."""
+    began, written, first_s, usage = time.monotonic(), "", 0.0, None
+    stream = client.chat.completions.create(
+        model=model,
+        messages=messages,
+        temperature=0,
+        max_tokens=2048,  # of which a model that reasons needs most
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"structured_outputs": {"choice": ["yes", "no"]}},  # vLLM's own
+    )
+    for chunk in stream:
+        usage = chunk.usage or usage
+        text = chunk.choices[0].delta.content if chunk.choices else None
+        if text:
+            first_s = first_s or time.monotonic() - began
+            written += text
+            print(text, end="", flush=True)
+    read = f"{usage.prompt_tokens} tokens read, {usage.completion_tokens} written, " if usage else ""
+    print(f"   ({read}first after {first_s:.2f} s)")
+    return written
+
+
+def play(client: openai.OpenAI, secret: str) -> None:
+    """Play one game on the terminal."""
+    model = client.models.list().data[0].id
+    print(f"{model} has something in mind. Ask what can be answered with yes or no, or guess it; Ctrl-D gives up.")
+    if model.startswith("smollm2-135m"):
+        print("It has 135 million parameters, and says no to nearly every question: larger models play better.")
+    messages = [{"role": "system", "content": RULES.format(secret=secret, facts=SECRETS[secret])}]
+    for number in range(1, QUESTIONS + 1):
+        question = ""
+        while not question:
+            question = input(f"{number:2}> ").strip()
+        if secret in question.lower():
+            print(f"yes, it is the {secret}: found with {number} questions")
+            return
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": answer(client, model, messages)})
+    print(f"twenty questions are over: it was the {secret}")
+
+
+def main() -> int:
+    """Play: 0 played, 1 if the endpoint does not answer, 130 interrupted."""
+    parser = argparse.ArgumentParser(description="twenty questions with the model of an OpenAI-compatible endpoint")
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000/v1", help="default: that of ./scripts/demo")
+    parser.add_argument("--secret", choices=SECRETS, help="what the model has in mind (default: chosen at random)")
+    given = parser.parse_args()
+    secret = given.secret or random.choice(list(SECRETS))
+    client = openai.OpenAI(base_url=given.url, api_key=os.environ.get("SPARK_API_KEY") or "none", max_retries=0)
+    try:
+        play(client, secret)
+    except (EOFError, KeyboardInterrupt) as ended:
+        print(f"\nit was the {secret}")
+        return 0 if isinstance(ended, EOFError) else 130
+    except openai.AuthenticationError:
+        print(f"error: {given.url} asks for an API key\nhint: export SPARK_API_KEY=...", file=sys.stderr)
+        return 1
+    except openai.OpenAIError as error:
+        print(f"error: {given.url} does not answer: {error}\nhint: sparkcluster status INVENTORY", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

