@@ -61,9 +61,9 @@ def answer(client: openai.OpenAI, model: str, messages: list[dict[str, str]]) ->
 def play(client: openai.OpenAI, secret: str) -> None:
     """Play one game on the terminal."""
     model = client.models.list().data[0].id
-    print(f"{model} has something in mind. Ask what can be answered with yes or no, or guess it; Ctrl-D gives up.")
+    print(f"{model} has a secret. Ask yes-or-no questions, or guess it; Ctrl-D gives up.")
     if model.startswith("smollm2-135m"):
-        print("It has 135 million parameters, and says no to nearly every question: larger models play better.")
+        print("It plays badly: so small a model says no to nearly every question.")
     messages = [{"role": "system", "content": RULES.format(secret=secret, facts=SECRETS[secret])}]
     for number in range(1, QUESTIONS + 1):
         question = ""
@@ -81,7 +81,7 @@ def main() -> int:
     """Play: 0 played, 1 if the endpoint does not answer, 130 interrupted."""
     parser = argparse.ArgumentParser(description="twenty questions with the model of an OpenAI-compatible endpoint")
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000/v1", help="default: that of ./scripts/demo")
-    parser.add_argument("--secret", choices=SECRETS, help="what the model has in mind (default: chosen at random)")
+    parser.add_argument("--secret", choices=SECRETS, help="the secret (default: chosen at random)")
     given = parser.parse_args()
     secret = given.secret or random.choice(list(SECRETS))
     client = openai.OpenAI(base_url=given.url, api_key=os.environ.get("SPARK_API_KEY") or "none", max_retries=0)

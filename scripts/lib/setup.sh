@@ -62,9 +62,10 @@ new_venv() {
   if [ -e .venv/unfinished ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $base_python"
     rm -rf .venv
-    problem=$("$base_python" -m venv .venv 2>&1) ||
+    { problem=$(mkdir .venv 2>&1 && touch .venv/unfinished 2>&1) && problem=$("$base_python" -m venv .venv 2>&1); } ||
       give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
+  touch .venv/unfinished
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
     give_up "pip could not install uv" "check the network, then run this again"
 }

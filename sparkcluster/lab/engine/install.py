@@ -215,7 +215,7 @@ class Tool:
             return
         if quick or not self._pip(arguments):
             raise InstallFailed(
-                "installing the CPU engine failed; see the messages above",
+                "the packages could not be installed; see the messages above",
                 "check the network and the disk, then run the same command again",
             )
 
@@ -362,6 +362,9 @@ def reported(install: Callable[[], object]) -> int:
         install()
     except InstallFailed as failure:
         say_on_stderr(f"error: {failure}\nhint: {failure.hint}")
+        return 1
+    except OSError as failure:
+        say_on_stderr(f"error: {failure}\nhint: check the free space, and who owns that directory")
         return 1
     except KeyboardInterrupt:
         say_on_stderr("error: interrupted\nhint: run the same command again; downloads are kept")

@@ -28,11 +28,16 @@ def write(directory: Path, *, say: Say = print) -> None:
 
     Raises:
         InstallFailed: the download failed.
+        OSError: the model cannot be written.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = directory.with_name(f".{directory.name}.partial")
     with partial.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another download of SmolLM2-135M-Instruct")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if directory.is_dir():
             return
         shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
@@ -52,6 +57,7 @@ def _convert(packages: Path, target: Path) -> None:
     """Write the GGUF in ``packages`` as config, tokenizer, chat template and bfloat16 weights."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     sys.path.insert(0, str(packages))
+    import safetensors
     import torch
     import transformers
 
@@ -60,11 +66,14 @@ def _convert(packages: Path, target: Path) -> None:
     whole = transformers.GgufConfig(dequantize=True)
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(target)
     model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16, quantization_config=whole)
-    model.save_pretrained(target)
+    try:
+        model.save_pretrained(target)
+    except safetensors.SafetensorError as error:  # as on a full disk
+        raise OSError(str(error)) from error
 
 
 def main() -> int:
-    """Entry point: 0 done, 1 the download failed, 130 interrupted."""
+    """Entry point: 0 done, 1 failed, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.smollm2", description=__doc__)
     parser.add_argument("directory", type=Path)
     directory = parser.parse_args().directory
