@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import sys
 import time
 
@@ -72,7 +73,7 @@ def play(client: openai.OpenAI, secret: str) -> None:
         question = ""
         while not question:
             question = input(f"{number:2}> ").strip()
-        if secret in question.lower():
+        if re.search(rf"\b{secret}\b", question.lower()):
             print(f"yes: the secret was {secret}, found with question {number}")
             return
         messages.append({"role": "user", "content": question})
@@ -92,7 +93,9 @@ def main() -> int:
     parser.add_argument("--secret", choices=SECRETS, help="the secret (default: chosen at random)")
     given = parser.parse_args()
     secret = given.secret or random.choice(list(SECRETS))
-    client = openai.OpenAI(base_url=given.url, api_key=os.environ.get("SPARK_API_KEY") or "none", max_retries=0)
+    key = os.environ.get("SPARK_API_KEY") or "none"
+    near = openai.DefaultHttpxClient(trust_env=False)  # on this network: a proxy would not reach it
+    client = openai.OpenAI(base_url=given.url, api_key=key, max_retries=0, http_client=near)
     try:
         play(client, secret)
     except (EOFError, KeyboardInterrupt) as ended:

@@ -38,35 +38,42 @@ check_system() {
 }
 
 # alone COMMAND...: runs it with a .venv that has uv, one process at a time in this checkout. The lock ends with the last process that has
-# its descriptor. If COMMAND is interrupted, .venv/unfinished stays, and the next one starts over.
+# its descriptor.
 alone() {
   (
+    trap 'exit 130' INT
     if ! flock --nonblock 9; then
       say "waiting for another installation in $(pwd)"
       flock 9
     fi
     has_uv || new_venv
-    touch .venv/unfinished
-    "$@" || exit
-    rm .venv/unfinished
+    "$@"
   ) 9>.venv.lock
+}
+
+# changing COMMAND...: marks .venv as unfinished while COMMAND changes it. An interrupted installation can leave part of a package, which
+# pip and uv take for the whole: then .venv is made again.
+changing() {
+  local code=0
+  touch .venv/unfinished
+  "$@" || code=$?
+  rm -f .venv/unfinished
+  return "$code"
 }
 
 make_venv() { has_uv || alone true; }
 
 has_uv() { [ ! -e .venv/unfinished ] && .venv/bin/python -c 'import pip, uv' 2>/dev/null; }
 
-# An interrupted installation can leave part of a package, which pip and uv take for the whole: then .venv is made again.
 new_venv() {
   local problem
   if [ -e .venv/unfinished ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $base_python"
-    rm -rf .venv
-    { problem=$(mkdir .venv 2>&1 && touch .venv/unfinished 2>&1) && problem=$("$base_python" -m venv .venv 2>&1); } ||
+    rm -rf .venv/bin .venv # its Python first: without it nothing takes the rest for whole
+    problem=$(mkdir .venv 2>&1 && changing "$base_python" -m venv .venv 2>&1) ||
       give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
-  touch .venv/unfinished
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
+  changing .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
     give_up "pip could not install uv" "check the network, then run this again"
 }
 
@@ -86,7 +93,7 @@ add_project() {
   local group=${1:-}
   is_installed "$@" && return 0 # by whoever had the lock before
   say "installing sparkcluster${group:+ with its dependency group $group}"
-  .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint "$pinned" --build-constraint "$pinned" \
+  changing .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint "$pinned" --build-constraint "$pinned" \
     ${group:+--group "$group"} --editable . ||
     give_up "installing sparkcluster failed" "check the network, then run this again"
   printf '%s' "$wanted" >"$stamp"

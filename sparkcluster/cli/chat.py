@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-import sys
 
 from sparkcluster.cli.ask import Answer, tell_end, valid
 from sparkcluster.cli.common import connect_fleet, load_spec
@@ -88,9 +87,7 @@ def _answer(conversation: Conversation, typed: str, args: argparse.Namespace) ->
             error.hint = "/clear begins a new conversation"
         elif error.hint:
             error.hint = error.hint.replace("INVENTORY", shlex.quote(str(args.inventory)))
-        sys.stdout.flush()
         render_error(error)
         return
     say()
-    sys.stdout.flush()
     tell_end(reply, args.max_tokens)

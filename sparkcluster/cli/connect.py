@@ -70,7 +70,6 @@ def show(found: dict[str, Any], inventory: Path) -> None:
     else:
         note(f"{client['title']}: paste into {client['where']}")
         write(sys.stdout, client["block"], keep="\n")
-        sys.stdout.flush()
         for text in client["warnings"]:
             _said("warning", text.replace("INVENTORY", path))
         for text in client["notes"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Non
         )
         for line in lines if findings_view.draws() else drawing.plain(lines):
             say(line)
-        sys.stdout.flush()
     for each in found.skipped:
         note_folded(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")
     for error in found.failed.values():

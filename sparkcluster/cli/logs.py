@@ -141,7 +141,6 @@ def _run_failed(args: argparse.Namespace) -> int:
     reason = failed.reason if failed.reason and failed.reason.node == node else None
     for number, text in _asked_for(args, lines):
         printer.show(node, text, None, marked=reason is not None and reason.number == number)
-    sys.stdout.flush()
     if args.json:
         about: dict[str, Any] = {
             "at": _iso(failed.at_s),

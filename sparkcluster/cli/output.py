@@ -40,7 +40,10 @@ def write(stream: TextIO, *parts: str, begin: str = "", end: str = "\n", keep: s
     """Write ``parts`` to ``stream``: whatever a command prints goes through here.
 
     Hidden characters in them are replaced, except those in ``keep``; colours, ``begin`` and ``end`` are added later.
+    What is for stdout and buffered goes out before a message to stderr, so that they keep their order in one file.
     """
+    if stream is sys.stderr:
+        sys.stdout.flush()
     colours = in_colour(stream)
     shown = [_shown(part, keep, colours=colours) for part in parts]
     stream.write("".join([begin, *shown, end]))
@@ -63,8 +66,7 @@ def say(*parts: str) -> None:
 
 
 def note(*parts: str) -> None:
-    """Write one message to stderr, behind what was said before it where both go to one place."""
-    sys.stdout.flush()
+    """Write one message to stderr."""
     write(sys.stderr, *parts)
 
 

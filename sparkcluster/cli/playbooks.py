@@ -107,7 +107,6 @@ def _listing(found: Sequence[Offer]) -> None:
         say(line.rstrip())
         for part in textwrap.wrap(text, width - 2, break_on_hyphens=False):
             say(f"  {part}")
-    sys.stdout.flush()
 
 
 def _overlays() -> None:
@@ -160,7 +159,6 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
     say()
     for line in powers.lines(playbook, stand_in(playbook, 1)):
         say(line)
-    sys.stdout.flush()
     note(f"memory: sparkcluster fit {shlex.quote(reference)}")
     where = "" if found.staged is not None and inventory is None else f" {shlex.quote(str(inventory or 'INVENTORY'))}"
     note_next(f"sparkcluster up{where} --playbook {shlex.quote(reference)}")

