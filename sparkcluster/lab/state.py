@@ -13,7 +13,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +173,19 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``, which the holder may remove; the lock ends with the process."""
+def locked(path: Path, *, busy: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Hold the lock file ``path``, which the holder may remove; the lock ends with the process.
+
+    ``busy`` is called before it waits for another process.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy()
+                fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_still(path, file.fileno()):
                 continue
             yield

@@ -191,7 +191,7 @@ def test_a_full_disk_is_named_before_the_download(tmp_path):
 
 
 def answer(done):
-    """What the model answered in the demo: the lines between the prompt and the statistics' empty line."""
+    """What the model answered in the demo: the line below the one with the prompt."""
     lines = done.out.splitlines()
     prompt = next(number for number, line in enumerate(lines) if line.startswith("$ ") and " ask " in line)
     return lines[prompt + 1]

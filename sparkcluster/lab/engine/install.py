@@ -87,21 +87,20 @@ def missing_system_packages() -> tuple[str, str] | None:
     return f"missing system library: {', '.join(lacking)}", command
 
 
-def missing_space(environment: Path, *, model: bool) -> tuple[str, str] | None:
+def missing_space(environment: Path, model: Path | None) -> tuple[str, str] | None:
     """What a disk lacks for engine and model, if they are not there: one line, and what to do about it.
 
     Args:
         environment: the virtual environment, which need not exist yet.
-        model: whether the demo's model is wanted, beside the engine.
+        model: directory of the demo's model, None if it is not wanted.
     """
     cache = Path(os.environ.get("UV_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "uv"))
-    target = Path("~/.cache/sparkcluster/models/smollm2-135m-instruct").expanduser()
     wanted = []
     if not list(environment.glob(f"lib/*/site-packages/{_STAMP}")):
         there = sum(each.lstat().st_size for each in environment.rglob("*"))  # of an interrupted installation
         wanted.append((max(ENGINE_BYTES - there, 0), [environment, cache]))
-    if model and not target.is_dir():
-        wanted.append((MODEL_BYTES, [target]))
+    if model is not None and not model.is_dir():
+        wanted.append((MODEL_BYTES, [model]))
     needed: dict[int, int] = {}
     for size, directories in wanted:
         paths = [path.expanduser().absolute() for path in directories]
@@ -111,7 +110,7 @@ def missing_space(environment: Path, *, model: bool) -> tuple[str, str] | None:
             free = shutil.disk_usage(place).free
             if free < needed[device]:
                 lacks = f"{needed[device] / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free"
-                less = ", or ./scripts/demo --tiny: 0.6 GB less" if size == MODEL_BYTES else ""
+                less = f", or ./scripts/demo --tiny: {MODEL_BYTES / 1e9:.1f} GB less" if size == MODEL_BYTES else ""
                 return f"not enough disk space in {place}: {lacks}", f"free some space{less}"
     return None
 
@@ -368,14 +367,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install")
     parser.add_argument("--check", type=Path, metavar="VENV", help="only check whether it can be installed into VENV")
-    parser.add_argument("--tiny", action="store_true", help="check without the space for the demo's model")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="with --check: the demo's model has to fit into DIR")
     parser.add_argument("--is-installed", action="store_true", help="only check whether it is installed here")
     chosen = parser.parse_args(arguments)
     if chosen.is_installed:
         return 0 if is_installed(Path(sysconfig.get_path("purelib"))) else 1
     missing = missing_system_packages()
     if missing is None and chosen.check:
-        missing = missing_space(chosen.check, model=not chosen.tiny)
+        missing = missing_space(chosen.check, chosen.model)
     if missing is not None:
         say_on_stderr(f"error: {missing[0]}" + (f"\nhint: {missing[1]}" if missing[1] else ""))
         return 2

