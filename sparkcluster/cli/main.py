@@ -12,48 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from sparkcluster import exit_codes
+from sparkcluster.cli.commands import COMMANDS, GROUPS, module
 
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
 
-COMMANDS = {
-    "discover": "find Sparks and write their inventory",
-    "setup": "set up every node for a cluster, or undo that",
-    "up": "start a cluster and verify that the model answers",
-    "down": "stop and remove what up started, on every node",
-    "upgrade": "switch to another image or playbook, or go back where that fails",
-    "rollback": "let an earlier release serve again",
-    "enable": "bring a cluster back after a reboot, and restart a dead group",
-    "disable": "undo enable; what serves goes on",
-    "status": "show what runs on which node, and whether it serves",
-    "plan": "show what up would do: environment and commands of every node",
-    "preflight": "check every node for what would make up fail; --fix repairs it",
-    "checks": "list the checks by code, or explain one of them",
-    "doctor": "diagnose a cluster that runs or should run; changes nothing",
-    "logs": "print the logs of all nodes by time, or of a launch that failed",
-    "connect": "print what to paste into a client, such as Open WebUI or Cline",
-    "key": "make or rotate the API key, in a file that the inventory names",
-    "ask": "send a prompt or chat: streams the answer and shows its speed",
-    "stage": "copy weights and image to every node; starts nothing",
-    "models": "list the models on every node; --prune removes unused ones",
-    "releases": "list what was deployed, and when",
-    "playbooks": "list the bundled playbooks and what they need, or show one",
-    "lint": "check inventories and playbooks without contacting a node",
-    "import": "convert another tool's recipe or a docker run line to a playbook",
-    "fit": "calculate whether a model fits in memory, before any download",
-    "lab": "run virtual Sparks on this machine, to try it without hardware",
-    "completion": "print the completion script of a shell",
-}
-
-# Commands whose name cannot be a module's.
-_MODULES = {"import": "import_"}
-
-_EPILOG = """\
+_USAGE = """\
+usage: sparkcluster COMMAND [INVENTORY] [--json] …
+{}
 INVENTORY is the path of a YAML file; inventory/ in the project has examples.
 Without it: the file that SPARKCLUSTER_INVENTORY names, or ./sparkcluster.yaml.
-Run sparkcluster COMMAND --help for the flags of one command.
-
-Exit codes:
+Flags of a command: sparkcluster COMMAND --help. Also: --version, --help.
 """
 
 
@@ -107,17 +76,12 @@ def _run(name: str, words: Sequence[str]) -> int:
         raise
 
 
-def module(name: str) -> str:
-    """The module of the command ``name``."""
-    return f"sparkcluster.cli.{_MODULES.get(name, name)}"
-
-
 def usage() -> str:
     """The text of ``--help``, within 80 columns."""
-    lines = ["usage: sparkcluster COMMAND [INVENTORY] [--json] …", ""]
-    lines += [f"  {name:<11} {about}" for name, about in COMMANDS.items()]
-    codes = [f"  {code:<11} {meaning}" for code, meaning in exit_codes.MEANINGS.items()]
-    return "\n".join([*lines, "", "  --version, --help", "", _EPILOG + "\n".join(codes), ""])
+    lines: list[str] = []
+    for heading, commands in GROUPS.items():
+        lines += ["", heading, *(f"  {name:<11} {about}" for name, about in commands.items())]
+    return _USAGE.format("\n".join([*lines, ""]))
 
 
 def console() -> NoReturn:

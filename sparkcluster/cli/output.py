@@ -102,7 +102,7 @@ def typed(text: str) -> str:
     """``text`` with every `sparkcluster COMMAND` in it as it has to be typed here."""
     import re
 
-    from sparkcluster.cli.main import COMMANDS
+    from sparkcluster.cli.commands import COMMANDS
 
     name = program()
     if name == "sparkcluster" or "sparkcluster " not in text:

@@ -12,7 +12,7 @@ import docgen
 import pytest
 
 from sparkcluster.checks.pages import pages
-from sparkcluster.cli.main import COMMANDS, module
+from sparkcluster.cli.commands import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 from sparkcluster.errors import UsageError
 

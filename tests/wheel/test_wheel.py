@@ -31,7 +31,7 @@ assert "site-packages" in sparkcluster.__file__, sparkcluster.__file__
 for _, name, _ in pkgutil.walk_packages(sparkcluster.__path__, "sparkcluster."):
     if not re.match(r"sparkcluster\\.(lab\\.engine|__main__|.*\\.__main__)", name):
         importlib.import_module(name)
-from sparkcluster.cli.main import COMMANDS, module
+from sparkcluster.cli.commands import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 for name in COMMANDS:
     parser = Parser(prog=f"sparkcluster {name}")

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from sparkcluster.checks.registry import Page
-from sparkcluster.cli.main import COMMANDS
+from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.measured import Rate

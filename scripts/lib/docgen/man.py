@@ -8,7 +8,7 @@ from importlib import import_module
 
 from docgen.reference import shown
 from sparkcluster import exit_codes
-from sparkcluster.cli.main import COMMANDS, module
+from sparkcluster.cli.commands import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 
 _ABOUT = """\

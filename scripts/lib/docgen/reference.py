@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sparkcluster import exit_codes
-from sparkcluster.cli.main import COMMANDS, module
+from sparkcluster.cli.commands import COMMANDS, module
 from sparkcluster.cli.parser import Parser
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"

@@ -57,6 +57,7 @@ def test_help_and_version_import_next_to_nothing(argv: list[str]) -> None:
     modules = imported_plainly(argv)
     assert ours(modules) == [
         "sparkcluster.cli",
+        "sparkcluster.cli.commands",
         "sparkcluster.cli.interrupt",
         "sparkcluster.cli.main",
         "sparkcluster.exit_codes",
@@ -76,7 +77,7 @@ def imported_plainly(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "before_contact", "in_all"), [("status", 95, 96), ("preflight", 55, 144), ("up", 55, 201)]
+    ("command", "before_contact", "in_all"), [("status", 96, 97), ("preflight", 56, 145), ("up", 56, 202)]
 )
 def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     inventory: str, command: str, before_contact: int, in_all: int

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.cli import main as frame
+from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.errors import HostTimeout, LeaseHeld, Problem, SpecError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,7 +36,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     return put
 
 
-@pytest.mark.parametrize("name", sorted(frame.COMMANDS))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_within_80_columns(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,53 @@
+"""The commands by what they are for, in the order of ``--help``; imports nothing."""
+
+from __future__ import annotations
+
+GROUPS = {
+    "Begin": {
+        "discover": "find Sparks and write their inventory",
+        "setup": "set up every node for a cluster, or undo that",
+        "up": "start a cluster and verify that the model answers",
+    },
+    "Use": {
+        "ask": "send a prompt or chat: streams the answer and shows its speed",
+        "connect": "print what to paste into a client, such as Open WebUI or Cline",
+        "status": "show what runs on which node, and whether it serves",
+        "logs": "print the logs of all nodes by time, or of a launch that failed",
+        "key": "make or rotate the API key, in a file that the inventory names",
+        "completion": "print the completion script of a shell",
+    },
+    "Fix": {
+        "preflight": "check every node for what would make up fail; --fix repairs it",
+        "doctor": "diagnose a cluster that runs or should run; changes nothing",
+        "checks": "list the checks by code, or explain one of them",
+    },
+    "Change": {
+        "upgrade": "switch to another image or playbook, or go back where that fails",
+        "rollback": "let an earlier release serve again",
+        "releases": "list what was deployed, and when",
+        "stage": "copy weights and image to every node; starts nothing",
+        "models": "list the models on every node; --prune removes unused ones",
+        "enable": "bring a cluster back after a reboot, and restart a dead group",
+        "disable": "undo enable; what serves goes on",
+        "down": "stop and remove what up started, on every node",
+    },
+    "Models": {
+        "playbooks": "list the bundled playbooks and what they need, or show one",
+        "fit": "calculate whether a model fits in memory, before any download",
+        "import": "convert another tool's recipe or a docker run line to a playbook",
+        "lint": "check inventories and playbooks without contacting a node",
+        "plan": "show what up would do: environment and commands of every node",
+    },
+    "Try": {
+        "lab": "run virtual Sparks on this machine, to try it without hardware",
+    },
+}
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+
+# Commands whose name cannot be a module's.
+_MODULES = {"import": "import_"}
+
+
+def module(name: str) -> str:
+    """The module of the command ``name``."""
+    return f"sparkcluster.cli.{_MODULES.get(name, name)}"
