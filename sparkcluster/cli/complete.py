@@ -14,8 +14,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.cli.common import default_inventory, is_inventory
 from sparkcluster.cli.commands import COMMANDS, module
+from sparkcluster.cli.common import default_inventory, is_inventory
 from sparkcluster.cli.output import write
 from sparkcluster.cli.parser import Parser
 

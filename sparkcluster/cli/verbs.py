@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Sequence
 from importlib import import_module
 
-from sparkcluster.cli.common import default_inventory
 from sparkcluster.cli.commands import COMMANDS, module
+from sparkcluster.cli.common import default_inventory
 from sparkcluster.cli.parser import Parser
 from sparkcluster.errors import UsageError
 from sparkcluster.suggest import closest
