@@ -51,13 +51,13 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
         for name, rank in taken or ended[:1]:
             others = [f"{other}: {peer.state}" for other, peer in cluster.groups.get(group, []) if other != name]
             ending = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
-            ending = ending or f"it exited with code {rank.exit_code}"
+            ending = ending or f"it exited with code {'unknown' if rank.exit_code is None else rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             last = _last_line(rank)
             log = f"its log ends: {last}" if last else ""
             seen = "; ".join(filter(None, [ended_as, *others, rank.error, log]))
             remedy = [f"{LOGS} {name}", UP]
-            if rank.exit_code == LOST and cluster.spec.inventory.runtime.kind == "docker":
+            if _lost(cluster, rank):
                 ending += ", as after a reboot"
                 enabled = name in cluster.facts and read(cluster.facts[name].enabled) is not None
                 comes_back = f"{ENABLE}   once it serves: then it comes back after a reboot"
@@ -68,7 +68,7 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
 
 
 def _taken(cluster: RunningCluster, group: str) -> Ranks:
-    """Those that only a person or the kernel can have ended: the others exited because of it.
+    """Those that only a person, the kernel or a reboot can have ended: the others exited because of it.
 
     A rank that aborted may have lost its connection to another one.
     """
@@ -77,8 +77,14 @@ def _taken(cluster: RunningCluster, group: str) -> Ranks:
         (name, rank)
         for name, rank in cluster.ended[group]
         if rank.state == "gone"
+        or (_lost(cluster, rank) and not any(found.rank is rank for found in cluster.causes))
         or (rank.exit_code in KILLED and (rank.exit_code != ABORTED or (first is not None and first.node == name)))
     ]
+
+
+def _lost(cluster: RunningCluster, rank: RankSeen) -> bool:
+    """Whether nothing saw its end, as in a reboot: neither Docker nor, for a process, what writes its exit code."""
+    return rank.exit_code == (LOST if cluster.spec.inventory.runtime.kind == "docker" else None)
 
 
 def _last_line(rank: RankSeen) -> str:

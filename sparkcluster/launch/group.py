@@ -46,7 +46,7 @@ class Launch:
         expect_at: where ``verify.expect`` is written.
         left: whether ranks that fail are left as they are, for study.
         last_s: how long its last start took until it had answered; None if that is unknown.
-        hints: what helps where the API lacks what ``verify`` asks for; from ``verify.remedies``.
+        hints: what ``verify.remedies`` returns of the playbook; asked for where an answer is wrong.
     """
 
     group: str
@@ -58,7 +58,7 @@ class Launch:
     expect_at: str = "the playbook"
     left: bool = False
     last_s: float | None = None
-    hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    hints: Callable[[], Mapping[str, str]] = dict
 
 
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:

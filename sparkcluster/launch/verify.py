@@ -20,6 +20,7 @@ from sparkcluster.endpoint.judge import (
     TOOL_PROMPT,
     TOOL_TOKENS,
     brief,
+    garbage,
     judge,
     judge_reasoning,
     judge_tools,
@@ -31,6 +32,7 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.spec.playbook import Playbook, Verify
 
 AGAIN_S = 1.0
+WEIGHTS = "sparkcluster stage INVENTORY weights --verify; or sparkcluster up INVENTORY --clear-caches"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,10 +70,10 @@ class Question:
 
 
 def remedies(playbook: Playbook) -> Mapping[str, str]:
-    """What helps where the API lacks what ``verify`` asks for beside its prompt; empty where it asks for nothing."""
-    if not playbook.verify.tools and not playbook.verify.reasoning:
-        return {}
-    return engines.engine(playbook.engine).api_features(playbook).remedies
+    """What helps where the output is ``garbage``, or the API lacks what ``verify`` asks for beside its prompt."""
+    engine = engines.engine(playbook.engine)
+    first = engine.garbage_remedy(playbook, ())
+    return {**engine.api_features(playbook).remedies, **({"garbage": first} if first else {})}
 
 
 def verify_group(
@@ -82,22 +84,28 @@ def verify_group(
     *,
     first_s: float = 0,
     show: Show | None = None,
-    hints: Mapping[str, str] | None = None,
+    hints: Callable[[], Mapping[str, str]] = dict,
 ) -> Reply:
     """Ask, judge, and ask again after the playbook's pause; returns the last reply to its prompt.
 
     Where the playbook says so, a tool call and a stream of reasoning are asked for as well. ``expect_at`` is where
     ``verify.expect`` is written. ``first_s`` is the time that the very first token may take, if that is more than the
-    ``timeout_s`` of every other: the engine may compile before it. ``show`` is that of ``ask``, ``hints`` are what
-    ``remedies`` returns.
+    ``timeout_s`` of every other: the engine may compile before it. ``show`` is that of ``ask``, ``hints`` returns what
+    ``remedies`` does.
 
     Raises:
         LaunchError: an answer did not come or was not what the playbook expects.
     """
-    expect = f"verify.expect in {expect_at} says what it must match"
 
     def judged(reply: Reply) -> str | None:
         return judge(reply.text, verify)
+
+    def expect(reply: Reply) -> str | None:
+        if not reply.text.strip():
+            return "raise verify.max_tokens in the playbook"
+        if garbage(reply.text):
+            return hints().get("garbage") or WEIGHTS
+        return f"verify.expect in {expect_at} says what it must match"
 
     first = Question(host, endpoint, verify, max(first_s, verify.timeout_s), None, show)
     _asked(first, judged, when="", hint=expect)
@@ -105,8 +113,7 @@ def verify_group(
     second = Question(host, endpoint, verify, verify.timeout_s, brief(verify), show)
     answer = _asked(second, judged, when="again after a pause, ", hint=expect)
     for question, judge_it, key in _features(second):
-        hint = (hints or {}).get(key)
-        _asked(question, judge_it, when=f"verify.{key}: ", hint=hint, refused=hint)
+        _asked(question, judge_it, when=f"verify.{key}: ", hint=lambda _, key=key: hints().get(key), feature=True)
     return answer
 
 
@@ -131,10 +138,10 @@ def _asked(
     judged: Callable[[Reply], str | None],
     *,
     when: str,
-    hint: str | None,
-    refused: str | None = None,
+    hint: Callable[[Reply], str | None],
+    feature: bool = False,
 ) -> Reply:
-    """The reply to ``question``; ``hint`` is for a wrong answer, ``refused`` for a request that is rejected."""
+    """The reply to ``question``; ``hint`` is for a wrong answer, and for a refused request of a ``feature``."""
     reply = question.ask()
     host = question.host
     if reply.problem:
@@ -143,9 +150,9 @@ def _asked(
             f"{when}the model does not answer: {reply.message}",
             node=host.name,
             step="verify",
-            hint=refused if refused and reply.problem == "rejected" else log,
+            hint=(feature and reply.problem == "rejected" and hint(reply)) or log,
         )
     wrong = judged(reply)
     if wrong:
-        raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint)
+        raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint(reply))
     return reply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -268,7 +269,7 @@ class Deployment:
                 expect_at,
                 left,
                 last_start_s(self.view.newest, plan, name),
-                remedies(self.spec.playbook),
+                functools.partial(remedies, self.spec.playbook),
             )
             for name in groups
         ]

@@ -87,7 +87,8 @@ def eager(cluster: RunningCluster) -> Iterator[Seen]:
 
 def garbage_remedy(playbook: Playbook, lines: Sequence[str]) -> str | None:
     """Marlin, where experts of four bits may run on another kernel; None where weights or caches are the suspect."""
-    used = next((found["name"] for line in reversed(lines) if (found := re.search(EXPERTS, line))), "")
+    used = next((found["name"] for line in reversed(lines) if (found := re.search(EXPERTS, line))), None)
+    used = used or str(playbook.args.get("moe-backend", ""))
     if playbook.model.checkpoint not in FOUR_BITS or "MARLIN" in used.upper():
         return None
     return "set moe-backend: marlin under args in the playbook, then sparkcluster down INVENTORY and up again"

@@ -94,6 +94,7 @@ def diagnosed(spark, cluster):
         facts: dict[str, dict[str, Any]] | None = None,
         playbook: dict[str, Any] | None = None,
         record: dict[str, Any] | None = None,
+        runtime: str = "docker",
         **running: Any,
     ) -> list[Any]:
         known = {
@@ -103,7 +104,7 @@ def diagnosed(spark, cluster):
             ).model_copy(update=(facts or {}).get(name, {}))
             for at, name in enumerate(TWO)
         }
-        spec = cluster(TWO, playbook=playbook)
+        spec = cluster(TWO, playbook=playbook, runtime={"kind": runtime})
         written = {**RECORD, "playbook": {"name": spec.playbook.name}} if record is None else record
         observations = {"alpha": alpha or head(rank("alpha", 0)), "beta": beta or look(rank("beta", 1))}
         recorded = ReleaseFact(number=3, plan_hash="x", record=written) if written else None
@@ -268,13 +269,18 @@ def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
     assert "its container no longer exists" in found[0].summary
 
 
-def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed):
+@pytest.mark.parametrize(("runtime", "code", "told"), [("docker", 255, "255"), ("process", None, "unknown")])
+def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed, runtime, code, told):
     line = "This command will now block forever until terminated by a signal."
-    beta = look(rank("beta", 1, "loading", line, state="exited", exit_code=255))
-    (finding,) = [each for each in diagnosed(None, beta, silence("refused", "")) if each.code == "RUN-005"]
+    beta = look(rank("beta", 1, "loading", line, state="exited", exit_code=code))
+    dead = "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
+    alpha = head(rank("alpha", 0, dead, state="exited", exit_code=0), counters=None)
+    (finding,) = diagnosed(alpha, beta, silence("refused", ""), runtime=runtime)
+    assert finding.code == "RUN-005"
+    assert finding.node == "beta", "the engine of the head died of it"
     assert "Ray" not in finding.seen
     assert "SIG" not in finding.seen.upper()
-    assert finding.summary.endswith("it exited with code 255, as after a reboot")
+    assert finding.summary.endswith(f"it exited with code {told}, as after a reboot")
     assert finding.remedy[0] == "sparkcluster up INVENTORY"
     assert finding.remedy[1].startswith("sparkcluster enable INVENTORY ")
 

@@ -11,7 +11,11 @@ from sparkcluster.launch.verify import verify_group
 from sparkcluster.spec.playbook import Verify
 
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
-HINTS = {"tools": "write a tool parser", "reasoning": "write a reasoning parser"}
+HINTS = {
+    "garbage": "write moe-backend: marlin",
+    "tools": "write a tool parser",
+    "reasoning": "write a reasoning parser",
+}
 CALL = [{"name": "get_weather", "arguments": '{"city": "Paris"}'}]
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 
@@ -20,12 +24,12 @@ AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-pa
 def verified():
     """``verified(called, thinking, **verify)``: what was asked; ``called`` ends the answer to tools, or is an error."""
 
-    def run(called=None, thinking=None, **verify):
+    def run(called=None, thinking=None, text="It is 204.", **verify):
         asked = []
 
         def answer(request):
             asked.append(request)
-            end = {"content": "It is 204.", "reasoning": "hm", "usage": None, "ttft_s": 0.1, "total_s": 0.2}
+            end = {"content": text, "reasoning": text and "hm", "usage": None, "ttft_s": 0.1, "total_s": 0.2}
             if request.get("tools"):
                 end = called
             elif request["chat_template_kwargs"].get("enable_thinking"):
@@ -33,8 +37,8 @@ def verified():
             return [end if "error" in end else {"done": end}]
 
         host = FakeHost("alpha").program("ask", answer)
-        settings = Verify.model_validate({"pause_s": 0, "expect": "204", **verify})
-        reply = verify_group(host, AT, settings, "the playbook", hints=HINTS)
+        settings = Verify.model_validate({"pause_s": 0, **verify})
+        reply = verify_group(host, AT, settings, "the playbook", hints=lambda: HINTS)
         assert reply.text == "It is 204."
         return asked
 
@@ -67,3 +71,18 @@ def test_what_is_wrong_names_the_key_and_what_to_write(verified, key, answer, me
     assert caught.value.message.startswith(message)
     assert hint in caught.value.hint
     assert (caught.value.node, caught.value.step) == ("alpha", "verify")
+
+
+@pytest.mark.parametrize(
+    ("text", "verify", "hint"),
+    [
+        ("!" * 40, {}, HINTS["garbage"]),
+        ("!" * 40, {"expect": "204"}, HINTS["garbage"]),
+        ("It is 203.", {"expect": "204"}, "verify.expect in the playbook says what it must match"),
+        ("", {}, "raise verify.max_tokens in the playbook"),
+    ],
+)
+def test_a_wrong_answer_is_explained_by_what_the_playbook_has(verified, text, verify, hint):
+    with pytest.raises(LaunchError) as caught:
+        verified(text=text, **verify)
+    assert caught.value.hint == hint
