@@ -7,6 +7,7 @@ generation was dead, so none of them is a verdict.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -113,7 +114,8 @@ def verify_group(
     second = Question(host, endpoint, verify, verify.timeout_s, brief(verify), show)
     answer = _asked(second, judged, when="again after a pause, ", hint=expect)
     for question, judge_it, key in _features(second):
-        _asked(question, judge_it, when=f"verify.{key}: ", hint=lambda _, key=key: hints().get(key), feature=True)
+        lacking = functools.partial(_lacking, hints, key)
+        _asked(question, judge_it, when=f"verify.{key}: ", hint=lacking, feature=True)
     return answer
 
 
@@ -131,6 +133,10 @@ def _features(asked: Question) -> Iterator[tuple[Question, Callable[[Reply], str
         thinking = verify.model_copy(update={"chat_template_kwargs": options})
         question = dataclasses.replace(asked, verify=thinking, max_tokens=REASONING_TOKENS)
         yield question, lambda reply: judge_reasoning(Done.model_validate(reply.done)), "reasoning"
+
+
+def _lacking(hints: Callable[[], Mapping[str, str]], key: str, _: Reply) -> str | None:
+    return hints().get(key)
 
 
 def _asked(
