@@ -70,7 +70,7 @@ _GB = 10**8
 
 def size(size_bytes: float) -> str:
     """``63.4 GB``, ``1.21 GB``, ``24 MB``, ``0.3 MB``; GB = 10^9 bytes."""
-    return f"{in_unit_of(size_bytes, size_bytes)} {'GB' if size_bytes >= _GB else 'MB'}"
+    return f"{in_unit_of(size_bytes, size_bytes)} {'GB' if abs(size_bytes) >= _GB else 'MB'}"
 
 
 def share(size_bytes: float, whole: float) -> str:
@@ -80,6 +80,7 @@ def share(size_bytes: float, whole: float) -> str:
 
 def in_unit_of(size_bytes: float, whole: float) -> str:
     """``size_bytes`` as a number in the unit of ``whole``, and as precise."""
+    whole = abs(whole)
     unit = 10**9 if whole >= _GB else 10**6
     digits = 2 if _GB <= whole < 10**10 else 1 if whole >= _GB or whole < 10**7 else 0
     return f"{size_bytes / unit:.{digits}f}"

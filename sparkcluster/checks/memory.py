@@ -15,6 +15,7 @@ from sparkcluster.checks.registry import (
 )
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, Memory
+from sparkcluster.report import share, size
 from sparkcluster.topology.model import Member
 
 GIB = 2**30
@@ -47,7 +48,7 @@ def memory(context: Context) -> Iterator[Seen]:
         if free < needed:
             yield Seen(
                 f"{name} has less free memory than the engine takes",
-                f"{free / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
+                f"{share(free, memory.total_bytes)} free, {size(needed)} needed",
                 _free_memory(context, name, memory),
                 node=name,
             )
@@ -72,8 +73,7 @@ def page_cache(context: Context) -> Iterator[Seen]:
         if memory.free_bytes < needed <= memory.available_bytes and cached > 0:
             yield Seen(
                 f"the page cache of {name} uses memory that the engine needs",
-                f"{memory.free_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed, about "
-                f"{cached / GIB:.1f} GiB would be freed",
+                f"{size(memory.free_bytes)} free, {size(needed)} needed, about {size(cached)} would be freed",
                 severity="warning" if cached >= MUCH_CACHE * memory.total_bytes else "info",
                 node=name,
             )
@@ -101,11 +101,11 @@ def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         return
     used = memory.total_bytes - memory.available_bytes - memory.anonymous_bytes
     if used > IN_USE:
-        share = context.engine.memory_share(context.spec.playbook, facts)
-        fits = memory.available_bytes >= int(memory.total_bytes * share)
+        takes = context.engine.memory_share(context.spec.playbook, facts)
+        fits = memory.available_bytes >= int(memory.total_bytes * takes)
         yield Seen(
             f"{name} has memory in use that belongs to no program, or to one that uses the GPU",
-            f"{used / GIB:.1f} GiB beside the {memory.anonymous_bytes / GIB:.1f} GiB that programs hold",
+            f"{size(used)} beside the {size(memory.anonymous_bytes)} that programs hold",
             ("nvidia-smi", "ls -l /dev/shm", "sudo reboot   if no program uses the GPU"),
             severity="info" if fits else None,
         )
@@ -129,7 +129,7 @@ def swapped(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         used = memory.swap_total_bytes - memory.swap_free_bytes
         yield Seen(
             f"{name} has swapped out much of its memory",
-            f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap in use",
+            f"{share(used, memory.swap_total_bytes)} of swap in use",
             ("ps aux --sort=-rss | head", "sudo swapoff -a && sudo swapon -a"),
         )
 
@@ -165,8 +165,8 @@ def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
     for name, facts in context.facts.items():
         memory = read(facts.memory)
         if memory is not None and not runs_rank(context, facts):
-            share = context.engine.memory_share(context.spec.playbook, facts)
-            yield name, facts, memory, int(memory.total_bytes * share)
+            takes = context.engine.memory_share(context.spec.playbook, facts)
+            yield name, facts, memory, int(memory.total_bytes * takes)
 
 
 def _free_memory(context: Context, node: str, memory: Memory) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import AGAIN, DOWN, UP, RunningCluster, clipped, running_check
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.facts.base import read
+from sparkcluster.report import share, size
 
 # Every token of a tensor-parallel model crosses the interconnect; below this nothing can be told from the rest.
 TOKENS, SOCKET_BYTES = 8, 200_000
@@ -76,9 +77,7 @@ def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
     socket_bytes = sum(last.socket_bytes.values()) - sum(first.socket_bytes.values())
     if not last.rdma_bytes or rdma_bytes or socket_bytes < SOCKET_BYTES:
         return None
-    return (
-        f"{max(made):.0f} tokens generated; its HCAs sent 0 bytes, sockets on their ports {socket_bytes / 1e6:.1f} MB"
-    )
+    return f"{max(made):.0f} tokens generated; its HCAs sent 0 bytes, sockets on their ports {size(socket_bytes)}"
 
 
 @running_check(
@@ -160,8 +159,8 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
                 yield Seen(summary.format(name), clipped(lines[-1]), remedy, severity=severity, node=name)  # type: ignore[arg-type]
                 break
         if short and have is not None:
-            seen = f"{have.available_bytes / 2**30:.1f} of {have.total_bytes / 2**30:.1f} GiB available"
-            seen += f", {(have.swap_total_bytes - have.swap_free_bytes) / 2**30:.1f} GiB in swap"
+            seen = f"{share(have.available_bytes, have.total_bytes)} available"
+            seen += f", {size(have.swap_total_bytes - have.swap_free_bytes)} in swap"
             yield Seen(f"{name} is almost out of memory", seen, remedy, severity="warning", node=name)
         elif (moved := _swapped_pages(cluster, name)) >= SWAPPED_PAGES:
             seen = f"{moved} pages moved to or from swap while it was inspected"

@@ -20,16 +20,16 @@ from sparkcluster.hosts.fleet import values
 from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, SHARED_NAME, hub_folder
 from sparkcluster.plan import paths
 from sparkcluster.plan.model import NodePlan
-from sparkcluster.report import Report
+from sparkcluster.report import Report, size
 from sparkcluster.runtime import observed
 from sparkcluster.runtime.change import Changer, Step
 from sparkcluster.spec.playbook import Playbook
 
-GIB = 2**30
+MUCH_BYTES = 10**9
 RETURN_S = 60
 """Seconds in which memory comes back after a rank ended, if it does."""
 EVICT_S = 60
-IMPORTED_BYTES = 8 * GIB
+IMPORTED_BYTES = 8 * 2**30
 """An estimate of what an engine reads of its image before it looks at MemFree: PyTorch and libraries of CUDA."""
 _SILENT_S = 20
 
@@ -99,9 +99,9 @@ def remains(node: str, found: Remains) -> list[str]:
         return []
     parts = []
     if found.missing_bytes:
-        parts.append(f"{found.missing_bytes / GIB:.1f} GiB have not come back {found.waited_s} s after its rank ended")
+        parts.append(f"{size(found.missing_bytes)} have not come back {found.waited_s} s after its rank ended")
     files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
-    parts += [f"{path} is left, {file.size_bytes / GIB:.2f} GiB of {file.owner}" for path, file in files.items()]
+    parts += [f"{path} is left, {size(file.size_bytes)} of {file.owner}" for path, file in files.items()]
     listed = " ".join(map(quote, files))
     remove = f"sudo fuser -v {listed} shows whether a program uses it; if none: sudo rm {listed}; " if files else ""
     reboot = "stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark"
@@ -126,8 +126,9 @@ def evict(
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
             report.note(f"{name}: the page cache of the image was not dropped: {found.image_failed}")
-    if answers:
-        report.note(f"page cache dropped: {'; '.join(freed(name, found) for name, found in answers.items())}")
+    gained = {name: found.free_bytes - found.free_before_bytes for name, found in answers.items()}
+    if much := [f"{size(amount)} on {name}" for name, amount in gained.items() if amount > MUCH_BYTES]:
+        report.note(f"freed from the page cache: {', '.join(much)}")
 
 
 def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
@@ -149,11 +150,6 @@ def weights_paths(playbook: Playbook, facts: Facts) -> list[str]:
     if playbook.model.path is not None:
         found.append(paths.expand(playbook.model.path, facts.home))
     return found
-
-
-def freed(node: str, found: Evicted) -> str:
-    """The change of MemFree of a node."""
-    return f"{node} MemFree {found.free_before_bytes / GIB:.1f} → {found.free_bytes / GIB:.1f} GiB"
 
 
 def _answers(changer: Changer, steps: Mapping[str, list[Step]], limit_s: float) -> dict[str, Evicted]:

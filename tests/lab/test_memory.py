@@ -47,8 +47,6 @@ def test_weights_leave_the_page_cache_before_a_start(lab, cli, variant):
     finally:
         for spark in lab.sparks:
             spark.run(["rm", f"{MODEL}/unread.bin"])
-    (line,) = [line for line in done.err.splitlines() if "page cache dropped: " in line]
-    assert all(f"{spark.name} MemFree " in line for spark in lab.sparks)
     assert "page cache of the image was not dropped" not in done.err
 
 

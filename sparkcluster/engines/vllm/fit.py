@@ -19,6 +19,7 @@ from sparkcluster.engines.vllm.weights import Weights
 from sparkcluster.models.config import ModelConfig
 from sparkcluster.models.layers import State
 from sparkcluster.models.source import GIB, Machine
+from sparkcluster.report import size
 
 GB = 10**9
 
@@ -147,9 +148,9 @@ def graphs(engine: Engine) -> int:
     decoded = engine.sequences * (1 + engine.drafted)
     largest = engine.largest_graph or min(2 * decoded, LARGEST_GRAPH)
     sizes: list[int] = [
-        size for size in (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_GRAPH + 1, 16)) if size <= largest
+        batch for batch in (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_GRAPH + 1, 16)) if batch <= largest
     ]
-    return len(sizes) + sum(size <= decoded for size in sizes)
+    return len(sizes) + sum(batch <= decoded for batch in sizes)
 
 
 def fit(
@@ -257,14 +258,14 @@ def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str
     if found.least_bytes < needed:
         (problems if found.most_bytes < needed else doubts).append(_too_small(found))
         if by_size:
-            size = "VLLM_CPU_KVCACHE_SPACE" if found.engine.device == "cpu" else "kv-cache-memory-bytes"
-            advice.append(f"set {size} to {math.ceil(needed / GIB)} GiB")
+            key = "VLLM_CPU_KVCACHE_SPACE" if found.engine.device == "cpu" else "kv-cache-memory-bytes"
+            advice.append(f"set {key} to {math.ceil(needed / GIB)} GiB")
         else:
             advice += _smaller(found, config)
     if found.engine.falls_back:
         advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
     if left < system:
-        problems.append(f"{left / GB:.1f} GB would be left for the system, which takes {system / GB:.1f} GB")
+        problems.append(f"{size(left)} would be left for the system, which takes {size(system)}")
         if most >= found.safe and found.utilization > most:
             advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
     elif found.utilization > CEILING:
@@ -284,14 +285,14 @@ def _too_small(found: Fit) -> str:
     pool, requests = found.pool_bytes, found.requests
     if found.most_bytes <= 0:
         return (
-            f"weights of {found.weights.rank_bytes / GB:.1f} GB and what a step needs are "
-            f"{-pool / GB:.1f} GB more than the {found.budget_bytes / GB:.1f} GB that the engine may take"
+            f"weights of {size(found.weights.rank_bytes)} and what a step needs are "
+            f"{size(-pool)} more than the {size(found.budget_bytes)} that the engine may take"
         )
     of = "one request" if requests == 1 else f"{requests} requests"
-    needs = f"{of} of {found.engine.context:,} tokens needs {found.layout.bytes_for(requests) / GB:.1f} GB of KV cache"
+    needs = f"{of} of {found.engine.context:,} tokens needs {size(found.layout.bytes_for(requests))} of KV cache"
     if found.least_bytes == found.most_bytes:
-        return f"{needs}, but only {pool / GB:.1f} GB is left"
-    return f"{needs}, and {max(0, found.least_bytes) / GB:.1f} to {found.most_bytes / GB:.1f} GB are left"
+        return f"{needs}, but only {size(pool)} is left"
+    return f"{needs}, and {size(max(0, found.least_bytes))} to {size(found.most_bytes)} are left"
 
 
 def _smaller(found: Fit, config: ModelConfig) -> list[str]:

@@ -14,7 +14,8 @@ from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.models.source import GIB, Machine
+from sparkcluster.models.source import Machine
+from sparkcluster.report import share, size
 from sparkcluster.topology import parallel
 
 AT = ("args", "gpu-memory-utilization")
@@ -60,7 +61,7 @@ def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     possible = planned.best.layout.bytes_for(1) <= planned.best.most_bytes
     yield Seen(
         f"{context.spec.playbook.model.label} {'may' if possible else 'does'} not fit {name}",
-        f"{(*fit.problems, *fit.doubts)[0]}; {(memory.total_bytes if memory else 0) / GIB:.1f} GiB in all",
+        f"{(*fit.problems, *fit.doubts)[0]}; {size(memory.total_bytes if memory else 0)} in all",
         fit.advice or ("sparkcluster fit PLAYBOOK   lists what uses how much",),
         at=AT if AT[1] in context.spec.playbook.args else None,
         severity="warning" if possible else None,
@@ -117,7 +118,7 @@ def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     if have < needed <= memory.total_bytes:
         yield Seen(
             f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
-            f"{have / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed",
+            f"{share(have, memory.total_bytes)} free, {size(needed)} needed",
             ("ps aux --sort=-rss | head", "docker ps"),
         )
 

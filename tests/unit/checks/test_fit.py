@@ -45,7 +45,7 @@ def test_a_model_too_large_is_an_error_with_what_to_change(fitted):
     (found,) = fitted(weights(130), {"max-model-len": 8192})
     assert (found.code, found.severity, found.node) == ("FIT-001", "error", "alpha")
     assert "139.6 GB" in found.seen
-    assert "121.0 GiB in all" in found.seen
+    assert "129.9 GB in all" in found.seen
     assert any("2 Sparks" in line for line in found.remedy)
     assert fitted(weights(130), {"max-model-len": 8192}, names=("alpha", "beta")) == []
     assert fitted(weights(60), {"max-model-len": 8192}, gib=64)[0].code == "FIT-001", "by the node's own memory"
@@ -75,7 +75,7 @@ def test_a_context_too_long_is_an_error_where_a_shorter_one_is_none(fitted):
 def test_a_node_whose_memory_others_hold_is_an_error_that_no_flag_mends(fitted):
     (found,) = fitted(weights(60), {"max-model-len": 8192}, free=50)
     assert (found.code, found.severity, found.node) == ("FIT-003", "error", "alpha")
-    assert found.seen.startswith("50.0 of 121.0 GiB free, 6")
+    assert found.seen.startswith("53.7 of 129.9 GB free, 7")
     assert fitted(weights(60), {"max-model-len": 8192}, free=70) == []
 
 

@@ -134,7 +134,7 @@ def test_power_and_clocks(see, percent, power, clock, codes):
 def test_page_cache_that_leaves_too_little(see, memory, name):
     (finding,) = see({name: {"memory": memory(free_bytes=40 * GB, cached_bytes=80 * GB)}})
     assert reported([finding]) == [("HOST-022", "warning", name)]
-    assert "37.3 GiB free, 107.7 GiB needed, about 74.5 GiB would be freed" in finding.seen
+    assert "40.0 GB free, 115.7 GB needed, about 80.0 GB would be freed" in finding.seen
     assert finding.remedy == ("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'",)
 
 
@@ -151,7 +151,7 @@ def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
     small = {"args": {"gpu-memory-utilization": 0.5}}
     (finding,) = see({"beta": {"memory": leaked}}, playbook=small)
     assert reported([finding]) == [("HOST-032", "info", "beta")]
-    assert "28.4 GiB beside the 2.8 GiB that programs hold" in finding.seen
+    assert "30.5 GB beside the 3.00 GB that programs hold" in finding.seen
     assert finding.remedy[-1] == "sudo reboot   if no program uses the GPU"
     assert ("HOST-032", "warning", "beta") in reported(see({"beta": {"memory": leaked}}))
 
