@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkcluster import engines
+from sparkcluster.checks.disks import recorded_forecast
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.inspect.models import Model, ask
-from sparkcluster.models import shipped
-from sparkcluster.models.source import spark
 from sparkcluster.report import count
 from sparkcluster.spec import Inventory, Playbook, library
 from sparkcluster.spec.load import named, read_playbook, variant_sizes
@@ -99,7 +97,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
         playbook, _ = read_playbook(path, overlays, None, nodes) if varies else (written, None)
         if playbook.serves_on(nodes):
             try:
-                forecast = _forecast(playbook, nodes)
+                forecast = recorded_forecast(playbook, nodes)
             except UsageError:  # its heads or layers cannot be shared by so many
                 continue
             if forecast is None or forecast["fits"] is not False:
@@ -113,14 +111,6 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
         first["checkpoint_bytes"] if first else None,
         {nodes: each["weights_bytes"] for nodes, each in memory.items()},
     )
-
-
-def _forecast(playbook: Playbook, nodes: int) -> dict[str, Any] | None:
-    """What ``fit`` says by what is recorded of the model, without asking the hub; None where nothing is."""
-    found = shipped.recorded(playbook.model.label)
-    if found is None or found.model is None or not found.is_of(playbook.model.revision):
-        return None
-    return engines.engine(playbook.engine).forecast(playbook, found.model, spark(), nodes=nodes)
 
 
 def staged(fleet: Fleet, inventory: Inventory, found: Iterable[Offer]) -> tuple[list[Offer], dict[str, str]]:

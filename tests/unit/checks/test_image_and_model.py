@@ -266,6 +266,30 @@ def test_no_room_for_weights_that_are_missing(see, spark):
     ]
 
 
+@pytest.mark.parametrize(
+    ("model", "image", "free_gb", "severity", "seen"),
+    [
+        ("openai/gpt-oss-120b", True, 37, "error", ", 65.3 GB needed"),
+        ("openai/gpt-oss-120b", True, 66, None, ""),
+        ("openai/gpt-oss-120b", False, 80, "warning", "65.3 GB and about 25.0 GB (an estimate) needed"),
+        ("openai/gpt-oss-120b", False, 91, None, ""),
+        ("Qwen/Qwen3-Coder-Next-FP8", True, 37, "error", "about 82.0 GB (an estimate) needed"),
+        ("Qwen/Qwen3-Coder-Next-FP8", True, 80, "warning", "about 82.0 GB"),
+        ("nobody/knows-this", True, 2, None, ""),
+    ],
+)
+def test_weights_and_image_that_no_node_has_are_counted_on_the_disk_that_holds_both(
+    see, spark, model, image, free_gb, severity, seen
+):
+    """Three paths on one file system; their size is what is recorded of the model, and an estimate of the image."""
+    shared = tuple(disk.model_copy(update={"free_bytes": free_gb * 10**9}) for disk in spark().disks)
+    absent = {"weights": Weights(path=None), "disks": shared, **({} if image else {"image": None})}
+    findings = see({"me": absent}, names=("me",), playbook={"model": {"id": model}})
+    found = [each for each in findings if each.code.startswith("HOST")]
+    assert reported(found) == ([("HOST-029", severity, "me")] if severity else [])
+    assert all(seen in each.seen for each in found)
+
+
 INSTALL = "RUN apt-get update && apt-get install -y libibverbs1 ibverbs-providers"
 
 
