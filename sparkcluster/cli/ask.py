@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import coloured, note, note_folded, say, write
+from sparkcluster.cli.output import data, log_colours, message, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
         reply = ask(fleet, spec, prompt, show, group=args.group, max_tokens=args.max_tokens, system=args.system)
     if not emitted(args, document(reply)):
-        say()
+        data()
         tell_end(reply, args.max_tokens)
     return 0
 
@@ -78,8 +78,8 @@ class Answer:
             self._reasons, stream = True, sys.stderr
         elif self._reasons:
             self._reasons = False
-            note()
-        write(stream, *coloured(text), end="", keep=LINES)
+            message()
+        write(stream, *log_colours(text), end="", keep=LINES)
         stream.flush()
 
 
@@ -87,9 +87,9 @@ def tell_end(reply: Reply, max_tokens: int | None) -> None:
     """Say how fast the answer came, and that it ended at the limit of tokens if it did."""
     from sparkcluster.inspect.ask import cut, speed
 
-    note(speed(reply))
+    message(speed(reply))
     if (said := cut(reply, max_tokens)) is not None:
-        note_folded(said)
+        message(said)
 
 
 def valid(text: str) -> str:

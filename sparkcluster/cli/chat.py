@@ -9,7 +9,7 @@ import shlex
 from sparkcluster.cli.ask import Answer, tell_end, valid
 from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.interrupt import forget
-from sparkcluster.cli.output import note, note_folded, render_error, say
+from sparkcluster.cli.output import data, message, show_error
 from sparkcluster.cli.progress import Waiting
 from sparkcluster.errors import PromptTooLong, SparkclusterError
 from sparkcluster.inspect.ask import Conversation
@@ -37,7 +37,7 @@ def chat(args: argparse.Namespace) -> int:
         )
         with Waiting(f"querying {count(len(spec.inventory.nodes), 'node')}"):
             endpoint = conversation.find()
-        note(f"{endpoint.model} on {spec.inventory.cluster}; /help lists what else can be typed")
+        message(f"{endpoint.model} on {spec.inventory.cluster}; /help lists what else can be typed")
         while True:
             try:
                 typed = _typed()
@@ -47,7 +47,7 @@ def chat(args: argparse.Namespace) -> int:
                     _answer(conversation, typed, args)
             except KeyboardInterrupt:
                 forget()
-                note()
+                message()
 
 
 def _typed() -> str | None:
@@ -55,15 +55,15 @@ def _typed() -> str | None:
     try:
         text = valid(input(">>> ")).strip()
     except EOFError:
-        note()
+        message()
         return None
     except UnicodeDecodeError:
-        note("what was typed is no text in the encoding of this terminal")
+        message("what was typed is no text in the encoding of this terminal")
         return ""
     if text.removeprefix("/") in _ENDS:
         return None
     if text in {"/help", "/?"}:
-        note_folded(_HELP)
+        message(_HELP)
         return ""
     return text
 
@@ -71,7 +71,7 @@ def _typed() -> str | None:
 def _answer(conversation: Conversation, typed: str, args: argparse.Namespace) -> None:
     if typed == "/clear":
         conversation.forget()
-        note("this is a new conversation")
+        message("this is a new conversation")
         return
     answer = Answer()
     try:
@@ -87,7 +87,7 @@ def _answer(conversation: Conversation, typed: str, args: argparse.Namespace) ->
             error.hint = "/clear begins a new conversation"
         elif error.hint:
             error.hint = error.hint.replace("INVENTORY", shlex.quote(str(args.inventory)))
-        render_error(error)
+        show_error(error)
         return
-    say()
+    data()
     tell_end(reply, args.max_tokens)

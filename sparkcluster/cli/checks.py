@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import common_flags, emitted
-from sparkcluster.cli.output import painted, say, table
+from sparkcluster.cli.output import data, paint, table
 
 if TYPE_CHECKING:
     from sparkcluster.checks.registry import Page
@@ -32,10 +32,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not codes:
         rows = [(page.code, page.severity, page.stage, page.title) for page in chosen]
-        table(("CODE", "SEVERITY", "STAGE", "PASSES WHEN"), rows, width=WIDTH)
+        table(("CODE", "SEVERITY", "STAGE", "PASSES WHEN"), rows)
     for page in chosen if codes else ():
         if page is not chosen[0]:
-            say()
+            data()
         _explain(page)
     return 0
 
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
 def _explain(page: Page) -> None:
     from sparkcluster.checks.pages import STAGES
 
-    say(painted(f"{page.code}  {page.title}", "1"))
-    say()
+    data(paint(f"{page.code}  {page.title}", "bold"))
+    data()
     for name, text in (
         ("severity", f"{page.severity} at most" if page.severity != "info" else page.severity),
         ("checks", STAGES[page.stage].replace("`", "")),
@@ -53,11 +53,11 @@ def _explain(page: Page) -> None:
     ):
         _labelled(name, text)
     for paragraph in filter(None, page.more.split("\n\n")):
-        say()
+        data()
         for line in textwrap.wrap(" ".join(paragraph.split()), WIDTH):
-            say(line)
+            data(line)
     if page.more:
-        say()
+        data()
     if page.step:
         _labelled("setup", f"sparkcluster setup INVENTORY --only {page.step}")
     _labelled("remedy", page.remedy or "the finding says what to type on which node")
@@ -68,4 +68,4 @@ def _labelled(name: str, text: str) -> None:
     if text:
         lead = f"{name + ':':<10}"
         for line in textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)):
-            say(line)
+            data(line)

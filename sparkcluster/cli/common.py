@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import emit_json, note_folded
+from sparkcluster.cli.output import emit_json, message
 from sparkcluster.cli.progress import Shown, Waiting, reporter
 from sparkcluster.report import count
 
@@ -97,7 +97,7 @@ def fill_in_inventory(args: argparse.Namespace) -> None:
     """
     args.inventory, why = default_inventory()
     if not (args.json or args.json_lines):
-        note_folded(f"{args.inventory} ({why})", kind="inventory")
+        message(f"{args.inventory} ({why})", kind="inventory")
 
 
 def set_flag(parser: argparse.ArgumentParser) -> None:

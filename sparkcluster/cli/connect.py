@@ -6,13 +6,12 @@ import argparse
 import os
 import shlex
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.cli import common
 from sparkcluster.cli.common import emitted, inventory_argument, load_spec
-from sparkcluster.cli.output import label, note, note_next, say, table, typed, write
+from sparkcluster.cli.output import data, message, table, typed, write
 from sparkcluster.cli.progress import Waiting
 
 WIDTH = 80
@@ -64,11 +63,11 @@ def show(found: dict[str, Any], inventory: Path) -> None:
     if client is None:
         key = found["key"]
         where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
-        say(f"{found['endpoint'] or 'address unknown'}  model {found['model']}  key {where}")
-        table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]], width=WIDTH)
-        note_next(f"sparkcluster connect {path} --client NAME")
+        data(f"{found['endpoint'] or 'address unknown'}  model {found['model']}  key {where}")
+        table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]])
+        message(f"sparkcluster connect {path} --client NAME", kind="next")
     else:
-        note(f"{client['title']}: paste into {client['where']}")
+        message(f"{client['title']}: paste into {client['where']}")
         write(sys.stdout, client["block"], keep="\n")
         for text in client["warnings"]:
             _said("warning", text.replace("INVENTORY", path))
@@ -76,19 +75,16 @@ def show(found: dict[str, Any], inventory: Path) -> None:
             _said("note", text)
     if found["tunnel"]:
         _said("note", "this machine reaches the API through SSH alone; while it is used, keep running:")
-        note(f"  {found['tunnel']}")
+        message(f"  {found['tunnel']}")
     if found["endpoint"] is None:
         _said("note", f"the address is known once it serves: sparkcluster status {path}")
     if client is not None:
-        note(label("docs"), f" {client['source']}")
+        message(client["source"], kind="docs")
 
 
 def _said(kind: str, text: str) -> None:
     """Write a message within 80 columns; what is to be pasted stays on one line."""
     if text.startswith("  "):
-        note(typed(text))
-        return
-    lines = textwrap.wrap(typed(text), WIDTH - len(kind) - 2, break_long_words=False, break_on_hyphens=False)
-    note(label(kind), f" {lines[0]}")
-    for line in lines[1:]:
-        note(f"{' ' * (len(kind) + 2)}{line}")
+        message(typed(text))
+    else:
+        message(text, kind=kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import say
+from sparkcluster.cli.output import data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
         nodes = disable(fleet, spec, report)
     document = {"cluster": spec.inventory.cluster, "enabled": False, "nodes": nodes}
     if not emitted(args, document):
-        say(f"{spec.inventory.cluster} is disabled" + ("" if nodes else " (it was not enabled)"))
+        data(f"{spec.inventory.cluster} is disabled" + ("" if nodes else " (it was not enabled)"))
     return 0

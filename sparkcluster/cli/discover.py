@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import common_flags
-from sparkcluster.cli.output import emit_json, note, note_folded, write
+from sparkcluster.cli.output import emit_json, message, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
                 discover_view.show(found, sparks, cables)
                 missing = [node.label for node in spec.inventory.nodes if node.label in found.failed] if spec else []
                 if missing:
-                    note_folded(f"not reached, and left in {args.into}: {', '.join(missing)}")
+                    message(f"not reached, and left in {args.into}: {', '.join(missing)}")
         text = _text(args, spec, sparks, cables)
         if text is not None and file is not None:
             _write(args, text, terminal.confirm)
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         discover_view.show_nothing_new(found, args.into)
     elif file is None:
         write(sys.stdout, text, end="", keep=LINES)
-        note("next: save it as mine.yaml, or add -o mine.yaml, then: sparkcluster setup mine.yaml")
+        message("next: save it as mine.yaml, or add -o mine.yaml, then: sparkcluster setup mine.yaml")
     else:
         discover_view.show_written(file)
     return 0 if sparks and not discover_view.unreached(found) else 1
@@ -168,9 +168,9 @@ def _candidates(
     browsed = browse(attached)
     with waiting.paused():
         if browsed.problem:
-            note_folded(f"{browsed.problem}; name the Sparks: sparkcluster discover --host A --host B")
+            message(f"{browsed.problem}; name the Sparks: sparkcluster discover --host A --host B")
         for line in browsed.dropped:
-            note_folded(f"not tried: {line}")
+            message(f"not tried: {line}")
     likely = [each for each in browsed.candidates if each.looks_like_spark]
     if not browsed.candidates or args.yes:
         return likely
@@ -237,7 +237,7 @@ def _added(into: Path, spec: Spec, new: Mapping[str, Spark], cabled: Collection[
     text = inventory_file.with_nodes(existing.read(into), str(into), entries, user=ssh.user)
     made = inventory_file.for_more(text, names, cabled)
     if made != text:
-        note_folded(f"playbook {inventory_file.PAIR} replaces {inventory_file.ONE_SPARK}, which is for one Spark")
+        message(f"playbook {inventory_file.PAIR} replaces {inventory_file.ONE_SPARK}, which is for one Spark")
     try:
         existing.check(into, made)
     except SpecError as error:
@@ -270,7 +270,7 @@ def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) 
         output_file.write(args.output, lambda file: file.write(text.encode()))
         return
     for line in existing.difference(args.into, existing.read(args.into), text):
-        note_folded(line)
+        message(line)
     if not args.yes and not confirm(f"change {args.into}?"):
         raise UsageError(f"{args.into} is left as it is", hint="answer y, or add --yes")
     existing.replace(args.into, text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import cabling_view, drawing, findings_view
-from sparkcluster.cli.output import label, note, note_folded, note_next, render_error, say, table, typed
+from sparkcluster.cli.output import data, message, show_error, table
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.setup.ports import Trouble
@@ -34,19 +34,19 @@ def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Non
             for name, spark in sparks.items()
         ]
         table(("SPARK", "ADDRESS", "LOGIN", "DGX OS", "FOUND BY"), rows)
-        say()
+        data()
         lines = cabling_view.draw(
             {name: spark.survey for name, spark in sparks.items()}, cables, width=findings_view.width()
         )
         for line in lines if findings_view.draws() else drawing.plain(lines):
-            say(line)
+            data(line)
     for each in found.skipped:
-        note_folded(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")
+        message(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")
     for error in found.failed.values():
-        render_error(error)
+        show_error(error)
     for trouble in _troubles(found, sparks, cables):
-        note(label("warning"), f" {trouble.text}")
-        note("  ", label("hint"), f" {typed(trouble.hint)}")
+        message(trouble.text, kind="warning")
+        message(trouble.hint, kind="hint", indent="  ")
 
 
 def show_nothing_new(found: Discovered, into: Path | None) -> None:
@@ -54,17 +54,17 @@ def show_nothing_new(found: Discovered, into: Path | None) -> None:
     if into is None:
         what = "no Spark can be used; the reasons are above" if found.failed or found.skipped else "no Spark was found"
         hint = "switch them on, connect them to your network, or name them: sparkcluster discover --host ADDRESS"
-        render_error(SparkclusterError(what, hint=hint))
+        show_error(SparkclusterError(what, hint=hint))
         return
-    note(f"{into} has every Spark that was found")
+    message(f"{into} has every Spark that was found")
 
 
 def show_written(file: Path) -> None:
     """Name the file that was written, and the next command."""
     import shlex
 
-    note(f"wrote {file}")
-    note_next(f"sparkcluster setup {shlex.quote(str(file))}")
+    message(f"wrote {file}")
+    message(f"sparkcluster setup {shlex.quote(str(file))}", kind="next")
 
 
 def document(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
-from sparkcluster.cli.output import note_folded, note_next, say, say_verdict
+from sparkcluster.cli.output import data, message, paint
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.doctor import Diagnosis
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
     following = found.next.replace("INVENTORY", shlex.quote(str(args.inventory)))
     if not emitted(args, found.as_json() | {"next": following}):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
-        note_next(following)
+        message(following, kind="next")
     if args.bundle:
-        note_folded(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+        message(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1
 
 
@@ -54,5 +54,5 @@ def show(found: Diagnosis, *, inventory: str, verbose: bool) -> None:
     nodes = [node.label for node in found.spec.inventory.nodes]
     findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
     if any(verbose or finding.severity != "info" for finding in found.findings):
-        say()
-    say_verdict(found.verdict(), ok=found.ok)
+        data()
+    data(paint(found.verdict(), "bold good" if found.ok else "bold bad"))

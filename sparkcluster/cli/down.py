@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, reporting
-from sparkcluster.cli.output import say
+from sparkcluster.cli.output import data
 from sparkcluster.report import count
 
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, document | {"not_contacted": named}):
         number = sum(map(len, removed.values()))
         outcome = f"{count(number, 'rank')} removed" if number else "nothing was running"
-        say(f"{spec.inventory.cluster} is down{' on every node of the inventory' if left else ''} ({outcome})")
+        data(f"{spec.inventory.cluster} is down{' on every node of the inventory' if left else ''} ({outcome})")
         if left:
-            say(f"not contacted: {', '.join(map(shown, left))}")
+            data(f"not contacted: {', '.join(map(shown, left))}")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note, say_folded, table
+from sparkcluster.cli.output import data, message, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     comes = f"release {done.release} comes back after a reboot"
     if any(each.unit is None for each in done.nodes.values()):
         comes += "; where there is no systemd, once the command below runs at every boot"
-    say_folded(f"{spec.inventory.cluster} is enabled: {comes}")
+    data(f"{spec.inventory.cluster} is enabled: {comes}")
     table(("NODE", "UNIT"), [(name, each.unit or "-") for name, each in done.nodes.items()])
     for name, each in done.nodes.items():
         if each.unit is None:
-            note(f"warning: {name} has no systemd; run this at every boot: {shlex.join(each.command)}")
+            message(f"warning: {name} has no systemd; run this at every boot: {shlex.join(each.command)}")
     return 0

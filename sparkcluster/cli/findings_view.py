@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.output import label, painted, say, write_remedy
-from sparkcluster.findings import REMEDY_LABELS
-from sparkcluster.printable import clean
+from sparkcluster.cli.output import coded, data, paint, show_finding
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -47,39 +44,17 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
     for place in places:
         of_place = [finding for finding in shown if finding.node == place]
         if of_place:
-            say()
-            say(painted(place or "cluster", "1"))
+            data()
+            data(paint(place or "cluster", "bold"))
         for finding in of_place:
-            _show(finding, inventory, verbose=verbose)
-
-
-def _show(finding: Finding, inventory: str, *, verbose: bool) -> None:
-    say_wrapped("  ", finding.severity, f"{finding.code} {finding.place}{finding.summary}")
-    for word, text in finding.details():
-        if word in REMEDY_LABELS:
-            write_remedy(sys.stdout, word, text.replace("INVENTORY", inventory), "    ")
-        elif word != "why" or verbose:
-            say_wrapped("    ", word, text)
-
-
-def say_wrapped(indent: str, word: str, text: str) -> None:
-    """``word: text`` on lines that fit; a path or command in it is not broken."""
-    lines = textwrap.wrap(
-        f"{word}: {clean(text)}",
-        width() - len(indent),
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    say(indent, label(word), lines[0].removeprefix(f"{word}:"))
-    for line in lines[1:]:
-        say(indent, line)
+            headline = f"{finding.code} {finding.place}{finding.summary}"
+            show_finding(finding, inventory, stream=sys.stdout, headline=headline, why=verbose)
 
 
 def marked(line: str) -> list[str]:
     """The parts of a line of the drawing, codes in the colours of their severities."""
     parts = re.split(r"([✗!] [A-Z][A-Z0-9]{0,9}-\d{3})", line)
-    return [painted(part, _COLOUR_OF_MARK[part[0]]) if at % 2 else part for at, part in enumerate(parts)]
+    return [coded(part, _COLOUR_OF_MARK[part[0]]) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def verdict(findings: Sequence[Finding], nodes: int, checks: int, seconds: float, *, verbose: bool = False) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import assigned, at_least, common_flags, set_flag
-from sparkcluster.cli.output import emit_json, note_folded
+from sparkcluster.cli.output import emit_json, message
 
 if TYPE_CHECKING:
     from sparkcluster.spec import Spec
@@ -127,5 +127,5 @@ def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
         with connect_fleet(spec.inventory) as fleet, Waiting(text):
             return measured(fleet, spec, nodes)
     except SparkclusterError as error:
-        note_folded(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")
+        message(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")
         return None

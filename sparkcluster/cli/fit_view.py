@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.cli.output import note_folded, say
+from sparkcluster.cli.output import data, message
 
 COLUMNS = 80
 WIDTH = COLUMNS - 2
@@ -14,23 +14,23 @@ WIDTH = COLUMNS - 2
 
 def show(forecast: Mapping[str, Any]) -> None:
     """Figures to stdout, what is to be known of them to stderr."""
-    say(f"{forecast['playbook']}: {forecast['model']}")
+    data(f"{forecast['playbook']}: {forecast['model']}")
     if forecast["verdict"] == "not recorded":
-        say("not recorded: its memory is unknown until its config.json is read")
+        data("not recorded: its memory is unknown until its config.json is read")
     else:
         _figures(forecast)
     if forecast.get("measured"):
         for line in measured(forecast["measured"]):
-            say(line)
+            data(line)
     for line in forecast["not_counted"]:
-        note_folded(line)
+        message(line)
     for problem in forecast["problems"]:
-        note_folded(problem, kind="does not fit")
+        message(problem, kind="does not fit")
     doubtful = "not recorded" if forecast["verdict"] == "not recorded" else "too close to say whether it fits"
     for doubt in forecast["doubts"]:
-        note_folded(doubt, kind=doubtful)
+        message(doubt, kind=doubtful)
     for advice in forecast["advice"]:
-        note_folded(advice, kind="hint")
+        message(advice, kind="hint")
 
 
 def measured(found: Mapping[str, Any]) -> list[str]:
@@ -49,21 +49,21 @@ def _figures(forecast: Mapping[str, Any]) -> None:
     smallest, safe = forecast["smallest_gpu_memory_utilization"], forecast["safe_gpu_memory_utilization"]
     auto = " (auto)" if forecast["gpu_memory_utilization_is_auto"] else ""
     on = "one Spark" if nodes == 1 else f"each of {nodes} Sparks"
-    say(f"on {on}, gpu-memory-utilization {forecast['gpu_memory_utilization']:.2f}{auto}")
-    say()
+    data(f"on {on}, gpu-memory-utilization {forecast['gpu_memory_utilization']:.2f}{auto}")
+    data()
     for line in bar(forecast):
-        say(line)
-    say()
+        data(line)
+    data()
     context = f"{forecast['context']:,} tokens"
-    say(f"KV cache     {cache['tokens']:,} tokens: {cache['concurrency']:.2f} requests of {context} at once")
+    data(f"KV cache     {cache['tokens']:,} tokens: {cache['concurrency']:.2f} requests of {context} at once")
     if cache["tokens_least"] != cache["tokens_most"]:
         between = f"{cache['tokens_least']:,} and {cache['tokens_most']:,}"
-        say(f"             between {between} tokens, by what a step really takes")
-    say(f"one request  {_gb(cache['bytes_per_request'])} of {context}")
+        data(f"             between {between} tokens, by what a step really takes")
+    data(f"one request  {_gb(cache['bytes_per_request'])} of {context}")
     needed = f"gpu-memory-utilization {safe:.2f}" if safe <= 1 else "more than the node has"
-    say(f"needs        {needed} for {_requests(forecast['concurrency_wanted'])} at once")
+    data(f"needs        {needed} for {_requests(forecast['concurrency_wanted'])} at once")
     if smallest < safe and smallest <= 1:
-        say(f"             {smallest:.2f} by the estimate, without a margin")
+        data(f"             {smallest:.2f} by the estimate, without a margin")
 
 
 def bar(forecast: Mapping[str, Any]) -> list[str]:

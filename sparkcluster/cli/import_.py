@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from sparkcluster.cli.common import common_flags
-from sparkcluster.cli.output import emit_json, note, write
+from sparkcluster.cli.output import emit_json, message, write
 from sparkcluster.printable import LINES
 
 
@@ -115,10 +115,10 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         write(sys.stdout, made.text, end="", keep=LINES)
     for line in made.notes:
-        note(f"not imported, or to be reviewed: {line}")
+        message(f"not imported, or to be reviewed: {line}")
     playbook = Playbook.model_validate(parse(made.text, source).data)
     for line in powers.lines(playbook, stand_in(playbook, 1)):
-        note(line)
+        message(line)
     if args.output is not None:
-        note(f"wrote {args.output}; next: sparkcluster lint {args.output}")
+        message(f"wrote {args.output}; next: sparkcluster lint {args.output}")
     return 0

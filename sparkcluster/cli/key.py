@@ -7,7 +7,7 @@ import os
 import shlex
 
 from sparkcluster.cli.common import emitted, inventory_argument
-from sparkcluster.cli.output import note, program, say
+from sparkcluster.cli.output import data, message, program
 
 _SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "kept the key in"}
 
@@ -36,15 +36,15 @@ def run(args: argparse.Namespace) -> int:
     if emitted(args, document):
         return 0
     path = shlex.quote(str(args.inventory))
-    say(f"{_SAID[made.key]} {made.file}")
+    data(f"{_SAID[made.key]} {made.file}")
     for line in made.difference:
-        say(f"  {line}")
-    say(f"  try    {document['curl']}")
-    say(f"  use    {program()} connect {path}")
+        data(f"  {line}")
+    data(f"  try    {document['curl']}")
+    data(f"  use    {program()} connect {path}")
     if made.key != "kept":
-        note("a cluster that runs takes it when its groups restart; until then it has its old key or none:")
-        note(f"  {program()} upgrade {path}")
+        message("a cluster that runs takes it when its groups restart; until then it has its old key or none:")
+        message(f"  {program()} upgrade {path}")
     if found.tunnel:
-        note("this machine reaches the API through SSH alone; while it is used, keep running:")
-        note(f"  {found.tunnel}")
+        message("this machine reaches the API through SSH alone; while it is used, keep running:")
+        message(f"  {found.tunnel}")
     return 0

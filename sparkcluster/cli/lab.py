@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import label, note, note_folded, write
+from sparkcluster.cli.output import message, write
 from sparkcluster.errors import UsageError
 from sparkcluster.printable import LINES
 
@@ -74,24 +74,22 @@ def run(args: argparse.Namespace) -> int:
 
     if args.lab_command == "up":
         flags = {"bare": args.bare, "login": args.login, "sudo": args.sudo}
-        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=note, **flags)
+        lab = core.Lab.up(args.sparks, engine=args.engine, spec=args.spec, name=args.name, report=message, **flags)
         _print(args, _document(lab), [str(lab.directory if lab.state.spec.bare else lab.inventory)])
         if lab.state.spec.bare:
-            note_folded(
-                f"log in as spark with {lab.identity}, or where the spec says so with the password {lab.password}"
-            )
-            note("sparkcluster discover finds them")
+            message(f"log in as spark with {lab.identity}, or where the spec says so with the password {lab.password}")
+            message("sparkcluster discover finds them")
     elif args.lab_command == "down":
-        found = core.down(args.name, report=note)
+        found = core.down(args.name, report=message)
         _print(args, {"lab": args.name, "removed": found}, [])
         if found:
             from sparkcluster.lab.engine.install import cache_directory
 
-            note_folded(f"what every lab is made of stays for the next one: {cache_directory() / 'lab'}")
+            message(f"what every lab is made of stays for the next one: {cache_directory() / 'lab'}")
         else:
-            note(f"there is no lab {args.name}")
+            message(f"there is no lab {args.name}")
             if hint := core.another(args.name):
-                note(label("hint"), f" {hint}")
+                message(hint, kind="hint")
     elif args.lab_command == "fault":
         if args.kind is None:
             raise UsageError("KIND is missing", hint=f"one of: {_kinds()}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import assigned, common_flags, set_flag
-from sparkcluster.cli.output import emit_json, render_error, say, say_folded, write_remedy
+from sparkcluster.cli.output import data, emit_json, show_error
 from sparkcluster.findings import REMEDY_LABELS
 
 if TYPE_CHECKING:
@@ -46,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"ok": not failed, "findings": [finding.as_json() for finding in linted.findings], "nodes": {}})
         return failed
     for error in linted.errors:
-        render_error(error)
+        show_error(error)
     if failed < 2:
         show(linted, len(args.files), verbose=args.verbose)
         for path, (spec, *others) in linted.specs.items():
             shown_powers = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others])
             for line in library.shadowing(spec) + shown_powers:
-                say(f"{path}: {line}" if len(args.files) > 1 else line)
+                data(f"{path}: {line}" if len(args.files) > 1 else line)
     return failed
 
 
@@ -69,13 +68,11 @@ def show(linted: Linted, files: int, *, verbose: bool) -> None:
     verdict = (
         f"{count(files, 'file')}: {' and '.join(parts)}" if parts else f"{count(files, 'file')} checked, no problems"
     )
-    say(f"{verdict}, and {count(notes, 'note')} with --verbose" if notes and not verbose else verdict)
+    data(f"{verdict}, and {count(notes, 'note')} with --verbose" if notes and not verbose else verdict)
 
 
 def _show(finding: Finding, *, verbose: bool) -> None:
-    say_folded(f"{finding.place}{finding.code} {finding.summary}", kind=finding.severity)
+    data(f"{finding.place}{finding.code} {finding.summary}", kind=finding.severity)
     for word, text in finding.details():
-        if word in REMEDY_LABELS:
-            write_remedy(sys.stdout, word, text, "  ")
-        elif verbose:
-            say_folded(text, kind=word, indent="  ")
+        if word in REMEDY_LABELS or verbose:
+            data(text, kind=word, indent="  ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
 from sparkcluster.cli.common import at_least, inventory_argument, load_spec, querying
-from sparkcluster.cli.output import coloured, emit_json, note, note_folded, painted, say, write_remedy
+from sparkcluster.cli.output import coded, data, emit_json, log_colours, message, paint
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.merging import LogLine
@@ -133,10 +133,10 @@ def _run_failed(args: argparse.Namespace) -> int:
     quiet = args.json or args.json_lines
     if not quiet:
         ago = failed.ago(time.time())
-        note_folded(f"the last launch of {spec.inventory.cluster} that failed, {ago}: {failed.message}")
+        message(f"the last launch of {spec.inventory.cluster} that failed, {ago}: {failed.message}")
         succeeded = succeeded_since(spec.inventory.cluster, failed.at_s)
         if succeeded:
-            note(f"`{succeeded}` from this machine has succeeded since")
+            message(f"`{succeeded}` from this machine has succeeded since")
     printer = _Printer(args, [node])
     reason = failed.reason if failed.reason and failed.reason.node == node else None
     for number, text in _asked_for(args, lines):
@@ -152,9 +152,9 @@ def _run_failed(args: argparse.Namespace) -> int:
         emit_json({"cluster": spec.inventory.cluster, "lines": printer.lines, "failed": about})
     elif not quiet:
         if failed.reason:
-            note(f"{failed.reason.place}: ", painted(failed.reason.line, "1;31"))
+            message(f"{failed.reason.place}: ", paint(failed.reason.line, "bold bad"))
         if failed.hint:
-            write_remedy(sys.stderr, "hint", failed.hint.replace("INVENTORY", shlex.quote(str(args.inventory))))
+            message(failed.hint.replace("INVENTORY", shlex.quote(str(args.inventory))), kind="hint")
         printer.tell_none()
     return 0
 
@@ -180,7 +180,7 @@ class _Printer:
     def tell_none(self) -> None:
         """Say that --grep found no line of a rank; not with JSON, nor where a log is followed."""
         if self._none and self._args.grep and not (self._args.follow or self._args.json or self._args.json_lines):
-            note("no line matches")
+            message("no line matches")
 
     def show(self, node: str, text: str, at_s: float | None, *, marked: bool = False, own: bool = False) -> None:
         """Write one line; ``marked`` in red. One of ``own`` is a message of this program."""
@@ -192,8 +192,8 @@ class _Printer:
             else:
                 emit_json(document, line=True)
             return
-        name = painted(f"{node:<{self._width}} | ", self._colours.get(node, "36"))
-        say(name, *([painted(text, "1;31")] if marked else coloured(text)))
+        name = coded(f"{node:<{self._width}} | ", self._colours.get(node, "36"))
+        data(name, *([paint(text, "bold bad")] if marked else log_colours(text)))
 
 
 def _iso(at_s: float) -> str:

@@ -157,7 +157,7 @@ def _no_command(words: Sequence[str]) -> SparkclusterError:
 
 
 def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
-    from sparkcluster.cli.output import emit_json, render_error
+    from sparkcluster.cli.output import emit_json, show_error
     from sparkcluster.errors import OutputError
 
     words = argv[: list(argv).index("--")] if "--" in argv else argv
@@ -170,7 +170,7 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
     except OutputError:
         as_json = False
     if not as_json:
-        render_error(error)
+        show_error(error)
     return error.exit_code
 
 

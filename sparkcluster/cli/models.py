@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note_folded, say, table
+from sparkcluster.cli.output import data, message, table
 from sparkcluster.report import size
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def run(args: argparse.Namespace) -> int:
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
         return 0
     for name, why in found.errors.items():
-        note_folded(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
+        message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
     if args.prune:
         for line in freed(removed) or ["nothing to remove"]:
-            say(line)
+            data(line)
     elif not any(found.nodes.values()):
-        say(f"no models on the nodes of {cluster}")
+        data(f"no models on the nodes of {cluster}")
     else:
         table(("MODEL", "SIZE", "STAGED", "NODES", "NAMED BY"), rows(found))
     return 0

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import note, note_folded, say_folded, write
+from sparkcluster.cli.output import data, message, write
 from sparkcluster.printable import LINES
 
 
@@ -49,14 +49,14 @@ def run(args: argparse.Namespace) -> int:
                 write(sys.stdout, line, keep=LINES)
         else:
             for line in plan_view.brief(document):
-                say_folded(line)
-            note("every variable and command: -v")
+                data(line)
+            message("every variable and command: -v")
         for finding in view.findings:
-            note_folded(finding.headline, kind=finding.severity)
+            message(finding.headline, kind=finding.severity)
         if view.plan is None:
-            note_folded(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
+            message(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
         for name, group in states.items():
-            note_folded(f"{name} {plan_view.NOW[group.state.value]}")
+            message(f"{name} {plan_view.NOW[group.state.value]}")
         for line in plan_view.beside(spec, differing):
-            note_folded(line)
+            message(line)
     return 1 if has_errors(view.findings) else 0

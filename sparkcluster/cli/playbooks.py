@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import at_least, common_flags, connect_fleet, default_inventory, emitted
-from sparkcluster.cli.output import note, note_next, painted, say, table
+from sparkcluster.cli.output import data, message, paint, table
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.playbooks import Offer
@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
     if found:
         _listing(found)
     else:
-        note(f"no bundled playbook is for {args.sparks} Sparks")
+        message(f"no bundled playbook is for {args.sparks} Sparks")
     if args.sparks is None:
         _overlays()
     elif args.sparks > 1:
-        note("with groups of one Spark in the inventory: sparkcluster playbooks --sparks 1")
-    note("figures and sources: sparkcluster playbooks NAME")
+        message("with groups of one Spark in the inventory: sparkcluster playbooks --sparks 1")
+    message("figures and sources: sparkcluster playbooks NAME")
     return 0
 
 
@@ -71,7 +71,7 @@ def _staged(args: argparse.Namespace, found: list[Offer]) -> list[Offer]:
         except UsageError:
             return found
         if not args.json:
-            note(f"inventory: {path} ({why})")
+            message(f"inventory: {path} ({why})")
     try:
         inventory = load_inventory(path)
         with connect_fleet(inventory) as fleet, Waiting(f"querying {count(len(inventory.nodes), 'node')}"):
@@ -81,7 +81,7 @@ def _staged(args: argparse.Namespace, found: list[Offer]) -> list[Offer]:
             raise
         errors = {str(path): error.message.splitlines()[0].removeprefix(f"{path}:")}
     for where, text in errors.items():
-        note(f"warning: which weights are staged is unknown: {where}: {text.strip()}")
+        message(f"warning: which weights are staged is unknown: {where}: {text.strip()}")
     return found
 
 
@@ -100,21 +100,21 @@ def _listing(found: Sequence[Offer]) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if width is None or max(len(line) + 2 + len(text) for line, text in zip(lines, texts, strict=True)) <= width:
         whole = zip(rows, texts[1:], strict=True)
-        table((*columns, texts[0]), [(*row, text) for row, text in whole], width=width)
+        table((*columns, texts[0]), [(*row, text) for row, text in whole])
         return
-    say(painted(lines[0].rstrip(), "1"))
+    data(paint(lines[0].rstrip(), "bold"))
     for line, text in zip(lines[1:], texts[1:], strict=True):
-        say(line.rstrip())
+        data(line.rstrip())
         for part in textwrap.wrap(text, width - 2, break_on_hyphens=False):
-            say(f"  {part}")
+            data(f"  {part}")
 
 
 def _overlays() -> None:
     from sparkcluster.spec import library
 
-    note("overlays, used as NAME+OVERLAY with playbooks that accept them:")
-    note(f"  {', '.join(overlay for overlay in library.overlays() if not overlay.startswith('dflash-'))}")
-    note(f"  {', '.join(overlay for overlay in library.overlays() if overlay.startswith('dflash-'))}")
+    message("overlays, used as NAME+OVERLAY with playbooks that accept them:")
+    message(f"  {', '.join(overlay for overlay in library.overlays() if not overlay.startswith('dflash-'))}")
+    message(f"  {', '.join(overlay for overlay in library.overlays() if overlay.startswith('dflash-'))}")
 
 
 def _page(found: Offer, reference: str, inventory: Path | None) -> None:
@@ -125,9 +125,9 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
 
     playbook = found.playbook
     model = playbook.model
-    say(painted(playbook.name, "1"))
+    data(paint(playbook.name, "bold"))
     _line("", playbook.description)
-    say()
+    data()
     _line("model", ", ".join(filter(None, [model.label, _revision(model.revision), model.checkpoint])))
     _line("image", playbook.image or "none: runs on the nodes without a container")
     _line("Sparks", _numbers(found.sparks) or "it does not fit their memory")
@@ -147,21 +147,21 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
         _line("staged", ", ".join(found.staged) or "on no node")
     _line("file", str(found.path))
     if playbook.figures:
-        say()
-        say(painted("figures", "1"))
+        data()
+        data(paint("figures", "bold"))
     for figure in playbook.figures:
         _figure(figure)
     if playbook.source:
-        say()
-        say(painted("sources", "1"))
+        data()
+        data(paint("sources", "bold"))
     for source in playbook.source:
         _line("", source)
-    say()
+    data()
     for line in powers.lines(playbook, stand_in(playbook, 1)):
-        say(line)
-    note(f"memory: sparkcluster fit {shlex.quote(reference)}")
+        data(line)
+    message(f"memory: sparkcluster fit {shlex.quote(reference)}")
     where = "" if found.staged is not None and inventory is None else f" {shlex.quote(str(inventory or 'INVENTORY'))}"
-    note_next(f"sparkcluster up{where} --playbook {shlex.quote(reference)}")
+    message(f"sparkcluster up{where} --playbook {shlex.quote(reference)}", kind="next")
 
 
 def _line(name: str, text: str, indent: int = 2) -> None:
@@ -172,7 +172,7 @@ def _line(name: str, text: str, indent: int = 2) -> None:
     indent = len("overlays  ") if name else indent
     lines = textwrap.wrap(clean(text), width() - indent, break_long_words=False, break_on_hyphens=False) or [""]
     for at, line in enumerate(lines):
-        say(f"{name if not at else '':<{indent}}{line}")
+        data(f"{name if not at else '':<{indent}}{line}")
 
 
 def _figure(figure: Figure) -> None:

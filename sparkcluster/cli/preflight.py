@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
-from sparkcluster.cli.output import note, note_folded, say, say_verdict, table
+from sparkcluster.cli.output import data, message, paint, table
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, found.as_json() | {"asks": asks}):
         show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
         if asks:
-            note_folded(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
+            message(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
     if args.bundle:
-        note_folded(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+        message(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if args.fix:
         return _fix(args, found)
     return 0 if found.ok else 1
@@ -114,9 +114,9 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
 
     steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
     if not steps:
-        note("there is nothing to fix" if found.ok else "setup fixes none of this")
+        message("there is nothing to fix" if found.ok else "setup fixes none of this")
         return 0 if found.ok else 1
-    note_folded(f"fixing by setup: {', '.join(steps)}")
+    message(f"fixing by setup: {', '.join(steps)}")
     options = Options(args.inventory, only=tuple(steps), yes=args.yes, verbose=args.verbose)
     return setup.on_nodes(found.spec.inventory, options)
 
@@ -127,7 +127,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
 
     lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
     for line in lines if findings_view.draws() else drawing.plain(lines):
-        say(*findings_view.marked(line))
+        data(*findings_view.marked(line))
     if found.measured is not None:
         show_rates(found.measured)
     nodes = [node.label for node in found.spec.inventory.nodes]
@@ -136,12 +136,12 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
     for gap in found.unasked:
         waiting.setdefault((gap.what, gap.why), []).append(gap.node or "the cluster")
     if waiting:
-        say()
+        data()
     for (what, why), names in waiting.items():
-        findings_view.say_wrapped("", "unknown", f"{what}, on {', '.join(names)} ({why})")
-    say()
+        data(f"{what}, on {', '.join(names)} ({why})", kind="unknown")
+    data()
     summary = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
-    say_verdict(summary, ok=found.ok)
+    data(paint(summary, "bold good" if found.ok else "bold bad"))
 
 
 def show_rates(measured: Measured) -> None:
@@ -160,10 +160,10 @@ def show_rates(measured: Measured) -> None:
         for rate in measured.rates
     ]
     if rows:
-        say()
+        data()
         table(
             ("measured", "by", "over", "rate", "latency"),
             rows if findings_view.draws() else [drawing.plain(row) for row in rows],
         )
     for what, why in measured.skipped.items():
-        say(f"not measured: {names.get(what, what)} ({why})")
+        data(f"not measured: {names.get(what, what)} ({why})")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from sparkcluster.cli import transfers
-from sparkcluster.cli.output import in_colour, moves, noted, typed, write
+from sparkcluster.cli.output import in_colour, moves, noted, rich_text, write
 from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report, Transfer
 
@@ -103,11 +103,11 @@ class Lines(Report):
         self._rates = transfers.Rates()
         self._transfers: dict[tuple[str, str], tuple[Transfer, float]] = {}
 
-    def _write(self, line: str) -> None:
+    def _write(self, *parts: str) -> None:
         with self._lock:
             if self._over:
                 return
-            write(self._stream, line)
+            write(self._stream, *parts)
             self._stream.flush()
 
     def step(self, name: str, text: str = "") -> None:
@@ -151,7 +151,8 @@ class Lines(Report):
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self._write(typed(text))
+        for line in noted(self._stream, text):
+            self._write(*line)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -287,7 +288,7 @@ class Screen(Report):
         from rich.text import Text
 
         for line in noted(self._stream, text):
-            self._console.print(Text(clean(line), "yellow" if text.startswith("warning") else ""), soft_wrap=True)
+            self._console.print(Text.assemble(*map(rich_text, line)), soft_wrap=True)
 
     def failed(self) -> None:
         """The step that is under way failed."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import note_folded, say, say_folded, table
+from sparkcluster.cli.output import data, message, table
 from sparkcluster.errors import UsageError
 
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     _warn(found["errors"])
     releases = found["releases"]
     if not releases:
-        say(f"{spec.inventory.cluster} has no releases")
+        data(f"{spec.inventory.cluster} has no releases")
         return 0
     table(
         ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "KEPT", "NODES"),
@@ -52,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
             )
             for release in releases
         ],
-        optional=("DIGEST", "PLAN", "IMAGE"),
     )
     return 0
 
@@ -72,12 +71,12 @@ def _compare(args: argparse.Namespace) -> int:
         return 0
     _warn(found["errors"])
     if not found["differences"]:
-        say(f"releases {found['old']} and {found['new']} differ in nothing that is recorded")
+        data(f"releases {found['old']} and {found['new']} differ in nothing that is recorded")
     for line in found["differences"]:
-        say_folded(line)
+        data(line)
     return 0
 
 
 def _warn(errors: Mapping[str, str]) -> None:
     for name, why in errors.items():
-        note_folded(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
+        message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")

@@ -5,25 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.findings_view import say_wrapped, width
-from sparkcluster.cli.output import (
-    folded,
-    label,
-    note,
-    note_folded,
-    note_next,
-    painted,
-    render_error,
-    say,
-    say_folded,
-    say_verdict,
-    typed,
-)
+from sparkcluster.cli.findings_view import width
+from sparkcluster.cli.output import data, message, paint, show_error
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -87,21 +74,20 @@ def show_plan(found: Look, inventory: str) -> None:
     """Every step that would change something."""
     for planned in steps(found):
         first, *more = lines(planned)
-        for line in folded(sys.stdout, first):
-            say(painted(line, "1"))
+        data(paint(first, "bold"))
         for line in more:
-            say(line)
+            data(line)
         for hint in dict.fromkeys(each.hint for each in planned.changes if each.hint):
-            say("  ", label("hint"), f" {typed(hint.replace('INVENTORY', inventory))}")
+            data(hint.replace("INVENTORY", inventory), kind="hint", indent="  ")
 
 
 def show_blocked(found: Look, inventory: str) -> None:
     """What could not be changed."""
     for change in found.changes:
         if change.blocked:
-            say_wrapped("", "error", f"{change.node}: {change.step}: {change.blocked}")
+            data(f"{change.node}: {change.step}: {change.blocked}", kind="error")
             if change.hint:
-                say("  ", label("hint"), f" {typed(change.hint.replace('INVENTORY', inventory))}")
+                data(change.hint.replace("INVENTORY", inventory), kind="hint", indent="  ")
 
 
 def show_scripts(planned: Mapping[str, Scripts]) -> None:
@@ -109,18 +95,18 @@ def show_scripts(planned: Mapping[str, Scripts]) -> None:
     for node, scripts in planned.items():
         for text in (scripts.login, scripts.root):
             if text:
-                say()
-                say(painted(f"script for {node}", "1"))
+                data()
+                data(paint(f"script for {node}", "bold"))
                 for line in text.splitlines():
-                    say(line)
+                    data(line)
 
 
 def show_troubles(found: Look) -> None:
     """What is wrong with the cabling."""
     for trouble in found.troubles:
         where = f"{trouble.node}: " if trouble.node and trouble.node not in trouble.text else ""
-        say_wrapped("", "error", f"{where}{trouble.text}")
-        say("  ", label("hint"), f" {trouble.hint}")
+        data(f"{where}{trouble.text}", kind="error")
+        data(trouble.hint, kind="hint", indent="  ")
 
 
 def show_end(found: Look, inventory: str, *, dry_run: bool) -> None:
@@ -129,13 +115,13 @@ def show_end(found: Look, inventory: str, *, dry_run: bool) -> None:
     due = [each.step.name for each in steps(found) if any(not change.blocked for change in each.changes)]
     nodes = count(len(found.surveys), "node")
     if due:
-        say_verdict(f"{count(len(due), 'step')} would change something; nothing was changed", ok=True)
+        data(paint(f"{count(len(due), 'step')} would change something; nothing was changed", "bold good"))
     elif problems(found):
-        say_verdict(f"not set up: {nodes}; nothing was changed", ok=False)
+        data(paint(f"not set up: {nodes}; nothing was changed", "bold bad"))
     else:
-        say_verdict(f"nothing to change: {nodes} set up", ok=True)
+        data(paint(f"nothing to change: {nodes} set up", "bold good"))
     if not due and not dry_run and not problems(found):
-        note_next(f"sparkcluster preflight {inventory}")
+        message(f"sparkcluster preflight {inventory}", kind="next")
 
 
 def show_outcomes(
@@ -158,7 +144,7 @@ def show_outcomes(
     for change in due(outcomes, accepted, after):
         still = f" was done, and still: {change.found}"
         text = still if (change.node, change.step) in done else f": {change.found} -> {change.wanted}"
-        say_wrapped("", "error", f"{change.node}: {change.step}{text}")
+        data(f"{change.node}: {change.step}{text}", kind="error")
     show_blocked(after, inventory)
     later = dict.fromkeys(
         f"{each.step} on {each.node}: {each.later}"
@@ -166,22 +152,22 @@ def show_outcomes(
         if each.later and (each.node, each.step) in done
     )
     for text in later:
-        note_folded(f"takes effect later: {text}")
+        message(f"takes effect later: {text}")
     skipped = [each.step.name for each in steps(found) if each.step.name not in accepted]
     if not after.errors:
         show_troubles(after)
     show_errors(after.errors)
     if outcomes and not well:
-        say_verdict("not set up: see above; what was done stays, and setup goes on from there", ok=False)
+        data(paint("not set up: see above; what was done stays, and setup goes on from there", "bold bad"))
         return
     if skipped:
-        say_verdict(f"not set up: {', '.join(skipped)} left as it was", ok=False)
+        data(paint(f"not set up: {', '.join(skipped)} left as it was", "bold bad"))
     else:
         what = f"set up: {count(len(found.surveys), 'node')}" if whole else f"done: {', '.join(sorted(accepted))}"
-        say_verdict(what, ok=True)
+        data(paint(what, "bold good"))
     if done:
-        note(f"to take it back: sparkcluster setup {inventory} --undo")
-        note_next(f"sparkcluster preflight {inventory}")
+        message(f"to take it back: sparkcluster setup {inventory} --undo")
+        message(f"sparkcluster preflight {inventory}", kind="next")
 
 
 def is_well(outcomes: Mapping[str, Outcome], accepted: set[str], after: Look) -> bool:
@@ -221,28 +207,28 @@ def _say_outcomes(
     """What was done on every node, in the word ``verb``, and what was not, with ``ways_on`` from what was left."""
     for node, outcome in outcomes.items():
         if outcome.done:
-            say_folded(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
+            data(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
         for text in dict.fromkeys(outcome.left):
-            say_wrapped("", "error", f"{node}: left {text}")
+            data(f"{node}: left {text}", kind="error")
             for number, hint in enumerate(ways_on(node, text)):
-                say("  ", label("then" if number else "hint"), f" {typed(hint)}")
+                data(hint, kind="then" if number else "hint", indent="  ")
         for step, reason in outcome.failed.items():
-            say_wrapped("", "error", f"{node}: {step}: {reason}")
+            data(f"{node}: {step}: {reason}", kind="error")
         if outcome.by_hand:
-            say_wrapped("", "error", f"{node}: {outcome.by_hand}")
+            data(f"{node}: {outcome.by_hand}", kind="error")
         if outcome.error is not None:
-            render_error(outcome.error)
+            show_error(outcome.error)
         if node in by_hand:
             file = shlex.quote(str(by_hand[node]))
-            say("  ", label("hint"), f" read {file}, and copy it to {node}")
-            say("  ", label("then"), f" an administrator runs there: sudo sh {file}")
-            say("  ", label("then"), " run this again: it looks at what was done")
+            data(f"read {file}, and copy it to {node}", kind="hint", indent="  ")
+            data(f"an administrator runs there: sudo sh {file}", kind="then", indent="  ")
+            data("run this again: it looks at what was done", kind="then", indent="  ")
 
 
 def show_removed(files: Sequence[Path]) -> None:
     """Scripts for administrators that were removed."""
     for file in files:
-        note_folded(f"removed {file}: all that it does is done")
+        message(f"removed {file}: all that it does is done")
 
 
 def show_undone(
@@ -258,13 +244,13 @@ def show_undone(
     show_errors(found.errors)
     good = all(each.ok for each in outcomes.values()) and not found.errors
     bad = "not all of it is undone: see above" if outcomes else "nothing was undone: see above"
-    say_verdict("as before setup" if good else bad, ok=good)
+    data(paint("as before setup" if good else bad, "bold good" if good else "bold bad"))
 
 
 def show_errors(errors: Mapping[str, SparkclusterError]) -> None:
     """Nodes that did not answer, or whose journal cannot be used."""
     for error in errors.values():
-        render_error(error)
+        show_error(error)
 
 
 def journal_lines(rows: Mapping[str, Sequence[Row]]) -> list[str]:
@@ -284,10 +270,10 @@ def journal_lines(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 def show_journals(rows: Mapping[str, Sequence[Row]]) -> None:
     """What is set up on each node, when and by whom."""
     for line in journal_lines(rows):
-        say(line if line.startswith(" ") else painted(line, "1"))
+        data(line if line.startswith(" ") else paint(line, "bold"))
     without = [node for node, of_node in rows.items() if not of_node]
     if without:
-        say(f"on {', '.join(without)} setup has changed nothing that is not undone")
+        data(f"on {', '.join(without)} setup has changed nothing that is not undone")
 
 
 def _time(at: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import say
+from sparkcluster.cli.output import data
 from sparkcluster.cli.stage_view import NO_STAGING, complete, planned, unused
 from sparkcluster.cli.transfers import duration, summary
 from sparkcluster.errors import UsageError
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         done = stage(fleet, spec, options, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}):
         for line in lines(done, dry_run=args.dry_run, given=args.given):
-            say(line)
+            data(line)
     return 0
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import label, note_next, program, say, say_folded, table, typed
+from sparkcluster.cli.output import data, message, program, table, typed
 
 _GB = 1e9
 
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     document = pasted(document, args.inventory)
     if not emitted(args, document):
         if early:
-            say(headline(document))
+            data(headline(document))
             _show_groups(document)
         else:
             show(document)
-        note_next(document["next"])
+        message(document["next"], kind="next")
     return 0 if document["state"] == "serving" else 1
 
 
@@ -63,7 +63,7 @@ def show(document: dict[str, Any]) -> None:
     from sparkcluster.facts.model import LeaseFact
 
     nodes: list[dict[str, Any]] = document["nodes"]
-    say(headline(document))
+    data(headline(document))
     shown = set()
     for kind in ("lease", "staging"):
         who = document[kind] and (document[kind]["operator"], document[kind]["operation"])
@@ -71,26 +71,26 @@ def show(document: dict[str, Any]) -> None:
             shown.add(who)
             attached = document[kind].get("attached", True)
             lease = LeaseFact.model_validate({**document[kind], "held": attached, "at_work": True})
-            say(lease.describe(document["cluster"], time.time()))
+            data(lease.describe(document["cluster"], time.time()))
     switch = document["switch"]
     if switch and not document["lease"]:
-        say(f"  {switch['operator']} left a switch from release {switch['source']} unfinished")
+        data(f"  {switch['operator']} left a switch from release {switch['source']} unfinished")
     _show_groups(document)
     if document["model"]:
-        say(f"  model: {document['model']}")
+        data(f"  model: {document['model']}")
     if document["image"]:
-        say(f"  image: {document['image']}")
+        data(f"  image: {document['image']}")
         if document["digest"]:
-            say(f"  digest: {document['digest']}")
+            data(f"  digest: {document['digest']}")
     _show_guards(document)
     rows = []
     for node in nodes:
         cells = (node["role"], "unreachable" if node["why"] else node["state"], node["ray"], memory(node))
         rows.append((node["name"], *(str(cell) if cell else "-" for cell in (*cells, node["container"]))))
-    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows, optional=("CONTAINER",))
+    table(("NODE", "ROLE", "STATE", "RAY", "MEMORY", "CONTAINER"), rows)
     for node in nodes:
         if node["why"]:
-            say_folded(f"{node['name']}: {node['why']}", indent="  ")
+            data(f"{node['name']}: {node['why']}", indent="  ")
 
 
 def headline(document: dict[str, Any]) -> str:
@@ -109,17 +109,15 @@ def _show_groups(document: dict[str, Any]) -> None:
         endpoint = f"  {group['endpoint']}" if group["endpoint"] else ""
         why = f" ({group['why']})" if group["why"] else ""
         state = "waiting for a token" if group["name"] in document.get("waiting", ()) else group["state"]
-        say_folded(f"{group['name']}: {state}{endpoint}{why}", indent="  ")
+        data(f"{group['name']}: {state}{endpoint}{why}", indent="  ")
         facts = [f"up {duration(group['uptime_s'])}"] if group["uptime_s"] is not None else []
         facts += load(group["load"]) if group["load"] else []
         if facts:
-            say(f"    {'; '.join(facts)}")
+            data(f"    {'; '.join(facts)}")
         if group["warning"]:
-            from sparkcluster.cli.findings_view import say_wrapped
-
             what, colon, command = group["warning"].partition(f": {program()} ")
-            say_wrapped("    ", "warning", what)
-            say("    ", label("hint"), f" {colon[2:]}{command}")
+            data(what, kind="warning", indent="    ")
+            data(f"{colon[2:]}{command}", kind="hint", indent="    ")
 
 
 def load(load: dict[str, Any]) -> list[str]:
@@ -152,6 +150,6 @@ def duration(seconds: float) -> str:
 def _show_guards(document: dict[str, Any]) -> None:
     """Whether the cluster comes back after a reboot, and why not."""
     if document["enabled"] or document["guards"]:
-        say(f"  enabled: {'yes' if document['enabled'] else 'not on every node'}")
+        data(f"  enabled: {'yes' if document['enabled'] else 'not on every node'}")
     for name, trouble in document["guards"].items():
-        say_folded(f"guard on {name}: {trouble}", indent="  ")
+        data(f"guard on {name}: {trouble}", indent="  ")

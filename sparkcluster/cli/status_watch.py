@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec
-from sparkcluster.cli.output import moves, note
+from sparkcluster.cli.output import message, moves
 from sparkcluster.cli.status import pasted
 
 # Between two readings of every node, and between two requests of a token from every group.
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.status import Document, Found, asked, look
 
     console, history = Console(highlight=False), History()
-    note(f"asking {spec.inventory.cluster}, Ctrl-C ends this view and nothing else")
+    message(f"asking {spec.inventory.cluster}, Ctrl-C ends this view and nothing else")
 
     def draw(document: dict[str, Any]) -> Text:
         return Text(

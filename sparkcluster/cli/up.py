@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
-from sparkcluster.cli.output import label, note, note_folded, program, say, say_folded
+from sparkcluster.cli.output import data, message, program
 from sparkcluster.errors import OtherPlan, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     except OtherPlan as error:
         if not args.json:
             for line in error.lines:
-                note_folded(line, indent="  ")
+                message(line, indent="  ")
         raise
     document = result(spec, done, ran) | {"drift": {name: list(lines) for name, lines in done.drift.items()}}
     if not emitted(args, document):
@@ -93,26 +93,26 @@ def show(document: dict[str, Any], inventory: object, spec: Spec, written: Spec 
     ``written`` is what the inventory says, where the command line did not say what is to serve.
     """
     state = "up" if document["changed"] else "already up, nothing changed"
-    say(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
+    data(f"{document['cluster']} is {state} (release {document['release']}, {document['seconds']} s)")
     for group in document["groups"]:
-        say(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
-    say(f"  model  {document['model']}")
+        data(f"  {group['name']}  {group['endpoint']}  on {', '.join(group['nodes'])}")
+    data(f"  model  {document['model']}")
     path = shlex.quote(str(inventory))
-    say(f'  try    {program()} ask {path} "Hello"')
+    data(f'  try    {program()} ask {path} "Hello"')
     if document["groups"]:
         from sparkcluster.inspect.connect import commands
 
         for word, command in commands(spec, document["groups"][0]["endpoint"]).items():
-            say(f"  {word:<6} {command}")
-        say(f"  use    {program()} connect {path}")
-    say(f"  stop   {program()} down {path}")
+            data(f"  {word:<6} {command}")
+        data(f"  use    {program()} connect {path}")
+    data(f"  stop   {program()} down {path}")
     for line in _kept(spec, path, written):
-        say_folded(line, indent="  ")
+        data(line, indent="  ")
     from sparkcluster.spec.inventory import OPEN_API
 
     if spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
-        note(label("warning"), " the API requires no key, and is open to the network")
-        note(label("hint"), f" {program()} key {path}")
+        message("the API requires no key, and is open to the network", kind="warning")
+        message(f"{program()} key {path}", kind="hint")
 
 
 def _kept(spec: Spec, path: str, written: Spec | None) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, number_type, reporting, switch_flags
-from sparkcluster.cli.output import say, say_line
+from sparkcluster.cli.output import data, show_finding
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
 from sparkcluster.report import size
@@ -91,19 +92,20 @@ def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) 
     found = preview(fleet, spec, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": True, **found.as_json()}):
         serves = f"release {found.source} is the last that was verified" if found.source else "nothing was deployed yet"
-        say(f"{spec.inventory.cluster}: {serves}")
+        data(f"{spec.inventory.cluster}: {serves}")
         differing = [line for each in found.differences for line in each.shown()]
         for line in differing or ["nothing differs from what runs"]:
-            say(f"  {line}")
+            data(f"  {line}")
         for line in [*lines(found.staging, dry_run=True), *found.versions]:
-            say(f"  {line}")
+            data(f"  {line}")
         if not found.known:
-            say("  versions inside the image are known once every node has it: sparkcluster stage brings it")
+            data("  versions inside the image are known once every node has it: sparkcluster stage brings it")
         if found.start_s is not None and any(each.cost != "nothing" for each in found.differences):
-            say(f"  expected downtime: about {found.start_s:.0f} s and what requests in flight take, as the last start")
+            data(
+                f"  expected downtime: about {found.start_s:.0f} s and what requests in flight take, as the last start"
+            )
         for finding in found.findings:
-            for line in finding.notes(spec.inventory_path):
-                say_line(line, indent="  ")
+            show_finding(finding, str(spec.inventory_path), stream=sys.stdout)
     return 1 if has_errors(found.findings) else 0
 
 
@@ -121,12 +123,12 @@ def show_switch(document: dict[str, Any], inventory: object, spec: Spec, written
     """The result for people, on stdout; ``spec`` and ``written`` as in ``up``."""
     show(document, inventory, spec, written)
     if document.get("restored"):
-        say(f"  again  release {document['restored']}, as it was recorded")
+        data(f"  again  release {document['restored']}, as it was recorded")
     if document.get("moved_bytes"):
-        say(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
+        data(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
     if document["downtime_s"]:
-        say(f"  gap    {document['downtime_s']} s without an answer (release {document['from']} served before)")
+        data(f"  gap    {document['downtime_s']} s without an answer (release {document['from']} served before)")
     for name, speed in document["speed"].items():
         if speed["before"] and speed["after"]:
             share = speed["after"] / speed["before"]
-            say(f"  speed  {name}: {speed['before']:.1f} → {speed['after']:.1f} tokens/s ({share:.2f} times)")
+            data(f"  speed  {name}: {speed['before']:.1f} → {speed['after']:.1f} tokens/s ({share:.2f} times)")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.cli import verbs
+from sparkcluster.cli.commands import module
 from sparkcluster.cli.common import is_inventory
-from sparkcluster.cli.main import module
 from sparkcluster.cli.parser import Parser
 from sparkcluster.errors import UsageError
 

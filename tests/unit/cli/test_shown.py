@@ -28,7 +28,7 @@ def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.Monkey
     hostile = "\x1b[31mred\x1b[0m\n\x1b]0;title\x07\x1b[2Jgone\rover"
 
     def shown(stream: io.StringIO) -> str:
-        output.write(stream, *output.coloured(hostile), keep=LINES)
+        output.write(stream, *output.log_colours(hostile), keep=LINES)
         return stream.getvalue()
 
     assert shown(Terminal()) == "\x1b[31mred\x1b[0m\n�]0;title��[2Jgone�over\n"
@@ -46,12 +46,12 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
     error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
     error.inventory = "'my pair.yaml'"
-    output.render_error(error)
+    output.show_error(error)
     hint = "hint: its log: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-b; sparkcluster 0.1 is a version"
     assert capsys.readouterr().err.splitlines()[1] == hint
     found = FoundErrors([Finding("NET-006", "error", "MTU differs", node="a", step="netplan")])
     found.inventory = "pair.yaml"
-    output.render_error(found)
+    output.show_error(found)
     assert "hint: /opt/venv/bin/sparkcluster setup pair.yaml --only netplan\n" in capsys.readouterr().err
 
 
@@ -67,7 +67,7 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     step: str | None, remedy: tuple[str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
-    output.render_finding(finding, "INVENTORY")
+    output.show_finding(finding, "INVENTORY")
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
 
 
@@ -99,5 +99,5 @@ def test_a_hint_is_folded_between_words_and_a_command_in_it_stays_on_one_line(mo
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
-    output.write_remedy(stream, "hint", text)
+    output.put(stream, text, kind="hint")
     assert stream.getvalue().splitlines() == lines

@@ -76,5 +76,5 @@ def test_what_never_ends_by_itself_ends_with_its_reader() -> None:
 
 
 def test_a_message_stays_behind_the_data_before_it_where_both_go_to_one_file() -> None:
-    code = "from sparkcluster.cli import output, streams; streams.install(); output.say('data'); output.note_folded('message')"
+    code = "from sparkcluster.cli import output, streams; streams.install(); output.data('data'); output.message('message')"
     assert program("2>&1", code=code).stdout == "data\nmessage\n"

@@ -192,9 +192,9 @@ def test_files_with_hidden_characters(monkeypatch, tmp_path) -> None:
 def test_colours_of_a_log_are_made_anew(monkeypatch) -> None:
     """What a log may set is the colour of its own words: no background, nothing hidden, and it ends with the line."""
     with terminal(monkeypatch) as shown:
-        output.say(
+        output.data(
             "node | ",
-            *output.coloured("\x1b[0;36m(APIServer)\x1b[0m INFO \x1b[8mgone\x1b[0m \x1b[30;40mblack\x1b[1;31mred"),
+            *output.log_colours("\x1b[0;36m(APIServer)\x1b[0m INFO \x1b[8mgone\x1b[0m \x1b[30;40mblack\x1b[1;31mred"),
         )
     assert shown[0] == "node | \x1b[0;36m(APIServer)\x1b[0m INFO gone black\x1b[1;31mred\x1b[0m\r\n"
 
@@ -256,7 +256,7 @@ def writers(module: Path) -> Iterator[str]:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called == "print" or re.fullmatch(
-                r".*(?:stream|console|std\w+|buffer)\.(?:write|writelines|print)", called
+                r".*(?:stream|[cC]onsole.*|std\w+|buffer)\.(?:write|writelines|print)", called
             ):
                 yield ast.unparse(node)
 
@@ -270,10 +270,9 @@ def test_everything_is_written_by_one_function() -> None:
         "cli/main.py: sys.stderr.write(usage())",
         "cli/main.py: sys.stdout.write(f'sparkcluster {__version__}\\n')",
         "cli/main.py: sys.stdout.write(usage())",
+        ("cli/output.py: Console(file=sys.stdout, width=width, color_system=colours, highlight=False).print(drawn)"),
+        "cli/output.py: Console(file=sys.stdout, width=width, color_system=colours, highlight=False).print(drawn)",
         "cli/output.py: stream.write(''.join([begin, *shown, end]))",
-        (
-            "cli/progress.py: self._console.print("
-            "Text(clean(line), 'yellow' if text.startswith('warning') else ''), soft_wrap=True)"
-        ),
+        "cli/progress.py: self._console.print(Text.assemble(*map(rich_text, line)), soft_wrap=True)",
         "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}', (seconds, 'dim')))",
     ]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.cli.output import render_error
+from sparkcluster.cli.output import show_error
 from sparkcluster.errors import BuildFailed, StageError
 from sparkcluster.probing.collect import Collected
 from sparkcluster.spec.beside import read
@@ -86,7 +86,7 @@ def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world
     assert error.as_json()["error"]["log"] == list(error.log)
     assert builds(world).keys() == {"a"}
     assert [host.image_ids() for host in world.nodes.values()] == [set(), set(), set()]
-    render_error(error)
+    show_error(error)
     told = capsys.readouterr().err
     assert "  | #39 step" in told
     assert "change ./mod/Dockerfile" in told

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from sparkcluster.cli.output import render_error
+from sparkcluster.cli.output import show_error
 from sparkcluster.errors import RegistryAuth, StageError
 from sparkcluster.probing.collect import Collected
 from sparkcluster.staging import transfers
@@ -63,7 +63,7 @@ def test_each_node_that_fails_is_reported(world, model, capsys):
     error = caught.value
     assert [each.node for each in (error, *error.others)] == ["b", "c"]
     assert [each["node"] for each in error.as_json()["error"]["others"]] == ["c"]
-    render_error(error)
+    show_error(error)
     lines = capsys.readouterr().err.splitlines()
     assert [line[:26] for line in lines if line.startswith("error:")] == [
         "error: stage weights on b:", "error: stage weights on c:",
