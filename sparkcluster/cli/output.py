@@ -186,8 +186,8 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         drawn.add_column(rich_text(paint(name, "bold")), overflow="fold")
     for row in rows:
         drawn.add_row(*map(rich_text, row))
-    colours = "standard" if in_colour(sys.stdout) else None
-    Console(file=sys.stdout, width=width, color_system=colours, highlight=False).print(drawn)
+    console = Console(file=sys.stdout, width=width, color_system="standard" if in_colour(sys.stdout) else None)
+    console.print(drawn)
 
 
 def rich_text(part: str) -> Any:

@@ -256,7 +256,7 @@ def writers(module: Path) -> Iterator[str]:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called == "print" or re.fullmatch(
-                r".*(?:stream|[cC]onsole.*|std\w+|buffer)\.(?:write|writelines|print)", called
+                r".*(?:stream|console|std\w+|buffer)\.(?:write|writelines|print)", called
             ):
                 yield ast.unparse(node)
 
@@ -271,7 +271,7 @@ def test_everything_is_written_by_one_function() -> None:
         "cli/main.py: sys.stdout.write(f'sparkcluster {__version__}\\n')",
         "cli/main.py: sys.stdout.write(usage())",
         ("cli/output.py: Console(file=sys.stdout, width=width, color_system=colours, highlight=False).print(drawn)"),
-        "cli/output.py: Console(file=sys.stdout, width=width, color_system=colours, highlight=False).print(drawn)",
+        "cli/output.py: console.print(drawn)",
         "cli/output.py: stream.write(''.join([begin, *shown, end]))",
         "cli/progress.py: self._console.print(Text.assemble(*map(rich_text, line)), soft_wrap=True)",
         "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}', (seconds, 'dim')))",
