@@ -70,8 +70,9 @@ class Finding:
     def _remedies(self) -> Iterator[tuple[str, str]]:
         """Each remedy with its label: that of ``setup`` first, and what is done by hand in place of it."""
         label = "hint"
-        if self.step:
-            yield label, f"sparkcluster setup INVENTORY --only {self.step}"
+        setup = f"sparkcluster setup INVENTORY --only {self.step}"
+        if self.step and not any(setup in remedy for remedy in self.remedy):
+            yield label, setup
             label = "or"
         for remedy in filter(None, self.remedy):
             other = re.match("or,? ", remedy)

@@ -10,7 +10,6 @@ from sparkcluster.checks.registry import Context, Seen, container_node_check, do
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts
-from sparkcluster.node.shared import LABEL_CLUSTER
 
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
@@ -162,11 +161,3 @@ def hand_over(context: Context, node: str, containers: Iterable[OtherContainer])
             lines.append(f"{command}   to keep its settings as a playbook")
         lines.append(f"on {node}: docker stop {quote(each.name)}")
     return tuple(lines)
-
-
-def runs_rank(context: Context, facts: Facts) -> bool:
-    """Whether a rank of this cluster runs there, which accounts for ports and memory in use."""
-    return any(
-        rank.state == "running" and rank.labels.get(LABEL_CLUSTER) == context.spec.inventory.cluster
-        for rank in read(facts.ranks) or ()
-    )

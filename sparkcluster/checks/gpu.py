@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Seen, container_node_check, gpu_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, Gpu
@@ -175,7 +174,7 @@ def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
     22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
     busy = _busy(device.utilization_percent) and not short_of_power(device)
-    if busy and not runs_rank(context, context.facts[name]):
+    if busy and not context.runs_rank(name):
         hung = waits_in_collective(device)
         watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
         yield Seen(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import hand_over, runs_rank
+from sparkcluster.checks.docker import hand_over
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
@@ -14,7 +14,7 @@ from sparkcluster.facts.docker import OtherContainer
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Listener
-from sparkcluster.node.shared import LABEL_CLUSTER
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group
 
@@ -43,18 +43,20 @@ def ports(context: Context) -> Iterator[Seen]:
     """The launch fails after minutes, once the model is loaded, because the port is in use."""
     for group in context.topology.groups:
         name, facts = group.head.name, context.facts[group.head.name]
-        for port, address, use in () if runs_rank(context, facts) else _ports(context, group):
+        for port, address, use in () if context.runs_rank(name) else _ports(context, group):
             for listener in read(facts.listeners) or ():
                 clash = listener.address in {address, *ANYWHERE} or address in ANYWHERE
                 if listener.port == port and clash:
-                    process, holders = _process(context, facts, listener)
+                    process, holders, other = _process(context, facts, listener)
                     yield Seen(
-                        f"port {port} of {name} is in use, and {use} needs it",
+                        f"port {port} of {name} is in use{f' by cluster {other}' if other else ''}, and {use} needs it",
                         f"{process} listens on {listener.address}:{port}",
                         (
                             *hand_over(context, name, holders),
-                            f"sudo ss -ltnp 'sport = :{port}'",
-                            f"stop it, or set {INSTEAD[use]}",
+                            f"sparkcluster down, with the inventory of cluster {other}"
+                            if other
+                            else f"sudo ss -ltnp 'sport = :{port}'   on {name} names the process, to be stopped",
+                            f"or set {INSTEAD[use]}",
                         ),
                         node=name,
                     )
@@ -80,34 +82,28 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} removes shared memory of {facts.user} at logout",
             f"RemoveIPC=yes, uid {facts.uid}",
-            (
-                f"sudo loginctl enable-linger {quote(facts.user)}",
-                "or, for all users: sudo mkdir -p /etc/systemd/logind.conf.d",
-                "printf '[Login]\\nRemoveIPC=no\\n' | sudo tee /etc/systemd/logind.conf.d/ipc.conf",
-                "sudo systemctl restart systemd-logind",
-            ),
+            (f"sudo loginctl enable-linger {quote(facts.user)}   on {name}",),
             severity="info" if context.docker else "warning",
         )
 
 
-def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, list[OtherContainer]]:
-    """The listening process, or if it belongs to another user, a rank or a container that may be it."""
+def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, list[OtherContainer], str | None]:
+    """The listening process; if it may be that of a container or of another cluster's first rank, these as well."""
+    process = listener.process or "a process of another user"
     publishing = [each for each in facts.containers if listener.port in each.ports]
     if publishing:
-        return f"the container {publishing[0].name}", publishing[:1]
+        return f"the container {publishing[0].name}", publishing[:1], None
+    engine = listener.process is None or _OF_ENGINES.match(listener.process) is not None
+    for rank in (read(facts.ranks) or ()) if engine else ():
+        cluster = rank.labels.get(LABEL_CLUSTER)
+        first = rank.state == "running" and rank.labels.get(LABEL_RANK, "0") == "0"
+        if first and cluster and cluster != context.spec.inventory.cluster:
+            return f"{process}, of {rank.name} in all likelihood,", [], cluster
     hosted = [each for each in facts.containers if each.host_network]
     inside = [each for each in hosted if each.engine] or (hosted if len(hosted) == 1 else [])
-    if listener.process and not (inside and _OF_ENGINES.match(listener.process)):
-        return listener.process, []
-    process = listener.process or "a process of another user"
-    if inside:
-        return f"{process}, perhaps of the container {' or '.join(each.name for each in inside)},", inside
-    this_cluster = context.spec.inventory.cluster
-    for rank in read(facts.ranks) or ():
-        cluster = rank.labels.get(LABEL_CLUSTER)
-        if rank.state == "running" and cluster and cluster != this_cluster:
-            return f"{process}, perhaps {rank.name} of cluster {cluster},", []
-    return process, []
+    if inside and engine:
+        return f"{process}, perhaps of the container {' or '.join(each.name for each in inside)},", inside, None
+    return process, [], None
 
 
 def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str]]:

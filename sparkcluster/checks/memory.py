@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from sparkcluster.checks.docker import hand_over, runs_rank
+from sparkcluster.checks.docker import hand_over
 from sparkcluster.checks.registry import (
     Context,
     Seen,
@@ -164,7 +164,7 @@ def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
     """Nodes on which the engine has not taken its memory yet, with the bytes that it needs."""
     for name, facts in context.facts.items():
         memory = read(facts.memory)
-        if memory is not None and not runs_rank(context, facts):
+        if memory is not None and not context.runs_rank(name):
             takes = context.engine.memory_share(context.spec.playbook, facts)
             yield name, facts, memory, int(memory.total_bytes * takes)
 

@@ -187,26 +187,28 @@ def prefixes(context: Context) -> Iterator[Seen]:
     "NET-006",
     "The MTU is the same on every node of a rail",
     source="practitioners' reports: `ping -M do -s 8972` fails while a small ping passes",
-    remedy="sudo ip link set INTERFACE mtu MTU, and set mtu in /etc/netplan",
+    remedy="sudo ip link set INTERFACE mtu MTU, also while the cluster serves; for good, set mtu in /etc/netplan",
     step="netplan",
 )
 def mtu(context: Context) -> Iterator[Seen]:
     """The first collective deadlocks: one node drops the jumbo frames of the others, while small pings still pass."""
+    wrong: dict[str, list[tuple[Link, int]]] = defaultdict(list)
     for rail in context.topology.rails:
         common = Counter(link.mtu for _, link in rail.links).most_common()
         # On a tie the larger value: somebody set it, and meant to set it everywhere.
         expected = max(value for value, count in common if count == common[0][1])
         for node, link in rail.links:
             if link.mtu != expected:
-                yield Seen(
-                    f"MTU differs along the rail {rail.subnet}",
-                    f"{link.interface} of {node} has {link.mtu}, the others have {expected}",
-                    (
-                        f"sudo ip link set {quote(link.interface)} mtu {expected}",
-                        "set the same mtu in /etc/netplan",
-                    ),
-                    node=node,
-                )
+                wrong[node].append((link, expected))
+    for node, links in wrong.items():
+        commands = " && ".join(f"sudo ip link set {quote(link.interface)} mtu {expected}" for link, expected in links)
+        yield Seen(
+            f"the MTU of {node} differs from the other nodes",
+            ", ".join(f"{link.interface} has {link.mtu}, the others {expected}" for link, expected in links),
+            (f"{commands}   on {node}, until its next boot",),
+            node=node,
+            live=True,
+        )
 
 
 @link_check(

@@ -28,11 +28,14 @@ from sparkcluster.facts.network import Hca
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity, ordered
+from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.spec import KeyPath, Spec
 from sparkcluster.topology.model import Link, Topology
 
 Stage = Literal["written", "facts", "reach", "deep", "running"]
 Scope = Literal["node", "container", "interconnect"]
+DISRUPTIVE = frozenset({"netplan", "nvidia-runtime"})
+"""Steps of `sparkcluster setup` that it refuses while ranks run on the node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +91,13 @@ class Context:
             for link in member.links:
                 yield name, link
 
+    def runs_rank(self, node: str) -> bool:
+        """Whether a rank of this cluster runs on ``node``, which accounts for ports and memory in use."""
+        return any(
+            rank.state == "running" and rank.labels.get(LABEL_CLUSTER) == self.spec.inventory.cluster
+            for rank in read(self.facts[node].ranks) or ()
+        )
+
     def hca_of(self, node: str, link: Link) -> Hca | None:
         """The HCA of a twin, from the facts of its node."""
         return self.facts[node].hca(link.hca or "")
@@ -100,6 +110,7 @@ class Seen:
     Attributes:
         at: path of the playbook key, such as ``("args", "quantization")``; its file and line become the finding's.
         severity, remedy, step: None means that of the check.
+        live: whether ``remedy`` can be typed while ranks run.
     """
 
     summary: str
@@ -109,6 +120,7 @@ class Seen:
     severity: Severity | None = None
     node: str | None = None
     step: str | None = None
+    live: bool = False
 
 
 Body = Callable[[Context], Iterable[Seen]]
@@ -177,7 +189,7 @@ class Check(Page):
         if self.scope == "container" and not context.docker:
             return []
         try:
-            return [self.finding(context.spec, seen) for seen in self.body(context)]
+            return [self.finding(context, seen) for seen in self.body(context)]
         except Exception as error:  # noqa: BLE001 - whatever it was, the other checks run
             return [
                 Finding(
@@ -190,12 +202,16 @@ class Check(Page):
                 )
             ]
 
-    def finding(self, spec: Spec, seen: Seen) -> Finding:
-        """``seen`` as a finding of this check."""
-        file, line = _place(spec, seen.at)
+    def finding(self, context: Context, seen: Seen) -> Finding:
+        """``seen`` as a finding of this check; while a rank runs, ``setup`` refuses a step that disturbs it."""
+        file, line = _place(context.spec, seen.at)
         severity = seen.severity or self.severity
         remedy = (self.remedy,) if seen.remedy is None else seen.remedy
         step = self.step if seen.step is None else seen.step
+        if step in DISRUPTIVE and any(context.runs_rank(node) for node in context.facts if seen.node in {node, None}):
+            setup = f"sparkcluster setup INVENTORY --only {step}"
+            later = f"sparkcluster down INVENTORY && {setup} && sparkcluster up INVENTORY"
+            remedy = (*remedy, f"or {later}   for good") if seen.live else (later, f"or {remedy[0]}", *remedy[1:])
         return Finding(
             self.code, severity, seen.summary, seen.node, seen.seen, self.why, remedy, file, line, step or None
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from sparkcluster.checks.docker import runs_rank
 from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, of_playbook
@@ -111,7 +110,7 @@ def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """
     facts, fit = context.facts[name], planned.fit
     memory = read(facts.memory)
-    if memory is None or runs_rank(context, facts):
+    if memory is None or context.runs_rank(name):
         return
     needed = fit.weights.rank_bytes + fit.runtime_bytes + fit.layout.bytes_for(1) + fit.host_bytes
     have = memory.available_bytes

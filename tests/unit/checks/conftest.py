@@ -9,7 +9,9 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context, load
+from sparkcluster.facts.docker import Rank
 from sparkcluster.findings import Finding
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK
 
 load()
 
@@ -61,3 +63,9 @@ def see(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[...,
         return findings
 
     return look
+
+
+def running_rank(cluster: str) -> Rank:
+    """The first rank of ``cluster``, which runs."""
+    labels = {LABEL_CLUSTER: cluster, LABEL_RANK: "0"}
+    return Rank(name=f"sparkcluster-{cluster}-1-r0", state="running", pid=4711, labels=labels)

@@ -10,7 +10,7 @@ from sparkcluster.facts.docker import Layers
 from sparkcluster.facts.model import Disk, Gpu
 from sparkcluster.facts.network import Listener
 
-from .conftest import rails, reported
+from .conftest import rails, reported, running_rank
 
 BOTH = pytest.mark.parametrize("name", ["alpha", "beta"])
 GB = 10**9
@@ -255,6 +255,18 @@ def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluste
     facts = {"alpha": spark(rails(11), gpus=(), driver="570.1")}
     found = checks.check_hosts(cluster({"alpha": "h1", "beta": "h2"}), facts)
     assert reported(found) == [("HOST-003", "error", "alpha")]
+
+
+@pytest.mark.parametrize("process", [None, "python3"])
+def test_a_port_of_another_cluster_is_named_with_it(see, process):
+    held = {"listeners": (Listener(address="0.0.0.0", port=8000, process=process),), "ranks": (running_rank("tiny"),)}
+    (finding,) = see({"alpha": held})
+    assert finding.summary == "port 8000 of alpha is in use by cluster tiny, and the API needs it"
+    assert "of sparkcluster-tiny-1-r0 in all likelihood, listens on 0.0.0.0:8000" in finding.seen
+    assert finding.remedy == (
+        "sparkcluster down, with the inventory of cluster tiny",
+        "or set another api.port in the inventory",
+    )
 
 
 VLLM = {"name": "vllm", "engine": "vllm", "host_network": True}

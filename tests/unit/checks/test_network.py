@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.checks.registry import DISRUPTIVE
 from sparkcluster.facts.base import Unread
+from sparkcluster.findings import REMEDY_LABELS
+from sparkcluster.setup.steps import STEPS
 
-from .conftest import PORT_0, rails, reported
+from .conftest import PORT_0, rails, reported, running_rank
 
 PORT_1 = ("enp1s0f1np1", "enP2p1s0f1np1")
 BOTH = ("alpha", "beta")
@@ -164,7 +167,23 @@ def test_small_frames_everywhere_are_told_once_for_information(see):
 def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
     findings = see(described={"beta": {"mtu": 1500}})
     assert {(finding.code, finding.severity, finding.node) for finding in findings} == {("NET-006", "error", "beta")}
-    assert findings[0].remedy[0] == "sudo ip link set enp1s0f0np0 mtu 9000"
+    (finding,) = findings
+    both = [f"sudo ip link set {name} mtu 9000" for name in PORT_0]
+    assert finding.remedy == (f"{' && '.join(both)}   on beta, until its next boot",)
+
+
+def test_no_finding_begins_with_a_step_of_setup_that_ranks_make_it_refuse(see, node):
+    """While the cluster serves; an MTU can be set meanwhile, other steps wait until it is down."""
+    serving = {"ranks": (running_rank("atlas"),)}
+    (mtu,) = see({"beta": serving}, described={"beta": {"mtu": 1500}})
+    (twin,) = see({"beta": {**down(node("beta"), PORT_0[1]), **serving}})
+    again = "sparkcluster down INVENTORY && sparkcluster setup INVENTORY --only netplan && sparkcluster up INVENTORY"
+    remedies = {each.code: [text for label, text in each.details() if label in REMEDY_LABELS] for each in (mtu, twin)}
+    assert remedies["NET-006"][0].startswith("sudo ip link set")
+    assert remedies["NET-006"][1:] == [f"{again}   for good"]
+    assert remedies["NET-004"][0] == again
+    assert twin.step == mtu.step == "netplan"
+    assert {step.name for step in STEPS if step.disruptive} == DISRUPTIVE
 
 
 def test_half_of_the_speed_is_told_of_the_interface_that_has_it(see, node):
