@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,13 +90,21 @@ def default_inventory() -> tuple[Path, str]:
     raise UsageError("INVENTORY is missing", hint=hint)
 
 
-def fill_in_inventory(args: argparse.Namespace) -> None:
+def fill_in_inventory(args: argparse.Namespace, prog: str, words: Sequence[str]) -> None:
     """Use the default inventory, and say which it is unless the output is JSON.
 
     Raises:
-        UsageError: as :func:`default_inventory`.
+        UsageError: as :func:`default_inventory`; or one of ``words``, the arguments of ``prog``, is an inventory.
     """
-    args.inventory, why = default_inventory()
+    from sparkcluster.errors import UsageError
+
+    try:
+        args.inventory, why = default_inventory()
+    except UsageError:
+        later = next(filter(is_inventory, words[1:]), None)
+        if later is None:
+            raise
+        raise UsageError("INVENTORY comes first", hint=f"{prog} {shlex.quote(later)} …") from None
     if not (args.json or args.json_lines):
         message(f"{args.inventory} ({why})", kind="inventory")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Self
 
+TYPE_CHECKING = False  # as in main
 if TYPE_CHECKING:
     from threading import Timer
     from types import FrameType
+    from typing import Any, Self
 
 _AGAIN_S = 0.02
 _open: list[Interrupts] = []

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
 
 from sparkcluster import exit_codes
-from sparkcluster.cli.commands import COMMANDS, GROUPS, module
+from sparkcluster.cli.commands import COMMANDS, GROUPS
 
+TYPE_CHECKING = False  # typing takes as long to import as all of this; mypy knows the name
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
     from sparkcluster.errors import SparkclusterError
 
 _USAGE = """\
@@ -32,41 +34,32 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         SparkclusterError: as the command does; UsageError for an invalid command line.
     """
-    first = argv[0] if argv else ""
+    first, *words = argv or [""]
+    if first == "help" and words:
+        first, *words = words[0], "--help"
     if first in COMMANDS:
-        return _run(first, argv[1:])
-    if first == "help" and argv[1:2] and argv[1] in COMMANDS:
-        return _run(argv[1], ["--help"])
-    if first == "__complete":  # what the scripts of completion call at each Tab
-        from sparkcluster.cli import complete
-
-        return complete.run(argv[1:])
-    if first in {"-h", "--help"} or (first == "help" and len(argv) == 1):
-        sys.stdout.write(usage())
-    elif first in {"-V", "--version", "version"}:
+        return _run(first, words)
+    if first in {"-V", "--version", "version"}:
         from sparkcluster import __version__
 
         sys.stdout.write(f"sparkcluster {__version__}\n")
-    elif first:
-        raise _no_command(argv[1:] if first == "help" else argv)
-    else:
+    elif first in {"-h", "--help", "help"}:
+        sys.stdout.write(usage())
+    elif not first:
         sys.stderr.write(usage())
         return exit_codes.USAGE
-    return 0
+    else:
+        raise _no_command([first, *words])
+    return exit_codes.DONE
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    from importlib import import_module
+    from sparkcluster.cli.parser import parser_of
 
-    from sparkcluster.cli.parser import Parser
-
-    command = import_module(module(name))
-    parser = Parser(prog=f"sparkcluster {name}", description=COMMANDS[name])
-    command.add_arguments(parser)
-    run: Callable[..., int] = command.run
+    parser, command = parser_of(name)
     args = parser.read(words)
     try:
-        return run(args)
+        return int(command.run(args))
     except Exception as error:
         inventory = getattr(args, "inventory", None)
         if inventory is not None and hasattr(error, "inventory"):
@@ -92,6 +85,10 @@ def console() -> NoReturn:
     gc.set_threshold(50_000, 20, 20)
     # pydantic would read the metadata of every installed package, for plugins that are not used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, at Tab
+        from sparkcluster.cli.complete import answer
+
+        answer()
     from sparkcluster.cli import streams
 
     streams.install()
@@ -146,14 +143,12 @@ def _flushed(argv: Sequence[str]) -> int:
 def _no_command(words: Sequence[str]) -> SparkclusterError:
     from sparkcluster.cli.verbs import instead_of
     from sparkcluster.errors import UsageError
-    from sparkcluster.suggest import did_you_mean
 
     word = words[0]
     shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
     if word.startswith("-"):
         return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
-    hint = instead_of(words) or did_you_mean(word, COMMANDS, "sparkcluster --help lists the commands")
-    return UsageError(f"unknown command: {shown}", hint=hint)
+    return UsageError(f"unknown command: {shown}", hint=instead_of(words) or "sparkcluster --help lists the commands")
 
 
 def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
