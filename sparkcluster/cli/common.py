@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.output import emit_json, message
-from sparkcluster.cli.progress import Shown, Waiting, reporter
-from sparkcluster.report import count
 
 if TYPE_CHECKING:
+    from sparkcluster.cli.progress import Shown, Waiting
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.hosts.prompts import Prompts
     from sparkcluster.probing.start import Answer
@@ -199,6 +198,9 @@ def load_spec(args: argparse.Namespace) -> Spec:
 @contextmanager
 def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Waiting]]:
     """Nodes and spec of the command line, for commands that show only what they wait for."""
+    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.report import count
+
     spec = load_spec(args)
     text = waiting_for or f"querying {count(len(spec.inventory.nodes), 'node')}"
     with connect_fleet(spec.inventory) as fleet, Waiting(text) as waiting:
@@ -208,6 +210,8 @@ def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterat
 @contextmanager
 def reporting(args: argparse.Namespace) -> Iterator[tuple[Fleet, Spec, Shown]]:
     """Nodes and spec of the command line, for commands that report steps."""
+    from sparkcluster.cli.progress import reporter
+
     spec = load_spec(args)
     with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
         yield fleet, spec, report

@@ -14,10 +14,10 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.cli.commands import COMMANDS, module
+from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.common import default_inventory, is_inventory
 from sparkcluster.cli.output import write
-from sparkcluster.cli.parser import Parser
+from sparkcluster.cli.parser import Parser, parser_of
 
 Values = dict[str, str]  # each with a description, which may be empty
 
@@ -59,10 +59,7 @@ def candidates(line: str) -> tuple[str, Values]:
         return NOTHING, _beginning(prefix, {**COMMANDS, **({"--help": "", "--version": ""} if not name else {})})
     if name not in COMMANDS:
         return NOTHING, {}
-    from importlib import import_module
-
-    parser = Parser(prog=f"sparkcluster {name}")
-    import_module(module(name)).add_arguments(parser)
+    parser, _ = parser_of(name)
     return _Typed(name, parser, before[2:]).complete(prefix)
 
 

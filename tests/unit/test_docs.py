@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import docgen
 import pytest
 
 from sparkcluster.checks.pages import pages
-from sparkcluster.cli.commands import COMMANDS, module
-from sparkcluster.cli.parser import Parser
+from sparkcluster.cli.commands import COMMANDS
+from sparkcluster.cli.parser import parser_of
 from sparkcluster.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -52,8 +51,7 @@ def refused(words: list[str]) -> str | None:
     name, *rest = words
     if name not in COMMANDS:
         return "no such command"
-    parser = Parser(prog=f"sparkcluster {name}")
-    import_module(module(name)).add_arguments(parser)
+    parser, _ = parser_of(name)
     nested = parser._subparsers._group_actions[0].choices if parser._subparsers else {}
     if not rest or (len(rest) == 1 and rest[0] in nested):
         return None

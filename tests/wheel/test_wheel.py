@@ -31,11 +31,10 @@ assert "site-packages" in sparkcluster.__file__, sparkcluster.__file__
 for _, name, _ in pkgutil.walk_packages(sparkcluster.__path__, "sparkcluster."):
     if not re.match(r"sparkcluster\\.(lab\\.engine|__main__|.*\\.__main__)", name):
         importlib.import_module(name)
-from sparkcluster.cli.commands import COMMANDS, module
-from sparkcluster.cli.parser import Parser
+from sparkcluster.cli.commands import COMMANDS
+from sparkcluster.cli.parser import parser_of
 for name in COMMANDS:
-    parser = Parser(prog=f"sparkcluster {name}")
-    sys.modules[module(name)].add_arguments(parser)
+    parser, _ = parser_of(name)
     assert parser.format_help()
 """
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from importlib import import_module
 
 from docgen.reference import shown
 from sparkcluster import exit_codes
-from sparkcluster.cli.commands import COMMANDS, module
-from sparkcluster.cli.parser import Parser
+from sparkcluster.cli.commands import COMMANDS
+from sparkcluster.cli.parser import parser_of
 
 _ABOUT = """\
 Queries each NVIDIA DGX Spark of an inventory, reports what is wrong before anything starts, copies image and weights to
@@ -43,8 +42,7 @@ def page() -> str:
         ".SH COMMANDS\n",
     ]
     for name, about in COMMANDS.items():
-        parser = Parser(prog=f"sparkcluster {name}")
-        import_module(module(name)).add_arguments(parser)
+        parser, _ = parser_of(name)
         parts.append(f".SS {name}\n{_text(about[0].upper() + about[1:])}.\n")
         parts += _arguments(parser)
     parts.append(".SH EXIT STATUS\n")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 
 from sparkcluster import exit_codes
-from sparkcluster.cli.commands import COMMANDS, module
-from sparkcluster.cli.parser import Parser
+from sparkcluster.cli.commands import COMMANDS
+from sparkcluster.cli.parser import parser_of
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 """A command line and what it wrote, for each command; ``tests/examples.py`` says how they are made."""
@@ -48,8 +47,7 @@ def commands() -> str:
     """The page of commands; argparse's own layout differs between Pythons, so it is not used."""
     parts = [_COMMANDS, *(f"| {code} | {meaning} |\n" for code, meaning in exit_codes.MEANINGS.items())]
     for name, help_line in COMMANDS.items():
-        parser = Parser(prog=f"sparkcluster {name}")
-        import_module(module(name)).add_arguments(parser)
+        parser, _ = parser_of(name)
         parts.append(f"\n## {name}\n\n{help_line[0].upper() + help_line[1:]}.\n")
         example = EXAMPLES / f"{name}.txt"
         parts += [f"\n```\n{example.read_text()}```\n"] if example.exists() else []

@@ -59,7 +59,7 @@ def test_every_command_has_help_within_80_columns(
         (["status", "a", "b"], "unexpected argument: b", "sparkcluster status --help"),
         (["status", "--timeout"], "--timeout: expected one argument", "sparkcluster status --help"),
         (["status", "--js"], "unknown flag of sparkcluster status: --js", "did you mean --json?"),
-        (["lab", "upp"], "invalid COMMAND: upp", "did you mean up?"),
+        (["lab", "upp"], "COMMAND: invalid choice: 'upp'", "did you mean up?"),
     ],
 )
 def test_wrong_usage(
