@@ -86,7 +86,7 @@ def imported_plainly(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "before_contact", "in_all"), [("status", 96, 97), ("preflight", 56, 145), ("up", 56, 202)]
+    ("command", "before_contact", "in_all"), [("status", 96, 97), ("preflight", 56, 150), ("up", 56, 207)]
 )
 def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     inventory: str, command: str, before_contact: int, in_all: int
