@@ -11,6 +11,11 @@ from typing import Any, Literal
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
+_TYPED_ON_NODE = re.compile(
+    r"(?:sudo|docker|ip|df|du|ls|nvidia-smi|systemctl|journalctl|loginctl|lspci|cat|echo)\s"
+    r"(?!.*(?:   .*\bon|\bon (?:the|that|both|every))\s)"
+)
+"""A command that does not say on which machine it is typed."""
 REMEDY_LABELS = ("hint", "then", "or")
 """What is typed first, what is typed next, and what is typed instead of all of that."""
 
@@ -62,9 +67,15 @@ class Finding:
             if label != "why":
                 yield f"  {label}: {text.replace('INVENTORY', shlex.quote(str(inventory)))}"
 
-    def details(self) -> Iterator[tuple[str, str]]:
-        """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS."""
-        labelled = [("seen", self.seen), ("why", self.why), *self._remedies()]
+    def details(self, *, headed: bool = False) -> Iterator[tuple[str, str]]:
+        """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS.
+
+        A command for the node says so, unless the finding is ``headed`` by the node's name.
+        """
+        labelled = [("seen", self.seen), ("why", self.why)]
+        for label, text in self._remedies():
+            on_node = self.node and not headed and _TYPED_ON_NODE.match(text)
+            labelled.append((label, f"on {self.node}: {text}" if on_node else text))
         return ((label, text) for label, text in labelled if text)
 
     def _remedies(self) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ HOT_PLUG_GBIT_S = (2.0, 20.0)  # 13.2 per rail was seen; no other cause is known
 BOTH_GBIT_S = 170.0  # 189.9 is the lowest healthy figure seen
 TCP_GBIT_S = 4.0  # NCCL over sockets gets at least 8 on a healthy rail
 SLOW_PING_MS = 0.8  # 0.28 is healthy; 1.0 was seen on a fabric that was reconfigured without a reboot
+FLOORS_GBIT_S: dict[RateKind, float] = {"rdma": TWIN_GBIT_S, "rdma-both": BOTH_GBIT_S, "nccl": NCCL_GBIT_S}
 ALL_GATHER_GB_S = 18.0  # 21.9 with 16 GB; with 256 MiB the start-up takes a larger share
 ONE_TWIN_GB_S = (9.0, 14.0)
 RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.drawing import Box, Row, speed, stack
+from sparkcluster.cli.drawing import Row, rate, stack
 
 if TYPE_CHECKING:
     from sparkcluster.facts.network import Interface
@@ -37,11 +37,11 @@ def draw(
     alone = tuple(node for node in cabling.nodes if node not in connected)
     if alone:
         parts.append(("connected to none of the others" if parts else "not connected", alone))
-    lines: list[str] = []
+    lines: list[list[str]] = []
     for heading, nodes in parts:
-        boxes = [_box(node, surveys[node], cabling, labels, proposal) for node in nodes]
-        lines += ([""] if lines else []) + [heading, *stack(boxes, width)]
-    return [line.rstrip() for line in lines]
+        drawn = stack([_node(node, surveys[node], cabling, labels, proposal) for node in nodes], width)
+        lines += [[], [heading], *drawn]
+    return ["".join(parts) for parts in lines[1:]]
 
 
 def _labels(cabling: Cabling, proposal: Proposal | None) -> dict[int, str]:
@@ -55,11 +55,13 @@ def _labels(cabling: Cabling, proposal: Proposal | None) -> dict[int, str]:
     return found
 
 
-def _box(node: str, survey: Survey, cabling: Cabling, labels: Mapping[int, str], proposal: Proposal | None) -> Box:
+def _node(
+    node: str, survey: Survey, cabling: Cabling, labels: Mapping[int, str], proposal: Proposal | None
+) -> list[Row]:
     from sparkcluster.setup.ports import ports_of
 
     management = survey.management()
-    title = " ─ ".join([node, *([str(management.ip)] if management and str(management.ip) != node else [])])
+    title = ", ".join(dict.fromkeys([node, *([str(management.ip)] if management else [])]))
     rails = {port.key: labels[at] for at, segment in enumerate(cabling.segments) for port in segment.ports}
     ends = {each.port.key: f"reports {_few(list(map(str, each.others)))}, not confirmed" for each in cabling.one_sided}
     ends |= {
@@ -73,7 +75,7 @@ def _box(node: str, survey: Survey, cabling: Cabling, labels: Mapping[int, str],
         rows += _rows(
             port, rails.get(port.key), ends.get(port.key), {name: str(each.ip) for name, each in given.items()}
         )
-    return Box(title, tuple(rows) or (Row(("no cable",)),))
+    return [Row((title,), style="bold"), *(rows or [Row(("no cable",))])]
 
 
 def _few(names: list[str]) -> str:
@@ -94,8 +96,7 @@ def _rows(port: Port, rail: str | None, end: str | None, given: Mapping[str, str
             given.get(twin.name, now),
             "",
             _state(twin, now, given.get(twin.name)),
-            speed(twin.speed_mbps),
-            f"MTU {twin.mtu}",
+            *rate(twin),
         )
         yield Row(fields, rail=rail)
     if rail is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli import cabling_view, drawing, findings_view
+from sparkcluster.cli import cabling_view, findings_view
 from sparkcluster.cli.output import data, message, show_error, table
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
@@ -38,7 +38,7 @@ def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Non
         lines = cabling_view.draw(
             {name: spark.survey for name, spark in sparks.items()}, cables, width=findings_view.width()
         )
-        for line in lines if findings_view.draws() else drawing.plain(lines):
+        for line in lines:
             data(line)
     for each in found.skipped:
         message(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")

@@ -55,4 +55,5 @@ def show(found: Diagnosis, *, inventory: str, verbose: bool) -> None:
     findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
     if any(verbose or finding.severity != "info" for finding in found.findings):
         data()
-    data(paint(found.verdict(), "bold good" if found.ok else "bold bad"))
+    answer, comma, more = found.verdict().partition(", ")
+    data(paint(answer, "bold good" if found.ok else "bold bad"), comma, more)

@@ -99,7 +99,7 @@ def _folded(text: str, width: int) -> list[str]:
     import re
     import textwrap
 
-    begun = re.match(rf"(?:\w+: )?(?:(?:{_PROGRAMS})\s|\w+=)", text)
+    begun = re.match(rf"(?:\w+: )?(?:on \S+: )?(?:(?:{_PROGRAMS})\s|\w+=)", text)
     if begun or " | " in text or " && " in text:
         command, blanks, about = text.rpartition("   ")
         if not blanks or command.count("'") % 2:  # blanks within a quoted path
@@ -127,7 +127,7 @@ def show_finding(
     """
     stream = stream or sys.stderr
     put(stream, headline or found.headline, kind=found.severity, indent=indent)
-    for word, text in found.details():
+    for word, text in found.details(headed=bool(headline)):
         if word != "why" or why:
             put(stream, text.replace("INVENTORY", inventory), kind=word, indent=f"{indent}  ")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sparkcluster.cli import consent
 from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
 from sparkcluster.cli.output import data, message, paint, table
+from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
@@ -19,36 +20,20 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
     inventory_argument(parser, "--verbose", "--json-lines")
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="accept what the playbook can do beyond serving, and with --fix every change, without being asked",
-    )
-    parser.add_argument(
-        "--ignore",
-        metavar="CODE",
-        action="append",
-        default=[],
-        help="treat errors with this code as warnings",
-    )
-    parser.add_argument(
-        "--deep",
-        action="store_true",
-        help="also measure bandwidth between nodes, and NCCL in a container of the image (minutes)",
-    )
+    about = "accept what the playbook can do beyond serving, and with --fix every change, without being asked"
+    parser.add_argument("--yes", action="store_true", help=about)
+    about = "treat errors with this code as warnings"
+    parser.add_argument("--ignore", metavar="CODE", action="append", default=[], help=about)
+    about = "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)"
+    parser.add_argument("--deep", action="store_true", help=about)
     parser.add_argument("--hash", action="store_true", help="also compare the weights' SHA-256 (reads all of them)")
-    parser.add_argument(
-        "--bundle",
-        metavar="FILE",
-        type=Path,
-        help="write everything that was read, and what only real machines can tell, without secrets, to a .tar.gz; "
-        "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)",
+    about = (
+        "write everything that was read, and what only real machines can tell, without secrets, to a .tar.gz; "
+        "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)"
     )
-    parser.add_argument(
-        "--fix",
-        action="store_true",
-        help="then change the nodes by the steps of setup that fix what was found, after asking about each",
-    )
+    parser.add_argument("--bundle", metavar="FILE", type=Path, help=about)
+    about = "then change the nodes by the steps of setup that fix what was found, after asking about each"
+    parser.add_argument("--fix", action="store_true", help=about)
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
 
 
@@ -73,38 +58,34 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import junit
 
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
-    asks = consent.pending(spec)
-    if not emitted(args, found.as_json() | {"asks": asks}):
-        show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
+    asks, inventory = consent.pending(spec), shlex.quote(str(args.inventory))
+    following = found.next.replace("INVENTORY", inventory)
+    if not emitted(args, found.as_json() | {"asks": asks, "next": following}):
+        show(found, inventory=inventory, verbose=args.verbose)
         if asks:
             message(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
+        if not args.fix:
+            message(following, kind="next")
     if args.bundle:
         message(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
-    if args.fix:
-        return _fix(args, found)
-    return 0 if found.ok else 1
+    return _fix(args, found) if args.fix else 0 if found.ok else 1
 
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Raise UsageError for flags that cannot be together, files that cannot be written, and unknown codes."""
     from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
 
     if args.fix and (args.json or args.json_lines):
-        from sparkcluster.errors import UsageError
-
-        raise UsageError(
-            "--fix has no JSON of its own",
-            hint="each finding has its step: sparkcluster setup INVENTORY --only STEP --json",
-        )
-    if args.junit:
-        output_file.check_path(args.junit, "--junit", "preflight.xml")
-    if args.bundle:
-        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
+        hint = "each finding has its step: sparkcluster setup INVENTORY --only STEP --json"
+        raise UsageError("--fix has no JSON of its own", hint=hint)
+    for flag, path, like in (("--junit", args.junit, "preflight.xml"), ("--bundle", args.bundle, "bundle.tar.gz")):
+        if path:
+            output_file.check_path(path, flag, like)
     if args.ignore:
         from sparkcluster.checks.pages import find
 
-        for code in args.ignore:
-            find(code)
+        [*map(find, args.ignore)]
 
 
 def _fix(args: argparse.Namespace, found: Preflight) -> int:
@@ -122,48 +103,49 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
-    """The report as text: drawing, findings, summary."""
+    """The report as text: drawing, measurements, findings, verdict."""
     from sparkcluster.cli import drawing, findings_view
 
-    lines = drawing.draw(found.spec, found.facts, found.topology, found.findings, width=findings_view.width())
-    for line in lines if findings_view.draws() else drawing.plain(lines):
-        data(*findings_view.marked(line))
+    for parts in drawing.draw(found, findings_view.width()):
+        data(*parts)
     if found.measured is not None:
         show_rates(found.measured)
-    nodes = [node.label for node in found.spec.inventory.nodes]
-    findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
-    waiting: dict[tuple[str, str], list[str]] = {}
+    findings_view.show(
+        found.findings, [node.label for node in found.spec.inventory.nodes], inventory=inventory, verbose=verbose
+    )
+    unasked: dict[tuple[str, str], list[str]] = {}
     for gap in found.unasked:
-        waiting.setdefault((gap.what, gap.why), []).append(gap.node or "the cluster")
-    if waiting:
-        data()
-    for (what, why), names in waiting.items():
-        data(f"{what}, on {', '.join(names)} ({why})", kind="unknown")
+        unasked.setdefault((gap.what, gap.why), []).append(gap.node or "the cluster")
     data()
-    summary = findings_view.verdict(found.findings, len(found.facts), found.checks, found.seconds, verbose=verbose)
-    data(paint(summary, "bold good" if found.ok else "bold bad"))
+    for (what, why), names in unasked.items():
+        data(f"{what}, on {', '.join(names)} ({why})", kind="unknown")
+    word = paint("ready", "bold good") if found.ok else paint("not ready", "bold bad")
+    ran = [count(len(found.facts), "node"), count(found.checks, "check")] if found.ok else []
+    counts = findings_view.counted(found.findings, verbose=verbose)
+    data(word, ": " + ", ".join([*ran, *counts, *([f"{found.seconds:.1f} s"] if found.ok else [])]))
 
 
 def show_rates(measured: Measured) -> None:
-    """Measurements as a table, and what was not measured."""
-    from sparkcluster.cli import drawing, findings_view
+    """Measurements of each pair and rail, both ways, what is healthy, and what was not measured."""
+    from sparkcluster.checks.bandwidth import FLOORS_GBIT_S
 
-    names = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA, both twins", "nccl": "NCCL", "collective": "all-gather"}
-    rows = [
-        (
-            " → ".join(rate.nodes) if len(rate.nodes) == 2 and rate.kind != "collective" else ", ".join(rate.nodes),
-            names[rate.kind],
-            rate.over,
-            "no result" if rate.gbit_s is None else f"{rate.gbit_s:.1f} Gb/s",
-            "" if rate.latency_ms is None else f"{rate.latency_ms:.2f} ms",
+    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA", "nccl": "NCCL", "collective": "NCCL"}
+    figures: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for rate in measured.rates:
+        rail = {"rdma-both": "both twins", "collective": "all-gather"}.get(rate.kind, rate.subnet or rate.over)
+        floor = FLOORS_GBIT_S.get(rate.kind, 0)
+        mark = "" if not floor else " ✓" if (rate.gbit_s or 0) >= floor else " ✗"
+        text = "no result" if rate.gbit_s is None else f"{rate.gbit_s:.1f}"
+        figures.setdefault((", ".join(sorted(rate.nodes)), rail), {}).setdefault(kinds[rate.kind], []).append(
+            text + mark
         )
-        for rate in measured.rates
-    ]
-    if rows:
+    if figures:
+        columns = [name for name in ("TCP", "RDMA", "NCCL") if any(name in row for row in figures.values())]
         data()
         table(
-            ("measured", "by", "over", "rate", "latency"),
-            rows if findings_view.draws() else [drawing.plain(row) for row in rows],
+            ("NODES", "RAIL", *columns),
+            [(*place, *(" / ".join(row.get(name, ())) for name in columns)) for place, row in figures.items()],
         )
+        data("in Gb/s, each way; by RDMA 92 or more are healthy, over both twins of a port 190")
     for what, why in measured.skipped.items():
-        data(f"not measured: {names.get(what, what)} ({why})")
+        data(f"not measured: {'all-gather' if what == 'collective' else kinds[what]} ({why})")

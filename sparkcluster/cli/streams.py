@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -9,6 +10,9 @@ import sys
 TYPE_CHECKING = False  # as in main
 if TYPE_CHECKING:
     from typing import Any
+
+_PLAIN = dict(zip("─═┄│║╡┌├└╔╠╚╬█░▁▂▃▄▅▆▇✓✗●…→", "-=~|||+++++++#-..::==#+x*.>", strict=True))
+"""What is shown in place of what an encoding lacks."""
 
 
 class ReaderGone(Exception):
@@ -44,8 +48,17 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes
 
 
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of codecs: for each character that cannot be encoded one in ASCII, or its number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(char) or ascii(char)[1:-1] for char in lacking), error.end
+
+
 def install() -> None:
     """Replace ``sys.stdout`` and ``sys.stderr``, so that a failed write is dealt with wherever it happens."""
+    codecs.register_error("plain", _plain)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # its descriptor was closed at the start
@@ -53,11 +66,11 @@ def install() -> None:
             continue
         raw = _Output(stream.fileno(), name)
         buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
-        # Names from other machines may have characters that this locale cannot encode.
+        # Names from other machines, and what is drawn, may have characters that this locale cannot encode.
         text = io.TextIOWrapper(
             buffer,
             encoding=stream.encoding,
-            errors="backslashreplace",
+            errors="plain",
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
+from shlex import quote
 from typing import Any
 
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
@@ -26,6 +27,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import assess
+from sparkcluster.plan.records import cluster_ranks
 from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
@@ -90,6 +92,15 @@ class Preflight:
     def ok(self) -> bool:
         """Whether nothing prevents a launch."""
         return not has_errors(self.findings)
+
+    @property
+    def next(self) -> str:
+        """What to type next: what fixes errors, or looks again once they are."""
+        if not self.ok:
+            fixes = any(each.severity == "error" and each.step for each in self.findings)
+            return f"sparkcluster preflight INVENTORY{' --fix' * fixes}"
+        runs = cluster_ranks(self.spec.inventory.cluster, self.facts).running
+        return " ".join(["sparkcluster", "status INVENTORY" if runs else "up INVENTORY", *map(quote, self.spec.chosen)])
 
     @property
     def checks(self) -> int:

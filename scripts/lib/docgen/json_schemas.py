@@ -494,6 +494,7 @@ DOCUMENTS: dict[str, Schema] = {
         checks=integer("how many checks were run"),
         seconds=number(),
         asks=many(text(), "kinds of what the playbook can do beyond serving, about which up asks first"),
+        next=NEXT,
     ),
     "checks": record(checks=many(ref("Page"))),
     "doctor": record(

@@ -9,10 +9,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkcluster.cli import common, setup
+from sparkcluster.cli import common, preflight, setup
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostTimeout
 from sparkcluster.facts.base import Unread
+from sparkcluster.facts.measured import Measured, Rate
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 
@@ -67,6 +68,13 @@ def test_an_error_is_exit_1_under_its_node_with_what_to_type(asked, capsys):
     assert lines[-1].startswith("not ready: 1 error on beta")
 
 
+def test_what_to_type_next(asked, capsys):
+    assert asked() == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: sparkcluster up {asked.inventory}"
+    assert asked(beta={"infiniband_devices": False}) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: sparkcluster preflight {asked.inventory}"
+
+
 def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
     """With the flags of preflight, which has no --only, --node or --undo."""
     runs = []
@@ -106,8 +114,29 @@ def test_junit_has_a_case_per_check_and_node(asked, tmp_path):
     root, found = cases(report)
     failure = found["preflight.beta", "NET-010"].find("failure")
     assert failure.get("type") == "NET-010"
-    assert "hint: sudo modprobe" in failure.text
+    assert "hint: on beta: sudo modprobe" in failure.text
     assert found["preflight.alpha", "NET-010"].find("failure") is None
     assert root.get("failures") == "1"
     assert int(root.get("tests")) == len(list(root.iter("testcase")))
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".report")] == []
+
+
+def test_what_was_measured_is_one_row_per_rail_and_says_what_is_healthy(capsys):
+    pair, rail = ("alpha", "beta"), "192.168.177.0/24"
+    both = [pair, pair[::-1]]
+    tcp = [
+        Rate("tcp", ends, "enp1s0f0np0", figure, subnet=rail) for ends, figure in zip(both, (20.1, 23.8), strict=True)
+    ]
+    rdma = [
+        Rate("rdma", ends, "rocep1s0f0", figure, subnet=rail) for ends, figure in zip(both, (108.5, 13.2), strict=True)
+    ]
+    whole = Rate("rdma-both", pair, "both", None)
+    preflight.show_rates(Measured((*tcp, *rdma, whole), skipped={"collective": "atlas serves"}))
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "NODES        RAIL              TCP          RDMA",
+        "alpha, beta  192.168.177.0/24  20.1 / 23.8  108.5 ✓ / 13.2 ✗",
+        "alpha, beta  both twins                     no result ✗",
+        "in Gb/s, each way; by RDMA 92 or more are healthy, over both twins of a port 190",
+        "not measured: all-gather (atlas serves)",
+    ]

@@ -83,7 +83,7 @@ def screen(world, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(connect, "ssh_target", lambda _: None)
     monkeypatch.setattr(preflight, "ask_reach", lambda *_, **__: Reach(()))
-    monkeypatch.setattr(common, "reporter", lambda **_: Notes(sys.stderr))
+    monkeypatch.setattr(progress, "reporter", lambda **_: Notes(sys.stderr))
     monkeypatch.setattr(progress, "SILENT_S", 3600)
     monkeypatch.setattr(sys, "argv", ["sparkcluster"])
     write(tmp_path)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparkcluster.cli import output, progress
+from sparkcluster.cli import findings_view, output, progress
 from sparkcluster.errors import FoundErrors, LaunchError
 from sparkcluster.findings import Finding
 from sparkcluster.printable import LINES
@@ -69,6 +69,28 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
     output.show_finding(finding, "INVENTORY")
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
+
+
+@pytest.mark.parametrize(
+    ("remedy", "shown"),
+    [
+        ("sudo ip link set enp1s0f1np1 mtu 9000", "on spark-b: sudo ip link set enp1s0f1np1 mtu 9000"),
+        ("sudo reboot   on both nodes", "sudo reboot   on both nodes"),
+        ("sparkcluster stage INVENTORY", "sparkcluster stage INVENTORY"),
+        ("check the cable", "check the cable"),
+    ],
+)
+def test_a_command_for_a_node_says_which_unless_the_node_is_the_heading(remedy, shown, capsys) -> None:
+    finding = Finding("NET-006", "error", "MTU differs", node="spark-b", remedy=(remedy,))
+    output.show_error(FoundErrors([finding]))
+    assert f"    hint: {shown}\n" in capsys.readouterr().err
+    assert f"  hint: {shown}" in finding.notes("INVENTORY")
+    findings_view.show([finding], ["spark-b"], inventory="INVENTORY", verbose=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "spark-b",
+        "  error: NET-006 MTU differs",
+        f"    hint: {remedy}",
+    ]
 
 
 HELD = "wait for the upgrade by ops@desk, which holds the lease and renewed it a moment ago; then "
