@@ -1,4 +1,4 @@
-"""Draws which port is cabled to which, as text: machines as boxes, cables and switches as double lines."""
+"""Draws which port is cabled to which, as text: machines, with double lines for cables and switches."""
 
 from __future__ import annotations
 
@@ -6,106 +6,78 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.drawing import Row, rate, stack
+from sparkcluster.setup.ports import ports_of
 
 if TYPE_CHECKING:
-    from sparkcluster.facts.network import Interface
     from sparkcluster.facts.survey import Survey
     from sparkcluster.setup.cabling import Cabling
     from sparkcluster.setup.ports import Port
-    from sparkcluster.setup.rails import Proposal
 
-_KINDS = {
-    "one cable": "one cable",
-    "two cables": "two cables",
-    "ring": "a ring of three",
-    "line": "cables in a line",
-    "switch": "a switch",
-    "mixed": "several cables or switches",
-}
+_KINDS = {"ring": "a ring of three", "line": "cables in a line", "switch": "a switch", "mixed": "cables and switches"}
 
 
-def draw(
-    surveys: Mapping[str, Survey], cabling: Cabling, proposal: Proposal | None = None, *, width: int = 80
-) -> list[str]:
-    """Lines of the drawing, at most ``width`` columns wide if the names allow it.
-
-    Connected machines are together; addresses are those of ``proposal``, else what the machines have.
-    """
-    labels = _labels(cabling, proposal)
+def draw(surveys: Mapping[str, Survey], cabling: Cabling, width: int) -> list[list[str]]:
+    """Lines of the drawing, at most ``width`` columns wide if the names allow it, each in parts."""
     connected = {node for fabric in cabling.fabrics for node in fabric.nodes}
-    parts = [(f"{len(fabric.nodes)} machines, {_KINDS[fabric.kind]}", fabric.nodes) for fabric in cabling.fabrics]
     alone = tuple(node for node in cabling.nodes if node not in connected)
+    parts = [
+        (f"{len(fabric.nodes)} machines, {_KINDS.get(fabric.kind, fabric.kind)}", fabric.nodes)
+        for fabric in cabling.fabrics
+    ]
     if alone:
         parts.append(("connected to none of the others" if parts else "not connected", alone))
+    rails, ends = _rails(cabling), _other_ends(cabling)
     lines: list[list[str]] = []
     for heading, nodes in parts:
-        drawn = stack([_node(node, surveys[node], cabling, labels, proposal) for node in nodes], width)
-        lines += [[], [heading], *drawn]
-    return ["".join(parts) for parts in lines[1:]]
+        lines += [[], [heading], *stack([_node(node, surveys[node], rails, ends) for node in nodes], width)]
+    return lines[1:]
 
 
-def _labels(cabling: Cabling, proposal: Proposal | None) -> dict[int, str]:
-    """What the legend says of each segment, by its position."""
-    found = {}
-    for position, segment in enumerate(cabling.segments):
+Ports = Mapping[tuple[str, str], str]
+"""Text by ``Port.key``."""
+
+
+def _rails(cabling: Cabling) -> Ports:
+    """What the legend says of each port on a cable or switch."""
+    named = {}
+    for number, segment in enumerate(cabling.segments, 1):
         ends = " to ".join(f"{port.node} {port.name}" for port in segment.ports)
-        name = f"cable from {ends}" if segment.kind == "cable" else f"switch {position + 1}"
-        subnets = [str(rail.subnet) for rail in proposal.rails if rail.segment == segment] if proposal else []
-        found[position] = " ".join([name, *subnets])
-    return found
+        name = f"cable from {ends}" if segment.kind == "cable" else f"switch {number}"
+        named.update({port.key: name for port in segment.ports})
+    return named
 
 
-def _node(
-    node: str, survey: Survey, cabling: Cabling, labels: Mapping[int, str], proposal: Proposal | None
-) -> list[Row]:
-    from sparkcluster.setup.ports import ports_of
-
-    management = survey.management()
-    title = ", ".join(dict.fromkeys([node, *([str(management.ip)] if management else [])]))
-    rails = {port.key: labels[at] for at, segment in enumerate(cabling.segments) for port in segment.ports}
-    ends = {each.port.key: f"reports {_few(list(map(str, each.others)))}, not confirmed" for each in cabling.one_sided}
-    ends |= {
-        each.port.key: f"cabled to {_few([seen.name or seen.mac for seen in each.seen])}"
+def _other_ends(cabling: Cabling) -> Ports:
+    """What is at the other end of the ports that are on none."""
+    reported = {
+        each.port.key: f"reports {_few(list(map(str, each.others)))}, not confirmed" for each in cabling.one_sided
+    }
+    seen = {
+        each.port.key: f"cabled to {_few([end.name or end.mac for end in each.seen])}"
         for each in cabling.loose
         if each.seen
     }
-    given = proposal.addresses.get(node, {}) if proposal else {}
-    rows: list[Row] = []
-    for port in ports_of(node, survey):
-        rows += _rows(
-            port, rails.get(port.key), ends.get(port.key), {name: str(each.ip) for name, each in given.items()}
-        )
-    return [Row((title,), style="bold"), *(rows or [Row(("no cable",))])]
+    return reported | seen
 
 
 def _few(names: list[str]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{', '.join(names[:2])}{more}"
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _rows(port: Port, rail: str | None, end: str | None, given: Mapping[str, str]) -> Iterator[Row]:
-    """``end`` is what is at the other end of a port that is on no rail."""
+def _node(node: str, survey: Survey, rails: Ports, ends: Ports) -> list[Row]:
+    management = survey.management()
+    title = ", ".join(dict.fromkeys([node, *([str(management.ip)] if management else [])]))
+    rows = [row for port in ports_of(node, survey) for row in _rows(port, rails.get(port.key), ends.get(port.key))]
+    return [Row((title,), style="bold"), *(rows or [Row(("no cable",))])]
+
+
+def _rows(port: Port, rail: str | None, end: str | None) -> Iterator[Row]:
     if not port.cabled:
         yield Row((f"{port.name} no cable",))
         return
     for twin in port.twins:
-        now = twin.addresses[0].partition("/")[0] if twin.addresses else ""
-        fields = (
-            port.name,
-            twin.name,
-            given.get(twin.name, now),
-            "",
-            _state(twin, now, given.get(twin.name)),
-            *rate(twin),
-        )
-        yield Row(fields, rail=rail)
+        address = twin.addresses[0].partition("/")[0] if twin.addresses else "no address"
+        state = "" if twin.carrier else "down"
+        yield Row((port.name, twin.name, address, "", state, *rate(twin)), rail=rail)
     if rail is None:
-        yield Row((f"{port.name} {end}" if end else f"{port.name}: nothing answers",))
-
-
-def _state(twin: Interface, now: str, given: str | None) -> str:
-    if not twin.carrier:
-        return "down"
-    if given is None:
-        return "" if now else "no address"
-    return "" if now == given else "new"
+        yield Row((f"{port.name} {end or 'nothing answers'}",))

@@ -1,47 +1,169 @@
-"""What ``discover`` shows: the Sparks, how they are cabled, what is wrong, and what to type next."""
+"""What ``discover`` does: find Sparks, show them and what is cabled to what, and write the inventory."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+import itertools
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkcluster import output_file
 from sparkcluster.cli import cabling_view, findings_view
-from sparkcluster.cli.output import data, message, show_error, table
-from sparkcluster.errors import SparkclusterError
+from sparkcluster.cli.output import data, emit_json, message, paint, show_error, table, write
+from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.prompts import Terminal
+from sparkcluster.errors import UsageError
 from sparkcluster.facts.base import read
+from sparkcluster.hosts.resolve import SshSettings
+from sparkcluster.printable import LINES
+from sparkcluster.report import count
+from sparkcluster.setup import existing, networks, targets
+from sparkcluster.setup.cabling import Cabling, cabling
+from sparkcluster.setup.discover import Discovered, Spark, Target, by_name, discover
+from sparkcluster.setup.inventory_file import Entry, Ssh, for_more, new_text, with_nodes
 from sparkcluster.setup.ports import Trouble
-
-if TYPE_CHECKING:
-    from sparkcluster.facts.survey import Survey
-    from sparkcluster.setup.cabling import Cabling
-    from sparkcluster.setup.discover import Discovered, Spark
+from sparkcluster.spec import Spec, load
 
 
-def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> None:
+def run(args: argparse.Namespace) -> int:
+    """Find Sparks and write an inventory; exit 1 if none was found, or one was not reached."""
+    spec = _checked(args)
+    file: Path | None = args.output or args.into
+    with Waiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
+        machines = _targets(args, spec, terminal, waiting)
+        found = discover(machines, networks.attached(), terminal, confirm=terminal.confirm)
+        waiting.end()
+        sparks = by_name(found.sparks)
+        cables = cabling({name: spark.survey for name, spark in sparks.items()})
+        if not args.json:
+            # Without a file, stdout has the inventory and nothing else.
+            with contextlib.nullcontext() if file else contextlib.redirect_stdout(sys.stderr):
+                _show(found, sparks, cables)
+        text = _text(args, spec, sparks, cables)
+        if text is not None and file is not None:
+            existing.check(file, text)
+            _write(args, text, terminal.confirm)
+    if args.json:
+        written = str(file) if file and text is not None else None
+        emit_json({**_document(found, sparks, cables), "inventory": text, "file": written})
+    elif text is None and args.into:
+        message(f"{args.into} has every Spark that was found")
+    elif text is None:
+        message("no Spark was found that can be used", kind="error")
+        if not (found.failed or found.skipped):
+            message("switch them on, and connect them to your network; or sparkcluster discover --host A", kind="hint")
+    elif file is None:
+        write(sys.stdout, text, end="", keep=LINES)
+        message("save it as mine.yaml, or add -o mine.yaml, then: sparkcluster setup mine.yaml", kind="next")
+    else:
+        message(f"wrote {file}")
+        message(f"sparkcluster setup {shlex.quote(str(file))}", kind="next")
+    unreached = found.failed or any(trouble.name == "not-reached" for trouble in found.troubles)
+    return 0 if sparks and not unreached else 1
+
+
+def _checked(args: argparse.Namespace) -> Spec | None:
+    """The spec of ``--into``, if it is given; raises UsageError for arguments that cannot be."""
+    if args.cluster is not None and args.into:
+        raise UsageError("--into keeps the name of the cluster", hint="leave out --cluster")
+    if args.user is not None:
+        targets.login_name(args.user)
+    if file := args.output or args.into:
+        output_file.check_path(file, "-o" if args.output else "--into", "mine.yaml")
+    if args.output and args.output.expanduser().exists() and not args.yes:
+        hint = f"add --yes to overwrite it, or add the Sparks to it: --into {args.output}"
+        raise UsageError(f"{args.output} already exists", hint=hint)
+    return load.load(args.into, starts=False) if args.into else None
+
+
+def _targets(args: argparse.Namespace, spec: Spec | None, terminal: Terminal, waiting: Waiting) -> list[Target]:
+    """The machines to try; those that the inventory does not have as its others, unless flags say otherwise."""
+    flags = {key: value for key in ("user", "identity", "known_hosts") if (value := getattr(args, key)) is not None}
+    ssh = dataclasses.replace(SshSettings(**spec.inventory.ssh.model_dump()) if spec else SshSettings(), **flags)
+    listed = targets.of_inventory(spec.inventory) if spec else []
+    if args.host:
+        found = targets.given(args.host, ssh)
+    else:
+        found = targets.this_machine() + _announced(ssh, terminal, waiting, ask=not args.yes)
+    chosen = targets.joined(listed, found)
+    unnamed = targets.without_login([each for each in chosen if each.how != "inventory"])
+    answer = (terminal.ask("login name on the Sparks (Enter: yours): ") or "").strip() if unnamed else ""
+    if answer:
+        targets.login_name(answer)
+    return [targets.with_login(each, answer) if answer and each.label in unnamed else each for each in chosen]
+
+
+def _announced(ssh: SshSettings, terminal: Terminal, waiting: Waiting, *, ask: bool) -> list[Target]:
+    """Machines that announce SSH and are named like a Spark; it may be a neighbour's, so the operator is asked."""
+    from sparkcluster.setup.mdns import browse
+
+    browsed = browse(networks.attached())
+    likely = [each for each in browsed.candidates if each.looks_like_spark]
+    others = [each.name for each in browsed.candidates if not each.looks_like_spark]
+    with waiting.paused():
+        for line in browsed.dropped:
+            message(f"not tried: {line}")
+        if others:
+            message(f"not tried, since not named like a Spark: {', '.join(others)}")
+        if browsed.problem:
+            message(browsed.problem, kind="warning")
+        if browsed.problem or others:
+            message("sparkcluster discover --host A --host B   tries those that you name", kind="hint")
+    shown = ", ".join(f"{each.name} ({each.addresses[0]})" for each in likely)
+    if ask and likely and (terminal.ask(f"log in to {shown}? [Y/n] ") or "y").strip().lower() not in {"y", "yes"}:
+        raise UsageError("no machine was logged in to", hint="sparkcluster discover --host A --host B   names yours")
+    return targets.announced(likely, ssh)
+
+
+def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark], cables: Cabling) -> str | None:
+    """The inventory to write; None where there is nothing to write.
+
+    Raises:
+        UsageError, SpecError: that of ``--into`` cannot have more nodes.
+    """
+    new = [name for name, spark in sparks.items() if spark.how != "inventory"]
+    if not new:
+        return None
+    files = Ssh(args.identity, args.known_hosts)
+    entries = [Entry(name, sparks[name].host, sparks[name].user, files if spec else Ssh()) for name in new]
+    cabled = {frozenset(pair) for segment in cables.segments for pair in itertools.combinations(segment.nodes, 2)}
+    if spec is not None:
+        names = [*(node.label for node in spec.inventory.nodes), *new]
+        text = with_nodes(existing.read(args.into), str(args.into), entries, user=spec.inventory.ssh.user)
+        return for_more(text, names, cabled)
+    cluster = args.cluster or ("sparks" if len(new) > 1 else new[0])
+    return new_text(cluster, entries, cabled=cabled, ssh=files)
+
+
+def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) -> None:
+    """Write the inventory to its file; raise UsageError where the operator does not want that."""
+    if args.output:
+        output_file.write(args.output, lambda file: file.write(text.encode()))
+        return
+    for line in existing.difference(args.into, existing.read(args.into), text):
+        message(line)
+    if not args.yes and not confirm(f"change {args.into}?"):
+        raise UsageError(f"{args.into} is left as it is", hint="answer y, or add --yes")
+    existing.replace(args.into, text)
+
+
+def _show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> None:
     """Write to stdout what was found, and to stderr what was not."""
     if sparks:
-        rows = [
-            (
-                name,
-                spark.host,
-                spark.user,
-                system(spark.survey) or "unknown",
-                "--host" if spark.how == "given" else spark.how,
-            )
-            for name, spark in sparks.items()
-        ]
+        data(paint(f"found {count(len(sparks), 'Spark')}", "bold good"))
+        rows = [[value or "unknown" for key, value in row.items() if key != "hostname"] for row in _rows(sparks)]
         table(("SPARK", "ADDRESS", "LOGIN", "DGX OS", "FOUND BY"), rows)
         data()
-        lines = cabling_view.draw(
-            {name: spark.survey for name, spark in sparks.items()}, cables, width=findings_view.width()
-        )
-        for line in lines:
-            data(line)
+        surveys = {name: spark.survey for name, spark in sparks.items()}
+        for line in cabling_view.draw(surveys, cables, findings_view.width()):
+            data(*line)
     for each in found.skipped:
-        message(f"skipped {each.label}{'' if each.host == each.label else f' ({each.host})'}: {each.why}")
+        message(f"skipped {each.label} ({each.host}): {each.why}")
     for error in found.failed.values():
         show_error(error)
     for trouble in _troubles(found, sparks, cables):
@@ -49,41 +171,11 @@ def show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Non
         message(trouble.hint, kind="hint", indent="  ")
 
 
-def show_nothing_new(found: Discovered, into: Path | None) -> None:
-    """Say why there is no inventory to write."""
-    if into is None:
-        what = "no Spark can be used; the reasons are above" if found.failed or found.skipped else "no Spark was found"
-        hint = "switch them on, connect them to your network, or name them: sparkcluster discover --host ADDRESS"
-        show_error(SparkclusterError(what, hint=hint))
-        return
-    message(f"{into} has every Spark that was found")
-
-
-def show_written(file: Path) -> None:
-    """Name the file that was written, and the next command."""
-    import shlex
-
-    message(f"wrote {file}")
-    message(f"sparkcluster setup {shlex.quote(str(file))}", kind="next")
-
-
-def document(
-    found: Discovered, sparks: Mapping[str, Spark], cables: Cabling, text: str | None, file: Path | None
-) -> dict[str, Any]:
-    """What ``--json`` prints."""
+def _document(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> dict[str, Any]:
+    """What ``--json`` prints of what was found."""
     failed = [Trouble("not-reached", name, error.message, error.hint or "") for name, error in found.failed.items()]
     return {
-        "sparks": [
-            {
-                "name": name,
-                "host": spark.host,
-                "user": spark.user,
-                "hostname": spark.survey.hostname,
-                "dgx_os": system(spark.survey),
-                "found_by": spark.how,
-            }
-            for name, spark in sparks.items()
-        ],
+        "sparks": list(_rows(sparks)),
         "skipped": [{"name": each.label, "host": each.host, "why": each.why} for each in found.skipped],
         "cabling": [
             {
@@ -95,33 +187,26 @@ def document(
             }
             for segment in cables.segments
         ],
-        "troubles": [
-            {"name": each.name, "node": each.node, "text": each.text, "hint": each.hint}
-            for each in [*failed, *_troubles(found, sparks, cables)]
-        ],
-        "inventory": text,
-        "file": str(file) if file else None,
+        "troubles": [dataclasses.asdict(each) for each in [*failed, *_troubles(found, sparks, cables)]],
     }
 
 
-def unreached(found: Discovered) -> bool:
-    """Whether a machine that may be a Spark was not reached."""
-    return bool(found.failed) or any(trouble.name == "not-reached" for trouble in found.troubles)
+def _rows(sparks: Mapping[str, Spark]) -> Iterator[dict[str, str | None]]:
+    for name, spark in sparks.items():
+        release = read(spark.survey.dgx)
+        yield {
+            "name": name,
+            "host": spark.host,
+            "user": spark.user,
+            "hostname": spark.survey.hostname,
+            "dgx_os": (release.ota_version or release.swbuild_version) if release else None,
+            "found_by": spark.how,
+        }
 
 
-def system(survey: Survey) -> str | None:
-    """Version of DGX OS: the last update's, else that of the image it came with."""
-    release = read(survey.dgx)
-    return (release.ota_version or release.swbuild_version) if release else None
-
-
-def _troubles(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> Iterator[Trouble]:
+def _troubles(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> list[Trouble]:
     """What is wrong, once each: that a port leads to a machine which was not reached is said already."""
     names = {spark.label: name for name, spark in sparks.items()}
-    said = set()
-    for each in found.troubles:
-        said |= set(re.findall(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", each.text))
-        yield dataclasses.replace(each, node=names.get(each.node or "", each.node))
-    for each in cables.troubles:
-        if each.name != "unknown-end" or not any(mac in each.text for mac in said):
-            yield each
+    troubles = [dataclasses.replace(each, node=names.get(each.node or "", each.node)) for each in found.troubles]
+    unreached = {each.node for each in troubles if each.name == "not-reached"}
+    return troubles + [each for each in cables.troubles if each.name != "unknown-end" or each.node not in unreached]

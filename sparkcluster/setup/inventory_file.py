@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.printable import clean
 from sparkcluster.report import count
 from sparkcluster.spec.document import parse, parse_scalar
 
@@ -83,17 +82,14 @@ def new_text(
     *,
     cabled: Collection[frozenset[str]] = (),
     ssh: Ssh | None = None,
-    drawing: Sequence[str] = (),
 ) -> str:
     """An inventory of ``entries``, the head first, with a comment for each section.
 
-    ``cabled`` are names of nodes that a cable or a switch joins; ``drawing`` is how, for a comment.
+    ``cabled`` are names of nodes that a cable or a switch joins.
     """
     user = common_user(entries)
     lines = [
         "# Written by sparkcluster discover. Every key, with its default: docs/inventory.md",
-        *(["#"] if drawing else []),
-        *(f"# {clean(line)}".rstrip() for line in drawing),
         "",
         f"cluster: {scalar(cluster)}",
         "",

@@ -1,4 +1,4 @@
-"""The drawing of a cabling before anything is set up, and with the addresses that setup would give."""
+"""The drawing of a cabling as it is found."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import pytest
 
 from sparkcluster.cli import cabling_view
 from sparkcluster.setup.cabling import cabling
-from sparkcluster.setup.rails import proposal
 from tests.unit import golden
 from tests.unit.setup import wired
 
-# By name: segments, further nodes, and whether addresses are proposed.
+# By name: segments, and names of the nodes.
 SHAPES = {
-    "one": (wired.ONE, "ab", True),
-    "ring": (wired.RING, "abc", False),
-    "switch": (wired.SWITCH, "abcd", True),
-    "pairs-and-one": (wired.PAIRS, "abcde", False),
-    "loose": ([[("a", "p0")], *wired.ONE], "ab", False),
-    "one-sided": ([[("a", "p0")], [("b", "p1")]], "ab", False),
+    "one": (wired.ONE, "ab"),
+    "ring": (wired.RING, "abc"),
+    "switch": (wired.SWITCH, "abcd"),
+    "pairs-and-one": (wired.PAIRS, "abcde"),
+    "loose": ([[("a", "p0")], *wired.ONE], "ab"),
+    "one-sided": ([[("a", "p0")], [("b", "p1")]], "ab"),
 }
 
 
 def drawn(shape, width):
-    segments, names, proposed = SHAPES[shape]
+    segments, names = SHAPES[shape]
     documents = wired.documents(segments, names=names, addresses={"b": {"enp1s0f1np1": "192.168.177.12/24"}})
     if shape == "one":
         documents["a"]["neighbours"] = [{"interface": "enP2p1s0f1np1", "mac": wired.mac(1, "enp1s0f1np1")}]
@@ -33,7 +32,7 @@ def drawn(shape, width):
         documents["a"]["neighbours"].append({"interface": "enp1s0f0np0", "mac": "aa:bb:cc:00:00:01", "name": "leaf-1"})
     surveys = wired.parsed(documents)
     found = cabling(surveys)
-    return cabling_view.draw(surveys, found, proposal(found, surveys, names) if proposed else None, width=width)
+    return ["".join(parts) for parts in cabling_view.draw(surveys, found, width)]
 
 
 @pytest.mark.parametrize("width", [80, 40])

@@ -25,12 +25,7 @@ mdns.browse = lambda attached: Browsed(found)
 sys.exit(guarded(["discover", *sys.argv[1:]]))
 """
 
-WHICH, LOGIN, EXISTS, CHANGE = (
-    "which are yours?",
-    "login name on the Sparks",
-    "exists; overwrite it?",
-    "change mine.yaml?",
-)
+WHICH, LOGIN, CHANGE = "log in to spark-0001.local (192.168.1.11)?", "login name on the Sparks", "change mine.yaml?"
 MINE = "cluster: home\nnodes:\n  - {name: first, host: 192.168.1.11, ssh: {user: nvidia}}\nplaybook: gpt-oss-120b\n"
 
 
@@ -40,32 +35,18 @@ def file(tmp_path, monkeypatch):
     return tmp_path / "mine.yaml"
 
 
-def test_what_is_not_in_the_list_is_asked_again_and_what_is_not_picked_is_not_logged_in_to(file):
+@pytest.mark.parametrize(("answer", "code"), [("", 0), ("n", 2)])
+def test_it_asks_before_it_logs_in_to_what_is_named_like_a_spark(file, answer, code):
     """A neighbour's Spark is named like one's own."""
     with OnTerminal(PROGRAM, "-o", "mine.yaml") as terminal:
-        for answer in ("1 4", "3-1", "nas", "1-", "0 1"):
-            terminal.until(WHICH)
-            terminal.type(f"{answer}\r")
-            terminal.until("numbers of the list")
         terminal.until(WHICH)
-        terminal.type("2\r")
-        terminal.until(LOGIN)
-        terminal.type("bob\r")
-        assert terminal.end() == 0
-    assert terminal.shown.count(LOGIN) == 1
-    assert "user: bob" in file.read_text()
-    assert "192.168.1.9" in file.read_text()
-    assert "192.168.1.11" not in terminal.shown.rpartition(WHICH)[2] + file.read_text()
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2)])
-def test_it_asks_before_it_overwrites(file, answer, code):
-    file.write_text("precious")
-    with OnTerminal(PROGRAM, "--host", "192.168.1.11", "--user", "bob", "-o", "mine.yaml") as terminal:
-        terminal.until(EXISTS)
         terminal.type(f"{answer}\r")
+        if code == 0:
+            terminal.until(LOGIN)
+            terminal.type("bob\r")
         assert terminal.end() == code
-    assert (file.read_text() == "precious") == (code == 2)
+    assert "not named like a Spark: nas.local, pi.local" in terminal.shown
+    assert not file.exists() if code else "user: bob" in file.read_text()
 
 
 def test_it_shows_the_difference_and_asks_before_it_changes_an_inventory(file):
@@ -81,7 +62,7 @@ def test_it_shows_the_difference_and_asks_before_it_changes_an_inventory(file):
 
 @pytest.mark.parametrize(
     ("words", "questions"),
-    [(["-o", "mine.yaml"], [EXISTS]), ([], [WHICH, LOGIN]), (["--into", "mine.yaml", "--user", "bob"], [WHICH])],
+    [([], [WHICH, LOGIN]), (["--into", "mine.yaml", "--user", "bob"], [WHICH])],
 )
 def test_ctrl_c_ends_it_at_every_question(file, words, questions):
     file.write_text(MINE)

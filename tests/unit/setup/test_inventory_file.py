@@ -41,7 +41,7 @@ def written(path: Path, text: str) -> Inventory:
 @pytest.mark.parametrize("sparks", [1, 3, 8])
 def test_any_number_of_sparks_lints_clean(tmp_path, sparks):
     names = [f"spark-{number}a2b" for number in range(sparks)]
-    made = written(tmp_path / "mine.yaml", new_text(names[0], entries(names), drawing=["┌─ a ═╗", "b"]))
+    made = written(tmp_path / "mine.yaml", new_text(names[0], entries(names)))
     assert made.cluster == names[0]
     assert [(node.name, node.host) for node in made.nodes] == [
         (name, f"192.168.1.{index}") for index, name in enumerate(names, 11)
@@ -53,14 +53,10 @@ def test_any_number_of_sparks_lints_clean(tmp_path, sparks):
 
 
 @settings(max_examples=25)
-@given(
-    hostnames=st.lists(st.text(max_size=80), min_size=1, max_size=12),
-    drawing=st.lists(st.text(max_size=30), max_size=3),
-)
-def test_any_hostname_and_drawing_make_an_inventory(hostnames, drawing):
-    """Both come from nodes."""
+@given(hostnames=st.lists(st.text(max_size=80), min_size=1, max_size=12))
+def test_any_hostname_makes_an_inventory(hostnames):
     listed = entries(hostnames)
-    document = parse(new_text(listed[0].name, listed, drawing=drawing), "mine.yaml")
+    document = parse(new_text(listed[0].name, listed), "mine.yaml")
     assert document.problems == []
     made = Inventory.model_validate(document.data)
     assert made.cluster == listed[0].name
