@@ -22,13 +22,12 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.root import stream_as_root
 from sparkcluster.report import Report
 from sparkcluster.setup.cabling import Cabling, cabling
-from sparkcluster.setup.changes import Change, Wanted, changes, requests
 from sparkcluster.setup.ports import Trouble
 from sparkcluster.setup.rails import Proposal, proposal
-from sparkcluster.setup.script import EXIT_BUSY, Confirm, Run, confirm_script, parse_line, script
-from sparkcluster.setup.steps import STEPS, selected
+from sparkcluster.setup.script import EXIT_BUSY, Run, confirm_script, parse_line, script, undo
+from sparkcluster.setup.step import Change, Wanted
+from sparkcluster.setup.steps import STEPS, changes, requests, selected
 from sparkcluster.setup.survey import Collected, survey
-from sparkcluster.setup.undo import undo
 from sparkcluster.spec.inventory import Inventory
 
 SILENCE_S = 300.0
@@ -119,9 +118,10 @@ def look(
         UsageError: a step is unknown.
         SetupError: what a node answered, or a name in the inventory, cannot go into a script that root runs.
     """
-    joint = [step.name for step in selected(only or None, options) if step.joint]
+    steps = selected(only, options)
+    joint = [step.name for step in steps if step.joint]
     apart = bool(changing) and not joint
-    found = survey(fleet, inventory.hf_home, changing if apart else None, requests(only or None, options))
+    found = survey(fleet, inventory.hf_home, changing if apart else None, requests(steps))
     missing = {name: error for name, error in found.errors.items() if changing and name not in changing}
     everyone = {} if apart or missing else found.surveys
     joined = cabling(everyone)
@@ -137,9 +137,8 @@ def look(
             netplan=None if addresses.satisfied(name) else addresses.texts[name],
             addresses=addresses.addresses.get(name, {}),
             hosts=lines.get(name, ()),
-            options=frozenset(options),
         )
-        differences += changes(name, surveyed, wanted, only or None)
+        differences += changes(name, surveyed, wanted, steps)
         differences += [_unknown(name, step, other, error) for step in joint for other, error in missing.items()]
     errors = {name: error for name, error in found.errors.items() if name not in missing}
     return Look(found.surveys, errors, joined, addresses, tuple(differences))
@@ -150,7 +149,7 @@ def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Chan
     reason = f"it follows from all nodes, and {other} did not answer: {error.message.removeprefix(f'{other}: ')}"
     first = f"sparkcluster setup INVENTORY --only ssh-key --node {shlex.quote(other)}, then this again"
     asks = isinstance(error, HostKeyUnknown) or (isinstance(error, AuthFailed) and error.takes_password)
-    return Change(node, step, "", "", blocked=reason, hint=first if asks else error.hint)
+    return Change("", "", blocked=reason, hint=first if asks else error.hint, node=node, step=step)
 
 
 def journals(fleet: Fleet, inventory: Inventory, nodes: Collection[str] = ()) -> Collected:
@@ -172,41 +171,30 @@ def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
     return {node: tuple(lines) for node, lines in found.items()}
 
 
-def operator() -> str:
-    """Who orders changes, for the journals: ``user@machine``."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
-
-
-def scripts(look: Look, node: str, steps: Collection[str], *, confirm: Confirm = "controller") -> Scripts:
-    """The scripts of ``node`` for these steps, that of the login and that of root; a script may be empty.
-
-    ``confirm``: whether root's waits for the controller where it changes the network, or is run by hand.
-    """
+def scripts(look: Look, node: str, steps: Collection[str]) -> Scripts:
+    """The scripts of ``node`` for these steps, that of the login and that of root; a script may be empty."""
     accepted = look.of(node, steps)
-    return Scripts(*(script(_how(look.surveys[node], node, root, confirm), accepted) for root in (False, True)))
+    return Scripts(*(script(each, accepted) for each in _runs(look.surveys[node], node)))
 
 
-def undo_scripts(survey: Survey, node: str, only: Collection[str], *, confirm: Confirm = "controller") -> Scripts:
-    """The scripts that undo what the journals of ``node`` have, of these steps or, without, of all."""
-    runs = (_how(survey, node, root, confirm) for root in (False, True))
-    return Scripts(*(undo(each, survey.journal, only or None) for each in runs))
+def undo_scripts(survey: Survey, node: str, only: Collection[str]) -> Scripts:
+    """The scripts that undo what the journals of ``node`` have, of these steps or, without, of all.
+
+    Raises:
+        SetupError: ranks run there, and need one of them.
+    """
+    steps = {each.step for each in survey.journal if not only or each.step in only}
+    if survey.ranks and steps & {"docker-group", *(step.name for step in STEPS if step.disruptive)}:
+        text = f"ranks run on {node}, and need what would be undone: {', '.join(survey.ranks)}"
+        raise SetupError(text, node=node, step="undo", hint="sparkcluster down INVENTORY")
+    return Scripts(*(undo(each, steps) for each in _runs(survey, node)))
 
 
-def refuse_to_undo(surveys: Mapping[str, Survey], steps: Mapping[str, Collection[str]]) -> None:
-    """Raise SetupError where ranks run that need one of the steps that would be undone, by node."""
-    needed = {"docker-group", *(step.name for step in STEPS if step.disruptive)}
-    for node, found in surveys.items():
-        if found.ranks and needed & set(steps.get(node, ())):
-            raise SetupError(
-                f"ranks run on {node}, and need what would be undone: {', '.join(found.ranks)}",
-                node=node,
-                step="undo",
-                hint="sparkcluster down INVENTORY",
-            )
-
-
-def _how(survey: Survey, node: str, root: bool, confirm: Confirm) -> Run:
-    return Run(node, operator(), survey.user, root=root, machine=survey.machine, confirm=confirm)
+def _runs(survey: Survey, node: str) -> tuple[Run, Run]:
+    """That of the login and that of root, which waits for the controller where it changes the network."""
+    operator = f"{getpass.getuser()}@{socket.gethostname()}"
+    root = Run(node, operator, survey.user, machine=survey.machine, confirm="controller")
+    return dataclasses.replace(root, root=False), root
 
 
 def run(
@@ -232,15 +220,13 @@ def run(
     def one(host: Host) -> Outcome:
         outcome, text, sudo = Outcome(), texts[host.name], surveys[host.name].sudo
         try:
-            for root in (True, False) if root_first else (False, True):
-                if root_first and not root and not outcome.ok:
-                    break  # without the key nobody could go on
-                if root and text.root:
-                    _as_root(host, text.root, outcome, sudo=sudo, report=report, password=password)
-                elif not root and text.login:
-                    # Without sudo: as the login.
-                    with stream_as_root(host, text.login.encode(), sudo="root", task="setup") as stream:
-                        _follow(stream, outcome, report)
+            if text.login and not root_first:
+                _as_login(host, text.login, outcome, report)
+            if text.root:
+                _as_root(host, text.root, outcome, sudo=sudo, report=report, password=password)
+            # Without the key nobody could go on with what root has left.
+            if text.login and root_first and outcome.ok:
+                _as_login(host, text.login, outcome, report)
         except SparkclusterError as error:
             outcome.error = error
         return outcome
@@ -250,6 +236,11 @@ def run(
         name: Outcome(error=found) if isinstance(found, SparkclusterError) else found
         for name, found in outcomes.items()
     }
+
+
+def _as_login(host: Host, text: str, outcome: Outcome, report: Report) -> None:
+    with stream_as_root(host, text.encode(), sudo="root", task="setup") as stream:  # without sudo: as the login
+        _follow(stream, outcome, report)
 
 
 def _as_root(

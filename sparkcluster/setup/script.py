@@ -1,6 +1,6 @@
-"""The sh script that brings a node to what is wanted, as it is printed, run by hand and run by ``setup``. Pure.
+"""The sh scripts that set a node up and undo that, as they are printed, run by hand and run by ``setup``. Pure.
 
-A line of its output is ``STEP: text``. The last line of a step is ``done``, ``failed: REASON`` or, where it undoes,
+A line of output is ``STEP: text``. The last line of a step is ``done``, ``failed: REASON`` or, where it undoes,
 ``left TARGET: REASON``; ``confirm: TOKEN`` asks the controller to connect anew and run ``confirm_script``. It exits
 with 0 when all is done, 1 when a step failed, 2 on another machine or as another user, 75 while another one runs.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,18 +18,17 @@ from sparkcluster import __version__
 from sparkcluster.errors import SetupError
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.printable import clean
-from sparkcluster.setup.changes import USER, Change
-from sparkcluster.setup.steps import BLOCK, BY_NAME, STEPS
+from sparkcluster.setup.step import Change
+from sparkcluster.setup.steps import BY_NAME, STEPS
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
 Confirm = Literal["self", "controller"]
 Kind = Literal["text", "confirm", "done", "left", "failed"]
 
-ROOT_DIR = "/var/lib/sparkcluster/setup"
-LOGIN_DIR = "~/.local/state/sparkcluster/setup"
 EXIT_BUSY = 75
 PENDING = "/run/sparkcluster"
-_SH = Path(__file__).with_name("sh")
+_SH = Path(__file__).with_name("steps")
+_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 _TOKEN = re.compile(r"[0-9]{1,12}-[0-9]{1,10}")
 _LINE = re.compile(r"([a-z-]{1,32}): (.*)")
 _KINDS: tuple[tuple[str, Kind], ...] = (("failed: ", "failed"), ("left ", "left"), ("confirm: ", "confirm"))
@@ -67,28 +66,37 @@ class Event:
     text: str
 
 
-def script(run: Run, changes: Iterable[Change]) -> str:
-    """The script for those of ``changes`` that ``run`` can make and that are not blocked; empty if there are none.
+def folder(root: bool) -> str:
+    """Where a node keeps the journal of root or of the login, and what was there before."""
+    return "/var/lib/sparkcluster/setup" if root else "~/.local/state/sparkcluster/setup"
 
-    Raises:
-        SetupError: a change has a word that sh could not take.
-    """
-    made = [each for each in changes if not each.blocked and BY_NAME[each.step].root is run.root]
-    if not made:
-        return ""
+
+def script(run: Run, changes: Iterable[Change]) -> str:
+    """The script for those of ``changes`` that ``run`` can make and that are not blocked; empty if there are none."""
+    made = {each.step: each for each in changes if not each.blocked and BY_NAME[each.step].root is run.root}
     bodies = {}
-    for each in sorted(made, key=lambda change: STEPS.index(BY_NAME[change.step])):
-        commands = [action.lines() for action in each.actions]
-        if each.later:
-            commands.append([f"say {shlex.quote(f'takes effect {each.later}')}"])
-        bodies[each.step] = _chained([*commands, ["say done"]])
-    files = [name for each in made for action in each.actions for name in action.files]
+    for step in STEPS:
+        if change := made.get(step.name):
+            later = f"takes effect {change.later}"
+            told = [["say", shlex.quote(later)]] if change.later else []
+            bodies[step.name] = _chained([*change.commands, *([" ".join(each)] for each in told), ["say done"]])
     about = [
-        f"What it changes; what was there before is kept in {ROOT_DIR if run.root else LOGIN_DIR}:",
-        *(f"  {each.step}: {clean(each.wanted)}" for each in made),
+        f"What it changes; what was there before is kept in {folder(run.root)}:",
+        *(f"  {step}: {clean(made[step].wanted)}" for step in bodies),
         "It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.",
     ]
-    return assemble(run, about, files, bodies)
+    return _assembled(run, about, ["common", *bodies], bodies)
+
+
+def undo(run: Run, steps: Collection[str]) -> str:
+    """The script that undoes what the journal of ``run`` has of ``steps``; empty where they are none of its steps.
+
+    It reads the journal itself: root believes root's alone, and that of the login undoes what the login may change.
+    """
+    mine = [step.name for step in STEPS if step.name in steps and step.root is run.root]
+    about = ["What it undoes, unless that was changed since:", *(f"  {name}: {BY_NAME[name].title}" for name in mine)]
+    bodies = {name: ["act undo_netplan" if name == "netplan" else "undo_step"] for name in mine}
+    return _assembled(run, about, ["common", "undo", *mine], bodies, "undo: ")
 
 
 def confirm_script(token: str) -> str:
@@ -126,99 +134,54 @@ def parse_line(line: str) -> Event:
     return Event(step, "text", text)
 
 
-# ------------------------------------------------------------------------------------------------ parts of a script
-
-
 def _chained(commands: Sequence[Sequence[str]]) -> list[str]:
     """Commands with their here-documents, each of which is run if the one before succeeded."""
-    lines = []
-    for number, (first, *body) in enumerate(commands, 1):
-        lines += [f"{'  ' * (number > 1)}{first}{' &&' * (number < len(commands))}", *body]
-    return lines
+    last = len(commands) - 1
+    lines = ((f"{first}{' &&' * (at < last)}", *body) for at, (first, *body) in enumerate(commands))
+    return [line for each in lines for line in each]
 
 
-def assemble(
+def _assembled(
     run: Run, about: Sequence[str], files: Iterable[str], bodies: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> str:
-    """A whole script.
-
-    Args:
-        run: how it is run.
-        about: lines of its header.
-        files: names of files in ``sh/``, beside the common one.
-        bodies: commands by step, in order. The first line of each here-document is one of them, the others are not
-            indented.
-        prefix: of the title of each step.
+    """A whole script, or none: its header has the lines ``about``, each step a title with ``prefix``.
 
     Raises:
         SetupError: the login is no name of a user.
     """
-    if not USER.fullmatch(run.user):
+    if not bodies:
+        return ""
+    if not _USER.fullmatch(run.user):
         raise SetupError(f"{run.user!r} is not the name of a user", node=run.node, step="setup")
-    used = list(dict.fromkeys(["common", *files]))
+    top, below = ("/var/lib", "sparkcluster") if run.root else ("$HOME", ".local/state/sparkcluster")
+    variables = {
+        "RUN_AS": "root" if run.root else run.user,
+        "MACHINE": run.machine or "",
+        "OPERATOR": clean(run.operator, "")[:128],
+        "LABEL": LABEL_CLUSTER,
+        "NETPLAN": NETPLAN,
+        "MTU": str(MTU),
+        "PENDING": PENDING,
+        "CONFIRM": run.confirm,
+        "CONFIRM_S": str(run.confirm_s),
+    }
     by_hand = "sudo sh FILE" if run.root else f"sh FILE   (as {run.user})"
     lines = [
         "#!/bin/sh",
         f"# Made by sparkcluster {__version__} for node {clean(run.node)}, where it can be run by hand: {by_hand}",
         *(f"# {line}" for line in about),
         "set -u",
-        *_variables(run, used),
+        *(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
+        f"TOP={top} BELOW={below}",
     ]
-    for name in used:
-        lines += ["", *(_SH / f"{name}.sh").read_text().splitlines()]
+    for path in (_SH / f"{name}.sh" for name in files):
+        lines += ["", *path.read_text().splitlines()] if path.exists() else []
+    functions = {step: f"step_{step.replace('-', '_')}" for step in bodies}
     for step, body in bodies.items():
-        why = BY_NAME[step].why
-        opening = [
-            f"# {why}",
-            f"{_function(step)}() {{",
-            f"  step={step}",
-            f"  say {shlex.quote(prefix + BY_NAME[step].title)}",
-        ]
-        lines += ["", *opening, *_indented(body), "}"]
+        title = shlex.quote(prefix + BY_NAME[step].title)
+        # Here-documents are not indented, so nothing is.
+        lines += ["", f"# {BY_NAME[step].why}", f"{functions[step]}() {{", f"step={step}", f"say {title}", *body, "}"]
     # All of it has been read before any of it runs: what arrives in part does nothing.
-    lines += [
-        "",
-        "main() {",
-        "  begin",
-        *(f"  attempt {_function(step)}" for step in bodies),
-        "  end",
-        "}",
-        "",
-        "main </dev/null",
-    ]
+    calls = (f"  attempt {function}" for function in functions.values())
+    lines += ["", "main() {", "  begin", *calls, "  end", "}", "", "main </dev/null"]
     return "\n".join(lines) + "\n"
-
-
-def _function(step: str) -> str:
-    return f"step_{step.replace('-', '_')}"
-
-
-def _variables(run: Run, used: Sequence[str]) -> list[str]:
-    values: dict[str, str] = {
-        "RUN_AS": "root" if run.root else run.user,
-        "MACHINE": run.machine or "",
-        "OPERATOR": clean(run.operator, "")[:128],
-    }
-    if "ranks" in used:
-        values["LABEL"] = LABEL_CLUSTER
-    if "hosts" in used:
-        values |= {"BEGIN": BLOCK[0], "END": BLOCK[1]}
-    if "netplan" in used:
-        values |= {"NETPLAN": NETPLAN, "PENDING": PENDING, "MTU": str(MTU)}
-        values |= {"CONFIRM": run.confirm, "CONFIRM_S": str(run.confirm_s)}
-    lines = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
-    top, below = ("/var/lib", ROOT_DIR) if run.root else ("$HOME", LOGIN_DIR.replace("~", "$HOME"))
-    return [*lines, f"TOP={top} dir={below}"]
-
-
-def _indented(body: Sequence[str]) -> list[str]:
-    """Commands are indented, here-documents are not."""
-    lines, end = [], None
-    for line in body:
-        lines.append(line if end else f"  {line}")
-        if end == line:
-            end = None
-        elif end is None:
-            begun = re.search(r"<<'(END_*)'", line)
-            end = begun[1] if begun else None
-    return lines

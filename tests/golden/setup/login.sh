@@ -7,20 +7,24 @@ set -u
 RUN_AS=nvidia
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
 OPERATOR=me@laptop
-TOP=$HOME dir=$HOME/.local/state/sparkcluster/setup
+LABEL=io.sparkcluster.cluster
+NETPLAN=/etc/netplan/40-cx7.yaml
+MTU=9000
+PENDING=/run/sparkcluster
+CONFIRM=self
+CONFIRM_S=60
+TOP=$HOME BELOW=.local/state/sparkcluster
 
 (common.sh)
 
-(file.sh)
-
-(key.sh)
+(ssh-key.sh)
 
 # sparkcluster logs in by key
 step_ssh_key() {
-  step=ssh-key
-  say 'your public key in ~/.ssh/authorized_keys'
-  act add_key /home/nvidia/.ssh/authorized_keys 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop' &&
-    say done
+step=ssh-key
+say 'your public key in ~/.ssh/authorized_keys'
+act add_key /home/nvidia/.ssh/authorized_keys 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop' &&
+say done
 }
 
 main() {

@@ -9,25 +9,21 @@ MACHINE=0000000000000000000000000000000000000000000000000000000000000000
 OPERATOR=me@laptop
 LABEL=io.sparkcluster.cluster
 NETPLAN=/etc/netplan/40-cx7.yaml
-PENDING=/run/sparkcluster
 MTU=9000
+PENDING=/run/sparkcluster
 CONFIRM=controller
 CONFIRM_S=90
-TOP=/var/lib dir=/var/lib/sparkcluster/setup
+TOP=/var/lib BELOW=sparkcluster
 
 (common.sh)
-
-(ranks.sh)
-
-(file.sh)
 
 (netplan.sh)
 
 # RDMA and NCCL use all twins of a cable by their addresses (NVIDIA DGX Spark, connect two Sparks)
 step_netplan() {
-  step=netplan
-  say 'an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml'
-  act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' &&
+step=netplan
+say 'an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml'
+act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' &&
 network:
   version: 2
   ethernets:
@@ -42,7 +38,7 @@ network:
       link-local: []
       mtu: 9000
 END
-    say done
+say done
 }
 
 main() {

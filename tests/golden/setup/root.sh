@@ -18,38 +18,30 @@ RUN_AS=root
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
 OPERATOR=me@laptop
 LABEL=io.sparkcluster.cluster
-BEGIN='# BEGIN sparkcluster: written by sparkcluster setup'
-END='# END sparkcluster'
 NETPLAN=/etc/netplan/40-cx7.yaml
-PENDING=/run/sparkcluster
 MTU=9000
+PENDING=/run/sparkcluster
 CONFIRM=self
 CONFIRM_S=60
-TOP=/var/lib dir=/var/lib/sparkcluster/setup
+TOP=/var/lib BELOW=sparkcluster
 
 (common.sh)
 
-(group.sh)
+(docker-group.sh)
 
-(ranks.sh)
-
-(file.sh)
-
-(runtime.sh)
-
-(write.sh)
+(nvidia-runtime.sh)
 
 (sysctl.sh)
 
-(owner.sh)
+(hf-cache.sh)
 
 (hosts.sh)
 
-(package.sh)
+(perftest.sh)
 
-(ntp.sh)
+(clock.sh)
 
-(target.sh)
+(headless.sh)
 
 (hold.sh)
 
@@ -57,102 +49,105 @@ TOP=/var/lib dir=/var/lib/sparkcluster/setup
 
 # Every rank is a container that this user starts without sudo (Docker, Linux post-installation steps)
 step_docker_group() {
-  step=docker-group
-  say 'the login in the group docker'
-  act join_group nvidia docker &&
-    say 'takes effect when nvidia logs in again' &&
-    say done
+step=docker-group
+say 'the login in the group docker'
+act change group docker:nvidia member &&
+say 'takes effect when nvidia logs in again' &&
+say done
 }
 
 # Containers get the GPU; Docker is restarted (NVIDIA Container Toolkit, installation guide)
 step_nvidia_runtime() {
-  step=nvidia-runtime
-  say 'NVIDIA'"'"'s runtime in Docker'
-  act configure_runtime &&
-    say done
+step=nvidia-runtime
+say 'NVIDIA'"'"'s runtime in Docker'
+act configure_runtime &&
+say done
 }
 
 # Memory of the GPU is system memory: swap late, and write dirty pages early (a published guide to vLLM on DGX Spark: System tuning)
 step_sysctl() {
-  step=sysctl
-  say 'vm.swappiness=1, vm.dirty_bytes=268435456'
-  act write_file /etc/sysctl.d/90-sparkcluster.conf 644 <<'END' &&
+step=sysctl
+say 'vm.swappiness=1, vm.dirty_bytes=268435456'
+act write_file /etc/sysctl.d/90-sparkcluster.conf 644 <<'END' &&
 vm.swappiness = 1
 vm.dirty_bytes = 268435456
 END
-    act set_sysctl vm.swappiness 1 &&
-    act set_sysctl vm.dirty_bytes 268435456 &&
-    say done
+act change sysctl vm.swappiness vm.swappiness=1 &&
+act change sysctl vm.dirty_bytes vm.dirty_bytes=268435456 &&
+say done
 }
 
 # RDMA pins its buffers, else `ibv_reg_mr failed: Cannot allocate memory` (NVIDIA/nccl-tests#206)
 step_limits() {
-  step=limits
-  say 'locked memory without a limit'
-  act write_file /etc/security/limits.d/90-sparkcluster.conf 644 <<'END' &&
+step=limits
+say 'locked memory without a limit'
+act write_file /etc/security/limits.d/90-sparkcluster.conf 644 <<'END' &&
 nvidia - memlock unlimited
 END
-    say 'takes effect when nvidia logs in again' &&
-    say done
+say 'takes effect when nvidia logs in again' &&
+say done
 }
 
 # Containers leave root's files in it, which downloads and copies cannot replace
 step_hf_cache() {
-  step=hf-cache
-  say 'the Hugging Face cache belongs to the login'
-  act own_tree /home/nvidia/.cache/huggingface nvidia &&
-    say done
+step=hf-cache
+say 'the Hugging Face cache belongs to the login'
+act own_tree /home/nvidia/.cache/huggingface nvidia &&
+say done
 }
 
 # NODE-rail1 is the node's first address on the QSFP ports; host names alone resolve as before
 step_hosts() {
-  step=hosts
-  say 'names of all rails in /etc/hosts'
-  act set_hosts <<'END' &&
+step=hosts
+say 'names of all rails in /etc/hosts'
+act set_hosts <<'END' &&
+# BEGIN sparkcluster: written by sparkcluster setup
 192.168.177.11 spark-a-rail1
 192.168.178.11 spark-a-rail2
+# END sparkcluster
 END
-    say done
+say done
 }
 
 # ib_write_bw measures RDMA in preflight --deep (linux-rdma/perftest)
 step_perftest() {
-  step=perftest
-  say 'the package perftest'
-  act install_package perftest &&
-    say done
+step=perftest
+say 'the package perftest'
+act install_package perftest &&
+say done
 }
 
 # Log lines of several nodes are ordered by time (timedatectl(1))
 step_clock() {
-  step=clock
-  say 'a synchronized clock'
-  act set_ntp &&
-    say done
+step=clock
+say 'a synchronized clock'
+act change ntp clock yes &&
+say done
 }
 
 # 2 to 3 GB more memory are free (a published guide to vLLM on DGX Spark: Disable GUI for headless servers)
 step_headless() {
-  step=headless
-  say 'no desktop after the next boot'
-  act set_target multi-user.target &&
-    say 'takes effect at the next boot' &&
-    say done
+step=headless
+say 'no desktop after the next boot'
+act change target default.target multi-user.target &&
+say 'takes effect at the next boot' &&
+say done
 }
 
 # Unattended upgrades would make the nodes differ (apt-mark(8))
 step_hold() {
-  step=hold
-  say 'kernel and driver stay at their version'
-  act hold linux-image-6.14.0-1015-nvidia nvidia-driver-580-open &&
-    say done
+step=hold
+say 'kernel and driver stay at their version'
+act change hold linux-image-6.14.0-1015-nvidia hold &&
+act change hold nvidia-driver-580-open hold &&
+say done
 }
 
 # RDMA and NCCL use all twins of a cable by their addresses (NVIDIA DGX Spark, connect two Sparks)
 step_netplan() {
-  step=netplan
-  say 'an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml'
-  act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' &&
+step=netplan
+say 'an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml'
+act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' &&
 network:
   version: 2
   ethernets:
@@ -167,7 +162,7 @@ network:
       link-local: []
       mtu: 9000
 END
-    say done
+say done
 }
 
 main() {

@@ -1,32 +1,30 @@
 #!/bin/sh
 # Made by sparkcluster VERSION for node spark-a, where it can be run by hand: sh FILE   (as nvidia)
 # What it undoes, unless that was changed since:
-#   ssh-key: line /home/nvidia/.ssh/authorized_keys
-#   ssh-key: directory /home/nvidia/.ssh
+#   ssh-key: your public key in ~/.ssh/authorized_keys
 set -u
 RUN_AS=nvidia
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
 OPERATOR=me@laptop
-TOP=$HOME dir=$HOME/.local/state/sparkcluster/setup
+LABEL=io.sparkcluster.cluster
+NETPLAN=/etc/netplan/40-cx7.yaml
+MTU=9000
+PENDING=/run/sparkcluster
+CONFIRM=self
+CONFIRM_S=60
+TOP=$HOME BELOW=.local/state/sparkcluster
 
 (common.sh)
 
 (undo.sh)
 
-(file.sh)
-
-(undo-file.sh)
-
-(undo-key.sh)
+(ssh-key.sh)
 
 # sparkcluster logs in by key
 step_ssh_key() {
-  step=ssh-key
-  say 'undo: your public key in ~/.ssh/authorized_keys'
-  left=''
-  take undo undo_line 2 line /home/nvidia/.ssh/authorized_keys absent aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 'absent aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' || return 1
-  take undo undo_directory 1 directory /home/nvidia/.ssh absent made || return 1
-  undone
+step=ssh-key
+say 'undo: your public key in ~/.ssh/authorized_keys'
+undo_step
 }
 
 main() {

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.facts.survey import Survey
-from sparkcluster.setup.changes import requests
+from sparkcluster.setup.steps import requests
 
 ROOT = Path(__file__).parents[3]
 STATE = "/run/stand-ins"
@@ -157,8 +157,7 @@ setsid env -i "$@" </dev/null >/dev/null 2>&1 9<&- &
     "timedatectl": f"""
 case "$1 $2" in
   "show -p") echo "NTP=$(cat {STATE}/ntp)" ;;
-  "set-ntp true") echo yes >{STATE}/ntp ;;
-  "set-ntp false") echo no >{STATE}/ntp ;;
+  "set-ntp "*) echo "$2" >{STATE}/ntp ;;
 esac
 """,
     "docker": f"""
@@ -182,7 +181,7 @@ while [ $# -gt 0 ]; do
     -s) simulate=1 ;;
     -o) shift ;;
     -*) ;;
-    *) if [ -z "$verb" ]; then verb=$1; else name=$1; fi ;;
+    *) if [ -z "$verb" ]; then verb=$1; else name="$name $1"; fi ;;
   esac
   shift
 done
@@ -199,7 +198,10 @@ if [ "$verb" = install ]; then
   [ -z "$simulate" ] || echo "Inst libibverbs1 [50.0] (51.0 Ubuntu:24.04 [arm64])"
 else
   gone=$name
-  [ "$name" = perftest ] || gone="perftest $name"
+  case " $name " in
+    *" perftest "*) ;;
+    *) gone="perftest $name" ;;
+  esac
   for each in $gone; do
     grep -qx "$each" {STATE}/packages || continue
     if [ -n "$simulate" ]; then echo "Purg $each [4.5]"; else sed -i "/^$each\\$/d" {STATE}/packages; fi

@@ -13,7 +13,7 @@ configure_runtime() {
   record restart docker due done
   due=$number
   directory "${DAEMON%/*}" 755
-  put file "$DAEMON" "${mode% *}" "${mode#* }"
+  put daemon "$DAEMON" "${mode% *}" "${mode#* }"
   if ! systemctl restart docker >"$saved/output" 2>&1; then
     reason=$(grep . "$saved/output" | tail -n 1)
     if [ "$before" != "$after" ]; then
@@ -26,3 +26,15 @@ configure_runtime() {
   fi
   forget "$due"
 }
+
+get_daemon() { get_file "$1"; }
+
+set_daemon() { set_file "$@"; }
+
+undo_daemon() {
+  no_ranks
+  undo_value || leave
+  run systemctl restart docker
+}
+
+get_restart() { echo due; }

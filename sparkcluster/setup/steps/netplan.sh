@@ -1,39 +1,47 @@
 SHADOW=/run/netplan/${NETPLAN##*/}
 
-# The guard runs these functions as well. Addresses are INTERFACE=ADDRESS, links INTERFACE=MTU=ADDR_GEN_MODE.
+# The guard runs these functions as well. A link is a line of NAME MTU ADDR_GEN_MODE ADDRESS..., the addresses without those
+# that come and go by themselves; the mode is how IPv6 link-local ones come to be (Linux, networking/ip-sysctl.rst).
 GUARD='
-remove() { for each in $1; do ip addr del "${each#*=}" dev "${each%%=*}"; done 2>/dev/null; }
-add() { for each in $1; do ip addr add "${each#*=}" dev "${each%%=*}"; done 2>/dev/null; }
+addresses() { ip -o -4 addr show dev "$1" | grep -v " dynamic " | awk "\$4 !~ /^169\\.254\\./ { print \$4 }"; }
+
+# set_links: standard input are links as they are to be
 set_links() {
-  for each in $1; do
-    name=${each%%=*} mode=${each##*=} mtu=${each#*=}
-    ip link set dev "$name" mtu "${mtu%=*}"
+  while read -r name mtu mode wanted; do
+    [ -e "/sys/class/net/$name" ] || continue
+    ip link set dev "$name" mtu "$mtu"
     file=/proc/sys/net/ipv6/conf/$name/addr_gen_mode
     [ "$(cat "$file")" = "$mode" ] || echo "$mode" >"$file"
+    for each in $(addresses "$name"); do
+      case " $wanted " in
+        *" $each "*) ;;
+        *) ip addr del "$each" dev "$name" ;;
+      esac
+    done
+    for each in $wanted; do ip addr add "$each" dev "$name"; done
   done 2>/dev/null
 }
 
-# take_back MARK SHADOW: as before, unless that was done or MARK is gone
+# take_back MARK SHADOW: links as MARK has them, unless that was done or MARK is gone
 take_back() {
   mv "$1" "$1.back" 2>/dev/null || return 0
-  { read -r given; read -r lost; read -r were; } <"$1.back"
   rm -f "$2"
-  remove "$given"
-  set_links "$were"
+  set_links <"$1.back"
   timeout 60 netplan apply >/dev/null 2>&1
-  add "$lost"
+  set_links <"$1.back"
   rm -f "$1.back" "$1.confirmed"
   rmdir "${2%/*}" "${1%/*}" 2>/dev/null
 }
 '
 eval "$GUARD"
 
-addresses() { ip -o -4 addr show ${1:+dev "$1"}; }
-
-mtu() { cat "/sys/class/net/$1/mtu"; }
-
-# How IPv6 link-local addresses come to be (Linux, networking/ip-sysctl.rst); 1 is not at all.
-addr_gen_mode() { cat "/proc/sys/net/ipv6/conf/$1/addr_gen_mode" 2>/dev/null || echo 1; }
+# links NAME...: as they are
+links() {
+  for each; do
+    mode=$(cat "/proc/sys/net/ipv6/conf/$each/addr_gen_mode" 2>/dev/null) || mode=1
+    echo "$each $(cat "/sys/class/net/$each/mtu")" "$mode" $(addresses "$each")
+  done
+}
 
 # others [FLAG]: addresses, IPv4 and IPv6, of interfaces that are not in $names, without those of containers, those that
 # are replaced by themselves (RFC 8981), those that cannot be used yet, and those with FLAG
@@ -59,11 +67,16 @@ management() {
 complaint() {
   others >"$saved/added"
   comm -23 "$saved/others" "$saved/added" | sed 's/\(.*\)=\(.*\)/\1 has lost its address \2/'
-  for each in $expected; do
-    name=${each%%=*}
-    addresses "$name" | grep -qF " ${each#*=} " || echo "$name has no address ${each#*=}"
-    [ "$(mtu "$name")" = "$MTU" ] || echo "the MTU of $name is not $MTU"
-  done
+  while read -r name mtu _ wanted; do
+    now=" $(links "$name") "
+    for each in $wanted; do
+      case $now in
+        *" $each "*) ;;
+        *) echo "$name has no address $each" ;;
+      esac
+    done
+    [ "${now#" $name $mtu "}" != "$now" ] || echo "the MTU of $name is not $mtu"
+  done <"$saved/wanted"
 }
 
 no_complaint() { [ -z "$(complaint)" ]; }
@@ -113,22 +126,22 @@ start_guard() {
   setsid "$@" </dev/null >/dev/null 2>&1 9<&- &
 }
 
-# try_netplan: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes. If $expected or an
-# address of another interface is missing, or nobody confirms, all is as before: the guard, which outlives this script,
-# takes care of it. Before netplan runs $remove and $links are applied, after it $add; if it is taken back $given is
-# removed, $lost added, and links are as they $were.
+# try_netplan COMMAND: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes, and COMMAND gets
+# the links as they are $saved/wanted. If one of them or an address of another interface is missing, or nobody confirms, all
+# is as before: the guard, which outlives this script, takes care of it.
 try_netplan() {
+  say "apply the netplan files; they are taken back in $CONFIRM_S s unless all is well"
+  names=$(cut -d ' ' -f 1 "$saved/wanted" | tr '\n' ' ')
   management >"$saved/others"
   mark=$PENDING/$(date +%s)-$$
   start_guard "$mark"
   mkdir -p "$PENDING" "${SHADOW%/*}"
-  printf '%s\n' "$given" "$lost" "$were" >"$mark.part" && mv "$mark.part" "$mark" || bad "cannot write $mark"
+  links $names >"$mark.part" && mv "$mark.part" "$mark" || bad "cannot write $mark"
   replace "$SHADOW" "$saved/new" 600 0:0
-  remove "$remove"
-  set_links "$links"
+  "$1" <"$saved/wanted"
   reason=
   if timeout 60 netplan apply >"$saved/output" 2>&1; then
-    add "$add"
+    "$1" <"$saved/wanted"
     wait_for 15 no_complaint || reason=$(complaint | head -n 1)
   else
     reason="netplan apply: $(grep . "$saved/output" | tail -n 1)"
@@ -159,32 +172,74 @@ clear_run() {
   rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
 }
 
-# set_netplan INTERFACE=ADDRESS...: standard input is the text of $NETPLAN
-set_netplan() {
-  cat >"$saved/new" || bad "cannot write $saved/new"
+prepare() {
   no_ranks
   command -v netplan >/dev/null || bad "netplan is missing: sudo apt-get install -y netplan.io"
   take_back_all
-  names='' expected="$*" remove='' links='' add='' given='' lost='' were=''
+  : >"$saved/wanted"
+}
+
+# set_netplan INTERFACE=ADDRESS...: standard input is the text of $NETPLAN
+set_netplan() {
+  cat >"$saved/new" || bad "cannot write $saved/new"
+  prepare
   for each; do
-    interface=${each%%=*}
-    names="$names $interface"
-    [ -e "/sys/class/net/$interface" ] || bad "there is no interface $interface"
-    old=$(mtu "$interface") mode=$(addr_gen_mode "$interface")
-    were="$were $interface=$old=$mode"
-    [ "$old $mode" = "$MTU 1" ] || record link "$interface" "mtu=$old mode=$mode" "mtu=$MTU"
-    for address in $(addresses "$interface" | awk '!/ dynamic / && $4 !~ /^169\.254\./ { print $4 }'); do
-      [ "$address" != "${each#*=}" ] || continue
-      record address "$interface $address" present absent
-      lost="$lost $interface=$address"
-    done
-    if ! addresses "$interface" | grep -qF " ${each#*=} "; then
-      record address "$interface ${each#*=}" absent present
-      given="$given $each"
-    fi
+    name=${each%%=*} wanted="$MTU 1 ${each#*=}"
+    [ -e "/sys/class/net/$name" ] || bad "there is no interface $name"
+    now=$(links "$name")
+    [ "$now" = "$name $wanted" ] || record link "$name" "${now#* }" "$wanted"
+    echo "$name $wanted" >>"$saved/wanted"
   done
-  say "apply $NETPLAN; it is taken back in $CONFIRM_S s unless all is well"
-  try_netplan
+  try_netplan true
   (put netplan "$NETPLAN" 600 0:0) || give_up "$NETPLAN cannot be written"
   clear_run
+}
+
+# Of a link the addresses that setup gave it go, those that it had come back, and others stay.
+undo_netplan() {
+  prepare
+  left='' kept='' text=$NETPLAN
+  entries >"$saved/entries"
+  while IFS='	' read -r number kind target before after <&3; do
+    if [ "$kind" = netplan ]; then
+      now=$(get_file "$target") restored=$number was=$before
+      case "$before $after" in
+        *"$now "*) text=$saved/$number ;;
+        *) leave ;;
+      esac
+    elif [ -e "/sys/class/net/$target" ]; then
+      now=$(links "$target")
+      now=${now#* } other=
+      case " $before $after" in
+        *" ${now%% *} "*) ;;
+        *)
+          (leave "the MTU was changed since setup set it")
+          kept="$kept $number "
+          continue
+          ;;
+      esac
+      for each in $(addresses "$target"); do
+        case " $before $after" in
+          *" $each "*) ;;
+          *) other="$other $each" ;;
+        esac
+      done
+      echo "$target $before$other" >>"$saved/wanted"
+    fi
+  done 3<"$saved/entries"
+  links $(cut -d ' ' -f 1 "$saved/wanted") >"$saved/now"
+  if [ "$text" != "$NETPLAN" ] || ! cmp -s "$saved/now" "$saved/wanted"; then
+    cp -- "$text" "$saved/new" 2>/dev/null || echo 'network: {version: 2}' >"$saved/new"
+    try_netplan set_links
+    [ "$text" = "$NETPLAN" ] || (restore "$NETPLAN" "$restored" "$was") || give_up "$NETPLAN cannot be restored"
+    clear_run
+  fi
+  for number in $(cut -f 1 "$saved/entries"); do
+    case $kept in
+      *" $number "*) ;;
+      *) forget "$number" ;;
+    esac
+  done
+  [ -z "$kept" ] || exit 3
+  say done
 }

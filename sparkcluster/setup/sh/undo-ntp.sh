@@ -1,3 +1,0 @@
-undo_ntp() {
-  [ "$(ntp)" != yes ] || run timedatectl set-ntp false
-}

@@ -1,0 +1,83 @@
+"""The steps of ``setup``, a module and a file of sh for each; which are wanted, and what they would change. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from sparkcluster.errors import UsageError
+from sparkcluster.facts.survey import Survey
+from sparkcluster.setup.step import Change, Step, Wanted
+from sparkcluster.setup.steps import (
+    clock,
+    docker_group,
+    headless,
+    hf_cache,
+    hold,
+    hosts,
+    limits,
+    netplan,
+    nvidia_runtime,
+    perftest,
+    ssh_key,
+    sysctl,
+)
+from sparkcluster.suggest import did_you_mean
+from sparkcluster.topology.netplan import NETPLAN
+
+_MODULES = (
+    *(ssh_key, docker_group, nvidia_runtime, sysctl, limits, hf_cache, hosts, perftest, clock, headless, hold),
+    netplan,  # last: it may cut the connection
+)
+STEPS: tuple[Step, ...] = tuple(module.STEP for module in _MODULES)
+BY_NAME = {step.name: step for step in STEPS}
+
+
+def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple[Step, ...]:
+    """The steps that are to be done, in their order.
+
+    Args:
+        only: names of steps; empty for all that are no options.
+        options: names of options that are switched on.
+
+    Raises:
+        UsageError: a name is unknown, or that of a step that is no option.
+    """
+    for name in [*only, *options]:
+        if name not in BY_NAME:
+            hint = did_you_mean(name, BY_NAME, f"steps are {', '.join(BY_NAME)}")
+            raise UsageError(f"there is no step {name!r}", hint=hint)
+    for name in options:
+        if not BY_NAME[name].option:
+            raise UsageError(f"{name} is no option: it is done without --with", hint="options are headless and hold")
+    return tuple(step for step in STEPS if (step.name in only if only else not step.option or step.name in options))
+
+
+def requests(steps: Collection[Step] = STEPS) -> dict[str, list[str]]:
+    """What a survey has to read for ``steps``; ``held`` is not empty if that is to be read."""
+    files = [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, hosts.FILE, docker_group.FILE, nvidia_runtime.FILE]
+    return {
+        "files": files,
+        "sysctls": [*sysctl.VALUES, "vm.dirty_ratio"],
+        "packages": [perftest.PACKAGE, *hold.PACKAGES],
+        "held": [step.name for step in steps if step is hold.STEP],
+    }
+
+
+def changes(node: str, survey: Survey, wanted: Wanted, steps: Collection[Step]) -> list[Change]:
+    """What is not as ``wanted`` on ``node``, whose survey was asked for ``requests``; in the order of ``steps``.
+
+    Raises:
+        SetupError: what is wanted cannot go into a script.
+    """
+    found = []
+    for step in steps:
+        change = step.look(survey, wanted)
+        if change is None:
+            continue
+        if step.disruptive and survey.ranks and not change.blocked:
+            reason = f"ranks run on it: {', '.join(survey.ranks)}"
+            change = replace(change, commands=(), blocked=reason, hint="sparkcluster down INVENTORY")
+        hint = change.hint and change.hint.replace("NODE", node)
+        found.append(replace(change, node=node, step=step.name, hint=hint))
+    return found

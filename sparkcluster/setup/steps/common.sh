@@ -1,0 +1,181 @@
+# Root's programs are those of the system, whatever PATH sudo left: these directories are secure_path of Ubuntu's sudoers.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin LC_ALL=C
+export PATH LC_ALL
+umask 022
+step=setup stop='' failed=0
+trap '' PIPE
+trap 'stop=1' HUP INT TERM
+
+say() { printf '%s: %s\n' "$step" "$*" 2>/dev/null || stop=1; }
+
+bad() {
+  say "failed: $*"
+  exit 1
+}
+
+# act COMMAND...: one change, which neither a lost connection nor Ctrl-C interrupts
+act() {
+  [ -z "$stop" ] || return 1
+  (
+    trap '' HUP INT TERM
+    "$@"
+  )
+  code=$?
+  case $code in
+    0 | 1 | 3) ;;
+    *) say "failed: $1 ended with exit code $code" ;;
+  esac
+  return "$code"
+}
+
+# run COMMAND...: its last line of output is the reason if it fails
+run() {
+  "$@" >"$saved/output" 2>&1 && return
+  reason=$(grep . "$saved/output" | tail -n 1)
+  bad "$1: ${reason#"$1: "}"
+}
+
+# One setup at a time, on the machine and as the user that it is for; the lock ends with this shell.
+begin() {
+  if [ "$(id -un)" != "$RUN_AS" ]; then
+    echo "setup: run this as $RUN_AS, not as $(id -un)" >&2
+    exit 2
+  fi
+  if [ -n "$MACHINE" ] && [ "$(printf %s "$(cat /etc/machine-id)" | sha256sum | cut -c 1-64)" != "$MACHINE" ]; then
+    echo "setup: this is $(uname -n), not the machine that this script is for" >&2
+    exit 2
+  fi
+  dir=$TOP/$BELOW/setup
+  saved=$dir/saved
+  mkdir -p "$saved" && chmod 700 "$saved" || exit 1
+  exec 9<"$dir"
+  if ! flock -n 9; then
+    echo "setup: another setup runs on $(uname -n)" >&2
+    exit 75
+  fi
+}
+
+# attempt STEP: steps are independent
+attempt() {
+  "$1"
+  case $? in
+    0 | 3) ;;
+    *) failed=1 ;;
+  esac
+  if [ -n "$stop" ]; then
+    echo "setup: interrupted; run it again to continue" >&2
+    exit 1
+  fi
+}
+
+end() {
+  rm -f "$dir/part" "$saved"/[a-z]*
+  if [ ! -s "$dir/journal" ]; then
+    rm -rf "$dir"
+    cd "$TOP" && rmdir -p "$BELOW" 2>/dev/null
+  fi
+  exit "$failed"
+}
+
+# record KIND TARGET BEFORE AFTER [FILE [ADDED]]: a change is in the journal, and FILE as it was is saved, before it is
+# made. $number is that of the first change of TARGET, and so is what was saved; ADDED is saved of all.
+record() {
+  number=$(cat "$dir/journal" 2>/dev/null | KIND=$1 TARGET=$2 AFTER=$4 awk -F '\t' '
+    $1 + 0 > most { most = $1 + 0 }
+    $5 "" == ENVIRON["KIND"] "" && $6 "" == ENVIRON["TARGET"] "" { number = $1; after = $8 }
+    END { print number ? (after "" == ENVIRON["AFTER"] "" ? "same " : "more ") number : "new " most + 1 }')
+  known=${number% *} number=${number#* }
+  if [ -n "${6-}" ]; then
+    cat -- "$6" >>"$saved/$number.added" && sync "$saved/$number.added" || bad "cannot write to $saved"
+  fi
+  [ "$known" != same ] || return 0
+  if [ "$known" = new ]; then
+    rm -f "$saved/$number"
+    if [ -n "${5-}" ] && [ -e "$5" ]; then
+      cp -p -- "$5" "$saved/$number" && sync "$saved/$number" || bad "cannot save $5 in $saved"
+    fi
+  fi
+  {
+    { [ ! -e "$dir/journal" ] || cat "$dir/journal"; } &&
+      printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$number" "$(date +%s)" "$OPERATOR" "$step" "$1" "$2" "$3" "$4"
+  } >"$dir/part" && sync "$dir/part" && mv "$dir/part" "$dir/journal" && sync "$saved" "$dir" ||
+    bad "cannot write $dir/journal"
+}
+
+# forget NUMBER: its change is undone
+forget() {
+  awk -F '\t' -v number="$1" '$1 != number' "$dir/journal" >"$dir/part" && sync "$dir/part" &&
+    mv "$dir/part" "$dir/journal" && sync "$dir" || bad "cannot write $dir/journal"
+  rm -f "$saved/$1" "$saved/$1.added"
+}
+
+# change KIND TARGET WANTED: get_KIND says what TARGET is now, set_KIND changes it, also back
+change() {
+  now=$("get_$1" "$2")
+  [ "$now" != "$3" ] || return 0
+  [ -n "$now" ] || bad "the state of $2 is unknown"
+  record "$1" "$2" "$now" "$3"
+  "set_$1" "$2" "$3"
+}
+
+content() {
+  if [ ! -e "$1" ]; then
+    echo absent
+  else
+    sha256sum <"$1" | cut -c 1-64
+  fi
+}
+
+# replace PATH FILE MODE UID:GID: whole or not at all
+replace() {
+  part=${1%/*}/.${1##*/}.sparkcluster
+  rm -f "$part"
+  reason=$({ (umask 077 && cp -- "$2" "$part") && chmod "$3" "$part" && chown "$4" "$part" && sync "$part" &&
+    mv -f -- "$part" "$1" && sync "${1%/*}"; } 2>&1) || {
+    rm -f "$part"
+    bad "cannot write $1: $reason"
+  }
+}
+
+# restore PATH NUMBER BEFORE: as it was saved, or absent
+restore() {
+  part=${1%/*}/.${1##*/}.sparkcluster
+  rm -f "$part"
+  if [ "$3" = absent ]; then
+    rm -f -- "$1"
+  else
+    cp -p -- "$saved/$2" "$part" && sync "$part" && mv -f -- "$part" "$1"
+  fi && sync "${1%/*}" || bad "cannot restore $1"
+}
+
+# directory PATH MODE
+directory() {
+  [ ! -d "$1" ] || return 0
+  (directory "${1%/*}" 755) || exit 1
+  record directory "$1" absent made
+  mkdir -m "$2" -- "$1" && sync "${1%/*}" || bad "cannot create $1"
+}
+
+# put KIND PATH MODE UID:GID [ADDED]: $saved/new becomes PATH
+put() {
+  [ ! -L "$2" ] || bad "$2 is a symbolic link"
+  [ ! -e "$2" ] || [ -f "$2" ] || bad "$2 is not a file"
+  before=$(content "$2") after=$(content "$saved/new")
+  [ -n "$before" ] && [ -n "$after" ] || bad "cannot read $2"
+  [ "$before" != "$after" ] || [ "$(stat -c '%a %u:%g' -- "$2")" != "$3 $4" ] || return 0
+  record "$1" "$2" "$before" "$after" "$2" "${5-}"
+  replace "$2" "$saved/new" "$3" "$4"
+}
+
+# write_file PATH MODE: standard input is its content; root owns it
+write_file() {
+  cat >"$saved/new" || bad "cannot write $saved/new"
+  directory "${1%/*}" 755
+  put file "$1" "$2" 0:0
+}
+
+# Neither Docker nor the network is touched under ranks.
+no_ranks() {
+  ranks=$(docker ps --filter "label=$LABEL" --format '{{.Names}}' 2>/dev/null | tr '\n' ' ')
+  [ -z "$ranks" ] || bad "ranks of a cluster run here: $ranks"
+}

@@ -1,0 +1,31 @@
+"""``docker-group``: the login may use Docker."""
+
+from sparkcluster.facts.survey import FileState, Survey
+from sparkcluster.setup.step import Change, Step, Wanted, command, without_docker
+
+FILE = "/etc/group"
+
+
+def members(survey: Survey, group: str) -> list[str]:
+    """Members of a group by /etc/group."""
+    fields = [line.split(":") for line in (survey.files.get(FILE, FileState()).text or "").splitlines()]
+    return next((each[3].split(",") for each in fields if len(each) == 4 and each[0] == group), [])
+
+
+def look(survey: Survey, wanted: Wanted) -> Change | None:
+    """Who was added to the group is in it when logging in again."""
+    if survey.uid == 0 or "docker" in survey.groups or wanted.user in members(survey, "docker"):
+        return None
+    found, then = f"{wanted.user} is not in the group docker", f"{wanted.user} is in it"
+    if survey.docker is None:
+        return without_docker(found, then)
+    join = command("change", "group", f"docker:{wanted.user}", "member")
+    return Change(found, then, (join,), later=f"when {wanted.user} logs in again")
+
+
+STEP = Step(
+    "docker-group",
+    "the login in the group docker",
+    "Every rank is a container that this user starts without sudo (Docker, Linux post-installation steps)",
+    look,
+)

@@ -1,0 +1,12 @@
+LINK=/etc/systemd/system/default.target
+
+# Where the link leads that systemctl set-default writes
+get_target() { basename "$(readlink "$LINK" || echo absent)"; }
+
+set_target() {
+  if [ "$2" = absent ]; then
+    rm -f "$LINK"
+  else
+    run systemctl set-default "$2"
+  fi
+}

@@ -1,0 +1,23 @@
+"""``limits``: the login may lock memory."""
+
+from sparkcluster.facts.survey import Survey
+from sparkcluster.setup.step import Change, Step, Wanted, described, is_written, write_file
+
+FILE = "/etc/security/limits.d/90-sparkcluster.conf"
+
+
+def look(survey: Survey, wanted: Wanted) -> Change | None:
+    """A limit applies to logins that begin after it."""
+    text = f"{wanted.user} - memlock unlimited\n"
+    if is_written(survey, FILE, text):
+        return None
+    found, then = described(survey, FILE), f"{wanted.user} may lock memory without a limit"
+    return Change(found, then, (write_file(FILE, text),), later=f"when {wanted.user} logs in again")
+
+
+STEP = Step(
+    "limits",
+    "locked memory without a limit",
+    "RDMA pins its buffers, else `ibv_reg_mr failed: Cannot allocate memory` (NVIDIA/nccl-tests#206)",
+    look,
+)

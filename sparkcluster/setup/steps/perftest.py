@@ -1,0 +1,21 @@
+"""``perftest``: what measures RDMA."""
+
+from sparkcluster.facts.survey import Survey
+from sparkcluster.setup.step import Change, Step, Wanted, command
+
+PACKAGE = "perftest"
+
+
+def look(survey: Survey, _: Wanted) -> Change | None:
+    """Whether the package is installed."""
+    if survey.packages.get(PACKAGE) is not None:
+        return None
+    return Change("perftest is not installed", "perftest is installed", (command("install_package", PACKAGE),))
+
+
+STEP = Step(
+    "perftest",
+    "the package perftest",
+    "ib_write_bw measures RDMA in preflight --deep (linux-rdma/perftest)",
+    look,
+)

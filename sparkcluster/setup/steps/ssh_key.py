@@ -1,0 +1,32 @@
+"""``ssh-key``: the login accepts the operator's key."""
+
+from sparkcluster.facts.survey import FileState, Survey
+from sparkcluster.setup.step import Change, Step, Wanted, command, unreadable
+
+FILE = ".ssh/authorized_keys"
+
+
+def look(survey: Survey, wanted: Wanted) -> Change | None:
+    """A key counts by its content, in a file that nobody else may write (sshd_config(5), StrictModes)."""
+    if wanted.key is None:
+        return None
+    if not wanted.key:
+        hint = "ssh-keygen -t ed25519, then: sparkcluster setup INVENTORY --only ssh-key"
+        return Change("", "", blocked="you have no SSH key, and all other commands log in by key", hint=hint)
+    path = f"{survey.home}/{FILE}"
+    state = survey.files.get(path, FileState())
+    blob = wanted.key.split(" ")[1]
+    lines = [line for line in (state.text or "").splitlines() if not line.lstrip().startswith("#")]
+    present = any(blob in line.split() for line in lines)
+    if present and not (state.mode or 0) & 0o022:
+        return None
+    return unreadable(survey, path) or Change(
+        "others may write authorized_keys" if present else "your key is not in authorized_keys",
+        f"{wanted.user} accepts your key",
+        (command("add_key", path, wanted.key),),
+    )
+
+
+STEP = Step(
+    "ssh-key", "your public key in ~/.ssh/authorized_keys", "sparkcluster logs in by key", look, root=False
+)
