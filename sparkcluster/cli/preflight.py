@@ -91,15 +91,14 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _fix(args: argparse.Namespace, found: Preflight) -> int:
     """Run the steps of ``setup`` that fix what was found; its exit code."""
     from sparkcluster.cli import setup
-    from sparkcluster.cli.setup_work import Options
 
     steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
     if not steps:
         message("there is nothing to fix" if found.ok else "setup fixes none of this")
         return 0 if found.ok else 1
     message(f"fixing by setup: {', '.join(steps)}")
-    options = Options(args.inventory, only=tuple(steps), yes=args.yes, verbose=args.verbose)
-    return setup.on_nodes(found.spec.inventory, options)
+    flags = {"only": steps, "options": [], "node": [], "dry_run": False, "undo": False, "show": False}
+    return setup.on_nodes(found.spec.inventory, argparse.Namespace(**vars(args) | flags))
 
 
 def show(found: Preflight, *, inventory: str, verbose: bool) -> None:

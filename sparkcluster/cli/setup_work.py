@@ -1,105 +1,220 @@
-"""What setting up, undoing and showing share: what is to be done, with which nodes, and what became of it."""
+"""What ``setup`` does: look, ask, run the scripts of the nodes, look again; or undo or show what journals have."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import os
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from sparkcluster.report import count
+from sparkcluster import output_file
+from sparkcluster.cli import setup_view as view
+from sparkcluster.cli.output import message
+from sparkcluster.cli.progress import Shown
+from sparkcluster.cli.prompts import Terminal
+from sparkcluster.errors import Interrupted, SetupError, UsageError
+from sparkcluster.facts.survey import Survey
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.own_key import create, public_key
+from sparkcluster.hosts.ssh import SshHost
+from sparkcluster.setup import run as setup
+from sparkcluster.setup.journal import describe
+from sparkcluster.setup.steps import BY_NAME, selected
+from sparkcluster.spec.inventory import Inventory
 
-if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Shown
-    from sparkcluster.cli.prompts import Terminal
-    from sparkcluster.facts.survey import Survey
-    from sparkcluster.hosts.base import Host
-    from sparkcluster.hosts.fleet import Fleet
-    from sparkcluster.setup.run import Outcome, Scripts
-    from sparkcluster.spec.inventory import Inventory
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """What is to be done.
-
-    Attributes:
-        path: of the inventory, as it was typed.
-        action: set the nodes up, only say what that would change, undo it, or show what was changed.
-        only: names of steps; empty for all that are no options.
-        options: names of the options that are switched on.
-        nodes: names of the nodes that may be changed; empty for all.
-        yes: nothing is asked before it is changed.
-        json: the result is one document.
-        verbose: a dry run shows the scripts.
-    """
-
-    path: Path
-    action: Literal["set up", "dry run", "undo", "show"] = "set up"
-    only: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    yes: bool = False
-    json: bool = False
-    verbose: bool = False
-
-    @property
-    def inventory(self) -> str:
-        """``path`` as a word of a command line."""
-        return shlex.quote(str(self.path))
+Result = tuple[bool, dict[str, Any], Callable[[], None]]
+"""Whether all is well, the document of ``--json``, and what shows it to people instead."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """Whether all is well, the document of ``--json``, and what shows it to people instead."""
-
-    ok: bool
-    document: dict[str, Any]
-    show: Callable[[], None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Work:
-    """``options`` for the nodes of ``inventory``, and whom to tell and to ask meanwhile."""
+    """The flags of ``setup`` for the nodes of ``inventory``, and whom to tell and to ask meanwhile."""
 
-    options: Options
+    args: argparse.Namespace
     inventory: Inventory
     fleet: Fleet
     report: Shown
     terminal: Terminal
+    created: str | None = None
 
-    def begin(self) -> None:
-        """Report that the nodes are looked at."""
-        self.report.step("look", f"at {', '.join(self.options.nodes) or count(len(self.inventory.nodes), 'node')}")
+    def done(self) -> Result:
+        """Do what the flags say.
 
-    def run(
-        self, surveys: Mapping[str, Survey], texts: Mapping[str, Scripts], *, root_first: bool = False
-    ) -> dict[str, Outcome]:
-        """Run the scripts of all nodes; what became of each."""
-        from sparkcluster.setup.run import run
+        Raises:
+            UsageError: nobody can be asked, or the operator says no.
+        """
+        return self._undo() if self.args.undo or self.args.show else self._set_up()
+
+    @property
+    def name(self) -> str:
+        """The inventory as a word of a command line."""
+        return shlex.quote(str(self.args.inventory))
+
+    def _set_up(self) -> Result:
+        args = self.args
+        found = self._look()
+        if found.errors:
+            first, *others = found.errors.values()
+            first.others = tuple(others)
+            raise first
+        due = found.due
+        texts = {node: setup.scripts(found, node, due) for node in found.surveys}
+        if args.dry_run or not due:
+            if not args.dry_run:
+                self._remove_scripts("setup", [(each.node, each.step) for each in found.changes])
+            ok = not found.troubles and not any(each.blocked for each in found.changes)
+            return ok, self._planned(found, texts), partial(view.show_plan, found, texts, args, self.name)
+        accepted = self._accepted(found)
+        texts = {node: setup.scripts(found, node, accepted) for node in found.surveys}
+        outcomes, files = self._run("setup", found.surveys, texts)
+        after = self._look() if any(each.done for each in outcomes.values()) else found
+        if not after.errors:
+            self._remove_scripts("setup", [(each.node, each.step) for each in after.changes])
+        ok = all(each.ok for each in outcomes.values()) and not (after.errors or after.changes or after.troubles)
+        show = partial(view.show_done, outcomes, files, found, after, self.name, ok=ok)
+        return ok, self._planned(after, texts, outcomes), show
+
+    def _planned(
+        self, found: setup.Look, texts: Mapping[str, setup.Scripts], outcomes: Mapping[str, setup.Outcome] | None = None
+    ) -> dict[str, Any]:
+        nodes = {node: view.planned(found, node, text) for node, text in texts.items()}
+        if outcomes is not None:
+            nodes = {node: each | view.outcome(outcomes.get(node, setup.Outcome())) for node, each in nodes.items()}
+        cluster, changed = self.inventory.cluster, outcomes is not None
+        return view.as_json(cluster, nodes, found.errors, changed=changed, troubles=found.troubles)
+
+    def _look(self) -> setup.Look:
+        args = self.args
+        only = (*args.only, *args.options) if args.only else ()
+        return setup.look(
+            self.fleet, self.inventory, only=only, options=args.options, keys=self._key, changing=args.node
+        )
+
+    def _key(self, node: str) -> str | None:
+        """The operator's public key for ``node``, if a password was typed to log in; one that is missing is created.
+
+        None where no password was typed, empty where there is no key and none is to be made.
+        """
+        host = self.fleet[node]
+        if not isinstance(host, SshHost) or not self.terminal.logged_in(host.target):
+            return None
+        found = public_key(host.name, host.target)
+        if found is None and self.created is None:
+            question = "you have no SSH key: create ~/.ssh/id_ed25519 without a passphrase?"
+            wanted = not self.args.dry_run and (self.args.yes or self.terminal.confirm(question))
+            self.created = create() if wanted else ""
+        return found or self.created
+
+    def _accepted(self, found: setup.Look) -> list[str]:
+        """Names of the steps whose changes the operator wants."""
+        due = found.due
+        if not self.args.json:
+            with self.report.paused():
+                view.show_steps(found.changes, self.name)
+        if self.args.yes:
+            return list(due)
+        changes = "this change" if len(due) == 1 else f"these {len(due)} changes"
+        answer = self._ask(f"make {changes}? [Y/n/each] ")
+        if answer in {"e", "each"}:
+            return [step for step, nodes in due.items() if self._ask(f"{step} on {', '.join(nodes)}? [Y/n] ") in _YES]
+        return list(due) if answer in _YES else []
+
+    def _ask(self, question: str) -> str:
+        answer = self.terminal.ask(question)
+        if answer is None:
+            shows = "--show" if self.args.undo else "--dry-run"
+            hint = f"sparkcluster setup {self.name} {shows} shows what would be changed; --yes accepts it"
+            raise UsageError("nothing was changed: no terminal to ask on", hint=hint)
+        return answer.strip().lower()
+
+    def _undo(self) -> Result:
+        args, cluster = self.args, self.inventory.cluster
+        found = setup.journals(self.fleet, self.inventory, args.node)
+        rows = {
+            node: [row for row in describe(survey) if not args.only or row.step in args.only]
+            for node, survey in found.surveys.items()
+        }
+        if args.show or not any(rows.values()):
+            if args.undo:
+                self._remove_scripts("undo", ())
+            document = view.as_json(cluster, {n: view.journal(each) for n, each in rows.items()}, found.errors)
+            return not found.errors, document, partial(view.show_journals, rows, found.errors)
+        texts = {}
+        for node, survey in found.surveys.items():
+            try:
+                texts[node] = setup.undo_scripts(survey, node, args.only)
+            except SetupError as error:  # ranks on one node stop no other
+                found.errors[node] = error
+        possible = any(texts.values())
+        if possible and not args.yes:
+            with self.report.paused():
+                view.show_journals({node: rows[node] for node in texts}, {})
+            if self._ask("undo these changes? [y/N] ") not in {"y", "yes"}:
+                raise UsageError("nothing was undone", hint="answer y, or add --yes")
+        outcomes, files = self._run("undo", found.surveys, texts)
+        ok = all(each.ok for each in outcomes.values()) and not found.errors
+        nodes = {node: view.outcome(each) for node, each in outcomes.items()}
+        document = view.as_json(cluster, nodes, found.errors, changed=bool(outcomes))
+        return ok, document, partial(view.show_undone, outcomes, files, found, self.name, ok=ok)
+
+    def _run(
+        self, kind: str, surveys: Mapping[str, Survey], texts: Mapping[str, setup.Scripts]
+    ) -> tuple[dict[str, setup.Outcome], dict[str, Path]]:
+        """Run the scripts of all nodes; what became of each, and the files that are to be run there by hand."""
 
         def password(host: Host, again: bool) -> str | None:
             return self.terminal.sudo_password(host.name, getattr(host, "target", None), again=again)
 
-        self.report.step("change", ", ".join(node for node, text in texts.items() if text))
-        return run(self.fleet, surveys, texts, self.report, password=password, root_first=root_first)
+        if not any(texts.values()):
+            return {}, {}
+        self.report.step("change" if kind == "setup" else "undo", ", ".join(node for node in texts if texts[node]))
+        try:
+            first = kind == "undo"
+            outcomes = setup.run(self.fleet, surveys, texts, self.report, password=password, root_first=first)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; run it again to continue") from None
+        files = {node: Path(f"{kind}-{node}.sh") for node, outcome in outcomes.items() if outcome.by_hand}
+        for node, path in files.items():
+            try:
+                _write(path, texts[node].root)
+            except UsageError as error:
+                error.node, outcomes[node].error = node, error
+        return outcomes, files
+
+    def _remove_scripts(self, kind: str, left: Collection[tuple[str, str]]) -> None:
+        """Remove scripts of ``_write`` all of whose steps were looked at, and are not ``left`` to do on their node."""
+        args = self.args
+        looked = {step.name for step in selected(args.only, args.options)} if kind == "setup" else set(BY_NAME)
+        for node in args.node or self.fleet.names:
+            path = Path(f"{kind}-{node}.sh")
+            with contextlib.suppress(OSError, ValueError):
+                header = path.read_text().partition("\nset -u\n")[0] if _is_own(path) else ""
+                steps = set(re.findall(r"^#   ([a-z-]+): ", header, re.MULTILINE))
+                if f" for node {node}, where it " in header and steps <= looked - {
+                    each[1] for each in left if each[0] == node
+                }:
+                    path.unlink()
+                    message(f"removed {path}: all that it does is done")
 
 
-@contextlib.contextmanager
-def interrupted(state: str) -> Iterator[None]:
-    """Say on Ctrl-C in the block what ``state`` it leaves."""
-    from sparkcluster.errors import Interrupted
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {state}") from None
+def _write(path: Path, script: str) -> None:
+    """Write a script that somebody has to run by hand, which confirms the network itself."""
+    if os.path.lexists(path) and not _is_own(path):
+        raise UsageError(f"{path} exists, and is not a file of yours", hint="run this in another directory")
+    text = script.replace("\nCONFIRM=controller\n", "\nCONFIRM=self\n")
+    output_file.write(path, lambda file: file.write(text.encode()), private=True)
 
 
-def is_asked() -> bool:
-    """Whether somebody is there to answer questions."""
-    import sys
+def _is_own(path: Path) -> bool:
+    """Whether it is a file of the user, and no link."""
+    return path.is_file() and not path.is_symlink() and path.stat().st_uid == os.geteuid()
 
-    return sys.stdin is not None and sys.stdin.isatty()
+
+_YES = {"", "y", "yes"}

@@ -54,6 +54,16 @@ class Look:
         """What is wrong with the cabling, and why a node gets no addresses."""
         return (*self.cabling.troubles, *self.proposal.troubles)
 
+    @property
+    def due(self) -> dict[str, list[str]]:
+        """By step that would change something, in their order, the nodes on which it would."""
+        found: dict[str, list[str]] = {}
+        for step in STEPS:
+            for each in self.changes:
+                if each.step == step.name and not each.blocked:
+                    found.setdefault(step.name, []).append(each.node)
+        return found
+
     def of(self, node: str, steps: Collection[str]) -> list[Change]:
         """Changes of these steps on ``node`` that can be made."""
         return [each for each in self.changes if each.node == node and each.step in steps and not each.blocked]

@@ -27,6 +27,4 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
     )
 
 
-STEP = Step(
-    "ssh-key", "your public key in ~/.ssh/authorized_keys", "sparkcluster logs in by key", look, root=False
-)
+STEP = Step("ssh-key", "your public key in ~/.ssh/authorized_keys", "sparkcluster logs in by key", look, root=False)

@@ -10,6 +10,7 @@ import pytest
 from docgen import json_schemas
 
 from sparkcluster.cli.main import guarded
+from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import AuthFailed, HostRefused, SparkclusterError
 from sparkcluster.hosts import connect
 from sparkcluster.hosts.fake import FakeHost
@@ -106,9 +107,10 @@ def test_another_node_without_an_answer_stops_only_what_follows_from_it(nodes, c
     assert guarded(["setup", "mine.yaml", "--node", "b", "--yes"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "b: done: sysctl" in out
-    assert "netplan" not in nodes.texts["b"].root
+    assert "step_netplan" not in nodes.texts["b"].root
     for step in ("netplan", "hosts"):
-        assert f"error: b: {step}: it follows from all nodes, and a did not answer: login as x" in out
+        assert f"{step}: " in out
+    assert out.count("error: b: it follows from all nodes, and a did not answer: login as x") == 4
     assert f"hint: {FIRST}" in out
 
 
@@ -140,7 +142,7 @@ def test_what_was_wrong_before_and_is_right_afterwards_is_no_error(sysctl, capsy
     assert guarded([*ONLY_SYSCTL, "--yes"]) == 0
     out, err = capsys.readouterr()
     assert "error" not in out
-    assert out.endswith("done: sysctl\n")
+    assert out.endswith("set up: sysctl\n")
     assert "next: sparkcluster preflight" in err
 
 
@@ -167,12 +169,53 @@ def journal(step, **changes):
     return [each.model_dump() | changes for each in JOURNAL if each.step == step]
 
 
-def test_a_journal_that_cannot_be_undone_is_not_asked_about(alone, capsys):
-    alone.answers["spark-a"]["journal"] = journal("sysctl", kind="new-kind")
-    assert guarded(["setup", "mine.yaml", "--undo"]) == 1
-    assert "new-kind" in capsys.readouterr().err
-    assert guarded(["setup", "mine.yaml", "--undo", "--json"]) == 1
-    assert document(capsys)["changed"] is False
+def test_ranks_that_need_what_would_be_undone_stop_the_undo_of_their_node_alone(nodes, capsys):
+    for name in "ab":
+        nodes.answers[name] |= {
+            "journal": journal("docker-group"),
+            "ranks": ["two-sparks-rank0"] if name == "a" else [],
+        }
+    nodes.outcomes["b"] = Outcome(done=["docker-group"])
+    assert guarded(["setup", "mine.yaml", "--undo", "--yes"]) == 1
+    out, err = capsys.readouterr()
+    assert "b: undone: docker-group" in out
+    assert "ranks run on a, and need what would be undone" in err
+
+
+# What is asked
+
+
+def answered(monkeypatch, *answers):
+    """Questions that are asked, which get these answers."""
+    asked, left = [], iter(answers)
+
+    def ask(_self, question):
+        asked.append(question)
+        return next(left)
+
+    monkeypatch.setattr(Terminal, "ask", ask)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("answers", "done"),
+    [([""], ["limits", "perftest"]), (["each", "n", "y"], ["perftest"]), (["no"], [])],
+    ids=["all", "each", "none"],
+)
+def test_one_question_is_asked_about_all_changes(nodes, capsys, monkeypatch, answers, done):
+    asked = answered(monkeypatch, *answers)
+    nodes.outcomes["b"] = Outcome(done=done)
+    guarded(["setup", "mine.yaml", "--node", "b", "--only", "limits", "--only", "perftest"])
+    assert asked[0] == "make these 2 changes? [Y/n/each] "
+    assert asked[1:] == ["limits on b? [Y/n] ", "perftest on b? [Y/n] "][: len(answers) - 1]
+    assert capsys.readouterr().out.startswith("limits: locked memory without a limit\n")
+    made = re.findall("^  attempt step_([a-z]+)", nodes.texts["b"].root, re.MULTILINE) if done else []
+    assert made == done
+
+
+def test_without_a_terminal_nothing_is_changed(nodes, capsys):
+    assert guarded(["setup", "mine.yaml", "--json"]) == 2
+    assert "--yes" in json.loads(capsys.readouterr().out)["error"]["hint"]
 
 
 # Scripts for an administrator
@@ -214,13 +257,12 @@ def test_a_file_that_setup_did_not_write_for_the_node_stays(alone, capsys, text)
 # What people read
 
 
-def test_what_was_changed_is_shown_by_whom_and_when_within_80_columns(alone, capsys, monkeypatch):
+def test_what_was_changed_is_shown_by_whom_and_when(alone, capsys, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     alone.answers["spark-a"]["journal"] = [each.model_dump() for each in JOURNAL]
     assert guarded(["setup", "mine.yaml", "--show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"spark-a, by me@laptop at 2025-11-2\d \d\d:\d\d", lines[0])
-    assert "  docker-group: nvidia added to the group docker (as before setup)" in lines
-    assert all(len(line) <= 80 or " " not in line.strip() for line in lines), lines
+    assert "  docker-group: nvidia added to the group docker (not in effect)" in lines
     assert guarded(["setup", "mine.yaml", "--show", "--json"]) == 0
     assert document(capsys)["nodes"]["spark-a"]["journal"][0]["what"].startswith("directory ")

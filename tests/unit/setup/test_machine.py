@@ -307,6 +307,33 @@ def test_lines_that_others_added_stay(spark):
     assert not spark.survey().journal
 
 
+def test_a_setting_that_was_changed_since_is_left_and_named(spark):
+    set_up(spark, "clock", "sysctl")
+    spark.shell(f"echo 42 >{STATE}/swappiness; echo vm.swappiness = 42 >/etc/sysctl.d/90-sparkcluster.conf")
+    done = undone(spark)
+    assert [each[1:] for each in events(done) if each[0] == "sysctl" and each[1] != "text"] == [
+        ("left", "vm.swappiness: changed since setup wrote it"),
+        ("left", "/etc/sysctl.d/90-sparkcluster.conf: changed since setup wrote it"),
+    ]
+    assert ("clock", "done", "") in events(done)
+    assert {each.target for each in spark.survey().journal} == {"vm.swappiness", "/etc/sysctl.d/90-sparkcluster.conf"}
+
+
+def test_the_journal_of_the_login_undoes_nothing_of_root(spark):
+    """Its user may write it: neither root's script nor the login's does with it what the login may not."""
+    before = spark.snapshot()
+    journal = f"/home/{USER}/.local/state/sparkcluster/setup"
+    entry = "1\\t1763690000\\tme@laptop\\tssh-key\\tfile\\t/etc/hosts\\tabsent\\t"
+    spark.shell(
+        f"mkdir -p {journal}/saved; printf '{entry}%s\\n' \"$(sha256sum </etc/hosts | cut -c 1-64)\" >{journal}/journal;"
+        f"chown -R {USER}: /home/{USER}/.local"
+    )
+    assert undone(spark).returncode == 0
+    done = spark.run(undo(LOGIN, BY_NAME), user=USER)
+    assert failure(done, "ssh-key") == "cannot restore /etc/hosts"
+    assert difference(before, spark.snapshot()) == {}
+
+
 def test_a_disk_that_is_mounted_in_the_cache_is_left_alone(spark):
     cache = f"/home/{USER}/.cache/huggingface"
     spark.shell(
