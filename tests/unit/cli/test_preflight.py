@@ -78,10 +78,14 @@ def test_what_to_type_next(asked, capsys):
 def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
     """With the flags of preflight, which has no --only, --node or --undo."""
     runs = []
-    monkeypatch.setattr(setup, "on_nodes", lambda inventory, options: runs.append((inventory.cluster, options)) or 0)
+    monkeypatch.setattr(setup, "on_nodes", lambda inventory, args: runs.append((inventory.cluster, args)) or 0)
     refused = Unread(unread="permission denied: /var/run/docker.sock")
     assert asked("--fix", "--yes", "-v", beta={"docker": refused}) == 0
-    assert runs == [("atlas", setup.Options(asked.inventory, only=("docker-group",), yes=True, verbose=True))]
+    ((cluster, args),) = runs
+    assert (cluster, args.inventory, args.only, args.yes, args.verbose) == (
+        *("atlas", asked.inventory, ["docker-group"], True, True),
+    )
+    assert not (args.node or args.options or args.undo or args.show or args.dry_run)
 
 
 def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(asked, capsys):
