@@ -81,9 +81,13 @@ def lines(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> Iter
             yield [indent, *lead, *line]
             continue
         first, *more = _folded(plain, room)
-        style = text[0].colour if len(text) == 1 and isinstance(text[0], Painted) else ""
-        yield [indent, *lead, coded(first[len("".join(lead)) :], style)]
-        yield from ([indent, coded(each, style)] for each in more)
+        rest, begins = first[len("".join(lead)) :], text[0] if isinstance(text[0], Painted) else coded("", "")
+        if len(text) > 1 and rest.startswith(begins):  # the word that matters stands first, in its colour
+            yield [indent, *lead, begins, rest[len(begins) :]]
+            yield from ([indent, each] for each in more)
+            continue
+        yield [indent, *lead, coded(rest, begins.colour)]
+        yield from ([indent, coded(each, begins.colour)] for each in more)
 
 
 def noted(stream: TextIO, text: str) -> Iterator[list[str]]:
@@ -179,6 +183,13 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             data("  ".join(clean(cell).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
         return
     from rich.console import Console
+
+    console = Console(file=sys.stdout, width=width, color_system="standard" if in_colour(sys.stdout) else None)
+    console.print(rich_table(names, rows))
+
+
+def rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """A table for rich, which folds the widest columns."""
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
@@ -186,8 +197,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         drawn.add_column(rich_text(paint(name, "bold")), overflow="fold")
     for row in rows:
         drawn.add_row(*map(rich_text, row))
-    console = Console(file=sys.stdout, width=width, color_system="standard" if in_colour(sys.stdout) else None)
-    console.print(drawn)
+    return drawn
 
 
 def rich_text(part: str) -> Any:

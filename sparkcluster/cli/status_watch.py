@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec
-from sparkcluster.cli.output import message, moves
-from sparkcluster.cli.status import pasted
+from sparkcluster.cli.output import in_colour, message, moves, paint, rich_table, rich_text
+from sparkcluster.cli.status import group_line, headline, load, pasted
+from sparkcluster.report import share
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from sparkcluster.inspect.live import History, NodeNow
 
 # Between two readings of every node, and between two requests of a token from every group.
 TICK_S, ASK_S = 2.0, 15.0
 READ_S = 4.0
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the cluster until Ctrl-C; what it is in is asked every ``ASK_S`` as ``status`` does.
+    """Show the cluster until q or Ctrl-C; what it is in is asked every ``ASK_S`` as ``status`` does.
 
     Raises:
         UsageError: stdout is no terminal, or ``--json`` was given.
@@ -30,41 +39,101 @@ def run(args: argparse.Namespace) -> int:
     spec = load_spec(args)
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
-    from sparkcluster.cli.status_view import lines
     from sparkcluster.hosts.fleet import Calls, values
     from sparkcluster.inspect.live import History
     from sparkcluster.inspect.observing import begin_observing, observed
-    from sparkcluster.inspect.status import Document, Found, asked, look
+    from sparkcluster.inspect.status import asked, look
 
-    console, history = Console(highlight=False), History()
-    message(f"asking {spec.inventory.cluster}, Ctrl-C ends this view and nothing else")
+    history = History()
+    message(f"asking {spec.inventory.cluster}")
+    with contextlib.suppress(KeyboardInterrupt), connect_fleet(spec.inventory) as fleet, _keys() as pressed_q:
 
-    def draw(document: dict[str, Any]) -> Text:
-        return Text(
-            "\n".join(lines(pasted(document, args.inventory), history, width=console.width, encoding=console.encoding)),
-            no_wrap=True,
-        )
-
-    with contextlib.suppress(KeyboardInterrupt), connect_fleet(spec.inventory) as fleet:
-
-        def ask(_: None) -> tuple[Found, Document]:
+        def ask(_: None = None) -> Any:
             found = look(fleet, spec)
-            return found, asked(fleet, found)
+            return found, asked(fleet, found), time.monotonic()
 
-        found, document = ask(None)
-        with Live(console=console, auto_refresh=False) as live:
-            last, calls = time.monotonic(), None
-            while True:
-                began = time.monotonic()
-                seen = observed(begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True), READ_S)
-                history.add(seen, found.present)
-                live.update(draw(document), refresh=True)
-                if calls is None and began - last >= ASK_S:
-                    calls = Calls(ask, {"status": None})
-                if calls is not None and not calls.pending():
-                    found, document = values(calls.wait(0)).get("status", (found, document))
-                    last, calls = time.monotonic(), None
-                time.sleep(max(0.0, began + TICK_S - time.monotonic()))
+        found, document, asked_at = ask()
+
+        def draw() -> Group:
+            return view(pasted(document, args.inventory), history, time.monotonic() - asked_at)
+
+        console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
+        with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
+            asking, reading, began = None, None, 0.0
+            while not pressed_q(0.1):
+                now = time.monotonic()
+                if reading is None and now >= began + TICK_S:
+                    reading = begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
+                    began = now
+                if reading is not None and (not reading.pending() or now > began + READ_S):
+                    history.add(observed(reading, 0), found.present)
+                    reading = None
+                if asking is None and now >= asked_at + ASK_S:
+                    asking = Calls(ask, {"status": None})
+                if asking is not None and not asking.pending():
+                    found, document, asked_at = values(asking.wait(0)).get("status", (found, document, now))
+                    asking = None
     return 0
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Waits for some seconds, and says whether q was pressed; keys are not echoed meanwhile."""
+    import select
+    import termios
+    import tty
+
+    keyboards = [0] if os.isatty(0) else []
+    before = [termios.tcgetattr(each) for each in keyboards]
+    for each in keyboards:
+        tty.setcbreak(each)
+    try:
+        yield lambda wait_s: bool(select.select(keyboards, [], [], wait_s)[0]) and b"q" in os.read(0, 64).lower()
+    finally:
+        for each, settings in zip(keyboards, before, strict=True):
+            termios.tcsetattr(each, termios.TCSAFLUSH, settings)
+
+
+def view(document: dict[str, Any], history: History, later_s: float) -> Group:
+    """``document`` of ``status`` as it is ``later_s`` after it was asked, and what moved since."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[Sequence[str]] = [headline(document, later_s)]
+    for group in document["groups"]:
+        speeds = history.speeds.get(group["name"], ())
+        lines += [group_line(document, group), [*load(history.loads.get(group["name"])), "  ", sparkline(speeds)]]
+    names = [node["name"] for node in document["nodes"]]
+    rows = [(name, *_cells(history, name, history.nodes.get(name))) for name in names]
+    texts = [Text.assemble(*map(rich_text, line), no_wrap=True, overflow="ellipsis") for line in lines]
+    end = rich_text(paint("q ends this view, and nothing else", "dim"))
+    return Group(*texts, "", rich_table(("NODE", "MEMORY", "GPU", "RDMA SENT"), rows), "", end)
+
+
+def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
+    if node is None or node.why is not None:
+        return [paint(node.why, "bad") if node and node.why else "-"]
+    memory = "-"
+    if node.used_bytes is not None and node.total_bytes:
+        memory = f"{bar(node.used_bytes / node.total_bytes)} {share(node.used_bytes, node.total_bytes)}"
+    gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
+    gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
+    sent = "-"
+    if node.rdma_gbps is not None:
+        sent = f"{node.rdma_gbps:6.1f} Gb/s  {sparkline(list(history.links.get(name, ()))[-12:])}"
+    if node.socket_gbps is not None and node.socket_gbps >= 0.05:
+        sent += f"  sockets {node.socket_gbps:.1f}"
+    return [memory, " ".join(gpu) or "-", sent]
+
+
+def bar(part: float) -> str:
+    """A bar of ten cells for a part from 0 to 1."""
+    full = round(min(1.0, max(0.0, part)) * 10)
+    return "█" * full + "░" * (10 - full)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A cell for each value, as high as it is compared with the greatest."""
+    top = max(values, default=0.0)
+    return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1)) if top > 0 else 0] for value in values)

@@ -144,6 +144,7 @@ def document(
     return {
         "cluster": spec.inventory.cluster,
         "state": word,
+        "why": _why(found, word, groups),
         "next": state.next_command(word, switch=switch is not None),
         "endpoint": groups[0]["endpoint"] if groups and word == state.SERVING else None,
         "model": recorded.get("plan", {}).get("model"),
@@ -158,6 +159,28 @@ def document(
         "groups": groups,
         "nodes": _nodes(found, groups, seen),
     }
+
+
+def _why(found: Found, word: str, groups: Sequence[Document]) -> str | None:
+    """Why the cluster is not what it should be, in one line; None where it serves, or nothing of it runs."""
+    if word == state.UNKNOWN:
+        return "no node could be reached"
+    if word not in {state.DEGRADED, state.ORPHANED}:
+        return None
+    reasons = [error.message for error in found.collected.errors.values()]
+    reasons += [f"{name}: {why}" for name, why in unreadable(found.facts).items()]
+    ended = [(name, rank) for name, ranks in found.present.ours.items() for rank in ranks if rank.state != "running"]
+    # what ended with an error is the reason of what then ended without
+    for name, rank in sorted(ended, key=lambda each: each[1].exit_code in {0, None}):
+        code = "" if rank.exit_code is None else f" with code {rank.exit_code}"
+        reasons.append(f"the rank on {name} {'exited' if rank.state == 'exited' else f'is {rank.state}'}{code}")
+    named = {rank.name for ranks in found.present.ours.values() for rank in ranks}
+    for group in found.groups.values():
+        reasons += [f"the rank on {name} is gone" for name, ranks in group.ranks.items() if not {*ranks} & named]
+    reasons += [
+        f"{group['name']}: {group['why']}" if len(groups) > 1 else group["why"] for group in groups if group["why"]
+    ]
+    return next(iter(reasons), None)
 
 
 def _lease(lease: LeaseFact) -> Document:

@@ -377,6 +377,7 @@ DOCUMENTS: dict[str, Schema] = {
     "status": record(
         cluster=text(),
         state=text(enum=STATES),
+        why=text("why it does not serve; null where it does, starts or is down", null=True),
         next=NEXT,
         endpoint=text("of the first group, ends in /v1; null unless every group serves", null=True),
         model=text(null=True),

@@ -66,8 +66,8 @@ def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(t
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
     cli_status.show(cli_status.pasted(document, "my inventory.yaml"))
     shown = capsys.readouterr().out
-    assert ("    warning: open to the network, and requires no key\n" in shown) is is_open
-    assert ("    hint: sparkcluster key 'my inventory.yaml'\n" in shown) is is_open
+    assert ("  warning: open to the network, and requires no key\n" in shown) is is_open
+    assert ("  hint: sparkcluster key 'my inventory.yaml'\n" in shown) is is_open
 
 
 def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
@@ -75,6 +75,29 @@ def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
     assert (document["state"], document["endpoint"]) == ("degraded", None)
     assert "nothing listens" in document["groups"][0]["why"]
     assert document["nodes"][0]["ray"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("changes", "away", "why"),
+    [
+        ({"state": "exited", "exit_code": 255}, (), "the rank on beta exited with code 255"),
+        ({"state": "running"}, ("beta",), "beta did not answer within 10 s"),
+        (None, (), "the rank on beta is gone"),
+    ],
+)
+def test_the_first_line_says_why_a_cluster_is_degraded(told, world, capsys, changes, away, why):
+    one = served(world())
+    ranks = [rank.model_copy(update=changes) for rank in one.facts["beta"].ranks] if changes else []
+    dead = [rank.model_copy(update={"state": "exited", "exit_code": 0}) for rank in one.facts["alpha"].ranks]
+    document = told(
+        one.change("beta", ranks=tuple(ranks)).change(
+            "alpha", ranks=tuple(dead if changes else one.facts["alpha"].ranks)
+        ),
+        away=away,
+    )
+    assert document["why"] == why
+    cli_status.show(document)
+    assert capsys.readouterr().out.startswith(f"atlas  ● degraded: {why}   release 3\n")
 
 
 def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world):
@@ -96,7 +119,7 @@ def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world)
 def test_a_cluster_of_which_no_node_answers_is_unknown(told, world):
     document = told(served(world()), away=("alpha", "beta"))
     assert (document["state"], document["next"]) == ("unknown", "sparkcluster preflight INVENTORY")
-    assert cli_status.headline(document) == "atlas: unknown, no node could be reached"
+    assert "".join(cli_status.headline(document)) == "atlas  ● unknown: no node could be reached"
 
 
 def test_what_an_engine_does_is_read_twice(world, capsys):
@@ -124,8 +147,9 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
     assert hosts["alpha"].requests[-1][1].get("brief", True)
     cli_status.show(document)
     out = capsys.readouterr().out
-    assert "    up 1 h 53 min; requests: 2 running, 1 waiting; 40.0 tokens/s; KV cache 12 %" in out.splitlines()
-    assert "100/128 GB" in out
+    assert out.splitlines()[0] == "atlas  ● serving   release 3 for 1 h 53 min"
+    assert "  2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
+    assert "100.0 of 128.0 GB" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -152,9 +176,7 @@ def test_a_group_without_a_token_is_shown_before_its_limit(world, monkeypatch, c
     assert early[0]["waiting"] == ["default"]
     assert (early[0]["groups"][0]["why"], document["state"]) == (None, "degraded")
     cli_status.show(early[0])
-    assert capsys.readouterr().out.startswith(
-        "atlas: no token of default yet, release 3\n  default: waiting for a token"
-    )
+    assert capsys.readouterr().out.startswith("atlas  ● no token yet of default   release 3\n")
 
 
 def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
