@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+import time
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
@@ -26,36 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", nargs="?", help="only this node (default: all, merged by time)")
     parser.add_argument("--json-lines", action="store_true", help="print each line as a JSON document")
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines until Ctrl-C")
-    parser.add_argument(
-        "-n",
-        "--tail",
-        metavar="N",
-        type=at_least(0),
-        help=f"read the last N lines of each node (default: {_LINES}; with --since or --grep {_LINES_SEARCHED})",
-    )
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        type=_moment,
-        help="only lines since TIME: 90s, 10m, 2h or 1d ago, or a date and time as 2026-11-26T04:10:00Z",
-    )
-    parser.add_argument(
-        "--grep",
-        metavar="PATTERN",
-        type=_pattern,
-        help="only lines with a match for PATTERN: a Python regular expression, found anywhere in the line without its"
-        " colours; (?i) at its start ignores case",
-    )
-    parser.add_argument(
-        "--failed",
-        action="store_true",
-        help="print the log that was kept of the rank that failed last, and the line that says why",
-    )
+    about = f"read the last N lines of each node (default: {_LINES}; with --since or --grep {_LINES_SEARCHED})"
+    parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), help=about)
+    about = "only lines since TIME: 90s, 10m, 2h or 1d ago, or a date and time as 2026-11-26T04:10:00Z"
+    parser.add_argument("--since", metavar="TIME", type=_moment, help=about)
+    about = "only lines with a match for PATTERN: a Python regular expression, found anywhere in the line without its"
+    about += " colours; (?i) at its start ignores case"
+    parser.add_argument("--grep", metavar="PATTERN", type=_pattern, help=about)
+    about = "print the log that was kept of the rank that failed last, and the line that says why"
+    parser.add_argument("--failed", action="store_true", help=about)
 
 
 def _moment(text: str) -> float:
-    import time
-
     from sparkcluster.inspect.logs import moment
 
     try:
@@ -95,24 +77,14 @@ def run(args: argparse.Namespace) -> int:
             if args.follow:
                 streams.check_reader()
 
+        chosen = {"node": args.node, "tail": tail, "since_s": args.since, "pattern": args.grep}
         try:
-            code = follow(
-                fleet,
-                spec,
-                show,
-                node=args.node,
-                tail=tail,
-                go_on=args.follow,
-                since_s=args.since,
-                pattern=args.grep,
-            )
+            code = follow(fleet, spec, show, go_on=args.follow, **chosen)
         except KeyboardInterrupt:
             if not args.follow:
                 raise
             return INTERRUPTED  # the normal end of following
-    if args.json:
-        emit_json({"cluster": spec.inventory.cluster, "lines": printer.lines})
-    printer.tell_none()
+    printer.end(spec.inventory.cluster)
     return code
 
 
@@ -120,80 +92,61 @@ def _run_failed(args: argparse.Namespace) -> int:
     """Print what was kept of the last launch that failed; no node is contacted."""
     import dataclasses
     import shlex
-    import time
 
     from sparkcluster.errors import UsageError
     from sparkcluster.inspect.logs import last_failed, succeeded_since
+    from sparkcluster.printable import COLOURS
 
     for flag, given in (("--follow", args.follow), ("--since", args.since is not None)):
         if given:
             raise UsageError(f"--failed and {flag} cannot be combined", hint="--failed shows a log that has ended")
-    spec = load_spec(args)
-    failed, node, lines = last_failed(spec, args.node)
-    quiet = args.json or args.json_lines
+    spec, quiet = load_spec(args), args.json or args.json_lines
+    cluster, (failed, node, lines) = spec.inventory.cluster, last_failed(spec, args.node)
     if not quiet:
-        ago = failed.ago(time.time())
-        message(f"the last launch of {spec.inventory.cluster} that failed, {ago}: {failed.message}")
-        succeeded = succeeded_since(spec.inventory.cluster, failed.at_s)
-        if succeeded:
+        message(f"the last launch of {cluster} that failed, {failed.ago(time.time())}: {failed.message}")
+        if succeeded := succeeded_since(cluster, failed.at_s):
             message(f"`{succeeded}` from this machine has succeeded since")
-    printer = _Printer(args, [node])
-    reason = failed.reason if failed.reason and failed.reason.node == node else None
-    for number, text in _asked_for(args, lines):
-        printer.show(node, text, None, marked=reason is not None and reason.number == number)
-    if args.json:
-        about: dict[str, Any] = {
-            "at": _iso(failed.at_s),
-            "message": failed.message,
-            "hint": failed.hint,
-            "node": failed.node,
-        }
-        about["reason"] = dataclasses.asdict(failed.reason) if failed.reason else None
-        emit_json({"cluster": spec.inventory.cluster, "lines": printer.lines, "failed": about})
-    elif not quiet:
-        if failed.reason:
-            message(f"{failed.reason.place}: ", paint(failed.reason.line, "bold bad"))
-        if failed.hint:
-            message(failed.hint.replace("INVENTORY", shlex.quote(str(args.inventory))), kind="hint")
-        printer.tell_none()
+    printer, reason = _Printer(args, [node]), failed.reason
+    for number, text in list(enumerate(lines, 1))[0 if args.tail is None else max(0, len(lines) - args.tail) :]:
+        if args.grep is None or args.grep.search(COLOURS.sub("", text)):
+            printer.show(node, text, None, bad=reason is not None and (node, number) == (reason.node, reason.number))
+    about = {"at": _iso(failed.at_s), "message": failed.message, "hint": failed.hint, "node": failed.node}
+    printer.end(cluster, failed={**about, "reason": dataclasses.asdict(reason) if reason else None})
+    if not quiet and reason:
+        message(f"{reason.place}: ", paint(reason.line, "bold bad"))
+    if not quiet and failed.hint:
+        message(failed.hint.replace("INVENTORY", shlex.quote(str(args.inventory))), kind="hint")
     return 0
 
 
-def _asked_for(args: argparse.Namespace, lines: Sequence[str]) -> list[tuple[int, str]]:
-    """The lines that --tail and --grep leave, with their numbers in the log."""
-    from sparkcluster.printable import COLOURS
-
-    numbered = list(enumerate(lines, 1))[0 if args.tail is None else max(0, len(lines) - args.tail) :]
-    return [(at, text) for at, text in numbered if args.grep is None or args.grep.search(COLOURS.sub("", text))]
-
-
 class _Printer:
-    """Writes log lines of ``nodes`` as the flags say; with --json they are collected in ``lines``."""
+    """Writes log lines of ``nodes`` as the flags say; with --json they are collected."""
 
     def __init__(self, args: argparse.Namespace, nodes: list[str]) -> None:
         self._args = args
         self._width = max(map(len, nodes))
         self._colours = {node: _COLOURS[at % len(_COLOURS)] for at, node in enumerate(nodes)}
         self._none = True
-        self.lines: list[dict[str, Any]] = []
+        self._lines: list[dict[str, Any]] = []
 
-    def tell_none(self) -> None:
-        """Say that --grep found no line of a rank; not with JSON, nor where a log is followed."""
-        if self._none and self._args.grep and not (self._args.follow or self._args.json or self._args.json_lines):
-            message("no line matches")
-
-    def show(self, node: str, text: str, at_s: float | None, *, marked: bool = False, own: bool = False) -> None:
-        """Write one line; ``marked`` in red. One of ``own`` is a message of this program."""
+    def show(self, node: str, text: str, at_s: float | None, *, bad: bool = False, own: bool = False) -> None:
+        """Write one line; ``bad`` in red. One of ``own`` is a message of this program."""
         self._none = self._none and own
-        if self._args.json or self._args.json_lines:
-            document = {"node": node, "line": text, "at": None if at_s is None else _iso(at_s)}
-            if self._args.json:
-                self.lines.append(document)
-            else:
-                emit_json(document, line=True)
-            return
-        name = coded(f"{node:<{self._width}} | ", self._colours.get(node, "36"))
-        data(name, *([paint(text, "bold bad")] if marked else log_colours(text)))
+        document = {"node": node, "line": text, "at": None if at_s is None else _iso(at_s)}
+        if self._args.json:
+            self._lines.append(document)
+        elif self._args.json_lines:
+            emit_json(document, line=True)
+        else:
+            name = coded(f"{node:<{self._width}} | ", self._colours.get(node, "36"))
+            data(name, *([paint(text, "bold bad")] if bad else log_colours(text)))
+
+    def end(self, cluster: str, **more: Any) -> None:
+        """Write the document of --json, with ``more`` in it; else say that --grep found no line of a rank."""
+        if self._args.json:
+            emit_json({"cluster": cluster, "lines": self._lines, **more})
+        elif self._none and self._args.grep and not (self._args.follow or self._args.json_lines):
+            message("no line matches")
 
 
 def _iso(at_s: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
 from sparkcluster.cli.output import data, message, table
@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     for name, why in found.errors.items():
         message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
     if args.prune:
-        for line in freed(removed) or ["nothing to remove"]:
+        lines = [f"{name}: removed {size(removed[name][node])} on {node}" for name in removed for node in removed[name]]
+        for line in lines or ["nothing to remove"]:
             data(line)
     elif not any(found.nodes.values()):
         data(f"no models on the nodes of {cluster}")
@@ -56,29 +57,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def freed(removed: dict[str, dict[str, int]]) -> list[str]:
-    """What was removed as text."""
-    return [
-        f"{name}: removed {size(amount)} on {node}" for name, nodes in removed.items() for node, amount in nodes.items()
-    ]
-
-
 def rows(found: Found) -> list[tuple[str, ...]]:
     """A row for each model and size, with the nodes that have it."""
     out: list[tuple[str, ...]] = []
     for model in found.as_json()["models"]:
         users = {f"release of {name}" for each in model["nodes"].values() for name in each["used_by"]}
-        if model["playbook"]:
-            users.add(f"playbook {model['playbook']}")
+        users |= {f"playbook {model['playbook']}"} if model["playbook"] else set()
         alike: dict[tuple[str, str], list[str]] = {}
         for node, each in model["nodes"].items():
-            alike.setdefault((size(each["bytes"]), _staged(each)), []).append(node)
-        for (amount, staged), nodes in alike.items():
-            out.append((model["name"], amount, staged, ", ".join(nodes), ", ".join(sorted(users)) or "-"))
+            staged = "all" if each["staged_bytes"] == each["bytes"] else size(each["staged_bytes"])
+            alike.setdefault((size(each["bytes"]), staged if each["staged_bytes"] else "-"), []).append(node)
+        for amounts, nodes in alike.items():
+            out.append((model["name"], *amounts, ", ".join(nodes), ", ".join(sorted(users)) or "-"))
     return out
-
-
-def _staged(model: dict[str, Any]) -> str:
-    if not model["staged_bytes"]:
-        return "-"
-    return "all" if model["staged_bytes"] == model["bytes"] else size(model["staged_bytes"])

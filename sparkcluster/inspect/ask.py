@@ -178,20 +178,6 @@ class Conversation:
         )
 
 
-def ask(
-    fleet: Fleet,
-    spec: Spec,
-    prompt: str,
-    show: Show,
-    *,
-    group: str | None,
-    max_tokens: int | None,
-    system: str | None = None,
-) -> Reply:
-    """Stream one completion, as ``Conversation.ask`` does, which raises what this one does."""
-    return Conversation(fleet, spec, group=group, max_tokens=max_tokens, system=system).ask(prompt, show)
-
-
 def _nothing_serves(spec: Spec, collected: Collected, present: ClusterRanks) -> SparkclusterError:
     """Why there is no group to ask: no rank runs that the newest release recorded."""
     for error in collected.errors.values():

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.errors import NotServing, PromptTooLong
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.ask import TOKENS, Conversation, ask, cut
+from sparkcluster.inspect.ask import TOKENS, Conversation, cut
 from sparkcluster.inspect.status import status
 
 DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_s": 0.1, "total_s": 0.2}}
@@ -70,9 +70,9 @@ def test_an_answer_that_ctrl_c_ends_is_kept_as_far_as_it_came(asked):
 
 def test_ranks_that_no_release_records_are_told_from_a_cluster_that_is_down(asked):
     with pytest.raises(NotServing, match="is down"):
-        ask(*asked(DONE, record=False, run=False), "hi", lambda *_: None, group=None, max_tokens=8)
+        Conversation(*asked(DONE, record=False, run=False), group=None, max_tokens=8).ask("hi", lambda *_: None)
     with pytest.raises(NotServing, match="is orphaned: the command that started it ended before") as caught:
-        ask(*asked(DONE, record=False), "hi", lambda *_: None, group=None, max_tokens=8)
+        Conversation(*asked(DONE, record=False), group=None, max_tokens=8).ask("hi", lambda *_: None)
     assert caught.value.hint.startswith("sparkcluster up ")
 
 
@@ -84,7 +84,7 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     said = "the endpoint rejects the API key that its rank was started with: Unauthorized"
     fleet, spec = asked(failing("unauthorized", said))
     with pytest.raises(NotServing) as caught:
-        ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=8)
+        Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
     assert caught.value.message == said
     assert f"sparkcluster upgrade {spec.inventory_path} " in caught.value.hint
     (group,) = status(fleet, spec)["groups"]
@@ -95,12 +95,12 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
     long = failing("too-long", "Input length (600) exceeds model's maximum context length (512).")
     done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}
     fleet, spec = asked(lambda request: long if request["max_tokens"] else done)
-    reply = ask(fleet, spec, "hi", lambda *_: None, group=None, max_tokens=None)
+    reply = Conversation(fleet, spec, group=None, max_tokens=None).ask("hi", lambda *_: None)
     assert cut(reply, None).startswith("the answer ended at the end of the model's context")
     limits = [request["max_tokens"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
     assert limits == [TOKENS, None]
     with pytest.raises(
         PromptTooLong, match=r"^the prompt does not fit in the model's context of 512 tokens$"
     ) as caught:
-        ask(*asked(long), "hi", lambda *_: None, group=None, max_tokens=None)
+        Conversation(*asked(long), group=None, max_tokens=None).ask("hi", lambda *_: None)
     assert "--max-tokens" not in caught.value.hint

@@ -153,7 +153,7 @@ def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
     assert (document["state"], document["release"]) == ("serving", 3)
     assert document["endpoint"] == f"http://127.0.0.1:{api.server_port}/v1"
     assert [group["nodes"] for group in document["groups"]] == [["alpha", "beta"]]
-    reply = asking.ask(fleet, forged.spec, "Hello", lambda *_: None, group=None, max_tokens=8)
+    reply = asking.Conversation(fleet, forged.spec, group=None, max_tokens=8).ask("Hello", lambda *_: None)
     assert reply.text == "204"
     found = doctor(fleet, forged.spec, 20.0, Report())
     assert [(name, reply.head, reply.text) for name, reply in found.running.replies.items()] == [
