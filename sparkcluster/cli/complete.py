@@ -1,252 +1,161 @@
-"""``sparkcluster __complete LINE``: what may follow on a command line, for the scripts in ``shell/``.
+"""What may follow on a command line, at Tab: argcomplete asks, from the functions that ``completion`` prints.
 
-It runs at every press of Tab: it imports one command and no model of the inventory, contacts no node, and ends with
-exit code 0 and no message whatever the line holds. Commands are not asked what their arguments may be: an argument's
-metavar says so, here, in one table.
+It reads no file but regular ones of at most 64 KiB, contacts no node and writes no message. Names come from files that
+others may have written: one that a shell would have to quote is not offered. The metavar of an argument says what may
+be its value, by the table below; the commands know nothing of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from argcomplete.completers import SuppressCompleter
+from argcomplete.finders import CompletionFinder
+from argcomplete.lexers import split_line
 
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.common import default_inventory, is_inventory
-from sparkcluster.cli.output import write
 from sparkcluster.cli.parser import Parser, parser_of
 
-Values = dict[str, str]  # each with a description, which may be empty
-
-# What the shell adds to the values itself: it knows how to quote and show paths.
-NOTHING, FILES, YAML = "none", "files", "yaml"
-
-_MAX_BYTES = 1 << 20
-# Nothing that a shell would have to quote: names come from files that others may have written.
-_PLAIN = re.compile(r"[A-Za-z0-9._:+@%=,/-]+")
+MAX_BYTES = 64 << 10
+_PLAIN = re.compile(r"[A-Za-z0-9._:+@%,/-]*")
 
 
-def run(words: Sequence[str]) -> int:
-    """Print what may follow: ``none``, ``files`` or ``yaml``, then values with a tab and a description each."""
-    import sys
-
-    from sparkcluster.printable import clean
-
-    try:
-        added, values = candidates(words[0] if words else "")
-    except Exception:  # noqa: BLE001 - nobody asked for anything that could be reported here
-        added, values = NOTHING, {}
-    lines = [f"{value}\t{' '.join(clean(about).split())}" for value, about in values.items() if _PLAIN.fullmatch(value)]
-    write(sys.stdout, "\n".join([added, *lines]), keep="\t\n")
-    return 0
-
-
-def candidates(line: str) -> tuple[str, Values]:
-    """What may stand at the end of ``line``, a command line up to the cursor as it was typed.
-
-    Returns:
-        What the shell is to add (``NOTHING``, ``FILES`` or ``YAML``), and values that begin with the last word: of
-        ``--flag=value`` with what follows the ``=`` alone.
-    """
-    *before, prefix = _words(line)
-    while before and re.match(r"[A-Za-z_]\w*=", before[0]):
-        del before[0]
-    name = before[1] if len(before) > 1 else ""
-    if not name or (name == "help" and len(before) == 2):
-        return NOTHING, _beginning(prefix, {**COMMANDS, **({"--help": "", "--version": ""} if not name else {})})
-    if name not in COMMANDS:
-        return NOTHING, {}
-    parser, _ = parser_of(name)
-    return _Typed(name, parser, before[2:]).complete(prefix)
+def answer() -> None:
+    """Write what may follow on the line that the environment names, and end the process; nothing if that fails."""
+    with contextlib.suppress(Exception):
+        *_, words, _ = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))
+        # zsh gives all that was typed: A=1 sparkcluster, cd . && sparkcluster
+        at = max((at for at, word in enumerate(words) if word.endswith("sparkcluster")), default=0)
+        if words[at + 1 : at + 2] and words[at + 1] in COMMANDS:
+            at += 1
+            parser, _ = parser_of(words[at])
+            _attach(words[at], parser)
+        else:
+            parser = Parser(prog="sparkcluster")
+            vars(parser.add_argument("command"))["completer"] = lambda **_: COMMANDS
+        os.environ["_ARGCOMPLETE"] = str(at + 1)
+        _Finder()(parser, always_complete_options=False, validator=_offered, default_completer=SuppressCompleter())
+    sys.exit(0)
 
 
-class _Typed:
-    """What was typed of a command's arguments: ``given`` by destination, and which argument the next word is."""
+class _Finder(CompletionFinder):
+    def _get_completions(self, words: list[str], *rest: Any) -> Any:
+        """As argcomplete; flags come first, since argparse gives NODE nothing in ``logs INVENTORY -f NODE``."""
+        parser: Any = self._parser
+        flags, others = parser.split(words[1:])
+        waits = bool(flags) and parser.wants_value(flags[-1]) and words[-1] == flags[-1]
+        ordered = [*others, *flags] if waits else [*flags, *others]
+        return super()._get_completions([words[0], *ordered], *rest)
 
-    def __init__(self, command: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-        self.command = command
-        self.given: dict[str, str] = {}
-        self.value_of: argparse.Action | None = None
-        self.only_values = False
-        self._enter(parser)
-        for word in words:
-            self._take(word)
 
-    def _enter(self, parser: argparse.ArgumentParser) -> None:
-        actions = parser._actions  # noqa: SLF001 - argparse has no public list
-        self.flags = {flag: action for action in actions for flag in action.option_strings}
-        self.positionals = [action for action in actions if not action.option_strings]
+def _offered(completion: str, prefix: str) -> bool:
+    """Whether ``completion`` begins with what was typed, and no shell has to quote the rest; zsh quotes a ``~``."""
+    quoted = prefix.startswith("~") and os.environ.get("_ARGCOMPLETE_SHELL") == "zsh"
+    return not quoted and completion.startswith(prefix) and _PLAIN.fullmatch(completion, len(prefix)) is not None
 
-    def _take(self, word: str) -> None:
-        if self.value_of is not None:
-            self.given[self.value_of.dest], self.value_of = word, None
-        elif word == "--" and not self.only_values:
-            self.only_values = True
-        elif self._is_flag(word):
-            flag, equals, value = word.partition("=")
-            action = self.flags.get(flag)
-            if action is not None:
-                self.given[action.dest] = value
-                self.value_of = action if action.nargs != 0 and not equals else None
-        elif self.positionals:
-            if len(self.positionals) > 1 and _is_inventory(self.positionals[0]) and not is_inventory(word):
-                del self.positionals[0]
-            action = self.positionals[0]
-            self.given[action.dest] = word
-            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - likewise
-                self._enter(action.choices.get(word) or Parser())
-            elif action.nargs in {None, "?"}:
-                del self.positionals[0]
 
-    def _is_flag(self, word: str) -> bool:
-        return len(word) > 1 and word.startswith("-") and not self.only_values
-
-    def complete(self, prefix: str) -> tuple[str, Values]:
-        if self.value_of is not None:
-            return self._values(self.value_of, prefix)
-        flag, equals, value = prefix.partition("=")
-        if prefix.startswith("-") and not self.only_values:
-            if not equals:
-                return NOTHING, self._unused(prefix)
-            return self._values(self.flags[flag], value) if flag in self.flags else (NOTHING, {})
-        added, values = self._values(self.positionals[0], prefix) if self.positionals else (NOTHING, {})
-        if len(self.positionals) > 1 and _is_inventory(self.positionals[0]):
-            values |= self._values(self.positionals[1], prefix)[1]
-        if not prefix and not values and added == NOTHING and not self.only_values:
-            values = self._unused("-")
-        return added, values
-
-    def _unused(self, prefix: str) -> Values:
-        repeated = argparse._AppendAction  # noqa: SLF001 - likewise
-        flags = {
-            flag: (action.help or "").replace("%%", "%")
-            for flag, action in self.flags.items()
-            if action.dest not in self.given or isinstance(action, repeated)
-        }
-        return _beginning(prefix, flags)
-
-    def _values(self, action: argparse.Action, prefix: str) -> tuple[str, Values]:
+def _attach(name: str, parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - likewise
-            about = {choice.dest: choice.help or "" for choice in action._get_subactions()}  # noqa: SLF001 - likewise
-            return NOTHING, _beginning(prefix, about)
-        if action.choices is not None:
-            return NOTHING, _beginning(prefix, dict.fromkeys(map(str, action.choices), ""))
-        metavar = str(action.metavar)
-        added, values = VALUES.get(f"{self.command} {metavar}") or VALUES.get(metavar) or (NOTHING, None)
-        return added, _beginning(prefix, values(prefix, self.given) if values else {})
+            for inner in action.choices.values():
+                _attach(name, inner)
+        elif action.choices is None:
+            metavar = str(action.metavar)
+            vars(action)["completer"] = COMPLETERS.get(f"{name} {metavar}") or COMPLETERS.get(metavar)
 
 
-def _is_inventory(action: argparse.Action) -> bool:
-    """Whether it is an INVENTORY that can be left out."""
-    return action.metavar == "INVENTORY" and action.nargs == "?"
+def _nodes(*, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+    """Nodes of the inventory, with their addresses."""
+    nodes = [(node.get("name"), node.get("host")) for node in _inventory(parsed_args, "nodes")]
+    return _plain((name or host, host if name else "") for name, host in nodes)
 
 
-def _words(line: str) -> list[str]:
-    """The words of a line without their quotes; the last one is empty after a space, and may lack its second quote."""
-    for end in ("", '"', "'", "\\"):
-        try:
-            words = shlex.split(line + end)
-        except ValueError:
-            continue
-        return [*words, ""] if not end and (not line or line[-1].isspace()) else words
-    return [""]
-
-
-def _beginning(prefix: str, values: Mapping[str, str]) -> Values:
-    return {value: about for value, about in values.items() if value.startswith(prefix)}
-
-
-def _playbooks(prefix: str, _: Mapping[str, str]) -> Values:
-    """Names of the bundled playbooks; after a ``+`` those of the overlays. Read from the listing, which is quick."""
-    files = sorted(line.split()[-1].removesuffix(".yaml") for line in _packaged("spec", "bundled.txt"))
-    base, plus, _overlay = prefix.rpartition("+")
-    if plus:
-        return {f"{base}+{name.removeprefix('overlays/')}": "" for name in files if name.startswith("overlays/")}
-    return dict.fromkeys((name for name in files if "/" not in name), "")
-
-
-def _codes(prefix: str, _: Mapping[str, str]) -> Values:
-    """Codes of the checks with their titles, written as the prefix is in upper or lower case."""
-    pairs = (line.split("\t") for line in _packaged("checks", "codes.txt"))
-    return {code.lower() if prefix[:1].islower() else code: title for code, title in pairs}
-
-
-def _packaged(*names: str) -> list[str]:
-    import sparkcluster
-
-    with open(os.path.join(os.path.dirname(sparkcluster.__file__), *names), encoding="utf-8") as file:  # noqa: PTH118, PTH120, PTH123 - pathlib is slow to import
-        return file.read().splitlines()
-
-
-def _nodes(_: str, given: Mapping[str, str]) -> Values:
-    """Nodes of the inventory on the line, or of the default one, with their addresses."""
-    nodes = [node for node in _inventory(given).get("nodes") or [] if isinstance(node, dict) and node.get("host")]
-    return {str(node.get("name") or node["host"]): str(node["host"]) if node.get("name") else "" for node in nodes}
-
-
-def _groups(prefix: str, given: Mapping[str, str]) -> Values:
-    """Groups of the inventory on the line, or of the default one; after a comma, another one."""
+def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+    """Groups of the inventory; after a comma, another one."""
     base, comma, _group = prefix.rpartition(",")
-    groups = [group for group in _inventory(given).get("groups") or [] if isinstance(group, dict)]
-    return {f"{base}{comma}{group['name']}": "" for group in groups if group.get("name")}
+    return _plain((f"{base}{comma}{group.get('name')}", "") for group in _inventory(parsed_args, "groups"))
 
 
-def _inventory(given: Mapping[str, str]) -> dict[str, Any]:
-    """The file as plain YAML, every scalar as text: what is wrong in it is for the command to say."""
+def _releases(*, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+    """Releases of the cluster as ``releases`` last listed them."""
+    from sparkcluster.output_file import state_home
+
+    found = _plain([(_inventory(parsed_args, "cluster"), "")])
+    return _plain(
+        row.split("\t") for cluster in found for row in _small(f"{state_home()}/releases/{cluster}").splitlines()
+    )
+
+
+def _plain(pairs: Iterable[Iterable[object]]) -> dict[str, str]:
+    """Names that no shell has to quote, with what is shown beside them; a dash would begin a flag."""
+    texts = ((str(name), str(about)) for name, about in pairs)
+    return {name: about for name, about in texts if name[:1].isalnum() and _PLAIN.fullmatch(name + about)}
+
+
+def _inventory(args: argparse.Namespace, key: str) -> Any:
+    """A key of the inventory on the line, or of the default one, as plain YAML; the command says what is wrong."""
     import yaml
 
-    from sparkcluster.errors import UsageError
-
-    try:
-        path = os.path.expanduser(given["inventory"]) if "inventory" in given else str(default_inventory()[0])  # noqa: PTH111 - pathlib is slow to import
-        with open(path, "rb") as file:  # noqa: PTH123 - likewise
-            document = yaml.load(file.read(_MAX_BYTES), yaml.BaseLoader)  # noqa: S506 - it makes text, lists and dicts only
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, UsageError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    with contextlib.suppress(Exception):
+        typed = getattr(args, "inventory", None)
+        path = typed.expanduser() if typed and is_inventory(str(typed)) else default_inventory()[0]
+        return yaml.load(_small(str(path)), yaml.BaseLoader)[key]  # noqa: S506 - it makes text, lists and dicts only
+    return []
 
 
-def _steps(_: str, __: Mapping[str, str]) -> Values:
-    from sparkcluster.setup.steps import STEPS
-
-    return {step.name: step.title for step in STEPS}
-
-
-def _faults(_: str, __: Mapping[str, str]) -> Values:
-    from sparkcluster.lab.faults import FAULTS
-
-    return dict.fromkeys(FAULTS, "")
+def _small(path: str) -> str:
+    if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:  # noqa: PTH113, PTH202 - as in common
+        return ""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - likewise
+        return file.read(MAX_BYTES)
 
 
-def _clients(_: str, __: Mapping[str, str]) -> Values:
-    from sparkcluster.endpoint.clients import CLIENTS
+def _words(kind: str) -> Callable[..., dict[str, str]]:
+    """A completer of names that the project defines; ``scripts/make-docs`` lists them, which is quicker to read."""
 
-    return {name: client.title for name, client in CLIENTS.items()}
+    def completer(*, prefix: str, **_: Any) -> dict[str, str]:
+        rows = (row.split("\t") for row in _small(__file__.replace("complete.py", "words.txt")).splitlines())
+        return {name.lower() if prefix.islower() else name: about for what, name, about in rows if what == kind}
+
+    return completer
 
 
-# By the metavar of an argument, if needed with its command: what the shell adds, and what gives the values.
-VALUES: dict[str, tuple[str, Callable[[str, Mapping[str, str]], Values] | None]] = {
-    "INVENTORY": (YAML, None),
-    "INV": (YAML, None),
-    "P": (YAML, _playbooks),
-    "PLAYBOOK": (YAML, _playbooks),
-    "NODE": (NOTHING, _nodes),
-    "setup NAME": (NOTHING, _nodes),
-    "connect NAME": (NOTHING, _clients),
-    "playbooks NAME": (YAML, _playbooks),
-    "G": (NOTHING, _groups),
-    "GROUPS": (NOTHING, _groups),
-    "CODE": (NOTHING, _codes),
-    "STEP": (NOTHING, _steps),
-    "KIND": (NOTHING, _faults),
-    "FILE": (FILES, None),
-    "lint FILE": (YAML, None),
-    "discover FILE": (YAML, None),
-    "OUT": (FILES, None),
-    "PATH": (FILES, None),
-    "KEY": (FILES, None),
-    "K": (FILES, None),
+def _files(*ends: str) -> Callable[..., dict[str, str]]:
+    """A completer of directories and of files whose names end so; ``~`` stays as it was typed."""
+
+    def completer(*, prefix: str, **_: Any) -> dict[str, str]:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:  # noqa: PTH111 - likewise
+            names = sorted(f"{each.name}/" if each.is_dir() else each.name for each in entries)
+        return {f"{folder}{name}": "" for name in names if name.endswith(("/", *ends))}
+
+    return completer
+
+
+def _playbooks(*, prefix: str, **_: Any) -> dict[str, str]:
+    """The bundled playbooks, and files; after a ``+``, overlays."""
+    base, plus, _overlay = prefix.rpartition("+")
+    if plus:
+        return {f"{base}+{name}": about for name, about in _words("OVERLAY")(prefix="").items()}
+    return _words("PLAYBOOK")(prefix="") | _YAML(prefix=prefix)
+
+
+_YAML = _files(".yaml", ".yml")
+# By the metavar of an argument, if needed with its command.
+COMPLETERS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(["INVENTORY", "INV"], _YAML),
+    **dict.fromkeys(["P", "PLAYBOOK", "playbooks NAME"], _playbooks),
+    **dict.fromkeys(["NODE", "setup NAME"], _nodes),
+    **dict.fromkeys(["G", "GROUPS"], _groups),
+    **dict.fromkeys(["RELEASE", "NUMBER"], _releases),
+    **dict.fromkeys(["FILE", "OUT", "PATH", "KEY", "K"], _files("")),
+    **{kind: _words(kind) for kind in ("CODE", "STEP", "KIND")},
+    "connect NAME": _words("CLIENT"),
 }

@@ -33,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script of one shell."""
-    from importlib import resources
+    from argcomplete.shell_integration import shellcode
 
-    path = resources.files("sparkcluster.cli") / "shell" / f"completion.{args.shell}"
-    script = path.read_text(encoding="utf-8")
+    script = shellcode(["sparkcluster"], shell=args.shell)
     if not emitted(args, {"shell": args.shell, "script": script}):
         write(sys.stdout, script, end="", keep=LINES)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fault",
         help="inject a fault",
         usage="sparkcluster lab fault [-h] [--name NAME] [--json] NODE KIND [ARG ...]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=textwrap.fill(f"kinds: {_kinds()}", 79, break_on_hyphens=False),
     )
     fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
-    fault.add_argument("kind", nargs="?", metavar="KIND", help="kind of fault")  # its error lists all
+    fault.add_argument("kind", nargs="?", metavar="KIND", help="kind of fault; without it, they are listed")
     fault.add_argument("argument", nargs="*", metavar="ARG", default=[], help="arguments of that kind")
 
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")

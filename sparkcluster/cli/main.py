@@ -39,10 +39,6 @@ def main(argv: Sequence[str]) -> int:
         first, *words = words[0], "--help"
     if first in COMMANDS:
         return _run(first, words)
-    if first == "__complete":
-        from sparkcluster.cli import complete
-
-        return complete.run(words)
     if first in {"-V", "--version", "version"}:
         from sparkcluster import __version__
 
@@ -89,6 +85,10 @@ def console() -> NoReturn:
     gc.set_threshold(50_000, 20, 20)
     # pydantic would read the metadata of every installed package, for plugins that are not used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, at Tab
+        from sparkcluster.cli.complete import answer
+
+        answer()
     from sparkcluster.cli import streams
 
     streams.install()

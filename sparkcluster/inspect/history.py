@@ -18,6 +18,7 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.lost import Listed, Records, kept_on, lost
+from sparkcluster.output_file import state_home, write
 from sparkcluster.plan.compare import compare
 from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
@@ -72,7 +73,17 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
                 "lost": {"image": gone.image, "secrets": gone.secrets},
             }
         )
+    _remember(spec.inventory.cluster, releases)
     return {"releases": releases, "errors": errors}
+
+
+def _remember(cluster: str, releases: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the numbers for completion, which contacts no node."""
+    file = state_home() / "releases" / cluster
+    text = "".join(f"{release['number']}\t{release['model']}\n" for release in releases)
+    with contextlib.suppress(OSError, UsageError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(file, lambda opened: opened.write(text.encode()), private=True)
 
 
 def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:

@@ -17,8 +17,7 @@ def files() -> dict[str, str]:
         **json_schemas.files(),
         # What counts as bundled.
         "../sparkcluster/spec/bundled.txt": _listing(),
-        # What completion offers without importing every check.
-        "../sparkcluster/checks/codes.txt": reference.codes(),
+        "../sparkcluster/cli/words.txt": reference.words(),
     }
 
 

@@ -76,11 +76,23 @@ def shown(action: argparse.Action) -> str:
     return ", ".join(f"{flag}{takes}" for flag in action.option_strings)
 
 
-def codes() -> str:
-    """Every check's code and title, one on a line."""
+def words() -> str:
+    """Names that completion offers without importing what defines them: kind, name and description, one on a line."""
     from sparkcluster.checks.pages import pages
+    from sparkcluster.endpoint.clients import CLIENTS
+    from sparkcluster.lab.faults import FAULTS
+    from sparkcluster.setup.steps import STEPS
+    from sparkcluster.spec import library
 
-    return "".join(f"{page.code}\t{page.title}\n" for page in pages().values())
+    kinds = {
+        "CODE": {page.code: page.title for page in pages().values()},
+        "STEP": {step.name: step.title for step in STEPS},
+        "KIND": {kind: fault.argument or "" for kind, fault in FAULTS.items()},
+        "CLIENT": {name: client.title for name, client in CLIENTS.items()},
+        "PLAYBOOK": dict.fromkeys(library.names(), ""),
+        "OVERLAY": dict.fromkeys(library.overlays(), ""),
+    }
+    return "".join(f"{kind}\t{name}\t{about}\n" for kind, names in kinds.items() for name, about in names.items())
 
 
 def checks() -> str:

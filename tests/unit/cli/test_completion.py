@@ -1,4 +1,4 @@
-"""Tab: what ``__complete`` offers for a line, and what bash, zsh and fish make of it when somebody types."""
+"""Tab: what is offered for a line, and what bash, zsh and fish make of it when somebody types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.cli import complete
 from sparkcluster.cli.main import guarded
 from tests.unit.on_terminal import ROOT, OnTerminal
 
@@ -37,76 +36,90 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def offered(line: str) -> tuple[str, list[str]]:
-    added, values = complete.candidates(line)
-    return added, list(values)
+def offered(line: str, *options: str) -> list[str]:
+    """What a shell is told; the program writes nothing else, and ends with exit code 0."""
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    asked |= {"_ARGCOMPLETE_SUPPRESS_SPACE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": "offered"}
+    Path("offered").write_text("")
+    done = subprocess.run(
+        [sys.executable, *options, "-m", "sparkcluster"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **asked}, capture_output=True, text=True, timeout=10, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+    assert options or not done.stderr
+    Path("modules").write_text(done.stderr)
+    return Path("offered").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("sparkcluster st", ("none", ["status", "stage"])),
-        ("sparkcluster status mine.yaml --js", ("none", ["--json"])),
-        ("sparkcluster status --json mine.yaml --js", ("none", [])),
-        ("sparkcluster ask --max-tokens 3 mine.yaml --group ", ("none", ["west", "east"])),
-        ("sparkcluster upgrade mine.yaml --order west,e", ("none", ["west,east"])),
-        ("sparkcluster logs mine.yaml alpha", ("none", ["alpha-1", "alpha-2"])),
-        ("sparkcluster logs -n 3 'my other.yml' fe", ("none", ["fe80::1:2"])),
-        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ("yaml", ["gpt-oss-120b"])),
-        ("sparkcluster import ", ("files", [])),
-        ("sparkcluster lab fault 1 rebo", ("none", ["reboot"])),
+        ("sparkcluster st", ["status", "stage"]),
+        ("cd . && A=1 sparkcluster status mi", ["mine.yaml"]),
+        ("sparkcluster status mine.yaml --js", ["--json"]),
+        ("sparkcluster ask --max-tokens 3 mine.yaml --group ", ["west", "east"]),
+        ("sparkcluster upgrade mine.yaml --order west,e", ["west,east"]),
+        ("sparkcluster logs mine.yaml -f alpha", ["alpha-1", "alpha-2"]),
+        ("sparkcluster logs -n 3 'my other.yml' fe", ["fe80::1:2"]),
+        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b"]),
+        ("sparkcluster rollback mine.yaml ", ["12", "11"]),
+        ("sparkcluster checks net-00", [f"net-00{number}" for number in range(1, 10)]),
+        ("sparkcluster setup mine.yaml --only gr", []),
+        ("sparkcluster connect mine.yaml --client open", ["open-webui", "openai"]),
+        ("sparkcluster import no", ["notes.txt"]),
+        ("sparkcluster lab fault 1 rebo", ["reboot"]),
+        ("sparkcluster no-command ", []),
+        ("sparkcluster logs mi", ["mine.yaml"]),
     ],
 )
-def test_what_may_follow(line: str, expected: tuple[str, list[str]], home: Path) -> None:
+def test_what_may_follow(line: str, expected: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    (home / "sparkcluster" / "releases").mkdir(parents=True)
+    (home / "sparkcluster" / "releases" / "c").write_text("12\ttiny\n11\ttiny\n")
     assert offered(line) == expected
 
 
-def test_inventory_may_be_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert offered("sparkcluster logs al") == ("yaml", [])
+def test_inventory_may_be_left_out(home: Path) -> None:
+    assert offered("sparkcluster logs al") == []
     (home / "mine.yaml").rename(home / "sparkcluster.yaml")
-    assert offered("sparkcluster logs al") == ("yaml", ["alpha-1", "alpha-2"])
-    monkeypatch.setenv("SPARKCLUSTER_INVENTORY", str(home / "my other.yml"))
-    (home / "sparkcluster.yaml").unlink()
-    assert offered("sparkcluster logs -f al") == ("yaml", ["alpha-1", "alpha-2"])
+    assert offered("sparkcluster logs al") == ["alpha-1", "alpha-2"]
+
+
+HOSTILE = 'nodes: [{host: "$(touch /tmp/x)"}, {host: "a b"}, {host: "a\\e[2Jb"}, {host: "-x"}, {host: "~"}, {host: "*"}, {host: "=ls"}, {name: n, host: "a\\vb"}, {host: fine}]'  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        'nodes: [{host: "$(touch /tmp/x)"}, {host: "a b"}, {host: "a\\e[2Jb"}, {host: "-`id`"}, {host: fine}]',
-        "nodes: [" * 5000,
-        "a: &a [*a, *a]\nnodes: *a",
-        "\x00\xff",
-        None,
-    ],
+    ("content", "expected"),
+    [(HOSTILE, ["fine"]), ("nodes: [" * 5000, []), ("a: &a [*a, *a]\nnodes: *a", []), ("\x00\xff", []), (None, [])],
 )
 def test_an_inventory_of_whatever_kind_is_no_error_and_nothing_that_a_shell_would_run(
-    content: str | None, home: Path, capfd: pytest.CaptureFixture[str]
+    content: str | None, expected: list[str], home: Path
 ) -> None:
     if content is not None:
         (home / "bad.yaml").write_text(content)
-    assert guarded(["__complete", "sparkcluster up bad.yaml --trust "]) == 0
-    out, err = capfd.readouterr()
-    assert out in {"none\n", "none\nfine\t\n"}
-    assert not err
+    assert offered("sparkcluster up bad.yaml --trust ") == expected
+
+
+def test_only_small_regular_files_are_read(home: Path) -> None:
+    os.mkfifo(home / "pipe.yaml")
+    (home / "zero.yaml").symlink_to("/dev/zero")
+    (home / "large.yaml").write_text(INVENTORY + "#" * (64 << 10))
+    for name in ("pipe.yaml", "zero.yaml", "large.yaml"):
+        assert offered(f"sparkcluster logs {name} ") == []
 
 
 def test_tab_imports_neither_models_nor_connections(home: Path) -> None:
-    flags = ["up mine.yaml --trust", "up mine.yaml --playbook", "preflight mine.yaml --ignore"]
-    code = (
-        "import sys\nfrom sparkcluster.cli.main import guarded\n"
-        "for flag in sys.argv[1:]: guarded(['__complete', f'sparkcluster {flag} '])\n"
-        "print(*sorted({'fabric','paramiko','pydantic','rich','socket'} & set(sys.modules)))"
-    )
-    argv = [sys.executable, "-c", code, *flags]
-    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
-    assert len(done.stdout.splitlines()) > 9
-    assert done.stdout.splitlines()[-1] == ""
+    for line in ("up mine.yaml --trust ", "lab fault 1 re", "setup mine.yaml --only "):
+        assert offered(f"sparkcluster {line}", "-v")
+        imported = {
+            line.split()[1].strip("'") for line in Path("modules").read_text().splitlines() if line[:7] == "import "
+        }
+        assert not imported & {"fabric", "paramiko", "pydantic", "rich", "socket"}
 
 
 # Shows what it is called with, where it is not asked to complete.
 PROGRAM = f"""#!/bin/sh
-if [ "$1" = __complete ]; then exec {shlex.quote(sys.executable)} -m sparkcluster "$@"; fi
+if [ -n "$_ARGCOMPLETE" ]; then exec {shlex.quote(sys.executable)} -m sparkcluster "$@"; fi
 printf 'got:'; printf '<%s>' "$@"; echo .
 """
 SHELLS = {
@@ -117,16 +130,18 @@ SHELLS = {
 }  # fmt: skip
 TYPED = [
     ("A=1 sparkcluster status mi\t", "<status><mine.yaml>"),
-    ("cd . && sparkcluster status my\t", "<status><my other.yml>"),
-    ("~/bin/sparkcluster logs ~/mi\tal\t2", "<logs><{home}/mine.yaml><alpha-2>"),
+    ("bin/sparkcluster logs ./mi\tal\t2", "<logs><./mine.yaml><alpha-2>"),
     ("sparkcluster logs 'my other.yml' fe80::\t", "<logs><my other.yml><fe80::1:2>"),
     ("sparkcluster up mine.yaml --trust=fe80:\t", "<up><mine.yaml><--trust=fe80::1:2>"),
     ("sparkcluster preflight mine.yaml --ig\tnet-00\t6", "<preflight><mine.yaml><--ignore><net-006>"),
 ]
+TILDE = ("sparkcluster logs ~/mi\tal\t2", "<logs><{home}/mine.yaml><alpha-2>")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_typed_in_a_real_shell(shell: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_typed_in_a_real_shell(
+    shell: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv, load = SHELLS[shell]
     if shutil.which(argv[0]) is None:
         pytest.skip(f"{argv[0]} is not installed")
@@ -134,11 +149,13 @@ def test_typed_in_a_real_shell(shell: str, home: Path, monkeypatch: pytest.Monke
     (home / "bin" / "sparkcluster").write_text(PROGRAM)
     (home / "bin" / "sparkcluster").chmod(0o755)
     monkeypatch.setenv("PATH", f"{home / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(home / "xdg"))
-    script = ROOT / "sparkcluster" / "cli" / "shell" / f"completion.{argv[0]}"
+    assert guarded(["completion", argv[0]]) == 0
+    (home / "script").write_text(capsys.readouterr().out)
     with OnTerminal("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *argv) as terminal:
-        terminal.type(f"{load.format(shlex.quote(str(script)))} && sparkcluster loaded\n")
+        terminal.type(f"{load.format('~/script')} && sparkcluster loaded\n")
         terminal.until("got:<loaded>.")
         for keys, argv_seen in TYPED:
             terminal.type(f"{keys}\n")
