@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Medium = Literal["rail", "wire", "wifi", "tunnel"]
 """What carries bytes from one node to another; all but ``rail`` are ways of the management network."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """How far one node is with one artifact.
 
     Attributes:

@@ -52,7 +52,7 @@ class _Finder(CompletionFinder):
         flags, others = parser.split(words[1:])
         waits = bool(flags) and parser.wants_value(flags[-1]) and words[-1] == flags[-1]
         ordered = [*others, *flags] if waits else [*flags, *others]
-        return super()._get_completions([words[0], *ordered], *rest)
+        return super()._get_completions([words[0], *ordered], *rest)  # type: ignore[no-untyped-call]
 
 
 def _offered(completion: str, prefix: str) -> bool:
