@@ -26,7 +26,8 @@ from sparkcluster.hosts.own_key import create, public_key
 from sparkcluster.hosts.ssh import SshHost
 from sparkcluster.setup import run as setup
 from sparkcluster.setup.journal import describe
-from sparkcluster.setup.steps import BY_NAME, selected
+from sparkcluster.setup.steps import BY_NAME, requests, selected
+from sparkcluster.setup.survey import survey
 from sparkcluster.spec.inventory import Inventory
 
 Result = tuple[bool, dict[str, Any], Callable[[], None]]
@@ -136,10 +137,10 @@ class Work:
 
     def _undo(self) -> Result:
         args, cluster = self.args, self.inventory.cluster
-        found = setup.journals(self.fleet, self.inventory, args.node)
+        found = survey(self.fleet, self.inventory.hf_home, args.node or None, requests())
         rows = {
-            node: [row for row in describe(survey) if not args.only or row.step in args.only]
-            for node, survey in found.surveys.items()
+            node: [row for row in describe(each) if not args.only or row.step in args.only]
+            for node, each in found.surveys.items()
         }
         if args.show or not any(rows.values()):
             if args.undo:
@@ -147,9 +148,9 @@ class Work:
             document = view.as_json(cluster, {n: view.journal(each) for n, each in rows.items()}, found.errors)
             return not found.errors, document, partial(view.show_journals, rows, found.errors)
         texts = {}
-        for node, survey in found.surveys.items():
+        for node, each in found.surveys.items():
             try:
-                texts[node] = setup.undo_scripts(survey, node, args.only)
+                texts[node] = setup.undo_scripts(each, node, args.only)
             except SetupError as error:  # ranks on one node stop no other
                 found.errors[node] = error
         possible = any(texts.values())

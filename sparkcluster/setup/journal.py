@@ -14,11 +14,8 @@ from sparkcluster.setup.script import folder
 from sparkcluster.setup.steps.docker_group import members
 
 State = Literal["as written", "as before", "changed since", "unknown"]
-FILES = ("file", "line", "daemon", "netplan")
-"""Kinds of entries about a file, whose states are ``absent`` or the SHA-256 of its content."""
 _WORDS = {
-    **dict.fromkeys(FILES, "{target} written"),
-    "line": "lines added to {target}",
+    "file": "{target} written",
     "directory": "directory {target} created",
     "group": "{rest} added to the group {first}",
     "sysctl": "{after} (was {before})",
@@ -56,12 +53,11 @@ def describe(survey: Survey) -> list[Row]:
     now = _now(survey)
     rows = []
     for entry in sorted(survey.journal, key=lambda each: (each.at, each.number)):
-        kind = "file" if entry.kind in FILES else entry.kind
-        target = entry.target.partition(" ")[0] if kind == "package" else entry.target
-        current = now.get(f"{kind} {target}")
+        target = entry.target.partition(" ")[0] if entry.kind == "package" else entry.target
+        current = now.get(f"{entry.kind} {target}")
         states: dict[str | None, State] = {None: "unknown", entry.before: "as before", entry.after: "as written"}
         # Others edit files with lines of setup; of links the survey does not tell all.
-        other: State = "unknown" if entry.kind in {"line", "link"} else "changed since"
+        other: State = "unknown" if entry.kind == "link" or entry.step in {"ssh-key", "hosts"} else "changed since"
         state = states.get(current, other)
         rows.append(
             Row(
@@ -117,7 +113,7 @@ def restoring(node: str, journal: Sequence[JournalEntry], left: str) -> tuple[st
         return ()
     sudo, path = "sudo " if entry.root else "", quote(entry.target)
     saved = f"{folder(entry.root)}/saved/{entry.number}"
-    if entry.kind not in FILES:
+    if entry.kind != "file":
         return (f"on {node}: before setup it was {clean(entry.before, '')}",)
     if entry.before == "absent":
         return (f"on {node}: {sudo}cat {path}   shows it", f"keep it, or on {node}: {sudo}rm {path}")

@@ -15,19 +15,19 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 
 from sparkcluster.errors import AuthFailed, HostKeyUnknown, SetupError, SparkclusterError, SudoRefused
-from sparkcluster.facts.survey import Sudo, Survey
+from sparkcluster.facts.survey import Survey
 from sparkcluster.hosts.again import until_reached
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.root import stream_as_root
+from sparkcluster.hosts.root import Sudo, stream_as_root
 from sparkcluster.report import Report
-from sparkcluster.setup.cabling import Cabling, cabling
+from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.ports import Trouble
 from sparkcluster.setup.rails import Proposal, proposal
 from sparkcluster.setup.script import EXIT_BUSY, Run, confirm_script, parse_line, script, undo
 from sparkcluster.setup.step import Change, Wanted
 from sparkcluster.setup.steps import STEPS, changes, requests, selected
-from sparkcluster.setup.survey import Collected, survey
+from sparkcluster.setup.survey import survey
 from sparkcluster.spec.inventory import Inventory
 
 SILENCE_S = 300.0
@@ -41,32 +41,22 @@ TRIES = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What every node is like, and what would be changed there."""
+    """What every node is like, what is wrong with the cabling, and what would be changed.
+
+    ``troubles`` also say why a node gets no addresses.
+    """
 
     surveys: dict[str, Survey]
     errors: dict[str, SparkclusterError]
-    cabling: Cabling
-    proposal: Proposal
+    troubles: tuple[Trouble, ...]
     changes: tuple[Change, ...]
-
-    @property
-    def troubles(self) -> tuple[Trouble, ...]:
-        """What is wrong with the cabling, and why a node gets no addresses."""
-        return (*self.cabling.troubles, *self.proposal.troubles)
 
     @property
     def due(self) -> dict[str, list[str]]:
         """By step that would change something, in their order, the nodes on which it would."""
-        found: dict[str, list[str]] = {}
-        for step in STEPS:
-            for each in self.changes:
-                if each.step == step.name and not each.blocked:
-                    found.setdefault(step.name, []).append(each.node)
-        return found
-
-    def of(self, node: str, steps: Collection[str]) -> list[Change]:
-        """Changes of these steps on ``node`` that can be made."""
-        return [each for each in self.changes if each.node == node and each.step in steps and not each.blocked]
+        made = [each for each in self.changes if not each.blocked]
+        nodes = {step.name: [each.node for each in made if each.step == step.name] for step in STEPS}
+        return {step: found for step, found in nodes.items() if found}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,8 +124,8 @@ def look(
     found = survey(fleet, inventory.hf_home, changing if apart else None, requests(steps))
     missing = {name: error for name, error in found.errors.items() if changing and name not in changing}
     everyone = {} if apart or missing else found.surveys
-    joined = cabling(everyone)
-    addresses = proposal(joined, everyone, [node.label for node in inventory.nodes])
+    cables = cabling(everyone)
+    addresses = proposal(cables, everyone, [node.label for node in inventory.nodes])
     lines = _hosts(addresses)
     differences: list[Change] = []
     for name, surveyed in found.surveys.items():
@@ -151,7 +141,7 @@ def look(
         differences += changes(name, surveyed, wanted, steps)
         differences += [_unknown(name, step, other, error) for step in joint for other, error in missing.items()]
     errors = {name: error for name, error in found.errors.items() if name not in missing}
-    return Look(found.surveys, errors, joined, addresses, tuple(differences))
+    return Look(found.surveys, errors, (*cables.troubles, *addresses.troubles), tuple(differences))
 
 
 def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Change:
@@ -160,11 +150,6 @@ def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Chan
     first = f"sparkcluster setup INVENTORY --only ssh-key --node {shlex.quote(other)}, then this again"
     asks = isinstance(error, HostKeyUnknown) or (isinstance(error, AuthFailed) and error.takes_password)
     return Change("", "", blocked=reason, hint=first if asks else error.hint, node=node, step=step)
-
-
-def journals(fleet: Fleet, inventory: Inventory, nodes: Collection[str] = ()) -> Collected:
-    """What every node (or ``nodes``) says of itself and of what ``setup`` changed there."""
-    return survey(fleet, inventory.hf_home, nodes or None, requests())
 
 
 def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
@@ -183,7 +168,7 @@ def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
 
 def scripts(look: Look, node: str, steps: Collection[str]) -> Scripts:
     """The scripts of ``node`` for these steps, that of the login and that of root; a script may be empty."""
-    accepted = look.of(node, steps)
+    accepted = [each for each in look.changes if each.node == node and each.step in steps]
     return Scripts(*(script(each, accepted) for each in _runs(look.surveys[node], node)))
 
 
@@ -232,8 +217,10 @@ def run(
         try:
             if text.login and not root_first:
                 _as_login(host, text.login, outcome, report)
-            if text.root:
-                _as_root(host, text.root, outcome, sudo=sudo, report=report, password=password)
+            if text.root and sudo != "absent":
+                _as_root(host, text.root, outcome, report, sudo=sudo, password=password)
+            elif text.root:
+                outcome.by_hand = "there is no sudo"
             # Without the key nobody could go on with what root has left.
             if text.login and root_first and outcome.ok:
                 _as_login(host, text.login, outcome, report)
@@ -257,31 +244,24 @@ def _as_root(
     host: Host,
     text: str,
     outcome: Outcome,
+    report: Report,
     *,
     sudo: Sudo,
-    report: Report,
     password: Callable[[Host, bool], str | None],
 ) -> None:
     """Run a script as root; where the login may not become root, note that it has to be run by hand."""
-    if sudo == "absent":
-        outcome.by_hand = "there is no sudo"
-        return
-    typed, refused = None, 0
-    while True:
-        if sudo == "password":
-            typed = password(host, refused > 0)
-            if typed is None:
-                outcome.by_hand = "sudo wants a password, and none was given"
-                return
+    typed = None
+    for number in range(TRIES):
+        if sudo == "password" and (typed := password(host, number > 0)) is None:
+            outcome.by_hand = "sudo wants a password, and none was given"
+            return
         try:
             stream = stream_as_root(host, text.encode(), sudo=sudo, password=typed, task="setup")
             break
         except SudoRefused as error:
-            refused += 1
-            if error.reason == "wrong password" and refused < TRIES:
-                continue
-            outcome.by_hand = error.message.removeprefix(f"{host.name}: ")
-            return
+            if error.reason != "wrong password" or number + 1 == TRIES:
+                outcome.by_hand = error.message.removeprefix(f"{host.name}: ")
+                return
 
     def confirm(token: str) -> None:
         line = confirm_script(token).encode()
@@ -300,35 +280,31 @@ def _as_root(
 
 def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[str], None] | None = None) -> None:
     """Read what a script says until it ends."""
-    name, under_way, failed = stream.name, "", False
+    name, step, failed = stream.name, "setup", False
     for line in stream.lines(SILENCE_S, within_s=RUN_S):
         event = parse_line(line.decode(errors="replace"))
         if event.step is None:
             continue
-        under_way = event.step
+        step = event.step
         if event.kind == "done":
-            outcome.done.append(event.step)
+            outcome.done.append(step)
         elif event.kind == "failed":
-            outcome.failed[event.step] = event.text
+            outcome.failed[step] = event.text
             failed = True
         elif event.kind == "left":
             outcome.left.append(event.text)
         elif event.kind == "confirm" and confirm is not None:
-            report.progress(name, f"connecting anew to confirm {event.step}")
+            report.progress(name, f"connecting anew to confirm {step}")
             try:
                 confirm(event.text)
             except SparkclusterError as error:
                 # The node takes its network back by itself, and says so.
-                report.note(f"{name}: {event.step}: not confirmed: {error.message}")
+                report.note(f"{name}: {step}: not confirmed: {error.message}")
             continue
-        report.progress(name, f"{event.step}: {event.text or event.kind}")
+        report.progress(name, f"{step}: {event.text or event.kind}")
     ended = stream.finish()
     if ended.exit_code == EXIT_BUSY:
-        raise SetupError(
-            f"another setup runs on {name}",
-            node=name,
-            step="setup",
-            hint="run this again in a minute, when it has ended",
-        )
+        hint = "run this again in a minute, when it has ended"
+        raise SetupError(f"another setup runs on {name}", node=name, step="setup", hint=hint)
     if not ended.ok and not failed:
-        raise SetupError(f"the script ended on {name}: {ended.reason}", node=name, step=under_way or "setup")
+        raise SetupError(f"the script ended on {name}: {ended.reason}", node=name, step=step)

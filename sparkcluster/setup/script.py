@@ -111,11 +111,10 @@ def confirm_script(token: str) -> str:
     return f"""\
 #!/bin/sh
 # The controller reaches this node by its new network.
-if [ ! -e {mark} ]; then
+if ! [ -e {mark}.kept ] && ! mv {mark} {mark}.kept; then
   echo 'netplan: failed: nothing waits for a confirmation'
   exit 1
 fi
-: >{mark}.confirmed
 """
 
 

@@ -139,13 +139,11 @@ replace() {
 
 # restore PATH NUMBER BEFORE: as it was saved, or absent
 restore() {
-  part=${1%/*}/.${1##*/}.sparkcluster
-  rm -f "$part"
   if [ "$3" = absent ]; then
-    rm -f -- "$1"
+    rm -f -- "$1" && sync "${1%/*}" || bad "cannot remove $1"
   else
-    cp -p -- "$saved/$2" "$part" && sync "$part" && mv -f -- "$part" "$1"
-  fi && sync "${1%/*}" || bad "cannot restore $1"
+    replace "$1" "$saved/$2" $(stat -c '%a %u:%g' "$saved/$2")
+  fi
 }
 
 # directory PATH MODE
@@ -156,22 +154,22 @@ directory() {
   mkdir -m "$2" -- "$1" && sync "${1%/*}" || bad "cannot create $1"
 }
 
-# put KIND PATH MODE UID:GID [ADDED]: $saved/new becomes PATH
+# put PATH MODE UID:GID [ADDED]: $saved/new becomes PATH
 put() {
-  [ ! -L "$2" ] || bad "$2 is a symbolic link"
-  [ ! -e "$2" ] || [ -f "$2" ] || bad "$2 is not a file"
-  before=$(content "$2") after=$(content "$saved/new")
-  [ -n "$before" ] && [ -n "$after" ] || bad "cannot read $2"
-  [ "$before" != "$after" ] || [ "$(stat -c '%a %u:%g' -- "$2")" != "$3 $4" ] || return 0
-  record "$1" "$2" "$before" "$after" "$2" "${5-}"
-  replace "$2" "$saved/new" "$3" "$4"
+  [ ! -L "$1" ] || bad "$1 is a symbolic link"
+  [ ! -e "$1" ] || [ -f "$1" ] || bad "$1 is not a file"
+  before=$(content "$1") after=$(content "$saved/new")
+  [ -n "$before" ] && [ -n "$after" ] || bad "cannot read $1"
+  [ "$before" != "$after" ] || [ "$(stat -c '%a %u:%g' -- "$1")" != "$2 $3" ] || return 0
+  record file "$1" "$before" "$after" "$1" "${4-}"
+  replace "$1" "$saved/new" "$2" "$3"
 }
 
 # write_file PATH MODE: standard input is its content; root owns it
 write_file() {
   cat >"$saved/new" || bad "cannot write $saved/new"
   directory "${1%/*}" 755
-  put file "$1" "$2" 0:0
+  put "$1" "$2" 0:0
 }
 
 # Neither Docker nor the network is touched under ranks.

@@ -11,5 +11,5 @@ set_hosts() {
       exit inside
     }' "$saved/added" /etc/hosts >"$saved/new" ||
     bad "/etc/hosts has the line '$(head -n 1 "$saved/added")' without '$(tail -n 1 "$saved/added")'"
-  put line /etc/hosts "$(stat -c %a /etc/hosts)" "$(stat -c %u:%g /etc/hosts)" "$saved/added"
+  put /etc/hosts "$(stat -c %a /etc/hosts)" "$(stat -c %u:%g /etc/hosts)" "$saved/added"
 }

@@ -29,7 +29,7 @@ take_back() {
   set_links <"$1.back"
   timeout 60 netplan apply >/dev/null 2>&1
   set_links <"$1.back"
-  rm -f "$1.back" "$1.confirmed"
+  rm -f "$1.back"
   rmdir "${2%/*}" "${1%/*}" 2>/dev/null
 }
 '
@@ -83,8 +83,6 @@ no_complaint() { [ -z "$(complaint)" ]; }
 
 is_gone() { [ ! -e "$1" ]; }
 
-is_answered() { [ -e "$mark.confirmed" ] || [ ! -e "$mark" ]; }
-
 # wait_for SECONDS COMMAND...
 wait_for() {
   seconds=$1
@@ -101,14 +99,12 @@ take_back_all() {
   for mark in "$PENDING"/*; do
     case $mark in
       *.back) wait_for 90 is_gone "$mark" || mv "$mark" "${mark%.back}" ;;
-      *.kept) mv "$mark" "${mark%.kept}" ;;
-      *.part | *.confirmed) rm -f "$mark" ;;
+      *.kept) rm -f "$mark" ;;
     esac
   done
   for mark in "$PENDING"/*; do
     take_back "$mark" "$SHADOW"
   done
-  rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
 }
 
 # start_guard MARK: takes back what has MARK in $CONFIRM_S seconds. It is in no session, since logind may end all processes
@@ -136,7 +132,7 @@ try_netplan() {
   mark=$PENDING/$(date +%s)-$$
   start_guard "$mark"
   mkdir -p "$PENDING" "${SHADOW%/*}"
-  links $names >"$mark.part" && mv "$mark.part" "$mark" || bad "cannot write $mark"
+  links $names >"$PENDING/.part" && mv "$PENDING/.part" "$mark" || bad "cannot write $mark"
   replace "$SHADOW" "$saved/new" 600 0:0
   "$1" <"$saved/wanted"
   reason=
@@ -146,29 +142,21 @@ try_netplan() {
   else
     reason="netplan apply: $(grep . "$saved/output" | tail -n 1)"
   fi
+  # Whoever confirms takes MARK from the guard: this script, or the controller, who connects anew to say that it can.
   if [ -z "$reason" ] && [ "$CONFIRM" = controller ]; then
-    # The controller connects anew to say that it can.
     say "confirm: ${mark##*/}"
-    wait_for "$CONFIRM_S" is_answered
-    [ -e "$mark.confirmed" ] || reason="no confirmation within $CONFIRM_S s"
+    wait_for "$CONFIRM_S" is_gone "$mark"
+  elif [ -z "$reason" ]; then
+    mv "$mark" "$mark.kept" 2>/dev/null
   fi
-  if [ -z "$reason" ] && ! mv "$mark" "$mark.kept" 2>/dev/null; then
-    reason="not done within $CONFIRM_S s"
-  fi
-  [ -z "$reason" ] || give_up "$reason"
-}
-
-# give_up REASON
-give_up() {
-  [ ! -e "$mark.kept" ] || mv "$mark.kept" "$mark"
+  [ ! -e "$mark.kept" ] || return 0
   take_back "$mark" "$SHADOW"
   wait_for 90 is_gone "$mark.back"
-  clear_run
-  bad "$1; the network is as before"
+  bad "${reason:-no confirmation within $CONFIRM_S s}; the network is as before"
 }
 
-clear_run() {
-  rm -f "$SHADOW" "$mark.kept" "$mark.confirmed"
+end_try() {
+  rm -f "$SHADOW" "$mark.kept"
   rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
 }
 
@@ -191,8 +179,8 @@ set_netplan() {
     echo "$name $wanted" >>"$saved/wanted"
   done
   try_netplan true
-  (put netplan "$NETPLAN" 600 0:0) || give_up "$NETPLAN cannot be written"
-  clear_run
+  put "$NETPLAN" 600 0:0
+  end_try
 }
 
 # Of a link the addresses that setup gave it go, those that it had come back, and others stay.
@@ -201,7 +189,7 @@ undo_netplan() {
   left='' kept='' text=$NETPLAN
   entries >"$saved/entries"
   while IFS='	' read -r number kind target before after <&3; do
-    if [ "$kind" = netplan ]; then
+    if [ "$kind" = file ]; then
       now=$(get_file "$target") restored=$number was=$before
       case "$before $after" in
         *"$now "*) text=$saved/$number ;;
@@ -231,8 +219,8 @@ undo_netplan() {
   if [ "$text" != "$NETPLAN" ] || ! cmp -s "$saved/now" "$saved/wanted"; then
     cp -- "$text" "$saved/new" 2>/dev/null || echo 'network: {version: 2}' >"$saved/new"
     try_netplan set_links
-    [ "$text" = "$NETPLAN" ] || (restore "$NETPLAN" "$restored" "$was") || give_up "$NETPLAN cannot be restored"
-    clear_run
+    [ "$text" = "$NETPLAN" ] || restore "$NETPLAN" "$restored" "$was"
+    end_try
   fi
   for number in $(cut -f 1 "$saved/entries"); do
     case $kept in

@@ -13,23 +13,19 @@ configure_runtime() {
   record restart docker due done
   due=$number
   directory "${DAEMON%/*}" 755
-  put daemon "$DAEMON" "${mode% *}" "${mode#* }"
+  put "$DAEMON" "${mode% *}" "${mode#* }"
   if ! systemctl restart docker >"$saved/output" 2>&1; then
-    reason=$(grep . "$saved/output" | tail -n 1)
+    said=$(grep . "$saved/output" | tail -n 1)
     if [ "$before" != "$after" ]; then
       restore "$DAEMON" "$number" "$before"
       systemctl restart docker >/dev/null 2>&1
       forget "$number"
       forget "$due"
     fi
-    bad "Docker does not start with it: $reason"
+    bad "Docker does not start with it: $said"
   fi
   forget "$due"
 }
-
-get_daemon() { get_file "$1"; }
-
-set_daemon() { set_file "$@"; }
 
 undo_daemon() {
   no_ranks

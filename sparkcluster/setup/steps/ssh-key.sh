@@ -17,5 +17,5 @@ add_key() {
   fi
   printf '%s\n' "$2" >"$saved/added"
   directory "${1%/*}" 700
-  put line "$1" "$mode" "$(id -u):$(id -g)" "$saved/added"
+  put "$1" "$mode" "$(id -u):$(id -g)" "$saved/added"
 }

@@ -25,8 +25,10 @@ undo_step() {
 }
 
 undo_entry() {
-  case $kind in
-    line | owner | daemon) "undo_$kind" ;;
+  case $step/$kind in
+    ssh-key/file | hosts/file) undo_lines ;;
+    nvidia-runtime/file) undo_daemon ;;
+    hf-cache/owner) undo_owner ;;
     *) undo_value || leave ;;
   esac
   forget "$number"
@@ -61,12 +63,8 @@ set_directory() {
   ! rmdir -- "$1" 2>/dev/null || sync "${1%/*}"
 }
 
-get_line() { get_file "$1"; }
-
-set_line() { set_file "$@"; }
-
 # Where the file was changed since, only the lines that were added are removed.
-undo_line() {
+undo_lines() {
   ! undo_value && [ "$now" != absent ] || return 0
   grep -vxFf "$saved/$number.added" -- "$target" >"$saved/new"
   [ $? -le 1 ] || bad "cannot copy $target"

@@ -85,7 +85,7 @@ def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
     assert (cluster, args.inventory, args.only, args.yes, args.verbose) == (
         *("atlas", asked.inventory, ["docker-group"], True, True),
     )
-    assert not (args.node or args.options or args.undo or args.show or args.dry_run)
+    assert [args.node, args.options, args.undo, args.show, args.dry_run] == [[], [], False, False, False]
 
 
 def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(asked, capsys):

@@ -165,7 +165,7 @@ def test_a_file_with_another_mode_or_owner_is_written_again():
         assert change.found == "/etc/netplan/40-cx7.yaml is another"
 
 
-def entry(after: str, kind: str = "netplan", **changed: Any) -> dict[str, Any]:
+def entry(after: str, kind: str = "file", **changed: Any) -> dict[str, Any]:
     found = {"number": 1, "at": 1.0, "operator": "me@laptop", "step": "netplan", "kind": kind, "before": "absent"}
     return {**found, "target": netplan.NETPLAN, "after": after, **changed}
 

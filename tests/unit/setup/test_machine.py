@@ -330,7 +330,7 @@ def test_the_journal_of_the_login_undoes_nothing_of_root(spark):
     )
     assert undone(spark).returncode == 0
     done = spark.run(undo(LOGIN, BY_NAME), user=USER)
-    assert failure(done, "ssh-key") == "cannot restore /etc/hosts"
+    assert failure(done, "ssh-key") == "cannot remove /etc/hosts"
     assert difference(before, spark.snapshot()) == {}
 
 

@@ -35,21 +35,21 @@ def entry(number: int, step: str, kind: str, target: str, before: str, after: st
 
 JOURNAL = [
     entry(1, "ssh-key", "directory", f"{HOME}/.ssh", "absent", "made"),
-    entry(2, "ssh-key", "line", f"{HOME}/.ssh/authorized_keys", "absent", A),
+    entry(2, "ssh-key", "file", f"{HOME}/.ssh/authorized_keys", "absent", A),
     entry(1, "docker-group", "group", f"docker:{USER}", "absent", "member"),
-    entry(2, "nvidia-runtime", "daemon", "/etc/docker/daemon.json", A, B),
+    entry(2, "nvidia-runtime", "file", "/etc/docker/daemon.json", A, B),
     entry(3, "sysctl", "file", SYSCTL, "absent", A),
     entry(4, "sysctl", "sysctl", "vm.swappiness", "vm.swappiness=60", "vm.swappiness=1"),
     entry(5, "sysctl", "sysctl", "vm.dirty_bytes", "vm.dirty_ratio=20", "vm.dirty_bytes=268435456"),
     entry(6, "limits", "file", LIMITS, "absent", A),
     entry(7, "hf-cache", "owner", f"{HOME}/.cache/huggingface", "root", USER),
-    entry(8, "hosts", "line", "/etc/hosts", A, B),
+    entry(8, "hosts", "file", "/etc/hosts", A, B),
     entry(9, "perftest", "package", "perftest libibumad3", "absent", "installed"),
     entry(11, "clock", "ntp", "clock", "no", "yes"),
     entry(12, "headless", "target", "default.target", "absent", "multi-user.target"),
     entry(13, "hold", "hold", "nvidia-driver-580-open", "unhold", "hold"),
     entry(14, "netplan", "link", "enp1s0f1np1", "1500 0", "9000 1 192.168.177.11/24"),
-    entry(16, "netplan", "netplan", "/etc/netplan/40-cx7.yaml", "absent", A),
+    entry(16, "netplan", "file", "/etc/netplan/40-cx7.yaml", "absent", A),
     entry(6, "limits", "file", LIMITS, A, B),
 ]
 
@@ -170,7 +170,7 @@ def test_the_journal_is_described_with_what_is_still_there():
     states = {(row.step, row.what.split(" ")[0]): row.state for row in describe(survey)}
     assert states["docker-group", "group"] == "as written"
     assert states["sysctl", "file"] == "changed since"
-    assert states["ssh-key", "line"] == "unknown"
+    assert states["ssh-key", "file"] == "unknown"
     before = {row.step: row.state for row in describe(bare(journal=[each.model_dump() for each in JOURNAL]))}
     assert (before["clock"], before["netplan"]) == ("as before", "as before")
 
