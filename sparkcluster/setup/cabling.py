@@ -3,8 +3,7 @@
 Both twins of a port are on its one cable: what one of them sends arrives at both twins of the other end. So two ports
 are connected where any twin of one hears any twin of the other, and any of that one any of the first: what one machine
 says of another counts only where that one confirms it. Ports that were set up have no IPv6 address, and hear nobody
-until somebody asks for their IPv4 addresses; such ports are connected where all of their subnets are the same, so that
-a machine that claims subnets of several cables connects none of these.
+until ``survey`` asks for their IPv4 addresses.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Network
 
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import doubles, is_own
@@ -29,9 +27,7 @@ from sparkcluster.setup.ports import (
     Port,
     Segment,
     Trouble,
-    foreign_subnets,
     ports_of,
-    rail_addresses,
 )
 
 
@@ -72,7 +68,7 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     owners, shared = _owners(itertools.chain.from_iterable(ports.values()))
     heard, others = _heard(single, cabled, owners)
     both = [pair for pair in heard if pair[::-1] in heard]
-    connected = _by_subnet(single, cabled, _components([port.key for port in cabled], both))
+    connected = _components([port.key for port in cabled], both)
     one_sided = _one_sided(cabled, heard, connected)
     unconfirmed = {each.port.key for each in one_sided}
     segments, loose = [], []
@@ -155,32 +151,6 @@ def _components(keys: Sequence[Key], pairs: Iterable[tuple[Key, Key]]) -> list[s
             for key in found[other]:
                 found[key] = found[one]
     return list({id(each): each for each in found.values()}.values())
-
-
-def _by_subnet(surveys: Mapping[str, Survey], cabled: Sequence[Port], heard: list[set[Key]]) -> list[set[Key]]:
-    """``heard``, with each port that neither hears nor is heard put with those whose twins have the same subnets.
-
-    Of ports in the same subnets that have the same address, some are not connected: those stay alone. So do those whose
-    subnets are in several places, or on another port of their node.
-    """
-    foreign = foreign_subnets(surveys)
-    addresses = {port.key: [rail_addresses(twin, foreign) for twin in port.twins] for port in cabled}
-    alone = {key for keys in heard if len(keys) == 1 for key in keys}
-    members: dict[tuple[frozenset[IPv4Network], ...], list[Key]] = defaultdict(list)
-    for key, twins in addresses.items():
-        if any(twins):
-            members[tuple(frozenset(network for network, _ in own) for own in twins)].append(key)
-    places = {key: number for number, keys in enumerate(heard) for key in keys}
-    pairs: list[tuple[Key, Key]] = []
-    for everyone in members.values():
-        nodes = Counter(node for node, _ in everyone)
-        keys = [key for key in everyone if nodes[key[0]] == 1 or key not in alone]
-        counts = Counter(address for key in keys for own in addresses[key] for _, address in own)
-        elsewhere = {places[key] for key in keys if key not in alone}
-        if keys and max(counts.values()) == 1 and len(elsewhere) <= 1:
-            pairs += [(one, other) for one, other in itertools.combinations(keys, 2) if one[0] != other[0]]
-    pairs += [(first, key) for keys in heard for first in [min(keys)] for key in keys]
-    return _components([port.key for port in cabled], pairs)
 
 
 def _one_sided(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ipaddress import IPv4Network
 from typing import Literal
 
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import Interface
 from sparkcluster.facts.survey import Neighbour, Survey
-from sparkcluster.topology.candidates import LINK_LOCAL, order_on_bus
+from sparkcluster.topology.candidates import order_on_bus
 
 DRIVER = "mlx5_core"
 """Driver of the ConnectX-7, which has the QSFP ports."""
@@ -119,12 +119,3 @@ def foreign_subnets(surveys: Mapping[str, Survey]) -> list[IPv4Network]:
     """Subnets of interfaces that are no QSFP ports, which are never a rail."""
     interfaces = [each for survey in surveys.values() for each in read(survey.interfaces) or ()]
     return [address.network for each in interfaces if each.driver != DRIVER for address in each.ipv4()]
-
-
-def rail_addresses(interface: Interface, foreign: Sequence[IPv4Network]) -> list[tuple[IPv4Network, str]]:
-    """Subnet and address of each IPv4 address of a twin that may be that of a rail: neither link-local nor foreign."""
-    return [
-        (address.network, str(address.ip))
-        for address in interface.ipv4()
-        if address.ip not in LINK_LOCAL and not any(address.network.overlaps(network) for network in foreign)
-    ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from typing import Any
 from sparkcluster.errors import SpecError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import Interface
-from sparkcluster.facts.survey import Survey
+from sparkcluster.facts.survey import FileState, Survey
 from sparkcluster.setup.cabling import Cabling
-from sparkcluster.setup.ports import DRIVER, Port, Segment, Trouble, foreign_subnets, rail_addresses
+from sparkcluster.setup.ports import DRIVER, Port, Segment, Trouble, foreign_subnets
 from sparkcluster.spec.document import parse
 from sparkcluster.topology import netplan
 from sparkcluster.topology.netplan import MTU, NETPLAN
@@ -29,7 +28,6 @@ FILES = "/etc/netplan/*.yaml"
 FIRST = 11
 """Host number of the first node, as in NVIDIA's guides."""
 _PREFIXES = range(16, 31)
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"/etc/netplan/[^/\s]+\.yaml")
 
 Address = IPv4Interface
@@ -50,37 +48,25 @@ class Proposal:
 
     Attributes:
         addresses: by node and interface, in the order of the rails; none of a node whose cables have to be swapped.
-        texts: by node, the netplan file that sets them.
+        texts: the netplan file that sets them, by node that is not as proposed, or does not stay so after a reboot.
         rails: in their order, which the first node's ports decide.
-        unchanged: by node that is as proposed and stays so after a reboot, the files that set its addresses.
         troubles: why some nodes get no addresses, or not only these.
     """
 
     addresses: dict[str, dict[str, Address]]
     texts: dict[str, str]
     rails: tuple[Rail, ...]
-    unchanged: dict[str, tuple[str, ...]]
     troubles: tuple[Trouble, ...]
-
-    def satisfied(self, node: str) -> bool:
-        """Whether nothing is to be written on ``node``."""
-        return node in self.unchanged or node not in self.texts
 
 
 @dataclasses.dataclass(slots=True)
 class _Slot:
-    """A rail while its subnet and addresses are chosen; ``kept`` is whether the subnet was there before."""
+    """A rail while its subnet and addresses are chosen."""
 
     segment: Segment
     ends: dict[str, Interface]
     subnet: IPv4Network | None = None
-    kept: bool = False
     addresses: dict[str, Address] = dataclasses.field(default_factory=dict)
-
-    def number(self, node: str, number: int) -> None:
-        """Give the twin of ``node`` this host number."""
-        assert self.subnet is not None  # noqa: S101 - numbers follow subnets
-        self.addresses[node] = netplan.numbered(self.subnet, number)
 
     def fits(self, number: int, used: set[IPv4Address]) -> bool:
         """Whether the host number is in the subnet and free."""
@@ -90,49 +76,41 @@ class _Slot:
 
 
 def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[str]) -> Proposal:
-    """Subnets and addresses for all nodes; a node has the number 11 and up by its place in ``order``.
+    """Subnets and addresses for all nodes; a node has the number 11 and up by its place in ``order``, if that is free.
 
-    In a subnet that was there before, a node without address gets the lowest free number from 11 on.
+    What is in use at the ends of a rail is avoided; what other nodes say of themselves takes no subnet from these.
     """
     slots = list(_slots(cabling))
     for slot in slots:
         _keep(slot, slots, cabling, surveys)
-    fresh = [slot for slot in slots if slot.subnet is None]
-    elsewhere = [*foreign_subnets(surveys), *_loose(cabling, surveys), *_heard(surveys)]
-    for slot in fresh:
-        taken = [other.subnet for other in slots if other.subnet is not None]
-        its_own = [*foreign_subnets({node: surveys[node] for node in slot.ends}), *_loose(cabling, slot.ends)]
-        # What other nodes say of themselves may take all subnets, but not from these.
-        slot.subnet = next(netplan.unused([*taken, *elsewhere]), None) or next(netplan.unused([*taken, *its_own]), None)
-    troubles = [_no_subnet(slot.segment) for slot in fresh if slot.subnet is None]
-    slots = [slot for slot in slots if slot.subnet is not None]
+    for slot in (each for each in slots if each.subnet is None):
+        slot.subnet = next(netplan.unused(_taken(slot, slots, cabling, surveys)), None)
     _count(slots, surveys, {name: place for place, name in enumerate(dict.fromkeys([*order, *cabling.nodes]), FIRST)})
 
+    troubles = [_no_subnet(slot.segment) for slot in slots if slot.subnet is None]
     addresses: dict[str, dict[str, Address]] = {}
     for slot in slots:
         for node, twin in slot.ends.items():
             if node in slot.addresses:
                 addresses.setdefault(node, {})[twin.name] = slot.addresses[node]
-            else:
+            elif slot.subnet is not None:
                 troubles.append(_no_number(node, slot))
     texts: dict[str, str] = {}
-    unchanged: dict[str, tuple[str, ...]] = {}
     for node, own in addresses.items():
         odd = next((name for name in own if not netplan.is_plain(name)), None)
         if odd is not None:
             troubles.append(_odd_name(node, odd))
             continue
-        texts[node] = netplan.text({**own, **_idle(surveys[node], own)})
-        files = _set_by(surveys[node], own, texts[node])
-        if files and _is_live(surveys[node], own):
-            unchanged[node] = files
+        text = netplan.text({**own, **_idle(surveys[node], own)})
+        if not (_is_live(surveys[node], own) and _is_set(surveys[node], own, text)):
+            texts[node] = text
         troubles += _contradicting(node, surveys[node], own)
     rails = tuple(
         Rail(slot.subnet, slot.segment, {node: twin.name for node, twin in slot.ends.items()})
         for slot in slots
         if slot.subnet is not None
     )
-    return Proposal(addresses, texts, rails, unchanged, tuple(troubles))
+    return Proposal(addresses, texts, rails, tuple(troubles))
 
 
 # --------------------------------------------------------------------------------------------------- subnets
@@ -153,28 +131,37 @@ def _halves(port: Port) -> dict[int, Interface]:
     if len(port.twins) != 1:
         return dict(enumerate(port.twins))
     (twin,) = port.twins
-    second = not twin.pci.startswith("0000:") if twin.pci else re.match(r"enP[1-9]", twin.name) is not None
-    return {int(second): twin}
+    return {int(not (twin.pci or "0000:").startswith("0000:")): twin}
 
 
 def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mapping[str, Survey]) -> None:
     """Keep the subnet that most ends have, of those that no other interface of its nodes has, and its addresses."""
-    foreign = foreign_subnets({node: surveys[node] for node in slot.ends})
     nodes = set(slot.segment.nodes)
     avoided = [other.subnet for other in slots if other.subnet is not None and nodes & set(other.segment.nodes)]
-    avoided += _loose(cabling, slot.ends)
-    counts: Counter[IPv4Network] = Counter()
-    for twin in slot.ends.values():
-        counts.update(list(dict.fromkeys(network for network, _ in rail_addresses(twin, foreign))))
+    avoided += [*_loose(cabling, slot.ends), *foreign_subnets({node: surveys[node] for node in slot.ends})]
+    counts = Counter(
+        network for twin in slot.ends.values() for network in dict.fromkeys(each.network for each in twin.ipv4())
+    )
     for subnet, _ in counts.most_common():  # of several that are equally frequent that of the first node
         room = subnet.num_addresses - 2 >= len(slot.ends)
         if _may_be_rail(subnet) and room and not any(subnet.overlaps(other) for other in avoided):
-            slot.subnet, slot.kept = subnet, True
+            slot.subnet = subnet
             for node, twin in slot.ends.items():
                 own = next((each for each in twin.ipv4() if each.network == subnet), None)
                 if own is not None and own not in slot.addresses.values():
                     slot.addresses[node] = own
             return
+
+
+def _taken(
+    slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mapping[str, Survey]
+) -> Iterator[IPv4Network]:
+    """Subnets of other rails, and what is in use at the ends of this one."""
+    yield from (other.subnet for other in slots if other.subnet is not None)
+    ends = {node: surveys[node] for node in slot.ends}
+    yield from foreign_subnets(ends)
+    yield from _loose(cabling, ends)
+    yield from map(IPv4Network, _heard(ends))
 
 
 def _may_be_rail(subnet: IPv4Network) -> bool:
@@ -189,42 +176,27 @@ def _loose(cabling: Cabling, nodes: Container[str]) -> list[IPv4Network]:
     return [address.network for twin in twins for address in twin.ipv4()]
 
 
-def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Network]:
-    """IPv4 addresses of machines that are none of the nodes."""
-    own = {
-        address.ip for survey in surveys.values() for each in read(survey.interfaces) or () for address in each.ipv4()
-    }
-    for survey in surveys.values():
-        for neighbour in survey.neighbours:
-            with contextlib.suppress(ValueError):
-                address = IPv4Address(neighbour.address or "")
-                if address not in own:
-                    yield IPv4Network(address)
-
-
-# --------------------------------------------------------------------------------------------------- numbers
+def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Address]:
+    """IPv4 addresses that nodes hear on their cables."""
+    for neighbour in (each for survey in surveys.values() for each in survey.neighbours):
+        with contextlib.suppress(ValueError):
+            yield IPv4Address(neighbour.address or "")
 
 
 def _count(slots: Sequence[_Slot], surveys: Mapping[str, Survey], numbers: Mapping[str, int]) -> None:
-    """Give each twin without address a number: the node's own in a new subnet, else the lowest that is free.
+    """Give each twin without address a number that is free: its node's, else the lowest from 11 on.
 
     That is one number for all twins of a node, where the subnets have room for it.
     """
-    used = {address.ip for slot in slots for address in slot.addresses.values()}
-    heard = {network.network_address for network in _heard(surveys)}
+    used = {address.ip for slot in slots for address in slot.addresses.values()} | set(_heard(surveys))
     for node in dict.fromkeys(node for slot in slots for node in slot.ends):
-        missing = [slot for slot in slots if node in slot.ends and node not in slot.addresses]
+        missing = [slot for slot in slots if slot.subnet and node in slot.ends and node not in slot.addresses]
+        wanted = [numbers[node], *range(FIRST, 255), *range(1, FIRST)]
+        common = [number for number in wanted if all(slot.fits(number, used) for slot in missing)]
         for slot in missing:
-            if not slot.kept and slot.fits(numbers[node], used):
-                slot.number(node, numbers[node])
-        kept = [slot for slot in missing if node not in slot.addresses]
-        taken = used | heard
-        common = [number for number in range(FIRST, 255) if all(slot.fits(number, taken) for slot in kept)]
-        for slot in kept:
-            lowest = [number for number in [*range(FIRST, 255), *range(1, FIRST)] if slot.fits(number, used)]
-            free = [number for number in lowest if slot.fits(number, taken)]
-            for number in [*common, *free, *lowest][:1]:
-                slot.number(node, number)
+            for number in (common or [number for number in wanted if slot.fits(number, used)])[:1]:
+                assert slot.subnet is not None  # noqa: S101 - it is one of those that have one
+                slot.addresses[node] = netplan.numbered(slot.subnet, number)
         used |= {slot.addresses[node].ip for slot in missing if node in slot.addresses}
 
 
@@ -239,28 +211,19 @@ def _is_live(survey: Survey, wanted: Mapping[str, Address]) -> bool:
     )
 
 
-def _set_by(survey: Survey, wanted: Mapping[str, Address], text: str) -> tuple[str, ...]:
-    """The netplan files that set the addresses and the MTU; none where they do not, or cannot be read.
+def _is_set(survey: Survey, wanted: Mapping[str, Address], text: str) -> bool:
+    """Whether netplan files set the addresses and the MTU, that of ``setup`` with this ``text`` or others.
 
     Of a file that only root may read the journal of ``setup`` tells that it wrote it. What it wrote may differ: it has
     the addresses of a port, too, whose cable is out now.
     """
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    state = survey.files.get(NETPLAN)
-    if state is not None and state.sha256 == digest:
-        return (NETPLAN,)
-    if state is not None and state.unread is not None:
-        written = [entry.after for entry in survey.journal if entry.root and entry.target == NETPLAN]
-        if written and _DIGEST.fullmatch(written[-1]):
-            return (NETPLAN,)
-    found: dict[str, str] = {}
-    sizes: set[str] = set()
-    for path, name, settings in _ethernets(survey):
-        if name in wanted and str(wanted[name]) in _addresses(settings):
-            found[name] = path
-        if name in wanted and settings.get("mtu") == MTU:
-            sizes.add(name)
-    return tuple(sorted(set(found.values()))) if set(wanted) == set(found) == sizes else ()
+    state = survey.files.get(NETPLAN, FileState())
+    if state.text == text or (state.unread and any(each.root and each.target == NETPLAN for each in survey.journal)):
+        return True
+    files = list(_ethernets(survey))
+    found = {name for _, name, settings in files if str(wanted.get(name)) in _addresses(settings)}
+    sized = {name for _, name, settings in files if name in wanted and settings.get("mtu") == MTU}
+    return set(wanted) == found == sized
 
 
 def _idle(survey: Survey, wanted: Mapping[str, Address]) -> dict[str, Address]:

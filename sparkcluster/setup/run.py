@@ -134,7 +134,7 @@ def look(
         wanted = Wanted(
             user=surveyed.user,
             key=keys(name),
-            netplan=None if addresses.satisfied(name) else addresses.texts[name],
+            netplan=addresses.texts.get(name),
             addresses=addresses.addresses.get(name, {}),
             hosts=lines.get(name, ()),
         )

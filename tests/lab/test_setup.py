@@ -283,8 +283,8 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
         return OnTerminal(ON_THE_LAPTOP, f"/run/netns/{desk.laptop}", *words)
 
     with on_terminal("discover", *login, "-o", str(desk.inventory)) as terminal:
-        terminal.until(f"* {first.name}.local  {first.host}")
-        terminal.until("which are yours?")
+        terminal.until(f"log in to {first.name}.local ({first.host})")
+        terminal.until("? [Y/n] ")
         terminal.type("\n")
         for _ in desk.lab.sparks:
             terminal.until("SHA256:")

@@ -102,20 +102,6 @@ def test_what_one_end_alone_reports_is_no_cable():
     assert "sudo ip neigh flush dev enp1s0f0np0" in result.troubles[0].hint
 
 
-RAILS = {
-    node: {TWINS["p1"][0]: f"192.168.177.{number}/24", TWINS["p1"][1]: f"192.168.178.{number}/24"}
-    for number, node in enumerate("abcd", 11)
-}
-
-
-def test_what_was_set_up_is_told_by_its_subnets():
-    """Ports that were set up have no IPv6 address, so that none hears another."""
-    segments = [[(node, "p1") for node in "abcd"]]
-    found = sparks(segments, addresses=RAILS)
-    assert not any(survey.neighbours for survey in found.values())
-    assert {frozenset(each) for each in ends(cabling(found))} == {frozenset(segments[0])}
-
-
 def test_a_twin_that_is_down_or_absent_is_named():
     found = documents(ONE)
     twins = [each for each in found["b"]["interfaces"] if each["name"] in TWINS["p1"]]
@@ -146,19 +132,6 @@ def test_a_false_claim_to_hear_others_connects_nobody():
     assert [fabric.nodes for fabric in result.fabrics] == [("a", "b"), ("c", "d")]
     assert names(result) == [("one-sided", "e")]
     assert "p1 of a, p1 of b, p0 of c and 1 more" in result.troubles[0].text
-
-
-def test_a_false_claim_to_subnets_of_others_connects_nobody():
-    """Two pairs that were set up, and hear nobody; one more node claims a subnet of each."""
-    rails = {node: zip(TWINS["p1"], (177, 178) if node in "ab" else (179, 180), strict=True) for node in "abcd"}
-    addresses = {
-        node: {twin: f"192.168.{third}.{11 + place}/24" for twin, third in rails[node]}
-        for place, node in enumerate("abcd")
-    }
-    addresses["e"] = dict(zip(TWINS["p1"], ("192.168.177.15/24", "192.168.179.15/24"), strict=True))
-    segments = [[("a", "p1"), ("b", "p1")], [("c", "p1"), ("d", "p1")], [("e", "p1")]]
-    found = sparks(segments, addresses=addresses)
-    assert [fabric.nodes for fabric in cabling(found).fabrics] == [("a", "b"), ("c", "d")]
 
 
 def test_ten_thousand_neighbours_are_no_survey():

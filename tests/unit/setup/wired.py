@@ -68,7 +68,7 @@ def documents(
 ) -> dict[str, dict[str, Any]]:
     """Documents of Sparks by name. Each of ``segments`` are the ends of a cable, or all ports on a switch.
 
-    A twin with one of ``addresses`` was set up: it has no IPv6 address, so that it neither hears nor is heard.
+    A twin with one of ``addresses`` was set up: it has no IPv6 address, and hears others when it is asked to look for them.
     """
     addresses = addresses or {}
     order = list(dict.fromkeys([*names, *(node for segment in segments for node, _ in segment)]))
@@ -82,11 +82,10 @@ def documents(
                 interface.update(addresses=[addresses[name][interface["name"]]], mtu=mtu)
     ends = [[(node, twin) for node, port in segment for twin in TWINS[port]] for segment in segments]
     for segment in ends:
-        heard = [(node, twin) for node, twin in segment if twin not in addresses.get(node, {})]
-        for node, twin in heard:
+        for node, twin in segment:
             found[node]["neighbours"] += [
                 {"interface": twin, "mac": mac(order.index(other), far), "address": "fe80::1"}
-                for other, far in heard
+                for other, far in segment
                 if (other, far) != (node, twin)
             ]
     return found
