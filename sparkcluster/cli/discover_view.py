@@ -114,7 +114,7 @@ def _announced(ssh: SshSettings, terminal: Terminal, waiting: Waiting, *, ask: b
             message(browsed.problem, kind="warning")
         if browsed.problem or others:
             message("sparkcluster discover --host A --host B   tries those that you name", kind="hint")
-    shown = ", ".join(f"{each.name} ({each.addresses[0]})" for each in likely)
+    shown = ", ".join(f"{each.name} ({each.address})" for each in likely)
     if ask and likely and (terminal.ask(f"log in to {shown}? [Y/n] ") or "y").strip().lower() not in {"y", "yes"}:
         raise UsageError("no machine was logged in to", hint="sparkcluster discover --host A --host B   names yours")
     return targets.announced(likely, ssh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -18,7 +19,7 @@ from sparkcluster.spec.document import parse, parse_scalar
 # The examples in inventory/ serve the same: they fit one Spark, and a pair.
 ONE_SPARK, PAIR = "qwen3.6-35b-a3b-nvfp4", "gpt-oss-120b"
 
-_USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
+USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def _serving(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[s
 
 def common_user(entries: Iterable[Entry]) -> str | None:
     """The login name of most ``entries``, which the ``ssh`` section gets; None where ssh_config is to say it."""
-    users = Counter(entry.user for entry in entries if entry.user is not None and _USER.fullmatch(entry.user))
+    users = Counter(entry.user for entry in entries if entry.user is not None and USER.fullmatch(entry.user))
     return users.most_common(1)[0][0] if users else None
 
 
@@ -159,7 +160,7 @@ def node_lines(entries: Iterable[Entry], *, user: str | None, indent: int) -> li
     lines = []
     for entry in entries:
         lines += [f"{space}- host: {scalar(entry.host)}", f"{space}  name: {scalar(entry.name)}"]
-        other = entry.user if entry.user != user and _USER.fullmatch(entry.user or "") else None
+        other = entry.user if entry.user != user and USER.fullmatch(entry.user or "") else None
         if own := _ssh_pairs(other, entry.ssh):
             lines.append(f"{space}  ssh: {{{', '.join(own)}}}")
     return lines
@@ -186,20 +187,42 @@ def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | No
         SpecError: it is not YAML.
     """
     before = parse(text, file).data
+    lines = "\n".join(node_lines(entries, user=user, indent=2))
+    hint = "add these lines to its nodes"
     if before.get("groups"):
-        raise _refusal(file, entries, user, "every node has to be in one of its groups", ", and each name to a group")
-    end = _end_of_nodes(text)
-    if end is None:
-        raise _refusal(file, entries, user, "its nodes are not a list with a line for each key")
-    at, indent = end
+        why, hint = "every node has to be in one of its groups", f"{hint}, and each name to a group"
+        raise UsageError(f"{file} is left as it is: {why}\n{lines}", hint=hint)
+    listed = before.get("nodes")
+    nodes = [*(listed if isinstance(listed, list) else ()), *parse(f"nodes:\n{lines}", file).data["nodes"]]
+    why = f"its nodes are not a list with a line for each key\n{lines}"
+    return _as_wanted(_extended(text, entries, user), file, {**before, "nodes": nodes}, why, hint)
+
+
+def _extended(text: str, entries: Sequence[Entry], user: str | None) -> str | None:
+    """``text`` with ``entries`` behind the last node; None where it is unclear where that ends."""
+    root = _root(text)
+    nodes = next((value for key, value in root.value if key.value == "nodes"), None) if root else None
+    if not isinstance(nodes, yaml.SequenceNode) or nodes.flow_style or not nodes.value:
+        return None
+    at, indent = _after(text, nodes), nodes.start_mark.column
+    # A comment that is indented as the node's keys belongs to it.
+    while (line := text[at : _next_line(text, at)]).lstrip(" ").startswith("#") and line.index("#") > indent:
+        at = _next_line(text, at)
+    return _inserted(text, at, node_lines(entries, user=user, indent=indent))
+
+
+def _inserted(text: str, at: int, lines: Sequence[str]) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = node_lines(entries, user=user, indent=indent)
     joint = "" if text[:at].endswith("\n") else newline
-    made = f"{text[:at]}{joint}{newline.join(lines)}{newline}{text[at:]}"
-    wanted = parse("\n".join(["nodes:", *lines]), file).data["nodes"]
-    if parse(made, file).data != {**before, "nodes": [*before["nodes"], *wanted]}:
-        raise _refusal(file, entries, user, "the end of its nodes is unclear")
-    return made
+    return f"{text[:at]}{joint}{newline.join(lines)}{newline}{text[at:]}"
+
+
+def _as_wanted(made: str | None, file: str, wanted: Mapping[str, Any], why: str, hint: str) -> str:
+    """``made`` if that says what is ``wanted``, else a UsageError."""
+    with contextlib.suppress(SpecError):
+        if made is not None and parse(made, file).data == wanted:
+            return made
+    raise UsageError(f"{file} is left as it is: {why}", hint=hint)
 
 
 def for_more(text: str, names: Sequence[str], cabled: Collection[frozenset[str]]) -> str:
@@ -224,30 +247,18 @@ def with_key(text: str, file: str, key_file: str) -> str:
     before = parse(text, file).data
     api = before.get("api")
     wanted = {**before, "api": {**(api if isinstance(api, dict) else {}), "key": {"file": key_file}}}
-    made = _keyed(text, f"file: {scalar(key_file)}")
-    if made is None or not _says(made, file, wanted):
-        lines = f"api:\n  key:\n    file: {scalar(key_file)}"
-        hint = f"write these lines there, and under api what is there already; then sparkcluster key {file}"
-        raise UsageError(f"{file} is left as it is: where its api section ends is unclear\n{lines}", hint=hint)
-    return made
-
-
-def _says(text: str, file: str, wanted: Mapping[str, Any]) -> bool:
-    try:
-        return bool(parse(text, file).data == wanted)
-    except SpecError:
-        return False
+    why = f"where its api section ends is unclear\napi:\n  key:\n    file: {scalar(key_file)}"
+    hint = f"write these lines there, and under api what is there already; then sparkcluster key {file}"
+    return _as_wanted(_keyed(text, f"file: {scalar(key_file)}"), file, wanted, why, hint)
 
 
 def _keyed(text: str, line: str) -> str | None:
     root = _root(text)
     if root is None:
         return None
-    newline = "\r\n" if "\r\n" in text else "\n"
     sections = {key.value: value for key, value in root.value}
     if "api" not in sections:
-        joint = "" if text.endswith("\n") else newline
-        return f"{text}{joint}{newline}api:{newline}  key:{newline}    {line}{newline}"
+        return _inserted(text, len(text), ["", "api:", "  key:", f"    {line}"])
     api = sections["api"]
     if not isinstance(api, yaml.MappingNode):
         return None
@@ -257,9 +268,8 @@ def _keyed(text: str, line: str) -> str | None:
     if api.flow_style:
         at = api.end_mark.index - 1
         return f"{text[:at].rstrip()}{', ' if api.value else ''}key: {{{line}}}{text[at:]}"
-    at, indent = _after(text, api), " " * api.start_mark.column
-    joint = "" if text[:at].endswith("\n") else newline
-    return f"{text[:at]}{joint}{indent}key:{newline}{indent}  {line}{newline}{text[at:]}"
+    indent = " " * api.start_mark.column
+    return _inserted(text, _after(text, api), [f"{indent}key:", f"{indent}  {line}"])
 
 
 def _other_source(text: str, key: yaml.Node, line: str) -> str | None:
@@ -271,11 +281,6 @@ def _other_source(text: str, key: yaml.Node, line: str) -> str | None:
     rest = text[end : _next_line(text, end)].rstrip("\r\n")
     about_it = not key.flow_style and rest.lstrip().startswith("#") and value.value in rest
     return f"{text[:at]}{line}{text[end + len(rest) if about_it else end :]}"
-
-
-def _refusal(file: str, entries: Sequence[Entry], user: str | None, why: str, more: str = "") -> UsageError:
-    lines = "\n".join(node_lines(entries, user=user, indent=2))
-    return UsageError(f"{file} is left as it is: {why}\n{lines}", hint=f"add these lines to its nodes{more}")
 
 
 def _root(text: str) -> yaml.MappingNode | None:
@@ -290,20 +295,6 @@ def _root(text: str) -> yaml.MappingNode | None:
     finally:
         loader.dispose()
     return root if isinstance(root, yaml.MappingNode) and not root.flow_style else None
-
-
-def _end_of_nodes(text: str) -> tuple[int, int] | None:
-    """Where the last node ends in ``text``, and how far the list is indented; None where this is unclear."""
-    root = _root(text)
-    nodes = next((value for key, value in root.value if key.value == "nodes"), None) if root else None
-    if not isinstance(nodes, yaml.SequenceNode) or nodes.flow_style or not nodes.value:
-        return None
-    indent = nodes.start_mark.column
-    at = _after(text, nodes)
-    # A comment that is indented as the node's keys belongs to it.
-    while (line := text[at : _next_line(text, at)]).lstrip(" ").startswith("#") and line.index("#") > indent:
-        at = _next_line(text, at)
-    return at, indent
 
 
 def _after(text: str, node: yaml.Node) -> int:

@@ -36,13 +36,11 @@ class Candidate:
 
     Attributes:
         name: its host name, such as ``spark-1a2b.local``.
-        addresses: its addresses in networks of this machine, IPv4 first, link-local ones after others.
-        interface: this machine's interface in the network of the first.
+        address: in a network of this machine; IPv4 before IPv6, others before link-local ones.
     """
 
     name: str
-    addresses: tuple[str, ...]
-    interface: str
+    address: str
 
     @property
     def looks_like_spark(self) -> bool:
@@ -120,19 +118,16 @@ def judged(announced: Mapping[str, Iterable[IpAddress]], networks: Sequence[Atta
         if _HOST_NAME.fullmatch(name) is None:
             dropped.append(f"{clean(announced_name)[:80]}: not a host name in .local")
             continue
-        reachable: dict[str, tuple[tuple[int, bool, int], Attached]] = {}
+        near: list[tuple[int, bool, int, str]] = []
         elsewhere = []
-        for address in addresses:
-            if address in own:
-                continue
+        for address in (each for each in addresses if each not in own):
             network = network_of(address, networks)
             if network is None:
                 elsewhere.append(str(address))
             elif address.version == 4 or not address.is_link_local:  # link-local IPv6 comes without its interface
-                reachable[str(address)] = (address.version, address.is_link_local, networks.index(network)), network
-        ordered = sorted(reachable, key=lambda text: (reachable[text][0], text))
-        if ordered:
-            candidates.append(Candidate(name, tuple(ordered), reachable[ordered[0]][1].interface))
+                near.append((address.version, address.is_link_local, networks.index(network), str(address)))
+        if near:
+            candidates.append(Candidate(name, min(near)[-1]))
         elif elsewhere:
             where = ", ".join(elsewhere[:4])
             dropped.append(f"{name}: {where} is in no network that this machine is attached to")

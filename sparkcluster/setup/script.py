@@ -30,8 +30,7 @@ PENDING = "/run/sparkcluster"
 _SH = Path(__file__).with_name("steps")
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 _TOKEN = re.compile(r"[0-9]{1,12}-[0-9]{1,10}")
-_LINE = re.compile(r"([a-z-]{1,32}): (.*)")
-_KINDS: tuple[tuple[str, Kind], ...] = (("failed: ", "failed"), ("left ", "left"), ("confirm: ", "confirm"))
+_LINE = re.compile(r"([a-z-]{1,32}): (?:(failed|confirm): |(left) |(done)$)?(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +123,7 @@ def parse_line(line: str) -> Event:
     found = _LINE.fullmatch(line)
     if found is None or found[1] not in BY_NAME:
         return Event(None, "text", line)
-    step, text = found[1], found[2]
-    if text == "done":
-        return Event(step, "done", "")
-    for prefix, kind in _KINDS:
-        if text.startswith(prefix):
-            return Event(step, kind, text.removeprefix(prefix))
-    return Event(step, "text", text)
+    return Event(found[1], found[2] or found[3] or found[4] or "text", found[5])  # type: ignore[arg-type]
 
 
 def _chained(commands: Sequence[Sequence[str]]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, is_here
 from sparkcluster.hosts.resolve import SshSettings, resolve
 from sparkcluster.setup.discover import Target
+from sparkcluster.setup.inventory_file import USER
 from sparkcluster.spec.inventory import Inventory
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 RELEASE = Path("/etc/dgx-release")
 
-_GIVEN = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>[0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})")
-_USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
+# A name or IPv4 address, or an IPv6 address, which has several colons.
+_HOST = r"[0-9A-Za-z][0-9A-Za-z._-]{0,252}|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*(?:%[0-9A-Za-z._-]+)?"
+_GIVEN = re.compile(rf"(?:(?P<user>[^@\s]+)@)?(?P<host>{_HOST})")
 
 
 def login_name(text: str) -> str:
@@ -32,7 +33,7 @@ def login_name(text: str) -> str:
     Raises:
         UsageError: it cannot.
     """
-    if _USER.fullmatch(text) is None:
+    if USER.fullmatch(text) is None:
         raise UsageError(f"not a login name: {text[:60]!r}", hint="it is the name that you type as ssh NAME@SPARK")
     return text
 
@@ -58,24 +59,14 @@ def given(texts: Iterable[str], ssh: SshSettings, flag: str = "--host") -> list[
     found: dict[str, Target] = {}
     for text in texts:
         match = _GIVEN.fullmatch(text)
-        host = match["host"].rstrip(".") if match else ""
-        if match is None or (":" in host and not _is_ipv6(host)):
-            examples = ", ".join(
-                f"{flag} {each}" for each in ("192.168.1.11", "spark-1a2b.local", "nvidia@192.168.1.11")
-            )
-            hint = f"{examples}; ports: ~/.ssh/config"
+        if match is None:
+            named = ("192.168.1.11", "spark-1a2b.local", "nvidia@192.168.1.11")
+            hint = f"{', '.join(f'{flag} {each}' for each in named)}; ports: ~/.ssh/config"
             raise UsageError(f"not a host: {text[:60]!r}", hint=hint)
+        host = match["host"].rstrip(".")
         settings = dataclasses.replace(ssh, user=login_name(match["user"])) if match["user"] else ssh
         found.setdefault(host.lower(), Target(host, Address(host, ssh=settings), "given"))
     return list(found.values())
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def this_machine() -> list[Target]:
@@ -88,9 +79,7 @@ def this_machine() -> list[Target]:
 def announced(candidates: Iterable[Candidate], ssh: SshSettings) -> list[Target]:
     """Machines that were found by mDNS, at their first address; anybody can announce one: no key is stored unasked."""
     ssh = dataclasses.replace(ssh, host_keys="reject")
-    return [
-        Target(each.name.removesuffix(".local"), Address(each.addresses[0], ssh=ssh), "mDNS") for each in candidates
-    ]
+    return [Target(each.name.removesuffix(".local"), Address(each.address, ssh=ssh), "mDNS") for each in candidates]
 
 
 def joined(*parts: Sequence[Target]) -> list[Target]:

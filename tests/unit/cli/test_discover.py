@@ -37,7 +37,7 @@ def network(monkeypatch, tmp_path):
 
 
 def announce(monkeypatch, *names_and_addresses: tuple[str, str], dropped: tuple[str, ...] = ()) -> None:
-    found = tuple(Candidate(f"{name}.local", (address,), "eth0") for name, address in names_and_addresses)
+    found = tuple(Candidate(f"{name}.local", address) for name, address in names_and_addresses)
     monkeypatch.setattr(mdns, "browse", lambda attached: Browsed(found, dropped))
 
 

@@ -20,7 +20,7 @@ targets.RELEASE = Path("/no/dgx-release")
 network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24"))
 network.put("192.168.1.9", answer=machine(9, "192.168.1.9/24"))
 names = {"spark-0001": "192.168.1.11", "nas": "192.168.1.9", "pi": "192.168.1.8"}
-found = tuple(Candidate(name + ".local", (address,), "eth0") for name, address in names.items())
+found = tuple(Candidate(name + ".local", address) for name, address in names.items())
 mdns.browse = lambda attached: Browsed(found)
 sys.exit(guarded(["discover", *sys.argv[1:]]))
 """
