@@ -5,16 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from typing import TYPE_CHECKING
 
+from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import data, log_colours, message, paint, write
-from sparkcluster.printable import LINES
-
-if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Waiting
-    from sparkcluster.endpoint.ask import Show
-    from sparkcluster.facts.running import Reply
 
 # The node takes documents of 16 MB, and no context is that long.
 _PROMPT_BYTES = 8_000_000
@@ -48,44 +41,6 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, document(reply)):
         tell_end(reply, args.max_tokens)
     return 0
-
-
-def writer(waiting: Waiting, *, silent: bool = False) -> Show:
-    """What writes an answer as it comes: its content to stdout, the reasoning before it dimmed to stderr."""
-    reasoned = False
-
-    def show(kind: str, text: str) -> None:
-        nonlocal reasoned
-        waiting.end()
-        if silent:
-            return
-        if kind == "reasoning":
-            reasoned = True
-            write(sys.stderr, paint(text, "dim"), end="", keep=LINES)
-            sys.stderr.flush()
-            return
-        if reasoned:
-            reasoned = False
-            message()
-        write(sys.stdout, *log_colours(text), end="", keep=LINES)
-        sys.stdout.flush()
-
-    return show
-
-
-def tell_end(reply: Reply, max_tokens: int | None) -> None:
-    """End the answer's line, say how fast it came, and that it ended at the limit of tokens if it did."""
-    from sparkcluster.inspect.ask import cut, speed
-
-    data()
-    message(paint(speed(reply), "dim"))
-    if (said := cut(reply, max_tokens)) is not None:
-        message(said)
-
-
-def valid(text: str) -> str:
-    """``text`` without what is no text: bytes that the locale could not decode."""
-    return text.encode(errors="replace").decode()
 
 
 def _prompt(args: argparse.Namespace) -> str:

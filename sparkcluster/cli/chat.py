@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import shlex
 
-from sparkcluster.cli.ask import tell_end, valid, writer
+from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.interrupt import forget
 from sparkcluster.cli.output import message, paint, show_error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.output import in_colour, message, moves, paint, rich_table, rich_text
-from sparkcluster.cli.status import group_line, headline, load, pasted
+from sparkcluster.cli.status_view import group_line, headline, load, pasted
 from sparkcluster.report import share
 
 if TYPE_CHECKING:

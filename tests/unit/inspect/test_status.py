@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sparkcluster.cli import status as cli_status
+from sparkcluster.cli import status_view as cli_status
 from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet

@@ -1,0 +1,121 @@
+"""The status of a cluster as text, for ``status`` and its live view."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sparkcluster.cli.output import data, paint, table, typed
+from sparkcluster.report import share
+
+_STYLES = {"serving": "good", "degraded": "bad", "down": "bold"}  # the others need a look
+
+
+def pasted(document: dict[str, Any], inventory: object) -> dict[str, Any]:
+    """``document`` with the path of the inventory in what is to be typed."""
+    path = shlex.quote(str(inventory))
+    groups = [
+        group | {key: group[key] and group[key].replace("INVENTORY", path) for key in ("why", "warning")}
+        for group in document["groups"]
+    ]
+    why, following = (document[key] and document[key].replace("INVENTORY", path) for key in ("why", "next"))
+    return {**document, "groups": groups, "why": why, "next": following}
+
+
+def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False) -> None:
+    """The status as text, on stdout; without what does not change if it was ``shown`` before."""
+    data(*headline(document))
+    for line in () if shown else _under_way(document):
+        data(line, indent="  ")
+    for group in document["groups"]:
+        data(*group_line(document, group))
+        if group["load"]:
+            data(*load(group["load"]))
+        if group["why"] not in (None, document["why"]):
+            data(typed(group["why"]), indent="  ")
+        if group["warning"]:
+            what, _, command = group["warning"].partition(": sparkcluster ")
+            data(what, kind="warning", indent="  ")
+            data(f"sparkcluster {command}", kind="hint", indent="  ")
+    if not shown:
+        _show_rest(document, verbose=verbose)
+
+
+def _show_rest(document: dict[str, Any], *, verbose: bool) -> None:
+    for key in ("image", "digest") if verbose else ("image",):
+        if document[key]:
+            data(f"  {key} {document[key]}")
+    if document["enabled"] or document["guards"]:
+        runs = "comes back after a reboot" if not document["guards"] else "but not every guard runs"
+        data(f"  enabled: {runs}" if document["enabled"] else "  not enabled on every node")
+        for name, trouble in document["guards"].items():
+            data(f"guard on {name}: {trouble}", indent="  ")
+    rows = []
+    for node in document["nodes"]:
+        state, memory = "unreachable" if node["why"] else node["state"], node["memory"]
+        used = share(memory["total_bytes"] - memory["available_bytes"], memory["total_bytes"]) if memory else "-"
+        state = state if state in {"running", "empty"} else paint(state, "bad")
+        more = (node["ray"] or "-", node["container"] or "-") if verbose else ()
+        rows.append((node["name"], node["role"] or "-", state, used, *more))
+    data()
+    table(("NODE", "ROLE", "STATE", "MEMORY", *(("RAY", "CONTAINER") if verbose else ())), rows)
+    for node in document["nodes"]:
+        if node["why"]:
+            data(f"{node['name']}: {node['why']}", indent="  ")
+
+
+def headline(document: dict[str, Any], later_s: float = 0) -> list[str]:
+    """The state of the cluster in one line, and why it does not serve; ``later_s`` after it was asked."""
+    word = document["state"]
+    why = f": {typed(document['why'])}" if document["why"] else ""
+    if document.get("waiting"):
+        word, why = "no token yet", f" of {', '.join(document['waiting'])}"
+    state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}" if word != "down" else "bold")
+    uptimes = [group["uptime_s"] for group in document["groups"] if group["uptime_s"] is not None]
+    lasted = f" for {duration(min(uptimes) + later_s)}" if uptimes and word == "serving" else ""
+    release = f"   release {document['release']}{lasted}" if document["release"] else ""
+    return [paint(document["cluster"], "bold"), "  ", state, why, release]
+
+
+def _under_way(document: dict[str, Any]) -> Iterator[str]:
+    """Who is changing the cluster, or left that unfinished."""
+    from sparkcluster.facts.model import LeaseFact
+
+    told = set()
+    for kind in ("lease", "staging"):
+        who = document[kind] and (document[kind]["operator"], document[kind]["operation"])
+        if who and who not in told:  # an up has both
+            told.add(who)
+            attached = document[kind].get("attached", True)
+            lease = LeaseFact.model_validate({**document[kind], "held": attached, "at_work": True})
+            yield lease.describe(document["cluster"], time.time())
+    switch = document["switch"]
+    if switch and not document["lease"]:
+        yield f"{switch['operator']} left a switch from release {switch['source']} unfinished"
+
+
+def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:
+    """A group in one line: its name and state if there are several, model and endpoint."""
+    state = paint(group["state"], _STYLES.get(group["state"], "look"))
+    several = [f"{group['name']}  ", state, "  "] if len(document["groups"]) > 1 else []
+    where = [" at ", paint(group["endpoint"], "bold")] if group["endpoint"] else []
+    return ["  ", *several, document["model"] or f"release {group['release']}", *where]
+
+
+def load(found: dict[str, Any] | None) -> list[str]:
+    """What an engine does now, in one line; what it does not count is left out."""
+    kinds = {"running": "{:.0f} running", "waiting": "{:.0f} waiting", "tokens_per_s": "{:.1f} tokens/s"}
+    known = {key: value for key, value in (found or {}).items() if value is not None}
+    parts = [text.format(known[key]) for key, text in kinds.items() if key in known]
+    parts += [f"KV cache {known['kv_cache'] * 100:.0f} %"] if "kv_cache" in known else []
+    return ["  ", ", ".join(parts)]
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours < 1:
+        return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
