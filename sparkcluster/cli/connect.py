@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkcluster.cli import common
 from sparkcluster.cli.common import emitted, inventory_argument, load_spec
-from sparkcluster.cli.output import data, message, table, typed, write
+from sparkcluster.cli.output import data, message, paint, table, typed, write
 from sparkcluster.cli.progress import Waiting
 
 WIDTH = 80
@@ -63,7 +63,8 @@ def show(found: dict[str, Any], inventory: Path) -> None:
     if client is None:
         key = found["key"]
         where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
-        data(f"{found['endpoint'] or 'address unknown'}  model {found['model']}  key {where}")
+        endpoint = paint(found["endpoint"] or "address unknown", "bold")
+        data(endpoint, *(f"  {url}" for url in found["others"]), f"  model {found['model']}  key {where}")
         table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]])
         message(f"sparkcluster connect {path} --client NAME", kind="next")
     else:
@@ -83,7 +84,7 @@ def show(found: dict[str, Any], inventory: Path) -> None:
 
 
 def _said(kind: str, text: str) -> None:
-    """Write a message within 80 columns; what is to be pasted stays on one line."""
+    """Write a message; what is to be pasted stays on one line."""
     if text.startswith("  "):
         message(typed(text))
     else:

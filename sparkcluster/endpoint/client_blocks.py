@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 from sparkcluster.endpoint.connection import AGENT_CONTEXT, Connection
 
+MODEL_LIST_S = 30
+"""How long Open WebUI waits for a list of models; 10 by itself (AIOHTTP_CLIENT_TIMEOUT_MODEL_LIST in its env.py)."""
+
 
 def nothing(_: Connection) -> Iterator[str]:
     """No notes."""
@@ -23,17 +26,21 @@ def _paste_key(connection: Connection) -> Iterator[str]:
 
 
 def open_webui(connection: Connection) -> str:
-    """``docker run`` of it; where the API is on loopback, on the network of the machine itself."""
+    """``docker run`` of it, with every group; where the API is on loopback, on the network of the machine itself."""
+    urls = (connection.url, *connection.others)
+    key = (connection.key.value or connection.key.expansion) if connection.key else "none"
+    keys = ";".join([key] * len(urls))
+    quoted = shlex.quote(keys) if connection.key is None or connection.key.value else f'"{keys}"'
     # By name alone, -e takes the value from the environment: the key is in no command line.
-    key = connection.key.word if connection.key else "none"
     return "\n".join(
         [
-            f"export OPENAI_API_KEY={key}",
+            f"export OPENAI_API_KEYS={quoted}",
             "docker run -d --name open-webui --restart always \\",
             "  --network host \\" if connection.local else "  -p 3000:8080 \\",
             "  -v open-webui:/app/backend/data \\",
-            f"  -e OPENAI_API_BASE_URL={shlex.quote(connection.url)} \\",
-            "  -e OPENAI_API_KEY \\",
+            f"  -e OPENAI_API_BASE_URLS={shlex.quote(';'.join(urls))} \\",
+            "  -e OPENAI_API_KEYS \\",
+            f"  -e AIOHTTP_CLIENT_TIMEOUT_MODEL_LIST={MODEL_LIST_S} \\",
             "  ghcr.io/open-webui/open-webui:main",
         ]
     )
@@ -42,8 +49,25 @@ def open_webui(connection: Connection) -> str:
 def open_webui_notes(connection: Connection) -> Iterator[str]:
     """As ``Client.notes`` says."""
     yield f"then open http://127.0.0.1:{8080 if connection.local else 3000}"
+    yield f"it waits {MODEL_LIST_S} s for the list of models, not 10: the API answers late while a model loads"
     # docs.openwebui.com, Environment Variable Configuration: ConfigVar
-    yield "the two variables count at the first start only; later: Admin Settings, Connections, OpenAI"
+    yield "URLs and keys count at its first start only; where it runs already: Admin Settings, Connections, OpenAI"
+    if connection.local:
+        port = connection.root.rpartition(":")[2]
+        yield "in a container without --network host, localhost is the container; with Docker Desktop the URL is there:"
+        yield f"  http://host.docker.internal:{port}/v1"
+        bridge = f"-L 172.17.0.1:{port}:… in the tunnel, and http://172.17.0.1:{port}/v1"
+        direct = "api: {host: management} in the inventory, and the address of this Spark"
+        yield f"with Docker on Linux: {bridge if connection.tunnel else direct}"
+    yield "to see what it reaches, from within its container (401: it is reached, with another key):"
+    yield f"  {inside(connection)}"
+
+
+def inside(connection: Connection) -> str:
+    """A command that asks for the models from within the container, with the first of its keys."""
+    header = '-H "Authorization: Bearer ${OPENAI_API_KEYS%%;*}" ' if connection.key else ""
+    asked = f"curl -sS -m {MODEL_LIST_S} {header}{shlex.quote(f'{connection.url}/models')}"
+    return f"docker exec open-webui sh -c {shlex.quote(asked)}"
 
 
 # ------------------------------------------------------------------------------------------------ Claude Code

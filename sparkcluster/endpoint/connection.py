@@ -64,6 +64,7 @@ class Connection:
         features: what the engine offers.
         tunnel: command that has to run while the API is used, where the user's machine reaches it in no other way.
         known: whether the address in ``url`` is; else it is a placeholder, since the nodes alone know it.
+        others: URLs of further groups, where no tunnel is needed.
     """
 
     cluster: str
@@ -74,6 +75,7 @@ class Connection:
     features: ApiFeatures = dataclasses.field(default_factory=ApiFeatures)
     tunnel: str | None = None
     known: bool = True
+    others: tuple[str, ...] = ()
 
     @property
     def local(self) -> bool:

@@ -86,7 +86,13 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         UsageError: there is no such group, or ssh_config cannot be used.
     """
     inventory, playbook = spec.inventory, spec.playbook
-    url, tunnel, known = _reached(inventory, _group(inventory, group)[1])
+    chosen, head = _group(inventory, group)
+    url, tunnel, known = _reached(inventory, head)
+    others = [
+        _reached(inventory, _group(inventory, each.name)[1])
+        for each in inventory.groups
+        if group is None and tunnel is None and each.name != chosen
+    ]
     source = inventory.api.key
     return Connection(
         cluster=inventory.cluster,
@@ -97,6 +103,7 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         features=engines.engine(playbook.engine).api_features(playbook),
         tunnel=tunnel,
         known=known,
+        others=tuple(other for other, through, reached in others if reached and through is None),
     )
 
 
@@ -130,6 +137,7 @@ def document(found: Connection, client: str | None = None, release: int | None =
         "cluster": found.cluster,
         "release": release,
         "endpoint": found.url if found.known else None,
+        "others": list(found.others),
         "tunnel": found.tunnel,
         "model": found.model,
         "key": None if found.key is None else {"env": found.key.env, "file": found.key.file},
