@@ -64,6 +64,7 @@ def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:
     """Do what the flags of ``setup`` say; the exit code. For ``preflight --fix`` as well."""
     from sparkcluster.cli.progress import reporter
     from sparkcluster.cli.prompts import Terminal
+    from sparkcluster.cli.setup_view import as_json
     from sparkcluster.cli.setup_work import Work
     from sparkcluster.hosts.prompts import About
 
@@ -73,11 +74,11 @@ def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:
         connect_fleet(inventory, About(terminal, args.node) if args.node else terminal) as fleet,
     ):
         report.step("look", f"at {', '.join(args.node) or count(len(inventory.nodes), 'node')}")
-        ok, document, show = Work(args, inventory, fleet, report, terminal).done()
+        ok, found, nodes, show = Work(args, inventory, fleet, report, terminal).done()
         if not ok:
             report.failed()
     if args.json:
-        emit_json(document)
+        emit_json(as_json(inventory.cluster, nodes, found))
     else:
         show()
     return 0 if ok else 1

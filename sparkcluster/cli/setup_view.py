@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import data, message, paint, show_error
+from sparkcluster.cli.output import data, message, paint, show_error, table
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sparkcluster.setup.step import Change
     from sparkcluster.setup.survey import Collected
 
-_RUN_S = 3600
-"""Changes of one operator that are not further apart than this are shown as of one time."""
 _STATES = {"as before": " (not in effect)", "changed since": " (changed since)"}
 
 
@@ -88,10 +86,7 @@ def show_done(
     ran = {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}
     if not after.errors:  # else what follows from all nodes is not known
-        left = [
-            each for each in after.changes if each.blocked or each.node not in failed or (each.node, each.step) in ran
-        ]
-        show_steps(left, inventory, ran)
+        show_steps([each for each in after.changes if each.blocked or each.node not in failed], inventory, ran)
     for each in found.changes:
         if each.later and (each.node, each.step) in ran:
             message(f"{each.step} on {each.node} takes effect {each.later}")
@@ -140,35 +135,31 @@ def show_undone(
 
 
 def show_journals(rows: Mapping[str, Sequence[Row]], errors: Mapping[str, SparkclusterError]) -> None:
-    """What ``setup`` changed on each node, by whom and when: a line for each change."""
-    for node, of_node in rows.items():
-        before: Row | None = None
-        for row in of_node:
-            if before is None or row.operator != before.operator or row.at - before.at > _RUN_S:
-                at = dt.datetime.fromtimestamp(row.at).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - the user's own time
-                data(paint(f"{node}, by {row.operator} at {at}", "bold"))
-            data(f"{row.step}: {row.text}{_STATES.get(row.state, '')}", indent="  ")
-            before = row
-    without = [node for node, of_node in rows.items() if not of_node]
-    if without:
-        data(f"{', '.join(without)}: nothing to undo")
+    """What ``setup`` changed on each node, when and by whom."""
+    if any(rows.values()):
+        cells = [
+            (node, row.step, f"{row.text}{_STATES.get(row.state, '')}", f"{_time(row.at)} by {row.operator}")
+            for node, of_node in rows.items()
+            for row in of_node
+        ]
+        table(("NODE", "STEP", "CHANGE", "WHEN"), cells)
+    for node in (node for node, of_node in rows.items() if not of_node):
+        data(f"{node}: nothing to undo")
     _show_wrong((), errors)
+
+
+def _time(at: float) -> str:
+    return dt.datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - the user's own time
 
 
 # --------------------------------------------------------------------------------------------------- JSON
 
 
-def as_json(
-    cluster: str,
-    nodes: Mapping[str, Any],
-    errors: Mapping[str, SparkclusterError],
-    *,
-    changed: bool = False,
-    troubles: Collection[Trouble] = (),
-) -> dict[str, Any]:
+def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Look | Collected) -> dict[str, Any]:
     """The document of ``--json``, with what is told of each node."""
-    told = {node: str(error) for node, error in errors.items()}
-    wrong = [dataclasses.asdict(each) for each in troubles]
+    changed = any("done" in each for each in nodes.values())
+    wrong = [dataclasses.asdict(each) for each in getattr(found, "troubles", ())]
+    told = {node: str(error) for node, error in found.errors.items()}
     return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": wrong, "errors": told}
 
 
@@ -182,10 +173,3 @@ def planned(found: Look, node: str, scripts: Scripts) -> dict[str, Any]:
 def outcome(found: Outcome) -> dict[str, Any]:
     """What became of a node, for ``as_json``."""
     return {**dataclasses.asdict(dataclasses.replace(found, error=None)), "error": found.error and found.error.message}
-
-
-def journal(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the journals of a node have, for ``as_json``."""
-    return {
-        "journal": [{key: value for key, value in dataclasses.asdict(row).items() if key != "text"} for row in rows]
-    }

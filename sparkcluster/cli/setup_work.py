@@ -6,9 +6,8 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,13 @@ from sparkcluster.hosts.own_key import create, public_key
 from sparkcluster.hosts.ssh import SshHost
 from sparkcluster.setup import run as setup
 from sparkcluster.setup.journal import describe
-from sparkcluster.setup.steps import BY_NAME, requests, selected
-from sparkcluster.setup.survey import survey
+from sparkcluster.setup.steps import requests
+from sparkcluster.setup.survey import Collected, survey
 from sparkcluster.spec.inventory import Inventory
 
-Result = tuple[bool, dict[str, Any], Callable[[], None]]
-"""Whether all is well, the document of ``--json``, and what shows it to people instead."""
+Found = setup.Look | Collected
+Result = tuple[bool, Found, dict[str, dict[str, Any]], Callable[[], None]]
+"""Whether all is well; what was found; what ``--json`` tells of each node; and what shows it to people instead."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,28 +68,21 @@ class Work:
         due = found.due
         texts = {node: setup.scripts(found, node, due) for node in found.surveys}
         if args.dry_run or not due:
-            if not args.dry_run:
-                self._remove_scripts("setup", [(each.node, each.step) for each in found.changes])
+            self._remove_scripts("setup", found)
+            nodes = {node: view.planned(found, node, text) for node, text in texts.items()}
             ok = not found.troubles and not any(each.blocked for each in found.changes)
-            return ok, self._planned(found, texts), partial(view.show_plan, found, texts, args, self.name)
+            return ok, found, nodes, partial(view.show_plan, found, texts, args, self.name)
         accepted = self._accepted(found)
         texts = {node: setup.scripts(found, node, accepted) for node in found.surveys}
         outcomes, files = self._run("setup", found.surveys, texts)
         after = self._look() if any(each.done for each in outcomes.values()) else found
-        if not after.errors:
-            self._remove_scripts("setup", [(each.node, each.step) for each in after.changes])
+        self._remove_scripts("setup", after)
+        nodes = {
+            node: view.planned(after, node, text) | view.outcome(outcomes.get(node, setup.Outcome()))
+            for node, text in texts.items()
+        }
         ok = all(each.ok for each in outcomes.values()) and not (after.errors or after.changes or after.troubles)
-        show = partial(view.show_done, outcomes, files, found, after, self.name, ok=ok)
-        return ok, self._planned(after, texts, outcomes), show
-
-    def _planned(
-        self, found: setup.Look, texts: Mapping[str, setup.Scripts], outcomes: Mapping[str, setup.Outcome] | None = None
-    ) -> dict[str, Any]:
-        nodes = {node: view.planned(found, node, text) for node, text in texts.items()}
-        if outcomes is not None:
-            nodes = {node: each | view.outcome(outcomes.get(node, setup.Outcome())) for node, each in nodes.items()}
-        cluster, changed = self.inventory.cluster, outcomes is not None
-        return view.as_json(cluster, nodes, found.errors, changed=changed, troubles=found.troubles)
+        return ok, after, nodes, partial(view.show_done, outcomes, files, found, after, self.name, ok=ok)
 
     def _look(self) -> setup.Look:
         args = self.args
@@ -136,17 +129,16 @@ class Work:
         return answer.strip().lower()
 
     def _undo(self) -> Result:
-        args, cluster = self.args, self.inventory.cluster
+        args = self.args
         found = survey(self.fleet, self.inventory.hf_home, args.node or None, requests())
         rows = {
             node: [row for row in describe(each) if not args.only or row.step in args.only]
             for node, each in found.surveys.items()
         }
         if args.show or not any(rows.values()):
-            if args.undo:
-                self._remove_scripts("undo", ())
-            document = view.as_json(cluster, {n: view.journal(each) for n, each in rows.items()}, found.errors)
-            return not found.errors, document, partial(view.show_journals, rows, found.errors)
+            self._remove_scripts("undo", found)
+            nodes = {node: {"journal": [dataclasses.asdict(row) for row in each]} for node, each in rows.items()}
+            return not found.errors, found, nodes, partial(view.show_journals, rows, found.errors)
         texts = {}
         for node, each in found.surveys.items():
             try:
@@ -162,8 +154,7 @@ class Work:
         outcomes, files = self._run("undo", found.surveys, texts)
         ok = all(each.ok for each in outcomes.values()) and not found.errors
         nodes = {node: view.outcome(each) for node, each in outcomes.items()}
-        document = view.as_json(cluster, nodes, found.errors, changed=bool(outcomes))
-        return ok, document, partial(view.show_undone, outcomes, files, found, self.name, ok=ok)
+        return ok, found, nodes, partial(view.show_undone, outcomes, files, found, self.name, ok=ok)
 
     def _run(
         self, kind: str, surveys: Mapping[str, Survey], texts: Mapping[str, setup.Scripts]
@@ -189,18 +180,14 @@ class Work:
                 error.node, outcomes[node].error = node, error
         return outcomes, files
 
-    def _remove_scripts(self, kind: str, left: Collection[tuple[str, str]]) -> None:
-        """Remove scripts of ``_write`` all of whose steps were looked at, and are not ``left`` to do on their node."""
-        args = self.args
-        looked = {step.name for step in selected(args.only, args.options)} if kind == "setup" else set(BY_NAME)
-        for node in args.node or self.fleet.names:
+    def _remove_scripts(self, kind: str, found: Found) -> None:
+        """Remove scripts of ``_write`` for nodes on which nothing is left to do."""
+        left = {each.node for each in getattr(found, "changes", ())} if kind == "setup" else set()
+        left |= {node for node, each in found.surveys.items() if kind == "undo" and each.journal}
+        for node in found.surveys if not (self.args.only or self.args.dry_run or self.args.show) else ():
             path = Path(f"{kind}-{node}.sh")
             with contextlib.suppress(OSError, ValueError):
-                header = path.read_text().partition("\nset -u\n")[0] if _is_own(path) else ""
-                steps = set(re.findall(r"^#   ([a-z-]+): ", header, re.MULTILINE))
-                if f" for node {node}, where it " in header and steps <= looked - {
-                    each[1] for each in left if each[0] == node
-                }:
+                if node not in left and _is_own(path) and f" for node {node}, where it " in path.read_text():
                     path.unlink()
                     message(f"removed {path}: all that it does is done")
 

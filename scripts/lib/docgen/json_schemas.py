@@ -306,6 +306,7 @@ DOCUMENTS: dict[str, Schema] = {
                     record(
                         step=text(),
                         what=text("kind and target of the change"),
+                        text=text("what was changed, in words"),
                         at=number("seconds since 1970 by the node's clock"),
                         operator=text(),
                         state=text(enum=["as written", "as before", "changed since", "unknown"]),
