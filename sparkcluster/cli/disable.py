@@ -21,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
         nodes = disable(fleet, spec, report)
     document = {"cluster": spec.inventory.cluster, "enabled": False, "nodes": nodes}
     if not emitted(args, document):
-        data(f"{spec.inventory.cluster} is disabled" + ("" if nodes else " (it was not enabled)"))
+        data("disabled: nothing starts by itself" if nodes else "it was not enabled")
     return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import emitted, inventory_argument, reporting
-from sparkcluster.cli.output import data, message, table
+from sparkcluster.cli.output import data, message, paint
+from sparkcluster.report import count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,12 +26,15 @@ def run(args: argparse.Namespace) -> int:
     document = {"cluster": spec.inventory.cluster, "enabled": True, "release": done.release, "nodes": nodes}
     if emitted(args, document):
         return 0
-    comes = f"release {done.release} comes back after a reboot"
-    if any(each.unit is None for each in done.nodes.values()):
-        comes += "; where there is no systemd, once the command below runs at every boot"
-    data(f"{spec.inventory.cluster} is enabled: {comes}")
-    table(("NODE", "UNIT"), [(name, each.unit or "-") for name, each in done.nodes.items()])
-    for name, each in done.nodes.items():
-        if each.unit is None:
-            message(f"warning: {name} has no systemd; run this at every boot: {shlex.join(each.command)}")
+    without = [name for name, each in done.nodes.items() if each.unit is None]
+    if not without:
+        data(paint(f"enabled: release {done.release} comes back after a reboot", "bold good"))
+        return 0
+    where = ", ".join(without)
+    reason = f"{where} {'has' if len(without) == 1 else 'have'} no systemd"
+    enabled = len(done.nodes) - len(without)
+    data(paint(f"enabled on {enabled} of {count(len(done.nodes), 'Spark')}: {reason}", "bold look"))
+    message(f"to bring release {done.release} back, let this run at every boot, as the login:")
+    for name in without:
+        message(f"on {name}: {shlex.join(done.nodes[name].command)}", indent="  ")
     return 0
