@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -114,6 +115,28 @@ def test_the_commands_speak_as_the_contract_says(alone):
     assert "hint:" in wrong.stderr
     assert command("down", "--name", "short").returncode == 0
     assert command("down", "--name", "short").returncode == 0
+
+
+@pytest.mark.full
+def test_what_lab_up_says_to_try_is_so(alone):
+    """It names an image that an upgrade switches to, and one after which what served before serves again."""
+
+    def command(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "sparkcluster", *words], capture_output=True, text=True, check=False
+        )
+
+    up = command("lab", "up", "--sparks", "1", "--engine", "stub", "--name", "short")
+    lines = [
+        shlex.split(line.partition("   ")[0])
+        for line in up.stderr.splitlines()
+        if " --image " in line or " up " in line
+    ]
+    begin, newer, broken = [line[line.index("sparkcluster") + 1 :] for line in lines]
+    codes = [command(*begin).returncode, *(command(*line, "--yes").returncode for line in (newer, broken))]
+    assert codes == [0, 0, 4]
+    status = json.loads(command("status", begin[1], "--json").stdout)
+    assert (status["state"], status["release"]) == ("serving", 3)
 
 
 def again_host(done) -> str:

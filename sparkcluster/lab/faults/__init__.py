@@ -29,7 +29,8 @@ def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
     """
     fault = FAULTS.get(kind)
     if fault is None:
-        raise UsageError(f"unknown fault {kind}", hint=f"faults: {', '.join(sorted(FAULTS))}")
+        kinds = ", ".join(f"{name} {each.argument or ''}".strip() for name, each in FAULTS.items())
+        raise UsageError(f"unknown fault {kind}" if kind else "KIND is missing", hint=f"one of: {kinds}")
     least = 0 if fault.argument is None or fault.argument.startswith("[") else 1
     if not least <= len(args) <= (fault.argument is not None):
         expected = "takes no argument" if fault.argument is None else f"takes {fault.argument}"
