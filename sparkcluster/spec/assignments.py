@@ -11,6 +11,9 @@ from typing import Any
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.spec.compose import OF_A_REPOSITORY, OWN, forget
 from sparkcluster.spec.document import Document, KeyPath, Place, parse, parse_scalar, path_text, shown
+from sparkcluster.spec.messages import may_show
+from sparkcluster.spec.playbook import Playbook
+from sparkcluster.suggest import closest
 
 _KEY = re.compile(r"[A-Za-z_][\w./-]*")
 _YAML = ('"', "'", "[", "{")
@@ -69,6 +72,9 @@ def read(text: str) -> Assignment:
         raise UsageError(f"{flag} has no value", hint=hint)
     if first in _FIXED:
         raise UsageError(f"{flag}: {first} cannot be set", hint="write a playbook that extends this one, with another")
+    if first not in Playbook.model_fields and closest(first, Playbook.model_fields) is None:
+        typed = value if may_show((key,), value) else "…"
+        raise UsageError(f"{flag}: a playbook has no key {first}", hint=f"did you mean --set args.{key}={typed}?")
     try:
         # Brackets and quotes are YAML's, all else is taken as it is.
         is_yaml = value.strip().startswith(_YAML)

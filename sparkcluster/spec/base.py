@@ -18,7 +18,9 @@ def form(regex: str, words: str, **more: Any) -> Any:
 
 
 # Names end up in container names, labels and file names on the nodes.
-Name = Annotated[str, form(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "letters and digits, then also . _ -", max_length=63)]
+Name = Annotated[
+    str, form(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "a name of letters, digits and . _ - (no blanks)", max_length=63)
+]
 
 
 def _path(start: str, words: str, end: str = "") -> Any:

@@ -20,6 +20,7 @@ _WORDS = {
     "extra_forbidden": "unknown key",
     "model_type": "must be a section",
     "dict_type": "must be a section",
+    "bool_type": "must be true or false",
 }
 # Sections whose values may contain secrets.
 _NOT_SHOWN = ("env", "setup", "command", "after_ready")
@@ -76,14 +77,23 @@ def _problem(errors: list[Any], path: KeyPath, document: Document, model: type[S
     message = " or ".join([words, *(other.removeprefix("must be ") for other in others)])
     if of_key:
         return document.problem(path, f"this key {message}", key=True)
-    return document.problem(path, message + _is(path, value), _instead(first, path, model))
+    if (
+        may_show(path, value)
+        and re.match("must be an? ", message)
+        and isinstance(value, (str, int, float))
+        and value != ""
+    ):
+        message = f"{_shown(value)} is not {message.removeprefix('must be ')}"
+    else:
+        message += _is(path, value)
+    return document.problem(path, message, _instead(first, path, model))
 
 
 def _words(error: Any) -> str:
     """What is expected; pydantic's own words, as far as they are not of Python."""
     if error["type"] == "string_pattern_mismatch":
         return f"must be {FORMS[error['ctx']['pattern']]}"
-    plain = error["msg"].partition(" after")[0].replace("'", "").replace("a valid integer", "an integer")
+    plain = error["msg"].partition(" after")[0].replace("'", "").replace("a valid integer", "a whole number")
     return _WORDS.get(error["type"]) or re.sub(r"^\w+ should", "must", plain.replace("valid ", ""))
 
 
@@ -107,8 +117,11 @@ def _is(path: KeyPath, value: object) -> str:
         return ", but is empty"
     if isinstance(value, (dict, list)):
         return ", is a section" if isinstance(value, dict) else ", is a list"
-    text = str(value).lower() if isinstance(value, bool) else shown(value)
-    return f", is {text}" if may_show(path, value) else ""
+    return f", is {_shown(value)}" if may_show(path, value) else ""
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else shown(value)
 
 
 def _section(model: type[Section], path: KeyPath) -> type[Section]:

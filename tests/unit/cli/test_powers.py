@@ -50,8 +50,8 @@ REFUSED = [
     *((mount(path), 4, CONTROL) for path in ("//etc", "/./etc/", "/srv/../var/run/", "~/../../etc")),
     *((mount(path), 4, KEYS) for path in ("~/./.ssh", "/root/", "~/x/../.ssh", "/home//alice/")),
     (mount("~/link/../data"), 4, "must not contain '..'"),
-    (mount("~root"), 4, "must be an absolute path or one from ~/"),
-    (mount("~/data:rw"), 4, "must be an absolute path or one from ~/"),
+    (mount("~root"), 4, "is not an absolute path or one from ~/"),
+    (mount("~/data:rw"), 4, "is not an absolute path or one from ~/"),
     (mount("~/.local/state/sparkcluster/clusters"), 4, "the state of sparkcluster"),
     (mount("~/.local/state", write=True), 4, "the state of sparkcluster"),
     # outside of the model, the hub and the caches; what holds the hub's token; write access to weights
@@ -79,7 +79,7 @@ REFUSED = [
     *((f"{HEAD}build: {{context: {path}}}\n", 4, "a path from ./") for path in ("/etc", "~/x", "mod", "../x")),
     # what means root by another name, or nothing
     *((f"{HEAD}container: {{user: '{name}'}}\n", 4, "a user by name or number") for name in ("00", "0x0", "", ":0", "-1")),
-    (HEAD + "container: {user: 1000}\n", 4, "must be a string, is 1000"),
+    (HEAD + "container: {user: 1000}\n", 4, "1000 is not a string"),
     (HEAD + "container: {user: '1000', cap_add: [SYS_NICE]}\n", 4, "has no effect for user 1000"),
     *((f"{HEAD}{line}\n", 4, "unknown key") for line in ("container: {entrypoint: [x]}", "entrypoint: x")),
     (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),

@@ -65,7 +65,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
 @pytest.mark.parametrize(
     ("text", "where", "message"),
     [
-        ("sparks:\n- mtu: fast\n", ":2:8: sparks[0].mtu", "must be an integer"),
+        ("sparks:\n- mtu: fast\n", ":2:8: sparks[0].mtu", '"fast" is not a whole number'),
         ("sparks:\n- {}\n- ports: p7\n", ":3:10: sparks[1].ports", "p0, p1, both or none"),
         ("sparks:\n- nmae: a\n", ":2:3: sparks[0].nmae", "unknown key"),
         ("sparks:\n- name: a; touch /tmp/x\n", ":2:9: sparks[0].name", "host name"),
@@ -74,7 +74,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks: [{sudo: free}]\n", ":1:1:", "spark-0001: `sudo` is for bare Sparks, `bare: true`"),
         ("topology: crossed\nsparks: [{ports: p0}, {}]\n", ":1:1:", "every Spark has `ports: both`"),
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
-        ("sparks: 3\n", ":1:9:", "must be a list"),
+        ("sparks: 3\n", ":1:9:", "3 is not a list"),
         ("sparks: [\n", ":2:1:", "expected"),
     ],
 )

@@ -76,7 +76,12 @@ def test_another_model_takes_nothing_of_the_one_before(path):
         ("\0=1", "--set \\x00 names no key", ""),
         ("description=\x1b[2J", "contains U+001B control character", ""),
         ("name=x", "--set name: name cannot be set", "extends"),
-        ("ready_timeout_s=soon", "--set ready_timeout_s: ready_timeout_s: must be", ""),
+        ("ready_timeout_s=soon", '--set ready_timeout_s: ready_timeout_s: "soon" is not a number', ""),
+        (
+            "max-model-len=1",
+            "--set max-model-len: a playbook has no key max-model-len",
+            "did you mean --set args.max-model-len=1?",
+        ),
     ],
 )
 def test_what_cannot_be_set_is_named_with_what_to_type(path, text, said, hint):
