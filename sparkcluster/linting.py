@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sparkcluster import checks
+from sparkcluster.checks.registry import EXAMPLE
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding
 from sparkcluster.spec import Inventory, Playbook, Spec, compose, library
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.kinds import allowed_overlays, is_overlay, is_playbook
-from sparkcluster.spec.load import load, read, read_playbook, variant_sizes
+from sparkcluster.spec.load import load, named, read, read_playbook, variant_sizes
 
 _PLACEHOLDER = ipaddress.IPv4Address("192.0.2.0")
 UNREAD = "SPEC-001"
@@ -30,21 +31,19 @@ class Linted:
     Attributes:
         findings: all of them, by file and line.
         errors: of files that cannot be used; ``findings`` has them too.
-        columns: column of each malformed place, by file and line.
         specs: each inventory with its playbook, and each playbook with a placeholder; not of bundled ones. Of
             a playbook several: it may differ by the number of nodes.
     """
 
     findings: tuple[Finding, ...]
     errors: tuple[UsageError, ...]
-    columns: dict[tuple[str, int, str], int]
     specs: dict[str, list[Spec]]
 
 
 def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
     """Check each file: an inventory together with its playbook, a playbook with every overlay that it accepts.
 
-    A playbook may be given by its name, as to other commands.
+    A playbook may be given by its name and with ``+OVERLAY``, as to other commands.
 
     ``set_`` are keys that every playbook gets from the command line.
     """
@@ -54,8 +53,8 @@ def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
     specs: dict[str, list[Spec]] = {}
     for given in paths:
         try:
-            path = _found(given)
-            more, found_specs = _file(path, set_)
+            path, overlays = (given, []) if given.exists() else named(str(given))
+            more, found_specs = _file(path, overlays, set_)
             findings += more
             if not all(map(library.all_bundled, found_specs)):
                 specs[str(path)] = found_specs
@@ -73,7 +72,6 @@ def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
     return Linted(
         tuple(unique),
         (*unread, *([SpecError(problems)] if problems else [])),
-        {(problem.file, problem.line, problem.summary): problem.column for problem in problems},
         specs,
     )
 
@@ -90,27 +88,31 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
     )
 
 
-def _found(path: Path) -> Path:
-    """The file, or that of the playbook with this name."""
-    return path if library.is_path(str(path)) or path.exists() else library.find(str(path), [Path()])
-
-
-def _file(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
+def _file(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
     """Findings about a file, and the specs that it is part of; none for an overlay."""
     document = read(path)
     if is_overlay(document):
         return _overlay(path, document, set_), []
     if is_playbook(document):
-        return _playbook(path, set_)
+        return _playbook(path, overlays, set_)
     spec = load(path, set_=set_)
     found = [_with_path(finding, path) for finding in checks.check_written(spec)]
-    return _placed(found, str(path)), [spec]
+    return [*_placed(found, str(path)), *_unchanged(path)], [spec]
 
 
-def _playbook(path: Path, set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
-    specs = _specs(path, (), set_)
+def _unchanged(path: Path) -> Iterator[Finding]:
+    """Lines of the inventory that are still as in the example, which says CHANGE there."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        value, mark, _ = line.partition("# CHANGE")
+        if mark and value.strip():
+            summary, remedy = f"still marked CHANGE: {value.strip(' -')}", "write your own value, and delete CHANGE"
+            yield Finding(EXAMPLE, "warning", summary, remedy=(remedy,), file=str(path), line=number)
+
+
+def _playbook(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
+    specs = _specs(path, overlays, set_)
     found = _judged(path, specs)
-    for name in specs[0].playbook.overlays:
+    for name in () if overlays else specs[0].playbook.overlays:
         found += [finding for finding in _judged(path, _specs(path, [name], set_)) if finding.file != str(path)]
     return found, specs
 

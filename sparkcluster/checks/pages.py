@@ -160,7 +160,8 @@ WITHOUT_CHECK = (
         code=EXAMPLE,
         title="The inventory has the addresses of your Sparks",
         why="An address of the example belongs to another machine, or to none",
-        more="Reported of a node that cannot be reached, and whose line still says CHANGE.",
+        more="preflight reports it of a node that cannot be reached, and whose line still says CHANGE; lint of every "
+        "line that does.",
         source=SPEC_SOURCE,
         remedy="sparkcluster discover -o FILE finds your Sparks and writes an inventory",
     ),

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
 from sparkcluster.cli.main import main
-from sparkcluster.errors import UsageError
 from sparkcluster.linting import lint
 
 ROOT = Path(__file__).parents[3]
@@ -107,35 +103,21 @@ def test_what_the_project_brings_lints_clean():
     assert linted.errors == ()
 
 
-@pytest.fixture
-def log(written, tmp_path):
-    bad = written(GOOD.replace("verify:\n", "  quantization: modelopt\n  max-num-seqs: 64\nverify:\n"), "a b/ö.yaml")
-    broken = written("model: [\n", "broken.yaml")
-    out = tmp_path / "out.sarif"
-    assert main(["lint", str(bad), str(broken), "--sarif", str(out)]) == 2
-    return json.loads(out.read_text()), bad, broken
+def test_an_overlay_may_be_named_with_its_playbook(written, capsys):
+    written(GOOD + "overlays: [small]\n", "own.yaml")
+    path = written("overlay: small\nargs:\n  kv-cache-dtype: fp8\n", "overlays/small.yaml")
+    assert main(["lint", f"{path.parent.parent}/own.yaml+small"]) == 0
+    assert f"{path}:3: SM121-045" in capsys.readouterr().out
+    assert main(["lint", "gpt-oss-120b+suffix"]) == 2
+    assert "does not allow the overlay" in capsys.readouterr().err
 
 
-def test_sarif_says_which_line_of_which_file(log):
-    document, bad, broken = log
-    assert document["version"] == "2.1.0"
-    results = {one["ruleId"]: one for one in document["runs"][0]["results"]}
-    place = results["SM121-041"]["locations"][0]["physicalLocation"]
-    assert Path(unquote(place["artifactLocation"]["uri"].removeprefix("file://"))) == bad
-    assert place["region"] == {"startLine": 12}
-    place = results["SPEC-002"]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"].endswith(broken.name)
-    assert "startColumn" in place["region"]
-    assert document["runs"][0]["invocations"] == [{"executionSuccessful": False}]
-
-
-def test_a_report_takes_no_devices_place(written, tmp_path):
-    """Root may rename a file over /dev/stdout, after which nothing on the machine has one."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="not a regular file"):
-        main(["lint", str(written(GOOD)), "--sarif", str(pipe)])
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
+def test_lines_that_are_still_the_examples_are_noted(written, capsys):
+    path = written((ROOT / "inventory/two-spark.yaml").read_text(), "mine.yaml")
+    assert main(["lint", str(path)]) == 0
+    assert f"warning: {path}:18: SPEC-011 still marked CHANGE: host: 192.168.1.11\n" in capsys.readouterr().out
+    path.write_text(path.read_text().replace("# CHANGE", "#"))
+    assert "SPEC-011" not in [code for code, _, _ in told(path)]
 
 
 def test_a_key_that_is_set_is_judged_and_named_without_a_line(written, capsys):

@@ -15,17 +15,15 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sparkcluster
-from sparkcluster.cli import common, junit, output, progress, sarif
+from sparkcluster.cli import common, junit, output, progress
 from sparkcluster.cli import down as cli_down
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import LaunchError, Reason
-from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -227,14 +225,11 @@ def test_progress_cannot_control_the_terminal(monkeypatch) -> None:
 
 
 def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
-    findings = [Finding("NET-001", "error", ATTACK, node="alpha", seen=ATTACK, remedy=(ATTACK,))]
-    as_sarif = sarif.text(SimpleNamespace(findings=findings, errors=[], columns={})).decode()
-    assert json.loads(as_sarif)["runs"][0]["results"][0]["message"]["text"].startswith(ATTACK)
     error = LaunchError(ATTACK, hint=ATTACK)
     error.logs, error.reason = {"alpha": [ATTACK, f"\x1b[31m{ATTACK}"]}, Reason("alpha", ATTACK, 1)
     assert failed_logs.keep(tmp_path / "failed", [error])
     kept = (tmp_path / "failed" / "alpha.log").read_text()
-    for text in (as_sarif, kept, junit._legal(ATTACK), bundle.Scrubber([]).text(ATTACK)):
+    for text in (kept, junit._legal(ATTACK), bundle.Scrubber([]).text(ATTACK)):
         assert not hidden(text), ascii(text)
         assert "52;c;" in text
         assert "\x1b" not in text
