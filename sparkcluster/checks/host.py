@@ -55,7 +55,7 @@ def ports(context: Context) -> Iterator[Seen]:
                             *hand_over(context, name, holders),
                             f"sparkcluster down, with the inventory of cluster {other}"
                             if other
-                            else f"sudo ss -ltnp 'sport = :{port}'   on {name} names the process, to be stopped",
+                            else f"sudo ss -ltnp 'sport = :{port}'",
                             f"or set {INSTEAD[use]}",
                         ),
                         node=name,
@@ -82,7 +82,7 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} removes shared memory of {facts.user} at logout",
             f"RemoveIPC=yes, uid {facts.uid}",
-            (f"sudo loginctl enable-linger {quote(facts.user)}   on {name}",),
+            (f"sudo loginctl enable-linger {quote(facts.user)}",),
             severity="info" if context.docker else "warning",
         )
 

@@ -205,7 +205,7 @@ def mtu(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"the MTU of {node} differs from the other nodes",
             ", ".join(f"{link.interface} has {link.mtu}, the others {expected}" for link, expected in links),
-            (f"{commands}   on {node}, until its next boot",),
+            (commands,),
             node=node,
             live=True,
         )

@@ -169,7 +169,7 @@ def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
     assert {(finding.code, finding.severity, finding.node) for finding in findings} == {("NET-006", "error", "beta")}
     (finding,) = findings
     both = [f"sudo ip link set {name} mtu 9000" for name in PORT_0]
-    assert finding.remedy == (f"{' && '.join(both)}   on beta, until its next boot",)
+    assert finding.remedy == (" && ".join(both),)
 
 
 def test_no_finding_begins_with_a_step_of_setup_that_ranks_make_it_refuse(see, node):
@@ -179,7 +179,7 @@ def test_no_finding_begins_with_a_step_of_setup_that_ranks_make_it_refuse(see, n
     (twin,) = see({"beta": {**down(node("beta"), PORT_0[1]), **serving}})
     again = "sparkcluster down INVENTORY && sparkcluster setup INVENTORY --only netplan && sparkcluster up INVENTORY"
     remedies = {each.code: [text for label, text in each.details() if label in REMEDY_LABELS] for each in (mtu, twin)}
-    assert remedies["NET-006"][0].startswith("sudo ip link set")
+    assert remedies["NET-006"][0].startswith("on beta: sudo ip link set")
     assert remedies["NET-006"][1:] == [f"{again}   for good"]
     assert remedies["NET-004"][0] == again
     assert twin.step == mtu.step == "netplan"
