@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.output import paint
+from sparkcluster.facts.base import read
 from sparkcluster.facts.network import port_of
 from sparkcluster.topology.candidates import is_up
 
@@ -31,14 +32,10 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a node: its fields, seven or a single text, and the rail that it is attached to.
-
-    Findings that have one of ``names`` are shown below it.
-    """
+    """One line of a node: its fields, seven or a single text, and the rail that it is attached to."""
 
     fields: tuple[str, ...]
     rail: str | None = None
-    names: tuple[str, ...] = ()
     style: str = ""
 
 
@@ -65,28 +62,26 @@ def _node(found: Preflight, node: str, group: Group | None) -> list[Row]:
     host = next(entry.host for entry in found.spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
     role = f"rank {member.rank}" if member and member.rank else "head" if member else "not placed"
-    title = dict.fromkeys([node, role if facts else "did not answer", host])
-    rows = [Row((", ".join(title),), style="bold")]
+    rows = [Row((", ".join(dict.fromkeys([node, role if facts else "did not answer", host])),), style="bold")]
     if facts is not None:
         links = member.links if member else ()
         rows += [*_used(links, facts), *_unused({link.interface for link in links}, facts)]
         if member and group and group.kind in {"ring", "management"}:
-            names = (member.interface, member.address)
-            rows.append(Row((f"{' '.join(names)}: rendezvous of the ranks",), names=names))
-    marks: list[dict[Row, None]] = [{row: None} for row in rows]
+            rows.append(Row((f"{member.interface} {member.address}: rendezvous of the ranks",)))
+    below: list[dict[Row, None]] = [{row: None} for row in rows]
     for finding in found.findings:
         if finding.node == node and finding.severity in _MARKS:
             mark, style = _MARKS[finding.severity]
             for at in _rows_of(finding, rows) or [0]:
-                marks[at][Row((f"  {mark} {finding.code}",), style=style)] = None
-    return [row for below in marks for row in below]
+                below[at][Row((f"  {mark} {finding.code}",), style=style)] = None
+    return [row for marked in below for row in marked]
 
 
 def _rows_of(finding: Finding, rows: Sequence[Row]) -> list[int]:
-    """Rows whose interface, HCA or address is in the summary of the finding, or else in what it saw."""
+    """Twins whose interface, address or HCA is in the summary of the finding, or else in what it saw."""
     for text in (finding.summary, finding.seen):
         words = {word.rstrip(".:-") for word in re.findall(r"[\w.:-]+", text)}
-        if named := [at for at, row in enumerate(rows) if words & {*row.names}]:
+        if named := [at for at, row in enumerate(rows) if words & {*row.fields[1:4]}]:
             return named
     return []
 
@@ -99,26 +94,23 @@ def _used(links: Sequence[Link], facts: Facts) -> Iterator[Row]:
             state = "down" if interface.carrier else "no cable"
         elif hca is None or not hca.active:
             state = hca.state if hca else ""
-        names = (link.interface, link.address, link.hca or "no HCA")
         label = interface.port if interface else port_of(link.interface)
-        yield Row((label, *names, state, *rate(link)), link.subnet, names)
+        yield Row((label, link.interface, link.address, link.hca or "no HCA", state, *rate(link)), link.subnet)
 
 
 def _unused(used: set[str], facts: Facts) -> Iterator[Row]:
     """The other interfaces that have an HCA, by port."""
-    ports: dict[str, list[Interface]] = {}
-    for interface in facts.interfaces if isinstance(facts.interfaces, tuple) else ():
-        if interface.name not in used and facts.hca_of(interface.name):
-            ports.setdefault(interface.port, []).append(interface)
-    for label, twins in sorted(ports.items()):
-        if not any(twin.carrier for twin in twins) and label not in map(port_of, used):
+    known = read(facts.interfaces) or ()
+    twins = [(each, hca.name) for each in known if each.name not in used and (hca := facts.hca_of(each.name))]
+    for label in sorted({twin.port for twin, _ in twins}):
+        of_port = [each for each in twins if each[0].port == label]
+        if not any(twin.carrier for twin, _ in of_port) and label not in map(port_of, used):
             yield Row((f"{label} no cable".strip(),))
             continue
-        for twin in twins:
-            hca = facts.hca_of(twin.name)
-            names = (twin.name, twin.addresses[0].partition("/")[0] if twin.addresses else "", hca.name if hca else "")
-            why = "no cable" if not twin.carrier else "not in use" if names[1] else "no address"
-            yield Row((label, *names, why, *rate(twin)), names=names)
+        for twin, device in of_port:
+            address = twin.addresses[0].partition("/")[0] if twin.addresses else ""
+            why = "no cable" if not twin.carrier else "not in use" if address else "no address"
+            yield Row((label, twin.name, address, device, why, *rate(twin)))
 
 
 def rate(link: Link | Interface) -> tuple[str, str]:

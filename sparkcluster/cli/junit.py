@@ -25,12 +25,10 @@ def document(found: Preflight) -> bytes:
     suites = Element("testsuites", name="sparkcluster preflight")
     places: list[str | None] = [node.label for node in found.spec.inventory.nodes]
     for place in [*places, None]:
-        suite = SubElement(suites, "testsuite", name=place or "cluster")
-        suite.extend(_cases(found, place))
+        SubElement(suites, "testsuite", name=place or "cluster").extend(_cases(found, place))
+    for element in (*suites, suites):
         for key, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            suite.set(key, str(len([*suite.iter(tag)])))
-    for key, tag in (("tests", "testcase"), ("failures", "failure")):
-        suites.set(key, str(len([*suites.iter(tag)])))
+            element.set(key, str(len([*element.iter(tag)])))
     suites.set("time", f"{found.seconds:.3f}")
     content: bytes = tostring(suites, encoding="utf-8", xml_declaration=True)
     return content
