@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     with querying(args, "waiting for the first token") as (fleet, spec, waiting):
         asked = Conversation(fleet, spec, group=args.group, max_tokens=args.max_tokens, system=args.system)
-        reply = asked.ask(prompt, writer(waiting, silent=args.json))
+        reply = asked.ask(prompt, (lambda *_: waiting.end()) if args.json else writer(waiting))
     if not emitted(args, document(reply)):
         tell_end(reply, args.max_tokens)
     return 0

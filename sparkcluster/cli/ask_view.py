@@ -14,25 +14,19 @@ if TYPE_CHECKING:
     from sparkcluster.facts.running import Reply
 
 
-def writer(waiting: Waiting, *, silent: bool = False) -> Show:
+def writer(waiting: Waiting) -> Show:
     """What writes an answer as it comes: its content to stdout, the reasoning before it dimmed to stderr."""
-    reasoned = False
+    last = sys.stdout
 
     def show(kind: str, text: str) -> None:
-        nonlocal reasoned
+        nonlocal last
         waiting.end()
-        if silent:
-            return
-        if kind == "reasoning":
-            reasoned = True
-            write(sys.stderr, paint(text, "dim"), end="", keep=LINES)
-            sys.stderr.flush()
-            return
-        if reasoned:
-            reasoned = False
+        stream, parts = (sys.stderr, [paint(text, "dim")]) if kind == "reasoning" else (sys.stdout, log_colours(text))
+        if last is sys.stderr and stream is sys.stdout:
             message()
-        write(sys.stdout, *log_colours(text), end="", keep=LINES)
-        sys.stdout.flush()
+        write(stream, *parts, end="", keep=LINES)
+        stream.flush()
+        last = stream
 
     return show
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkcluster.cli.output import data, paint, table, typed
-from sparkcluster.report import share
 
 _STYLES = {"serving": "good", "degraded": "bad", "down": "bold"}  # the others need a look
 
@@ -55,8 +54,8 @@ def _show_rest(document: dict[str, Any], *, verbose: bool) -> None:
             data(f"guard on {name}: {trouble}", indent="  ")
     rows = []
     for node in document["nodes"]:
-        state, memory = "unreachable" if node["why"] else node["state"], node["memory"]
-        used = share(memory["total_bytes"] - memory["available_bytes"], memory["total_bytes"]) if memory else "-"
+        state, found = "unreachable" if node["why"] else node["state"], node["memory"]
+        used = memory(found["total_bytes"] - found["available_bytes"], found["total_bytes"]) if found else "-"
         state = state if state in {"running", "empty"} else paint(state, "bad")
         more = (node["ray"] or "-", node["container"] or "-") if verbose else ()
         rows.append((node["name"], node["role"] or "-", state, used, *more))
@@ -84,14 +83,11 @@ def _under_way(document: dict[str, Any]) -> Iterator[str]:
     """Who is changing the cluster, or left that unfinished."""
     from sparkcluster.facts.model import LeaseFact
 
-    told = set()
-    for kind in ("lease", "staging"):
-        who = document[kind] and (document[kind]["operator"], document[kind]["operation"])
-        if who and who not in told:  # an up has both
-            told.add(who)
-            attached = document[kind].get("attached", True)
-            lease = LeaseFact.model_validate({**document[kind], "held": attached, "at_work": True})
-            yield lease.describe(document["cluster"], time.time())
+    # an up has both
+    told = {(each["operator"], each["operation"]): each for key in ("staging", "lease") if (each := document[key])}
+    for each in told.values():
+        lease = LeaseFact.model_validate({**each, "held": each.get("attached", True), "at_work": True})
+        yield lease.describe(document["cluster"], time.time())
     switch = document["switch"]
     if switch and not document["lease"]:
         yield f"{switch['operator']} left a switch from release {switch['source']} unfinished"
@@ -112,6 +108,11 @@ def load(found: dict[str, Any] | None) -> list[str]:
     parts = [text.format(known[key]) for key, text in kinds.items() if key in known]
     parts += [f"KV cache {known['kv_cache'] * 100:.0f} %"] if "kv_cache" in known else []
     return ["  ", ", ".join(parts)]
+
+
+def memory(used_bytes: int, total_bytes: int) -> str:
+    """``7 of 131 GB``."""
+    return f"{used_bytes / 1e9:.0f} of {total_bytes / 1e9:.0f} GB"
 
 
 def duration(seconds: float) -> str:

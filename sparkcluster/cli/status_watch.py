@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.output import in_colour, message, moves, paint, rich_table, rich_text
-from sparkcluster.cli.status_view import group_line, headline, load, pasted
-from sparkcluster.report import share
+from sparkcluster.cli.status_view import group_line, headline, load, memory, pasted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -116,9 +115,9 @@ def view(document: dict[str, Any], history: History, later_s: float) -> Group:
 def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
     if node is None or node.why is not None:
         return [paint(node.why, "bad") if node and node.why else "-"]
-    memory = "-"
+    used = "-"
     if node.used_bytes is not None and node.total_bytes:
-        memory = f"{bar(node.used_bytes / node.total_bytes)} {share(node.used_bytes, node.total_bytes)}"
+        used = f"{bar(node.used_bytes / node.total_bytes)} {memory(node.used_bytes, node.total_bytes)}"
     gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
     gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
     sent = "-"
@@ -126,7 +125,7 @@ def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
         sent = f"{node.rdma_gbps:6.1f} Gb/s  {sparkline(list(history.links.get(name, ()))[-12:])}"
     if node.socket_gbps is not None and node.socket_gbps >= 0.05:
         sent += f"  sockets {node.socket_gbps:.1f}"
-    return [memory, " ".join(gpu) or "-", sent]
+    return [used, " ".join(gpu) or "-", sent]
 
 
 def bar(part: float) -> str:

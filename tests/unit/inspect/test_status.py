@@ -149,7 +149,7 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "atlas  ● serving   release 3 for 1 h 53 min"
     assert "  2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
-    assert "100.0 of 128.0 GB" in out
+    assert "100 of 128 GB" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
