@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _STATES = {"as before": " (not in effect)", "changed since": " (changed since)"}
 
 
-def show_steps(changes: Collection[Change], inventory: str, ran: Collection[tuple[str, str]] = ()) -> None:
-    """Every step that would change something, or cannot: what it finds and wants on each node, and why.
+def show_steps(
+    changes: Collection[Change], inventory: str, *, why: bool = False, ran: Collection[tuple[str, str]] = ()
+) -> None:
+    """Every step that would change something, or cannot: what it finds and wants on which nodes, and ``why`` if asked.
 
     ``ran`` are nodes and steps that were done, and should not be among ``changes``.
     """
@@ -33,16 +35,20 @@ def show_steps(changes: Collection[Change], inventory: str, ran: Collection[tupl
 
     for name in [name for name in BY_NAME if any(each.step == name for each in changes)]:
         data(paint(f"{name}: {BY_NAME[name].title}", "bold"))
-        of_step = [each for each in changes if each.step == name]
-        for each in of_step:
-            if each.blocked or (each.node, name) in ran:
-                text = each.blocked or f"ran, but the node still reports: {each.found}"
-                data(f"{each.node}: {text}", kind="error", indent="  ")
-            else:
-                later = f" ({each.later})" if each.later else ""
-                data(f"{each.node}: {each.found} -> {each.wanted}{later}", indent="  ")
-        data(paint(f"why: {BY_NAME[name].why}", "dim"), indent="  ")
-        for hint in dict.fromkeys(each.hint for each in of_step if each.hint):
+        nodes: dict[tuple[str, str], list[str]] = {}
+        hints = []
+        for each in (each for each in changes if each.step == name):
+            text = f"{each.found} -> {each.wanted}" + (f" ({each.later})" if each.later else "")
+            if (each.node, name) in ran:
+                text = f"ran, but the node still reports: {each.found}"
+            kind = "error" if each.blocked or (each.node, name) in ran else ""
+            nodes.setdefault((kind, each.blocked or text), []).append(each.node)
+            hints += [each.hint] if each.hint else []
+        for (kind, text), names in nodes.items():
+            data(f"{', '.join(names)}: {text}", kind=kind, indent="  ")
+        if why:
+            data(paint(f"why: {BY_NAME[name].why}", "dim"), indent="  ")
+        for hint in dict.fromkeys(hints):
             data(hint.replace("INVENTORY", inventory), kind="hint", indent="  ")
 
 
@@ -61,7 +67,7 @@ def _verdict(good: str, bad: str, *, ok: bool) -> None:
 
 def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespace, inventory: str) -> None:
     """What would be changed, with ``--verbose`` by which scripts; nothing was."""
-    show_steps(found.changes, inventory)
+    show_steps(found.changes, inventory, why=args.verbose)
     for node, scripts in texts.items() if args.verbose else ():
         for text in filter(None, (scripts.login, scripts.root)):
             data()
@@ -86,10 +92,10 @@ def show_done(
     ran = {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}
     if not after.errors:  # else what follows from all nodes is not known
-        show_steps([each for each in after.changes if each.blocked or each.node not in failed], inventory, ran)
-    for each in found.changes:
-        if each.later and (each.node, each.step) in ran:
-            message(f"{each.step} on {each.node} takes effect {each.later}")
+        show_steps([each for each in after.changes if each.blocked or each.node not in failed], inventory, ran=ran)
+    done = [each for each in found.changes if each.later and (each.node, each.step) in ran]
+    for text in dict.fromkeys(f"{each.step} takes effect {each.later}" for each in done):
+        message(text)
     _show_wrong(() if after.errors else after.troubles, after.errors)
     _verdict(f"set up: {', '.join(found.due)}", "setup incomplete; run it again to continue", ok=ok)
     if ran:

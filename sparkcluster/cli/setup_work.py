@@ -111,7 +111,7 @@ class Work:
         due = found.due
         if not self.args.json:
             with self.report.paused():
-                view.show_steps(found.changes, self.name)
+                view.show_steps(found.changes, self.name, why=self.args.verbose)
         if self.args.yes:
             return list(due)
         changes = "this change" if len(due) == 1 else f"these {len(due)} changes"
