@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.drawing import Row, rate, stack
+from sparkcluster.report import count
 from sparkcluster.setup.ports import ports_of
 
 if TYPE_CHECKING:
@@ -13,17 +14,15 @@ if TYPE_CHECKING:
     from sparkcluster.setup.cabling import Cabling
     from sparkcluster.setup.ports import Port
 
-_KINDS = {"ring": "a ring of three", "line": "cables in a line", "switch": "a switch", "mixed": "cables and switches"}
-
 
 def draw(surveys: Mapping[str, Survey], cabling: Cabling, width: int) -> list[list[str]]:
     """Lines of the drawing, at most ``width`` columns wide if the names allow it, each in parts."""
-    connected = {node for fabric in cabling.fabrics for node in fabric.nodes}
-    alone = tuple(node for node in cabling.nodes if node not in connected)
-    parts = [
-        (f"{len(fabric.nodes)} machines, {_KINDS.get(fabric.kind, fabric.kind)}", fabric.nodes)
-        for fabric in cabling.fabrics
-    ]
+    alone = tuple(node for node in cabling.nodes if not any(node in group for group in cabling.groups))
+    parts = []
+    for group in cabling.groups:
+        own = [segment for segment in cabling.segments if segment.nodes[0] in group]
+        joined = "a switch" if any(each.kind == "switch" for each in own) else count(len(own), "cable")
+        parts.append((f"{len(group)} machines, {joined}", group))
     if alone:
         parts.append(("connected to none of the others" if parts else "not connected", alone))
     rails, ends = _rails(cabling), _other_ends(cabling)
@@ -49,15 +48,8 @@ def _rails(cabling: Cabling) -> Ports:
 
 def _other_ends(cabling: Cabling) -> Ports:
     """What is at the other end of the ports that are on none."""
-    reported = {
-        each.port.key: f"reports {_few(list(map(str, each.others)))}, not confirmed" for each in cabling.one_sided
-    }
-    seen = {
-        each.port.key: f"cabled to {_few([end.name or end.mac for end in each.seen])}"
-        for each in cabling.loose
-        if each.seen
-    }
-    return reported | seen
+    loose = [each for each in cabling.loose if each.seen]
+    return {each.port.key: f"hears {_few([name.partition(' (')[0] for name in each.seen])}" for each in loose}
 
 
 def _few(names: list[str]) -> str:

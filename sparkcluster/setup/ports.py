@@ -9,7 +9,7 @@ from typing import Literal
 
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import Interface
-from sparkcluster.facts.survey import Neighbour, Survey
+from sparkcluster.facts.survey import Survey
 from sparkcluster.topology.candidates import order_on_bus
 
 DRIVER = "mlx5_core"
@@ -17,7 +17,6 @@ DRIVER = "mlx5_core"
 
 Key = tuple[str, str]
 """Node and name of a port."""
-Kind = Literal["one cable", "two cables", "ring", "line", "switch", "mixed"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,10 +43,10 @@ class Port:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Segment:
-    """Ports that hear each other; ``others`` are machines on it that were not surveyed."""
+    """Ports that hear each other; ``others`` names machines on it that were not surveyed."""
 
     ports: tuple[Port, ...]
-    others: tuple[Neighbour, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Literal["cable", "switch"]:
@@ -66,34 +65,16 @@ class Segment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loose:
-    """A port with a link, whose other end is none of the nodes.
+    """A port with a link, whose other end is none of the nodes, or does not confirm it.
 
     Attributes:
-        seen: who answers there.
+        seen: who answers there, in words.
         unaddressed: whether it has neither an IPv4 nor an IPv6 address, without which it finds no neighbour.
     """
 
     port: Port
-    seen: tuple[Neighbour, ...]
+    seen: tuple[str, ...]
     unaddressed: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OneSided:
-    """A port that reports ``others`` at its other end, which do not report it; ``interfaces`` are those that do so."""
-
-    port: Port
-    others: tuple[Port, ...]
-    interfaces: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fabric:
-    """Nodes that are connected with each other, directly or through one another."""
-
-    nodes: tuple[str, ...]
-    segments: tuple[Segment, ...]
-    kind: Kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

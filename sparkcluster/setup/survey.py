@@ -50,15 +50,12 @@ def survey(
     asked = addresses(surveys)
     look = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}
 
-    def look_again(nodes: set[str]) -> None:
-        for name, found in values(fleet.each(lambda host: _one(host, look), nodes)).items():
-            surveys[name] = surveys[name].model_copy(update={"neighbours": found.neighbours})
-
-    if asked:
-        look_again({each.port.node for each in cabling(surveys).loose})
     # Linux notes who asks for an address of its own before it answers (arp_process in net/ipv4/arp.c), so who answered
     # in the second round trip has heard since.
-    look_again({port.node for each in cabling(surveys).one_sided for port in each.others})
+    for _ in range(2 if asked else 0):
+        nodes = {each.port.node for each in cabling(surveys).loose}
+        for name, again in values(fleet.each(lambda host: _one(host, look), nodes)).items():
+            surveys[name] = surveys[name].model_copy(update={"neighbours": again.neighbours})
     return Collected(surveys, errors)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 
-from sparkcluster.setup.ports import Fabric, Loose, OneSided, Port, Segment, Trouble
+from sparkcluster.setup.ports import Loose, Port, Segment, Trouble
 from sparkcluster.topology.candidates import is_up
 
 
@@ -66,54 +66,45 @@ def unknown_end(loose: Loose) -> Trouble:
             f"{port} has a link, but none of the other machines answers there",
             f"follow the cable at {port} and switch on the machine at its other end",
         )
-    names = [f"{each.name} ({each.mac})" if each.name else each.mac for each in loose.seen]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    more = f" and {len(loose.seen) - 3} more" if len(loose.seen) > 3 else ""
+    flush = "; ".join(f"sudo ip neigh flush dev {quote(twin.name)}" for twin in port.twins)
     return Trouble(
         "unknown-end",
         port.node,
-        f"{port} is cabled to none of the other machines, but to {', '.join(names[:3])}{more}",
-        f"add the machine at the other end, or follow the cable at {port}",
+        f"{port} has no other end that confirms it: it reports {', '.join(loose.seen[:3])}{more}",
+        f"add the machine at its other end, or follow the cable; if it was moved: {flush}   on {port.node}",
     )
 
 
-def one_sided(found: OneSided) -> Trouble:
-    """A port reports others at its other end that do not report it: an old entry of its table, or not true."""
-    port, ends = found.port, [str(each) for each in found.others]
-    more = f" and {len(ends) - 3} more" if len(ends) > 3 else ""
-    text = (
-        f"{port} reports {', '.join(ends[:3])}{more} at its other end, which is not confirmed there: "
-        "it does not count as a cable"
-    )
-    flush = "; ".join(f"sudo ip neigh flush dev {quote(name)}" for name in found.interfaces)
-    hint = f"{flush}   on {port.node}, then run this again; if it comes back, follow the cable at {port}"
-    return Trouble("one-sided", port.node, text, hint)
-
-
-def unconnected(fabric: Fabric, ports: Mapping[str, Sequence[Port]]) -> Iterator[Trouble]:
-    """Pairs of nodes without a segment of their own: a group of them cannot be started."""
-    pairs = {pair for segment in fabric.segments for pair in itertools.permutations(segment.nodes, 2)}
-    missing = [pair for pair in itertools.combinations(fabric.nodes, 2) if pair not in pairs]
+def unconnected(
+    group: Sequence[str], segments: Sequence[Segment], ports: Mapping[str, Sequence[Port]]
+) -> Iterator[Trouble]:
+    """Pairs of nodes of a ``group`` without a segment of their own: it cannot be started."""
+    pairs = {pair for segment in segments for pair in itertools.permutations(segment.nodes, 2)}
+    missing = [pair for pair in itertools.combinations(group, 2) if pair not in pairs]
     if not missing:
         return
     one, other = missing[0]
     text = f"no cable connects {one} with {other}, though both are connected with others"
     free = [next((port for port in ports[name] if not port.cabled), None) for name in (one, other)]
-    if len(fabric.nodes) == 3 and free[0] and free[1]:
+    if len(group) == 3 and free[0] and free[1]:
         hint = f"connect {free[0]} with {free[1]}: three Sparks make a ring"
     else:
         hint = "connect them all to one switch: cables alone connect at most three Sparks each to each"
     yield Trouble("not-connected", one, text, hint)
 
 
-def swapped(fabric: Fabric, ports: Mapping[str, Sequence[Port]]) -> Iterator[Trouble]:
+def swapped(
+    nodes: Sequence[str], segments: Sequence[Segment], ports: Mapping[str, Sequence[Port]]
+) -> Iterator[Trouble]:
     """Nodes whose ports are on two segments in another order than those of most others.
 
     NCCL pairs the HCAs of two nodes in their order on the PCI bus (NVIDIA/nccl src/graph/topo.cc), as check NET-026
     says of what was set up.
     """
     named: set[str] = set()
-    for one, other in itertools.combinations(fabric.segments, 2):
-        both = [node for node in fabric.nodes if node in one.nodes and node in other.nodes]
+    for one, other in itertools.combinations(segments, 2):
+        both = [node for node in nodes if node in one.nodes and node in other.nodes]
         orders = {node: _index(one, node, ports) < _index(other, node, ports) for node in both}
         counts = Counter(orders.values())
         if len(counts) < 2:

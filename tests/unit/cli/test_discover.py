@@ -56,7 +56,7 @@ def test_the_inventory_goes_to_stdout_and_all_else_to_stderr(network, capsys, tm
     assert inventory.cluster == "sparks"
     assert inventory.ssh.user == "nvidia"
     assert lint([tmp_path / "mine.yaml"]).errors == ()
-    assert "2 machines, one cable\n" in err
+    assert "2 machines, 1 cable\n" in err
     assert "sparkcluster setup mine.yaml" in err
 
 
