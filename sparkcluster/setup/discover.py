@@ -29,6 +29,7 @@ How = Literal["inventory", "given", "this machine", "mDNS", "cable"]
 Spark sees it at the other end of a cable."""
 
 MAX_NEIGHBOURS = 32
+HF_HOME = "~/.cache/huggingface"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,7 +103,6 @@ def discover(
     networks: Sequence[Attached],
     prompts: Prompts | None = None,
     *,
-    hf_home: str = "~/.cache/huggingface",
     confirm: Callable[[str], bool] = lambda _: False,
 ) -> Discovered:
     """Survey ``targets``, whose labels differ, and the machines at the other end of the cables of the Sparks.
@@ -111,7 +111,6 @@ def discover(
         targets: machines to try, all at once.
         networks: those of this machine: a Spark that was reached over a cable is looked for in them.
         prompts: asks about host keys and for passwords; None asks nobody.
-        hf_home: of the survey.
         confirm: asks a question that is answered with yes or no.
 
     Raises:
@@ -119,44 +118,37 @@ def discover(
     """
     answers = None if prompts is None else Remembering(prompts)
     with connect({target.label: target.address for target in targets}, answers) as fleet:
-        search = _Search(fleet, networks, answers, hf_home, confirm)
+        search = _Search(fleet, networks, answers, confirm)
         search.targets(targets)
         search.cables()
     return search.found
 
 
+@dataclasses.dataclass(slots=True)
 class _Search:
-    def __init__(
-        self,
-        fleet: Fleet,
-        networks: Sequence[Attached],
-        prompts: Remembering | None,
-        hf_home: str,
-        confirm: Callable[[str], bool],
-    ) -> None:
-        self.found = Discovered()
-        self._fleet = fleet
-        self._networks = networks
-        self._prompts = prompts
-        self._hf_home = hf_home
-        self._confirm = confirm
+    fleet: Fleet
+    networks: Sequence[Attached]
+    prompts: Remembering | None
+    confirm: Callable[[str], bool]
+    found: Discovered = dataclasses.field(default_factory=Discovered)
 
     def targets(self, targets: Sequence[Target]) -> None:
         """Survey ``targets``."""
-        collected = survey(self._fleet, self._hf_home)
+        collected = survey(self.fleet, HF_HOME)
         self.found.failed |= collected.errors
-        for target in targets:
-            if target.label not in collected.surveys:
-                continue
+        for target in (each for each in targets if each.label in collected.surveys):
             answer = collected.surveys[target.label]
-            spark = Spark(target.label, target.address, target.how, self._fleet[target.label].user, answer)
-            if target.how == "this machine" and answer.outside():
-                spark = _moved(spark, str(answer.outside()[0].ip))
-            if not self._belongs(spark):
-                continue
-            settled: Spark | None = spark
-            if spark.how == "mDNS" and _is_on_cable(spark):
-                settled = self._outside(spark, spark.address.ssh, spark.label, spark.label)
+            spark = Spark(target.label, target.address, target.how, self.fleet[target.label].user, answer)
+            outside = answer.management()
+            if target.how == "this machine" and outside is not None:
+                spark = _moved(spark, str(outside.ip))
+            on_cable = any(str(each.ip) == spark.host for port in _ports(answer).values() for each in port.ipv4())
+            self._add(spark, spark.address.ssh if spark.how == "mDNS" and on_cable else None, spark.label, spark.label)
+
+    def _add(self, spark: Spark, ssh: SshSettings | None, name: str, asked: str) -> None:
+        """Add ``spark`` if it belongs; with ``ssh`` at an address that does not lead over a cable."""
+        if self._belongs(spark):
+            settled = self._outside(spark, ssh, name, asked) if ssh else spark
             self.found.sparks += [settled] if settled is not None else []
 
     def _belongs(self, spark: Spark) -> bool:
@@ -171,25 +163,22 @@ class _Search:
             self.found.skipped.append(Skipped(spark.label, spark.host, "no Spark: it has no /etc/dgx-release"))
             return False
         text = f"{spark.label} has no /etc/dgx-release, so it may be no Spark; it is included since --host names it"
-        self.found.troubles.append(
-            Trouble("no-dgx-release", spark.label, text, f"check {spark.label}, or leave it out")
-        )
+        hint = f"check {spark.label}, or leave it out"
+        self.found.troubles.append(Trouble("no-dgx-release", spark.label, text, hint))
         return True
 
     def cables(self) -> None:
         """Survey the machines that the Sparks found so far see on their QSFP ports; not those that these see."""
         tried: set[int] = set()
         for spark in list(self.found.sparks):
-            ports = {each.name: each for each in read(spark.survey.interfaces) or () if each.driver == DRIVER}
+            ports = _ports(spark.survey)
             for neighbour in spark.survey.neighbours:
                 # Both twins of the other end answer; the addresses of a ConnectX-7 end in +0, +1, +4 and +5.
                 card = int(neighbour.mac.replace(":", ""), 16) >> 3
-                known = {mac for each in self.found.sparks for mac in _macs(each.survey)}
-                if neighbour.interface not in ports or neighbour.address is None or neighbour.mac in known:
-                    continue
-                if not is_plain(neighbour.interface):
-                    continue  # it would be an argument of ssh
-                if card not in tried and len(tried) < MAX_NEIGHBOURS:
+                known = {port.mac for each in self.found.sparks for port in read(each.survey.interfaces) or ()}
+                plain = is_plain(neighbour.interface)  # it is an argument of ssh
+                new = neighbour.mac not in known and card not in tried and len(tried) < MAX_NEIGHBOURS
+                if plain and new and neighbour.interface in ports and neighbour.address is not None:
                     tried.add(card)
                     self._neighbour(spark, neighbour, ports[neighbour.interface])
 
@@ -207,8 +196,8 @@ class _Search:
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             once = dataclasses.replace(ssh, known_hosts=f"{directory}/known_hosts")
             node = Address(f"{address}{scope}", "ssh", once)
-            with Fleet({label: behind(self._fleet[spark.label], label, node, self._prompts)}) as fleet:
-                collected = survey(fleet, self._hf_home)
+            with Fleet({label: behind(self.fleet[spark.label], label, node, self.prompts)}) as fleet:
+                collected = survey(fleet, HF_HOME)
                 user = fleet[label].user
         if label in collected.errors:
             message = collected.errors[label].message
@@ -216,13 +205,11 @@ class _Search:
             return
         answer = collected.surveys[label]
         found = Spark(self._label(answer.hostname), node, "cable", user, answer)
-        if self._belongs(found):
-            settled = self._outside(found, ssh, f"{label[:-1]}, {found.label})", label)
-            self.found.sparks += [settled] if settled is not None else []
+        self._add(found, ssh, f"{label[:-1]}, {found.label})", label)
 
     def _label(self, hostname: str) -> str:
         """A label for a machine, unlike all others."""
-        used = {*self._fleet.names, *(spark.label for spark in self.found.sparks)}
+        used = {*self.fleet.names, *(spark.label for spark in self.found.sparks)}
         name = clean(hostname)[:63] or "unnamed"
         numbered = [name, *(f"{name}-{number}" for number in range(2, len(used) + 3))]
         return next(each for each in numbered if each not in used)
@@ -233,10 +220,10 @@ class _Search:
         ``name`` is for messages; ``asked``: by which the operator was asked about it.
         """
         addresses = [str(address.ip) for address in spark.survey.outside()]
-        near = [each for each in addresses if network_of(ipaddress.ip_address(each), self._networks)]
+        near = [each for each in addresses if network_of(ipaddress.ip_address(each), self.networks)]
         if addresses and not near:
             question = f"{name} has the address {addresses[0]}, which is in no network of this machine; use it?"
-            near = addresses[:1] if self._confirm(question) else []
+            near = addresses[:1] if self.confirm(question) else []
         if not near:
             seen = f", only {', '.join(addresses[:4])}" if addresses else ""
             self._unreached(spark.label, f"{name} has no address on your network{seen}")
@@ -246,8 +233,10 @@ class _Search:
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             keys = Path(directory, "known_hosts")
             first = _moved(spark, near[0], dataclasses.replace(ssh, new_keys=str(keys))).address
-            with connect({spark.label: first}, self._same_machine(spark, asked)) as fleet:
-                collected = survey(fleet, self._hf_home)
+            reported = spark.survey.host_keys
+            prompts = self.prompts.elsewhere(asked, spark.host, reported) if self.prompts else None
+            with connect({spark.label: first}, prompts or SameMachine(None, reported, (), None)) as fleet:
+                collected = survey(fleet, HF_HOME)
             if spark.label in collected.errors:
                 error = collected.errors[spark.label]
                 self._unreached(spark.label, f"{name} is not reached at {near[0]}: {error.message}")
@@ -259,12 +248,6 @@ class _Search:
             keep_keys(spark.label, moved.address, keys)
         return dataclasses.replace(moved, survey=answer)
 
-    def _same_machine(self, spark: Spark, asked: str) -> Prompts:
-        """What is asked about ``spark`` at another address."""
-        if self._prompts is None:
-            return SameMachine(None, spark.survey.host_keys, (), None)
-        return self._prompts.elsewhere(asked, spark.host, spark.survey.host_keys)
-
     def _unreached(self, label: str, text: str) -> None:
         hint = "connect its RJ45 port or its WiFi to your network, then: sparkcluster discover --host ADDRESS"
         self.found.troubles.append(Trouble("not-reached", label, text, hint))
@@ -275,11 +258,6 @@ def _moved(spark: Spark, host: str, ssh: SshSettings | None = None) -> Spark:
     return dataclasses.replace(spark, address=address)
 
 
-def _is_on_cable(spark: Spark) -> bool:
-    """Whether the address that it was reached at is that of a QSFP port."""
-    ports = [each for each in read(spark.survey.interfaces) or () if each.driver == DRIVER]
-    return any(str(address.ip) == spark.host for port in ports for address in port.ipv4())
-
-
-def _macs(found: Survey) -> set[str]:
-    return {each.mac for each in read(found.interfaces) or ()}
+def _ports(found: Survey) -> dict[str, Interface]:
+    """QSFP ports by the names of their interfaces."""
+    return {each.name: each for each in read(found.interfaces) or () if each.driver == DRIVER}

@@ -161,8 +161,10 @@ def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
             for node, twin in rail.twins.items()
             if twin in addresses.addresses.get(node, {})
         }
+        # A node without a name is called by its address, which is no name of a host if it is an IPv6 one.
+        lines = [f"{each.ip} {name}-rail{number}" for name, each in ends.items() if ":" not in name]
         for node in ends:
-            found.setdefault(node, []).extend(f"{each.ip} {name}-rail{number}" for name, each in ends.items())
+            found.setdefault(node, []).extend(lines)
     return {node: tuple(lines) for node, lines in found.items()}
 
 

@@ -21,10 +21,7 @@ act() {
     "$@"
   )
   code=$?
-  case $code in
-    0 | 1 | 3) ;;
-    *) say "failed: $1 ended with exit code $code" ;;
-  esac
+  [ "$code" -le 1 ] || [ "$code" = 3 ] || say "failed: $1 ended with exit code $code"
   return "$code"
 }
 
@@ -57,11 +54,7 @@ begin() {
 
 # attempt STEP: steps are independent
 attempt() {
-  "$1"
-  case $? in
-    0 | 3) ;;
-    *) failed=1 ;;
-  esac
+  "$1" || [ $? = 3 ] || failed=1
   if [ -n "$stop" ]; then
     echo "setup: interrupted; run it again to continue" >&2
     exit 1

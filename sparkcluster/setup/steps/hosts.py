@@ -16,10 +16,6 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
     if block in current:
         return None
     names = [line.split(" ")[1] for line in wanted.hosts]
-    odd = next((name for name in names if ":" in name), None)
-    if odd:
-        hint = f"give the node with `host: {odd.rpartition('-')[0]}` a `name:` in the inventory"
-        return Change("", "", blocked=f"{odd} is no name of a host", hint=hint)
     return unreadable(survey, FILE) or Change(
         f"{FILE} has other rails" if BEGIN in current else f"{FILE} has no rails",
         f"{names[0]} to {names[-1]} resolve" if len(names) > 1 else f"{names[0]} resolves",

@@ -183,29 +183,21 @@ set_netplan() {
   end_try
 }
 
-# Of a link the addresses that setup gave it go, those that it had come back, and others stay.
+# The file decides whether the network is as setup left it. Of a link the addresses that setup gave it go, those that it had
+# come back, and others stay.
 undo_netplan() {
   prepare
-  left='' kept='' text=$NETPLAN
+  text=$NETPLAN
   entries >"$saved/entries"
   while IFS='	' read -r number kind target before after <&3; do
     if [ "$kind" = file ]; then
-      now=$(get_file "$target") restored=$number was=$before
+      now=$(get_file "$target") text=$saved/$number was=$before
       case "$before $after" in
-        *"$now "*) text=$saved/$number ;;
+        *"$now "*) ;;
         *) leave ;;
       esac
     elif [ -e "/sys/class/net/$target" ]; then
-      now=$(links "$target")
-      now=${now#* } other=
-      case " $before $after" in
-        *" ${now%% *} "*) ;;
-        *)
-          (leave "the MTU was changed since setup set it")
-          kept="$kept $number "
-          continue
-          ;;
-      esac
+      other=
       for each in $(addresses "$target"); do
         case " $before $after" in
           *" $each "*) ;;
@@ -215,19 +207,12 @@ undo_netplan() {
       echo "$target $before$other" >>"$saved/wanted"
     fi
   done 3<"$saved/entries"
-  links $(cut -d ' ' -f 1 "$saved/wanted") >"$saved/now"
-  if [ "$text" != "$NETPLAN" ] || ! cmp -s "$saved/now" "$saved/wanted"; then
-    cp -- "$text" "$saved/new" 2>/dev/null || echo 'network: {version: 2}' >"$saved/new"
-    try_netplan set_links
-    [ "$text" = "$NETPLAN" ] || restore "$NETPLAN" "$restored" "$was"
-    end_try
-  fi
+  cp -- "$text" "$saved/new" 2>/dev/null || echo 'network: {version: 2}' >"$saved/new"
+  try_netplan set_links
+  [ "$text" = "$NETPLAN" ] || restore "$NETPLAN" "${text##*/}" "$was"
+  end_try
   for number in $(cut -f 1 "$saved/entries"); do
-    case $kept in
-      *" $number "*) ;;
-      *) forget "$number" ;;
-    esac
+    forget "$number"
   done
-  [ -z "$kept" ] || exit 3
   say done
 }

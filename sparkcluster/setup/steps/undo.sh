@@ -14,12 +14,9 @@ undo_step() {
   left=''
   entries >"$saved/entries"
   while IFS='	' read -r number kind target before after <&3; do
-    act undo_entry
-    case $? in
-      0) ;;
-      3) left=1 ;;
-      *) return 1 ;;
-    esac
+    act undo_entry && continue
+    [ "$code" = 3 ] || return 1
+    left=1
   done 3<"$saved/entries"
   [ -n "$left" ] || say done
 }
