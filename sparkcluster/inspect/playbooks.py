@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ class Offer:
         sparks: numbers of Sparks of a group that can serve it: its ranks come out at them, and the memory that it is
             predicted to need is there as far as its model is recorded.
         weights_bytes: of the files of its model; None where they are not recorded.
-        each_bytes: of these on each Spark, by the number of Sparks; likewise.
         staged: nodes that have its weights; None where no node was asked.
     """
 
@@ -39,8 +39,26 @@ class Offer:
     path: Path
     sparks: tuple[int, ...]
     weights_bytes: int | None = None
-    each_bytes: Mapping[int, int] = dataclasses.field(default_factory=dict)
     staged: tuple[str, ...] | None = None
+
+    @property
+    def between(self) -> str:
+        """``1``, or ``1-8``; between the ends each number that its heads and layers can be shared by."""
+        return "-".join(map(str, dict.fromkeys([*self.sparks[:1], *self.sparks[-1:]])))
+
+    @property
+    def weights(self) -> str:
+        """Their size, in whole GB."""
+        return "?" if self.weights_bytes is None else f"{max(1, self.weights_bytes / 10**9):.0f} GB"
+
+    @property
+    def speed(self) -> str:
+        """Tokens/s of one request, by the first figure of the playbook that has it."""
+        figures = (each for each in self.playbook.figures if (each.what, each.unit) == ("decode", "tok/s"))
+        if (figure := next(figures, None)) is None:
+            return "-"
+        value = statistics.mean(figure.value) if isinstance(figure.value, list) else figure.value
+        return f"{'~' if figure.approximate else ''}{value:.0f}/s"
 
     @property
     def repositories(self) -> list[str]:
@@ -53,6 +71,7 @@ class Offer:
         return {
             "name": playbook.name,
             "description": playbook.description,
+            "use": playbook.use,
             "model": playbook.model.label,
             "image": playbook.image,
             "tensor_parallel": playbook.tensor_parallel,
@@ -70,6 +89,14 @@ def offers(sparks: int | None = None) -> list[Offer]:
     """The bundled playbooks; with ``sparks`` those that groups of so many can serve."""
     found = [_offer(library.find(name, library.bundled()), [], sparks) for name in library.names()]
     return [each for each in found if sparks is None or sparks in each.sparks]
+
+
+def one_of_each(found: Sequence[Offer]) -> list[Offer]:
+    """Of each model one, which runs in a container; rather for speed than for little memory."""
+    first: dict[str, Offer] = {}
+    for each in sorted(found, key=lambda each: each.playbook.goal == "memory"):
+        first.setdefault(each.playbook.model.label, each)
+    return [each for each in found if each.playbook.image and first[each.playbook.model.label] is each]
 
 
 def offer(reference: str, sparks: int | None = None) -> Offer:
@@ -92,7 +119,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     varies = variant_sizes(path, overlays)
     sizes = {*range(1, MOST_SPARKS + 1), written.ranks or written.nodes.min, sparks or 1}
     serving: dict[int, Playbook] = {}
-    memory: dict[int, Mapping[str, Any]] = {}
+    weights = None
     for nodes in sorted(sizes):
         playbook, _ = read_playbook(path, overlays, None, nodes) if varies else (written, None)
         if playbook.serves_on(nodes):
@@ -102,14 +129,12 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
                 continue
             if forecast is None or forecast["fits"] is not False:
                 serving[nodes] = playbook
-                memory |= {nodes: forecast["memory"]} if forecast else {}
-    first = next(iter(memory.values()), None)
+                weights = weights or (forecast and forecast["memory"]["checkpoint_bytes"])
     return Offer(
         serving.get(sparks or 0) or next(iter(serving.values()), written),
         path,
         tuple(serving),
-        first["checkpoint_bytes"] if first else None,
-        {nodes: each["weights_bytes"] for nodes, each in memory.items()},
+        weights,
     )
 
 

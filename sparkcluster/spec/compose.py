@@ -17,7 +17,7 @@ from sparkcluster.spec.document import Document, KeyPath
 ADDED = ("mounts", "setup", "secrets", "allow")
 """Lists that are concatenated."""
 
-OWN = ("name", "extends")
+OWN = ("name", "extends", "use")
 """Keys that are not inherited."""
 
 MAX_DEPTH = 8

@@ -652,6 +652,7 @@ DOCUMENTS: dict[str, Schema] = {
             record(
                 name=text(),
                 description=text(),
+                use=text("what it is good for, in a few words"),
                 model=text(),
                 image=text(null=True),
                 tensor_parallel={},

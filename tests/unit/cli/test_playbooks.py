@@ -32,10 +32,16 @@ def printed(capsys, tmp_path, monkeypatch):
 
 def test_one_shows_what_it_is_and_what_to_type(printed):
     shown = printed("openai/gpt-oss-120b")
-    assert "65.3 GB; 32.6 GB on each of 2" in shown.out
-    assert "! argument   mxfp4-backend=CUTLASS" in shown.out
+    assert "weights   65.3 GB\n" in shown.out
     assert shown.err.endswith("next: sparkcluster up INVENTORY --playbook openai/gpt-oss-120b\n")
-    assert all(len(line) <= 80 or " " not in line.strip() for line in shown.out.splitlines())
+
+
+def test_the_list_has_one_line_for_each(printed):
+    for words in ((), ("--all",)):
+        shown = printed(*words)
+        assert "gpt-oss-120b" in shown.out
+        assert max(map(len, shown.out.splitlines())) <= 80
+    assert "tiny-llama-cpu" in shown.out
 
 
 def test_an_inventory_whose_playbook_is_for_other_sparks_is_asked_all_the_same(printed, tmp_path):

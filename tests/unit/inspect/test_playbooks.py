@@ -15,8 +15,19 @@ def test_what_serves_on_so_many_sparks():
     assert found["gpt-oss-120b"].sparks == (1, 2, 4, 8)
     assert found["gpt-oss-20b"].sparks == (1,)
     llama = found["llama-3.3-70b-instruct"]
-    assert (llama.sparks, round(llama.weights_bytes / 1e9), round(llama.each_bytes[2] / 1e9)) == ((2,), 141, 71)
+    assert (llama.sparks, llama.weights) == ((2,), "141 GB")
     assert playbooks.offers(3) == []
+    assert [found[name].speed for name in ("gpt-oss-120b", "qwen3.6-27b-nvfp4", "gpt-oss-20b")] == [
+        "60/s",
+        "~11/s",
+        "-",
+    ]
+
+
+def test_of_each_model_the_short_list_has_one():
+    found = {each.playbook.name for each in playbooks.one_of_each(playbooks.offers())}
+    assert {"qwen3.6-35b-a3b-nvfp4", "gpt-oss-20b"} <= found
+    assert not {"qwen3.6-35b-a3b-256k", "nemotron-3-nano-30b-a3b-32gb", "tiny-llama-cpu"} & found
 
 
 REVISION = playbooks.offer("gpt-oss-120b").playbook.model.revision
