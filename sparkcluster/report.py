@@ -37,7 +37,7 @@ class Report:
     """Receives progress, and discards it: what shows it overrides these. Called from several threads."""
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins; ``name`` is stable, as ``stage``."""
+        """A step begins; ``name`` is stable, as ``copy``. The one under way goes on, and gets another text."""
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing; replaces what was reported for it before."""
@@ -49,7 +49,7 @@ class Report:
         """The step that is under way failed, though no exception ends the command."""
 
     def done(self) -> None:
-        """The step that is under way is done: an error that follows is not about it."""
+        """The step that is under way is done: an error that follows is not about it, and steps may be repeated."""
 
     def log(self, node: str, line: str) -> None:
         """The last log line of the rank that others wait for; replaces the one before."""
@@ -82,6 +82,14 @@ def in_unit_of(size_bytes: float, whole: float) -> str:
     unit = 10**9 if whole >= _GB else 10**6
     digits = 2 if _GB <= whole < 10**10 else 1 if whole >= _GB or whole < 10**7 else 0
     return f"{size_bytes / unit:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``42 s``, ``10 min``, ``2 h 10 min``."""
+    if seconds < 89.5:
+        return f"{round(seconds) if seconds >= 10 else round(max(seconds, 0.1), 1):g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def count(number: int, thing: str) -> str:

@@ -1,14 +1,30 @@
-"""``sparkcluster plan``."""
+"""``sparkcluster plan``, which ``up --dry-run`` runs too."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import shlex
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, querying
-from sparkcluster.cli.output import data, message, write
+from sparkcluster.cli.output import message, write
 from sparkcluster.printable import LINES
+
+if TYPE_CHECKING:
+    from sparkcluster.inspect.cluster import View
+    from sparkcluster.plan.model import Plan
+
+NOW = {
+    "empty": "is down: up starts it",
+    "started": "is starting: up waits for its answer",
+    "serving": "runs as planned: up asks it, and leaves it if it answers",
+    "other": "runs, and not as planned: up refuses if it answers; --replace restarts it",
+    "remains": "has ended, or in part: up removes what is left, and starts it",
+    "taken": "has ranks here with another state_dir: up refuses",
+}
+"""What a group is in now, by ``release.states.State``, and what ``up`` does then."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,23 +35,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show what ``up`` would do; exit 1 where a finding would stop it."""
-    from sparkcluster.cli import plan_view
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import view_cluster
-    from sparkcluster.release.serving import rotated_secrets
-    from sparkcluster.release.states import differences, group_states
 
     with querying(args) as (fleet, spec, _):
         view = view_cluster(fleet, spec)
-    plan = view.plan or view.draft
-    if plan is None:
+    if (plan := view.plan or view.draft) is None:
         view.stop_on_errors()
         return 1
-    states = {
-        name: dataclasses.replace(group, rotated=rotated_secrets(view, group))
-        for name, group in group_states(view).items()
-    }
-    differing = [each for group in states.values() for each in differences(view, group)]
+    _show(args, view, plan)
+    return 1 if has_errors(view.findings) else 0
+
+
+def _show(args: argparse.Namespace, view: View, plan: Plan) -> None:
+    from sparkcluster.release.serving import states
+    from sparkcluster.release.states import differences
+    from sparkcluster.spec import library, powers
+
+    spec, groups = view.spec, states(view)
+    differing = [each for group in groups.values() for each in differences(view, group)]
     document = {
         **plan.as_json(),
         "provisional": view.plan is None,
@@ -43,20 +61,40 @@ def run(args: argparse.Namespace) -> int:
         "differences": [each.as_json() for each in differing],
         "after_ready": spec.inventory.after_ready,
     }
-    if not emitted(args, document):
-        if args.verbose:
-            for line in plan_view.whole(document):
-                write(sys.stdout, line, keep=LINES)
-        else:
-            for line in plan_view.brief(document):
-                data(line)
-            message("every variable and command: -v")
-        for finding in view.findings:
-            message(finding.headline, kind=finding.severity)
-        if view.plan is None:
-            message(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
-        for name, group in states.items():
-            message(f"{name} {plan_view.NOW[group.state.value]}")
-        for line in plan_view.beside(spec, differing):
-            message(line)
-    return 1 if has_errors(view.findings) else 0
+    if emitted(args, document):
+        return
+    for line in lines(document, verbose=args.verbose):
+        write(sys.stdout, line, keep=LINES)
+    if not args.verbose:
+        message("every variable, mount and command: -v")
+    for finding in view.findings:
+        message(finding.headline, kind=finding.severity)
+    if view.plan is None:
+        message(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
+    for name, group in groups.items():
+        message(f"{name} {NOW[group.state.value]}")
+    for line in [line for each in differing for line in each.shown()]:
+        message(line, indent="  ")
+    for command in spec.inventory.after_ready:
+        message(f"after it is ready, on this machine: {shlex.join(command)}")
+    for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
+        message(line)
+
+
+def lines(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
+    """A plan as lines: of each node what is not the same on all, or with ``verbose`` what can be pasted."""
+    nodes = document["nodes"]
+    yield f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}"
+    yield f"image  {document['image'] or 'none, runtime process'}"
+    yield from (f"{name}  {endpoint}" for name, endpoint in document["endpoints"].items())
+    for name, node in nodes.items():
+        yield f"{name}  rank {node['rank']} ({node['role']} of {node['group']})"
+        for variable, value in sorted({**node["env"], **dict.fromkeys(node["secrets"], "(secret)")}.items()):
+            if verbose or any(each["env"].get(variable) != node["env"].get(variable) for each in nodes.values()):
+                yield f"  {variable}={value}"
+        for container in node["containers"] if verbose else ():
+            launcher = container["launcher"]
+            inside = [(launcher.get("ray") or {}).get("start"), launcher.get("engine")]
+            commands = [*launcher.get("setup", []), *(shlex.join(command) for command in inside if command)]
+            yield f"  $ {shlex.join(container['argv'])}"
+            yield from (f"    inside: {line}" for line in commands)

@@ -1,4 +1,4 @@
-"""Progress of a command: a live table on a terminal, plain lines in a pipe, JSON lines for programs."""
+"""Progress of a command: live on a terminal, plain lines in a pipe, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -7,74 +7,57 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self, TextIO
 
 from sparkcluster.cli import transfers
-from sparkcluster.cli.output import in_colour, moves, noted, rich_text, write
+from sparkcluster.cli.output import in_colour, moves, noted, paint, rich_text, write
 from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report, Transfer
 
-if TYPE_CHECKING:
-    from rich.live import Live
-
-QUIET_S = 5
 STILL_S = 15
 SILENT_S = 2
-EVENT_S = 1
 
 
-def reporter(*, as_json: bool, json_lines: bool, stream: TextIO | None = None) -> Shown:
+def reporter(*, as_json: bool = False, json_lines: bool = False, stream: TextIO | None = None) -> Shown:
     """The Report for this output: to stderr, except JSON lines, which are data."""
     err = stream or sys.stderr
     if json_lines:
         return JsonLines(sys.stdout)
-    if as_json or not moves(err):
-        return Lines(err)
-    return Screen(err)
+    return Lines(err) if as_json or not moves(err) else Screen(err)
 
 
 class Waiting:
-    """Reports on stderr what a command waits for, after two seconds; a context manager.
-
-    On a terminal the line counts the seconds and is cleared; elsewhere it is repeated every ``STILL_S``.
-    """
+    """Shows what a command waits for, once that has taken two seconds, and leaves nothing; a context manager."""
 
     def __init__(self, text: str, stream: TextIO | None = None) -> None:
         self.text = text
-        self._stream = stream or sys.stderr
+        self._stream = stream
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._moving = moves(self._stream)
-        self._shown = False
-        self._thread = threading.Thread(target=self._report, daemon=True)
+        self._shown: Shown | None = None
+        self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def _report(self) -> None:
+    def _show(self) -> None:
         began, pause = time.monotonic(), float(SILENT_S)
-        while not self._over.wait(pause):
-            pause = 1.0 if self._moving else float(STILL_S)
-            begin, end = ("\r", "\x1b[K") if self._moving else ("", "\n")
-            with self._lock:
-                write(self._stream, f"{self.text}, {time.monotonic() - began:.0f} s", begin=begin, end=end)
-                self._stream.flush()
-                self._shown = self._moving
-        self._clear()
-
-    def _clear(self) -> None:
-        if self._shown:
-            write(self._stream, end="\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
+        with ExitStack() as stack:
+            while not self._over.wait(pause):
+                pause = 0.2
+                with self._lock:
+                    self._shown = self._shown or stack.enter_context(reporter(stream=self._stream))
+                    self._shown.step("", self.text)
+                    self._shown.began = began
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Write nothing within the block."""
-        with self._lock:
-            self._clear()
+        with self._lock, ExitStack() as stack:
+            if self._shown:
+                stack.enter_context(self._shown.paused())
             yield
 
     def end(self) -> None:
-        """Stop reporting; a second call does nothing."""
+        """Stop; a second call does nothing."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -87,72 +70,66 @@ class Waiting:
         self.end()
 
 
-class Lines(Report):
-    """One line per step and per change of a node's phase, not per change of a number in it.
+class Shown(Report):
+    """Steps in columns: name, what, seconds, with a line for each once it ends.
 
-    A phase that lasts is repeated every ``STILL_S`` with its age: a log without news looks like a hang.
+    After the block nothing is written: the result, or the error, is last, whatever other threads still report.
     """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._since: dict[str, float] = {}
-        self._lock = threading.Lock()
-        self._over = False
-        self._shown: dict[str, tuple[str, float]] = {}
+        self._stream, self._clock = stream, clock
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._name = self._text = ""
+        self._well, self._ended = True, set[str]()
+        self.began = clock()
+        self._nodes: dict[str, Any] = {}
         self._rates = transfers.Rates()
-        self._transfers: dict[tuple[str, str], tuple[Transfer, float]] = {}
-
-    def _write(self, *parts: str) -> None:
-        with self._lock:
-            if self._over:
-                return
-            write(self._stream, *parts)
-            self._stream.flush()
+        self._transfers: dict[str, Any] = {}
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins."""
-        self._write(f"{name}: {text}" if text else name)
-
-    def progress(self, node: str, text: str) -> None:
-        """What a node is doing; the same phase is repeated only after a while."""
-        before, when = self._shown.get(node, ("", 0.0))
-        now = self._clock()
-        if text == before:
-            if text and now - when >= STILL_S:
-                self._shown[node] = (text, now)
-                self._write(f"  {node}: {text}, for {now - self._since[node]:.0f} s now")
-            return
-        same_phase = before.split(" ")[:1] == text.split(" ")[:1]
-        if not text or (same_phase and now - when < QUIET_S):
-            return
-        self._shown[node] = (text, now)
-        self._since[node] = now
-        self._write(f"  {node}: {text}")
-
-    def transfer(self, transfer: Transfer) -> None:
-        """How far a node is: a line at its begin, its end and where its source changes, else every ``QUIET_S``."""
-        due, rate = self._due(transfer, QUIET_S)
-        if due:
-            line = transfers.line(transfer, rate)
-            self._write(f"  {transfers.plain(line, self._stream.encoding)}")
-
-    def _due(self, transfer: Transfer, pause_s: float) -> tuple[bool, float | None]:
-        """Whether ``transfer`` is to be shown now, and its rate."""
-        now, key = self._clock(), (transfer.what, transfer.node)
+        """A step begins, or goes on with another text; the one before is done, unless it does again what was done."""
         with self._lock:
-            rate = self._rates.add(transfer, now)
-            before, when = self._transfers.get(key, (None, 0.0))
-            same = before is not None and (before.source, before.state) == (transfer.source, transfer.state)
-            if same and (now - when < pause_s or transfer.state != "copying"):
-                return False, rate
-            self._transfers[key] = (transfer, now)
-        return True, rate
+            if self._name and self._well and name in self._ended:
+                return
+            if name != self._name or not self._well:
+                self._end()
+                self._name, self._text, self.began = name, "", self._clock()
+            self._text = clean(text) or self._text
+
+    def failed(self) -> None:
+        """The step that is under way failed."""
+        self._well = False
+
+    def done(self) -> None:
+        """The step that is under way is done, and those before it may begin again."""
+        with self._lock:
+            self._end()
+            self._ended.clear()
+
+    def _end(self) -> None:
+        """Write a line for the step that is under way."""
+        if self._name:
+            self._line(paint("✓", "good") if self._well else paint("✗", "bad"), *self._columns(1))
+        self._ended = self._ended | {self._name} if self._well else set()
+        self._name, self._well = "", True
+        self._nodes.clear()
+        self._transfers.clear()
+
+    def _columns(self, digits: int) -> tuple[str, str]:
+        name, seconds = self._name and f"{self._name:<9}", f"{self._clock() - self.began:.{digits}f} s"
+        return f" {name}{self._text:<48}", paint(f" {seconds:>8}", "dim")
 
     def note(self, text: str) -> None:
         """A line that stays."""
         for line in noted(self._stream, text):
-            self._write(*line)
+            self._line(*line)
+
+    def _line(self, *parts: str) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                write(self._stream, *parts)
+                self._stream.flush()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -163,152 +140,141 @@ class Lines(Report):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """Write nothing more: the result, or the error, is the last line, whatever other threads still report."""
+    def __exit__(self, kind: object, *exception: object) -> None:
         with self._lock:
-            self._over = True
+            self._well = self._well and kind is None
+            self.done()
+            self._over.set()
+
+
+class Lines(Shown):
+    """In a pipe: also what lasts, with its age, as a log without news looks like a hang."""
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def _tick(self) -> None:
+        while not self._over.wait(1):
+            self.tell()
+
+    def step(self, name: str, text: str = "") -> None:
+        """A step begins, or goes on."""
+        super().step(name, text)
+        self.progress(name, self._text)
+
+    def progress(self, node: str, text: str) -> None:
+        """What a node is doing, in a phase that begins with another word than the one before."""
+        with self._lock:
+            now = self._clock()
+            before, since, told = self._nodes.get(node, ("", now, now))
+            new = before.split(" ")[:1] != text.split(" ")[:1]
+            self._nodes[node] = (text, now, now) if new else (text, since, told)
+        self.tell()
+
+    def tell(self) -> None:
+        """A line for what lasts: after ``SILENT_S``, then every ``STILL_S``, of nodes or the step if none has one."""
+        with self._lock:
+            now = self._clock()
+            for node, (text, since, told) in list(self._nodes.items()):
+                last = told if node != self._name or len(self._nodes) == 1 else now
+                if text and now - last >= (SILENT_S if told == since else STILL_S):
+                    self._nodes[node] = text, since, now
+                    age = "" if told == since else f", for {now - since:.0f} s"
+                    self._line(f"  {node}: " if node else "", text, age)
+
+    def transfer(self, transfer: Transfer) -> None:
+        """How far a node is, while it copies."""
+        with self._lock:
+            rate = self._rates.add(transfer, self._clock())
+            self.progress(transfer.node, transfers.line(transfer, rate) if transfer.state == "copying" else "")
 
 
 class JsonLines(Lines):
     """Every event as one JSON document on stdout."""
 
     def _event(self, **document: Any) -> None:
-        self._write(json.dumps({"at": round(time.time(), 3), **document}))
+        self._line(json.dumps({"at": round(time.time(), 3), **document}))
 
     def step(self, name: str, text: str = "") -> None:
         """``{"event": "step", "name", "text"}``."""
         self._event(event="step", name=name, text=text)
 
+    def _end(self) -> None:
+        """Nothing: the next step says it."""
+
+    def tell(self) -> None:
+        """Nothing: a program knows when it last heard of a node."""
+
     def progress(self, node: str, text: str) -> None:
         """``{"event": "progress", "node", "text"}``, when it changes."""
-        if self._shown.get(node, ("", 0.0))[0] != text:
-            self._shown[node] = (text, 0.0)
+        if self._nodes.get(node) != text:
+            self._nodes[node] = text
             self._event(event="progress", node=node, text=text)
 
     def transfer(self, transfer: Transfer) -> None:
-        """``{"event": "transfer", …}``, at most once in ``EVENT_S`` of a node while its source is the same."""
-        due, rate = self._due(transfer, EVENT_S)
-        if due:
-            self._event(**transfers.as_json(transfer, rate))
+        """``{"event": "transfer", …}``, when it changes."""
+        with self._lock:
+            rate = self._rates.add(transfer, self._clock())
+            if self._transfers.get(transfer.node) != transfer:
+                self._transfers[transfer.node] = transfer
+                self._event(**transfers.as_json(transfer, rate))
 
     def note(self, text: str) -> None:
         """``{"event": "note", "text"}``."""
         self._event(event="note", text=text)
 
 
-class Screen(Report):
-    """Steps as lines that stay; below them, live, what each node is doing."""
+class Screen(Shown):
+    """On a terminal: below the steps that ended, live, what each node is doing."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
         from rich.spinner import Spinner
 
+        super().__init__(stream)
         # With NO_COLOR alone rich still writes bold and dim.
-        self._stream = stream
         self._console = Console(file=stream, highlight=False, color_system="auto" if in_colour(stream) else None)
-        self._nodes: dict[str, str] = {}
-        self._rates = transfers.Rates()
-        self._transfers: dict[tuple[str, str], Transfer] = {}
-        self._step = ""
         self._log = ""
-        self._well = True
-        self._began = time.monotonic()
         self._spinner = Spinner("dots")
-        self._live = self._display()
-
-    def _display(self) -> Live:
-        """What draws: a new one for each start, since one that was stopped erases first what it drew before.
-
-        Data goes past it where stdout is no terminal.
-        """
-        from rich.live import Live
-
-        return Live(
-            get_renderable=self._draw,
-            console=self._console,
-            refresh_per_second=4,
-            transient=True,
-            redirect_stdout=sys.stdout.isatty(),
-        )
 
     def _draw(self) -> Any:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        if not self._step:
+        if not (self._name or self._text):
             return Text("")
-        seconds = f"  {time.monotonic() - self._began:.0f} s"
-        head = Text.assemble((self._step, "bold"), (seconds, "dim"))
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="ellipsis", no_wrap=True)
-        for node, text in self._nodes.items():
-            table.add_row(Text(f"  {node}"), Text(text))
-        self._spinner.update(text=head)
-        moving = [Text(line, no_wrap=True, overflow="ellipsis") for line in self._moving()]
-        log = [Text(f"  {self._log}", "bright_black", no_wrap=True, overflow="ellipsis")] if self._log else []
-        return Group(self._spinner, *moving, table, *log)
+        with self._lock:
+            self._spinner.update(text=Text.assemble(*map(rich_text, self._columns(0)), end="")[1:])
+            doing = Table.grid(padding=(0, 2))
+            doing.add_column(no_wrap=True)
+            doing.add_column(overflow="ellipsis", no_wrap=True)
+            for node, text in self._nodes.items():
+                doing.add_row(f"  {node}", Text(text))
+            moving = transfers.table(self._transfers.values())
+            return Group(self._spinner, moving, doing, Text(self._log, "dim", no_wrap=True, overflow="ellipsis"))
 
-    def _moving(self) -> list[str]:
-        """The chain of each artifact, and a row for each node."""
-        now, width = time.monotonic(), self._console.width - 2
-        shown = dict(self._transfers)
-        rates = {key: self._rates.rate(each, now) for key, each in shown.items()}
-        lines = [*transfers.chain(shown, width=width), *transfers.rows(shown, rates, width=width)]
-        return [transfers.plain(f"  {clean(line)}", self._console.encoding) for line in lines]
+    def _line(self, *parts: str) -> None:
+        from rich.text import Text
 
-    def step(self, name: str, text: str = "") -> None:
-        """A step begins; the previous one is done. A step that begins again goes on."""
-        began = clean(f"{name}  {text}" if text else name)
-        if began == self._step and self._well:
-            return
-        self._keep(well=self._well)
-        self._well, self._step, self._log = True, began, ""
-        self._began = time.monotonic()
-        self._nodes.clear()
-        self._transfers.clear()
+        if not self._over.is_set():
+            self._console.print(Text.assemble(*map(rich_text, parts)), soft_wrap=True)
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing."""
         if text:
-            self._nodes[clean(node)] = clean(text)
+            with self._lock:
+                self._nodes[clean(node)] = clean(text)
 
     def transfer(self, transfer: Transfer) -> None:
         """How far a node is."""
-        self._rates.add(transfer, time.monotonic())
-        self._transfers[transfer.what, transfer.node] = transfer
+        with self._lock:
+            self._transfers[transfer.node] = transfer, self._rates.add(transfer, self._clock())
 
     def log(self, node: str, line: str) -> None:
         """The last log line of the rank that others wait for."""
-        self._log = clean(f"{node} | {line.strip()}")
-
-    def note(self, text: str) -> None:
-        """A line that stays."""
-        from rich.text import Text
-
-        for line in noted(self._stream, text):
-            self._console.print(Text.assemble(*map(rich_text, line)), soft_wrap=True)
-
-    def failed(self) -> None:
-        """The step that is under way failed."""
-        self._well = False
-
-    def done(self) -> None:
-        """The step that is under way is done."""
-        self._keep(well=self._well)
-        self._step, self._log = "", ""
-        self._nodes.clear()
-        self._transfers.clear()
-
-    def _keep(self, *, well: bool) -> None:
-        """Print a line for the step that ended, if there was one."""
-        from rich.text import Text
-
-        if self._step:
-            mark, colour = ("✓", "green") if well else ("✗", "red")
-            seconds = f"  {time.monotonic() - self._began:.1f} s"
-            self._console.print(Text.assemble((mark, colour), f" {self._step}", (seconds, "dim")))
+        self._log = clean(f"  {node} | {line.strip()}")
 
     def confirm(self, question: str) -> bool:
         """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
@@ -321,21 +287,25 @@ class Screen(Report):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Draw nothing within the block."""
+        """Draw nothing within the block, whose time, that of the user, counts for no step."""
+        asked = self._clock()
         self._live.stop()
-        try:
-            yield
-        finally:
-            self._live = self._display()
-            self._live.start()
+        yield
+        self.__enter__()
+        self.began += self._clock() - asked
 
     def __enter__(self) -> Self:
+        """Draw, with a new display each time, as one that was stopped erases first what it drew before.
+
+        Data goes past it where stdout is no terminal.
+        """
+        from rich.live import Live
+
+        data = sys.stdout.isatty()
+        self._live = Live(get_renderable=self._draw, console=self._console, transient=True, redirect_stdout=data)
         self._live.start()
         return self
 
-    def __exit__(self, kind: object, *exception: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._live.stop()
-        self._keep(well=self._well and kind is None)
-
-
-Shown = Lines | Screen
+        super().__exit__(*exception)

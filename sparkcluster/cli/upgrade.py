@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli import consent
+from sparkcluster.cli import consent, stage_view
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, number_type, reporting, switch_flags
-from sparkcluster.cli.output import data, show_finding
+from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
-from sparkcluster.report import size
+from sparkcluster.report import duration, size
 
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown
     from sparkcluster.hosts.fleet import Fleet
     from sparkcluster.release.after_ready import Ran
+    from sparkcluster.release.preview import Preview
     from sparkcluster.release.up import Up
     from sparkcluster.spec import Spec
+
+_SHOWN = 3
+"""Differences and copies of one kind that are shown unless all are asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, "--json-lines", "--yes")
     parser.add_argument("--image", metavar="REF", help="container image instead of the playbook's")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --dry-run: show every difference and copy")
     parser.add_argument("--resume", action="store_true", help="end a switch that was cut off")
     group_flags(parser)
     switch_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
@@ -85,28 +91,48 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) -> int:
-    from sparkcluster.cli.stage import lines
     from sparkcluster.findings import has_errors
     from sparkcluster.release.preview import preview
 
     found = preview(fleet, spec, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": True, **found.as_json()}):
-        serves = f"release {found.source} is the last that was verified" if found.source else "nothing was deployed yet"
-        data(f"{spec.inventory.cluster}: {serves}")
-        differing = [line for each in found.differences for line in each.shown()]
-        for line in differing or ["nothing differs from what runs"]:
-            data(f"  {line}")
-        for line in [*lines(found.staging, dry_run=True), *found.versions]:
-            data(f"  {line}")
-        if not found.known:
-            data("  versions inside the image are known once every node has it: sparkcluster stage brings it")
-        if found.start_s is not None and any(each.cost != "nothing" for each in found.differences):
-            data(
-                f"  expected downtime: about {found.start_s:.0f} s and what requests in flight take, as the last start"
-            )
+        serves = f"release {found.source} serves {found.model[0]}" if found.source else "nothing was deployed yet"
+        data(f"{serves}; {f'this would serve {found.model[1]}' if found.differences else 'nothing differs from it'}")
+        for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s, verbose=args.verbose):
+            data(f"  {word:<8} {text}")
+        if args.verbose:
+            for line in [*found.lines(), *found.versions]:
+                data(line, indent="  ")
+            stage_view.planned(found.staging)
         for finding in found.findings:
-            show_finding(finding, str(spec.inventory_path), stream=sys.stdout)
+            if finding.severity == "error" or args.verbose:
+                show_finding(finding, str(spec.inventory_path), stream=sys.stdout)
+        if found.differences:
+            message(f"sparkcluster upgrade {shlex.join([str(args.inventory), *spec.chosen])}", kind="next")
     return 1 if has_errors(found.findings) else 0
+
+
+def _summary(found: Preview, limit_s: float, *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """What would change, be copied, and for how long nothing answers."""
+    for word, (old, new) in (("model", found.model), ("image", found.image)):
+        if old != new:
+            yield word, f"{old or 'none'} → {new or 'none'}"
+    most = len(found.written) if verbose else _SHOWN
+    if found.written:
+        more = f"; {len(found.written) - most} more: -v" if len(found.written) > most else ""
+        yield "written", f"{'; '.join(found.written[:most])}{more}"
+    for what, moves in found.staging.expected.items():
+        amount = "" if moves[0].bytes is None else f", {size(moves[0].bytes)}"
+        took = "" if moves[-1].seconds is None else f" ({duration(moves[-1].seconds)})"
+        yield "copy", f"{what}{amount}: {', '.join(f'{each.node} from {each.source}' for each in moves[:_SHOWN])}{took}"
+    if not found.staging.expected:
+        yield "copy", "nothing is missing"
+    if all(each.cost == "nothing" for each in found.differences):
+        yield "gap", "none"
+    elif found.start_s is None:
+        yield "gap", f"unknown: this model and image were not started here yet; at most {duration(limit_s)}"
+    else:
+        yield "gap", f"about {duration(found.start_s)}, as the last start, and what requests in flight take"
 
 
 def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class _Run:
         if refused is None:
             for together in rounds if without else ():
                 _at_once([partial(self._measure_hcas, *pair, epochs=epochs or {}) for pair in together])
-            self.report.step("all-gather", f"{collective.SIZE_BYTES >> 20} MiB in {self.spec.reference}")
+            self.report.step("measure", f"all-gather in {self.spec.reference}")
             groups = [group for group in self.topology.groups if len(group.members) > 1]
             _at_once([partial(self._measure_group, group, epochs or {}) for group in groups])
         else:

@@ -54,7 +54,7 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
     if not places:
         return Hashes({})
     most = max(found.size_bytes for found in places.values())
-    report.step("hash", f"{size(most)} on {count(len(places), 'node')}")
+    report.step("hash", f"{size(most)} on {count(len(places), 'Spark')}")
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
         request = {**_place(places[host.name]), "do": "list", "verify": True, "choice": choice}

@@ -92,7 +92,7 @@ def reach(
     names = list(dict.fromkeys(pair.source for pair in planned))
     if not names:
         return Reach(())
-    report.step("reach", f"{len(names)} nodes, each to the others")
+    report.step("check", "each Spark reaches the others")
     common = {
         "token": secrets.token_hex(16),
         "state_dir": spec.inventory.state_dir,

@@ -149,12 +149,12 @@ def doctor(
     """Query every node and what runs there, and request a completion from every group, all within ``timeout_s``."""
     began = time.monotonic()
     until = began + timeout_s
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     # A node whose sshd hangs must leave most of the time to the others.
     collected = collect_facts(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
     facts = collected.facts
     present, latest = cluster_ranks(spec.inventory.cluster, facts), recorded_release(spec.inventory, facts)
-    report.step("inspect", "ranks, logs and counters, and one real completion")
+    report.step("inspect", "ranks, logs, counters and one answer")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
     recorded = present_record(present, latest)
     questions = _recorded(facts, recorded) if recorded else {}
@@ -170,7 +170,7 @@ def doctor(
     changed = {name: secrets.unused(each, spec) for name, each in started_with.items()}
     lost = next(filter(None, (secrets.lost_key(each, spec) for each in started_with.values())), None)
     running = Running(observations, replies, latest, current_lease(facts), failed, changed, lost)
-    report.step("check", count(len(facts), "node"))
+    report.step("check", count(len(facts), "Spark"))
     findings, topology = examine(spec, collected, facts)
     findings += run_stage(Context(spec, facts, topology or EMPTY, running=running), ["running"])
     found = tuple(ordered(of_what_runs(findings, present)))

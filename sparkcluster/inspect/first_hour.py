@@ -71,7 +71,7 @@ def gather(
     ``changes``: whether containers of the image are started, and a small image is copied between the first two nodes,
     under the lease, and removed.
     """
-    report.step("first hour", count(len(facts), "node"))
+    report.step("bundle", count(len(facts), "Spark"))
 
     def look(host: Host) -> Look:
         request = {"do": "look", "hf_home": facts[host.name].hf_home, **_containers(facts[host.name], start=changes)}

@@ -137,10 +137,10 @@ def preflight(
     """
     began = time.monotonic()
     ignored = {*(find(code).code for code in options.ignore), *spec.inventory.ignore}
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
-    report.step("check", count(len(facts), "node"))
+    report.step("check", count(len(facts), "Spark"))
     findings, topology = examine(spec, collected, facts)
     findings += [*unset(spec), *unchanged(spec, collected.errors)]
     stages: list[Stage] = ["written", "facts"]
@@ -213,7 +213,10 @@ def between(
     ``epochs`` are those of our own lease, where we hold it.
     """
     reach = ask_reach(fleet, spec, facts, topology, report, epochs=epochs)
-    return reach, run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
+    found = run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
+    number = sum(check.stage in ("written", "facts", "reach") for check in CATALOGUE.values())
+    report.step("check", f"{number} checks{', each Spark reaches the others' if reach.paths and not found else ''}")
+    return reach, found
 
 
 def measure(

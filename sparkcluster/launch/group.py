@@ -171,10 +171,10 @@ class _Attempt:
         limit_s = self._launch.ready_timeout_s
         while not isinstance(self._outcome, Reply) or self._awaits_report():
             if self._cancelled.is_set():
-                raise Interrupted("interrupted", step="launch")
+                raise Interrupted("interrupted", step="start")
             self._follow(watching)
             if self._readiness.ready and self._verifying is None:
-                self._report.step("verify", f"{self._launch.group}: verifying the answer")
+                self._report.step("verify", "two answers")
                 self._verifying = threading.Thread(target=self._verify, daemon=True)
                 self._verifying.start()
             if isinstance(self._outcome, SparkclusterError):

@@ -11,7 +11,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls
 from sparkcluster.launch.failed_logs import keep, pointed
 from sparkcluster.launch.group import Launch, run
-from sparkcluster.report import Report, count
+from sparkcluster.report import Report, count, duration
 from sparkcluster.runtime import Changer
 
 Outcome = Reply | SparkclusterError
@@ -29,12 +29,11 @@ def launch_groups(
     The last log lines of groups that failed are written to the directory ``logs``.
     """
     steps = [launch.steps for launch in launches if launch.steps is not None]
-    if steps:
-        report.step("start", count(sum(len(nodes) for nodes in steps), "rank"))
     limit_s = max((launch.ready_timeout_s for launch in launches), default=0.0)
     last = max((launch.last_s for launch in launches if launch.last_s is not None), default=None)
-    before = "" if last is None else f", last time after {last:.0f} s"
-    report.step("watch", f"until the model answers, at most {limit_s:.0f} s{before}")
+    ranks = f"{count(sum(len(nodes) for nodes in steps), 'rank')}, " if steps else ""
+    before = "" if last is None else f"; last time {duration(last)}"
+    report.step("start", f"{ranks}within {duration(limit_s)}{before}")
     cancelled = threading.Event()
     calls = Calls(lambda launch: run(changer, launch, report, cancelled), {launch.group: launch for launch in launches})
     try:
@@ -60,7 +59,7 @@ def _interrupted(
         nodes = [node for launch in launches if launch.group in pending for node in launch.plan.nodes]
         left = Interrupted(
             f"interrupted again; ranks may still run on {', '.join(nodes)}" if nodes else "interrupted again",
-            step="launch",
+            step="start",
             hint="sparkcluster down INVENTORY",
         )
         left.left_running = True

@@ -291,6 +291,6 @@ def _error(
 ) -> LaunchError:
     """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and the line of ``why``."""
     reporter = reporter or rank
-    error = LaunchError(text, node=rank.node, step="watch", hint=hint, log=reporter.tail)
+    error = LaunchError(text, node=rank.node, step="start", hint=hint, log=reporter.tail)
     error.reason = reporter.reason(why)
     return error

@@ -197,7 +197,7 @@ class _Follower:
             failure = self._until_gone()
         except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
             text = f"watching {self.host.name} failed: {type(error).__name__}: {error}"
-            failure = CommandFailed(text, node=self.host.name, step="watch")
+            failure = CommandFailed(text, node=self.host.name, step="start")
         if not self._over.is_set():
             self._put(Gone(self.host.name, failure))
 
@@ -213,9 +213,9 @@ class _Follower:
             self._silent = self._ended = False
             try:
                 self._read()
-                return CommandFailed(f"watch on {self.host.name} was stopped", node=self.host.name, step="watch")
+                return CommandFailed(f"watch on {self.host.name} was stopped", node=self.host.name, step="start")
             except CommandTimeout as error:  # it could not be started
-                failure: SparkclusterError = HostTimeout(error.message, node=self.host.name, step="watch")
+                failure: SparkclusterError = HostTimeout(error.message, node=self.host.name, step="start")
             except SparkclusterError as error:
                 failure = error
             # killed on a node without memory, it is started once more
@@ -252,7 +252,7 @@ class _Follower:
             raise self._silence() from None
         reason = following.finish().reason
         self._ended = True
-        raise CommandFailed(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="watch")
+        raise CommandFailed(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="start")
 
     def _take(self, event: Event) -> None:
         self._put(event)
@@ -264,14 +264,14 @@ class _Follower:
         return HostTimeout(
             f"no report from {name} for {time.monotonic() - self._heard:.0f} s: its sshd or the whole node hangs",
             node=name,
-            step="watch",
+            step="start",
             hint=f"try: ssh {name} true; a node that answers ping but not ssh is often out of memory",
         )
 
 
 def parse(node: str, line: bytes) -> list[Event]:
     """The events in one line of the watch program; none in a line that is not a JSON object."""
-    report = checked(Report, document(line) or {}, node=node, step="watch")
+    report = checked(Report, document(line) or {}, node=node, step="start")
     events: list[Event] = []
     if report.rank is not None:
         times = report.times if len(report.times) == len(report.lines) else ()

@@ -131,7 +131,7 @@ def listed_twice(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, Sparkclust
         name: HostListedTwice(
             f"{named(name)} is the same machine as {named(first)}",
             node=name,
-            step="probe",
+            step="connect",
             hint="remove one of them from nodes in INVENTORY, or correct its host",
         )
         for name, first in doubles(ordered).items()

@@ -52,7 +52,7 @@ def run(spec: Spec, done: Up, report: Report) -> list[Ran]:
     commands = spec.inventory.after_ready if done.changed else []
     out: list[Ran] = []
     for command in commands:
-        report.step("after_ready", shlex.join(command))
+        report.step("run", shlex.join(command))
         try:
             ran = _run(
                 command,

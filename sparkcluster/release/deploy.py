@@ -79,7 +79,7 @@ class Options:
 class Doing:
     """The step that is under way, for whoever is interrupted."""
 
-    step: str = "probe"
+    step: str = "connect"
 
 
 def whole(view: View) -> View:
@@ -94,7 +94,7 @@ def whole(view: View) -> View:
         raise FoundErrors(view.findings)
     for name, why in blind.items():
         hint = f"on {name}: systemctl status docker"
-        raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="probe", hint=hint)
+        raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="connect", hint=hint)
     return view
 
 
@@ -163,7 +163,7 @@ class Deployment:
             if group.seen:
                 dead = group.seen.dead
                 self.report.note(f"{name} is dead ({dead}): starting it again" if dead else f"{name} is replaced")
-        self.step("clean", f"removing ranks of {', '.join(groups)}")
+        self.step("stop", f"ranks of {', '.join(groups)}")
         self.refuse_elsewhere(groups)
         failed: dict[str, SparkclusterError] = {}
         for drain in (True, False):
@@ -177,7 +177,7 @@ class Deployment:
                 failed |= stop(self.changer, ranks, self.report, drain=drain)
         if failed:
             name, error = next(iter(failed.items()))
-            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="clean", hint=error.hint)
+            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=error.hint)
 
     def refuse_elsewhere(self, names: Collection[str]) -> None:
         """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory."""
@@ -185,7 +185,7 @@ class Deployment:
         if former:
             raise LaunchError(
                 f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
-                step="clean",
+                step="stop",
                 hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
             )
 
@@ -221,7 +221,7 @@ class Deployment:
 
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
-        self.doing.step = "stage"
+        self.doing.step = "copy"
         self.view = copy_for_start(self.changer, self.staging, self.view, self.report)
 
     def check(self, names: Collection[str]) -> list[Finding]:
@@ -273,7 +273,7 @@ class Deployment:
             )
             for name in groups
         ]
-        self.doing.step = "launch"
+        self.doing.step = "start"
         logs, began = failed_logs.directory(self.spec.inventory.cluster), time.monotonic()
         outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
         # Of several that start at once the longest.
@@ -359,7 +359,7 @@ class Deployment:
         self.number = max([*started, self.view.newest.number + 1 if self.view.newest else 0])
         failed = failure(outcomes, self.number)
         if replies:
-            self.step("record", f"release {self.number}")
+            self.step("verify", f"two answers, recorded as release {self.number}")
             document = record(
                 self.spec,
                 groups,
@@ -395,6 +395,6 @@ def _unrecorded(error: SparkclusterError) -> SparkclusterError:
     return LaunchError(
         f"the model answers, and {error.node} could not be recorded: {error.message}",
         node=error.node,
-        step="record",
+        step="verify",
         hint="run sparkcluster up again once it can be reached: it verifies and records what runs",
     )

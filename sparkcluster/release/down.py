@@ -87,7 +87,7 @@ def down(
     """
     more, cluster = typed_nodes(spec, also), spec.inventory.cluster
     left: dict[Node, list[str]] = {}
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec)
     facts, failed = dict(collected.facts), dict(collected.errors)
     records = {name: release.record for name, found in facts.items() if (release := read(found.release))}
@@ -119,7 +119,7 @@ def down(
             now = collect_facts(fleet, spec, [name for name in facts if name not in failed])
             failed |= now.errors
             failed |= {
-                name: CommandFailed(why, node=name, step="probe", hint=f"on {name}: systemctl status docker")
+                name: CommandFailed(why, node=name, step="connect", hint=f"on {name}: systemctl status docker")
                 for name, why in unreadable(now.facts).items()
             }
             present = cluster_ranks(cluster, now.facts)

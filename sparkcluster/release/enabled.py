@@ -103,7 +103,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
         LeaseHeld: another operator has the lease.
         SparkclusterError: a node could not be changed.
     """
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     path = quote(str(spec.inventory_path))
     document = status(fleet, spec)
     if document["state"] != "serving":
@@ -112,7 +112,6 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
             hint=f"sparkcluster up {path}; then enable",
         )
     with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
-        report.step("lease", count(len(fleet.hosts), "node"))
         facts = _facts(fleet, spec)
         newest = recorded_release(spec.inventory, facts)
         groups = recorded_groups(newest.record) if newest else {}
@@ -121,7 +120,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
         if newest is None or former or newest.number != document["release"]:
             why = f"{', '.join(former)} left the inventory" if former else "the release changed meanwhile"
             raise LaunchError(f"{why}; nothing was enabled", step="enable", hint=f"sparkcluster status {path}")
-        report.step("enable", f"release {newest.number} on {count(len(nodes), 'node')}")
+        report.step("enable", f"release {newest.number} on {count(len(nodes), 'Spark')}")
         program, token, port = standalone("guard", spec.playbook.engine), random.token_hex(32), free_port(facts, nodes)
         steps = {
             name: [
@@ -160,7 +159,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
         StopError: a node did not answer, or was not changed; the others were.
         HostError: none answered.
     """
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec)
     facts, failed = collected.facts, dict(collected.errors)
     if not facts:
@@ -171,7 +170,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
     with _lease(fleet, spec, "disable", list(facts), failed) as lease:
         now = collect_facts(fleet, spec, [name for name in facts if name not in failed])
         failed |= now.errors
-        report.step("disable", count(len(now.facts), "node"))
+        report.step("disable", count(len(now.facts), "Spark"))
         steps = {name: [{"do": "disable", "unit": unit_name(spec)}] for name in now.facts}
         failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
     if failed:

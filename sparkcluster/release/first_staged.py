@@ -45,7 +45,7 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
             text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
             for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
                 hint = f"{finding.remedy[0]}; or accept the change: rm {shlex.quote(str(path))}"
-                raise StageError(f"{text}; the new code would run", step="stage", hint=hint)
+                raise StageError(f"{text}; the new code would run", step="copy", hint=hint)
             report.note(f"warning: {text}; to accept the change: rm {shlex.quote(str(path))}")
     with contextlib.suppress(OSError, UsageError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

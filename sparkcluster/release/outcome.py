@@ -137,6 +137,6 @@ def came_back(group: GroupState) -> LaunchError:
     return LaunchError(
         f"{rank.name} on {node} was removed and exists again ({rank.state})",
         node=node,
-        step="clean",
+        step="stop",
         hint=f"on {node}: docker rm -f {quote(rank.name)}, and find out what starts it",
     )

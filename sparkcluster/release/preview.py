@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkcluster.errors import FoundErrors
@@ -13,8 +15,9 @@ from sparkcluster.plan import software
 from sparkcluster.plan.compare import versions
 from sparkcluster.plan.cost import Difference
 from sparkcluster.release import stage
-from sparkcluster.release.serving import rotated_secrets
-from sparkcluster.release.states import differences, group_states
+from sparkcluster.release.outcome import last_start_s
+from sparkcluster.release.serving import states
+from sparkcluster.release.states import differences
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 from sparkcluster.staging.run import StageReport
@@ -26,21 +29,34 @@ class Preview:
 
     Attributes:
         source: number of the release that serves; None without one.
+        model, image: of that release, and what they would be.
+        written: keys of the playbook's ``args`` and ``env`` that differ, with both values, in lines.
         differences: between what runs and what would, with what each costs.
         staging: what would move.
         versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
         known: whether every node has the image.
-        start_s: how long the last start took, until its answer was verified: about the downtime; None if unknown.
+        start_s: how long the last start of this model and image took, until its answer was verified: about the
+            downtime; None if unknown.
         findings: what speaks against it.
     """
 
     source: int | None
+    model: tuple[str | None, str]
+    image: tuple[str | None, str | None]
+    written: tuple[str, ...]
     differences: tuple[Difference, ...]
     staging: StageReport
     versions: tuple[str, ...]
     known: bool
     start_s: float | None
     findings: tuple[Finding, ...]
+
+    def lines(self) -> list[str]:
+        """What differs, without variables that sparkcluster sets whatever is written."""
+        written = {line.split()[0] for line in self.written}
+        found = [line for each in self.differences for line in each.shown()]
+        variables = [re.search(r": env (\w+): ", line) for line in found]
+        return [line for line, env in zip(found, variables, strict=True) if env is None or env[1] in written]
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``upgrade --dry-run``."""
@@ -65,12 +81,12 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
-    groups = {
-        name: dataclasses.replace(group, rotated=rotated_secrets(view, group))
-        for name, group in group_states(view).items()
-    }
+    groups = states(view)
     changed: list[str] = []
     starts = []
+    written: dict[str, None] = {}
+    plan = view.plan or view.draft
+    old: dict[str, Any] = {}
     for name, group in groups.items():
         if group.recorded is None:
             continue
@@ -78,14 +94,33 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
         # Without the image only the driver is known, which an upgrade leaves as it is.
         if view.plan is not None:
             changed += [f"{name}: {line}" for line in versions(group.recorded.versions, now)]
-        starts.append(group.recorded.measured.get("start_s"))
+        old = group.recorded.plan
+        written |= dict.fromkeys(_written(group.recorded.playbook or {}, spec))
+        starts.append(last_start_s(view.newest, plan, name) if plan else None)
     known = [each for each in starts if each is not None]
     return Preview(
         source=view.newest.number if view.newest else None,
+        model=(old.get("model"), spec.playbook.model_name),
+        image=(old.get("image"), spec.reference if spec.inventory.runtime.kind == "docker" else None),
+        written=tuple(written),
         differences=tuple(each for group in groups.values() for each in differences(view, group)),
         staging=stage.stage(fleet, spec, stage.Options(dry_run=True), report),
         versions=tuple(changed),
         known=view.plan is not None,
-        start_s=max(known) if known else None,
+        start_s=max(known) if len(known) == len(starts) and known else None,
         findings=view.findings,
     )
+
+
+def _written(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
+    """A line for each argument and variable of the playbook that differs; the length of the context first."""
+    now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
+    for section in ("args", "env"):
+        old, new = recorded.get(section) or {}, now.get(section) or {}
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "max-model-len", name)):
+            if recorded and old.get(name) != new.get(name):
+                yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else f"{value:,}" if type(value) is int else str(value)

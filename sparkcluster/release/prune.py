@@ -92,7 +92,7 @@ def prune(
     removed: dict[str, dict[str, int]] = {}
     lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="prune")
     with lease().acquire(list(found.nodes)), lease(kind="staging").acquire(list(found.nodes)) as staging:
-        report.step("prune", count(len(removable.nodes), "node"))
+        report.step("remove", f"{size(removable.bytes)} on {count(len(removable.nodes), 'Spark')}")
         now = _prunable(look(), spec).nodes
         confirmed = {node: {model.path for model in models} for node, models in removable.nodes.items()}
         nodes = {

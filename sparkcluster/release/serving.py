@@ -89,6 +89,14 @@ def survey(
     return groups
 
 
+def states(view: View) -> dict[str, GroupState]:
+    """``group_states``, with the names of secrets that have another value here."""
+    return {
+        name: dataclasses.replace(group, rotated=rotated_secrets(view, group))
+        for name, group in group_states(view).items()
+    }
+
+
 def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGroup] | None = None) -> tuple[str, ...]:
     """Names of secrets that have another value here, or in the release ``kept``, than the ranks of ``group`` have."""
     if group.recorded is None:
@@ -112,7 +120,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
     found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, view.facts, observations).items()}
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
     if heads:
-        report.step("verify", "checking that it still answers")
+        report.step("check", "that it still answers")
 
     def check(host: Host) -> Seen:
         name = heads[host.name]
@@ -233,7 +241,7 @@ def taken(present: ClusterRanks) -> LaunchError:
     return LaunchError(
         f"{rank.name} on {node} belongs to a cluster of this name with state_dir {where}",
         node=node,
-        step="clean",
+        step="stop",
         hint="give this cluster another name, or use that state_dir in the inventory",
     )
 

@@ -11,7 +11,7 @@ from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.release import first_staged
-from sparkcluster.report import Report, count
+from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease, Operation
 from sparkcluster.spec import Spec
@@ -22,7 +22,7 @@ from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import last_rates
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import SizeOf, StageReport
+from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 from sparkcluster.staging.transfers import Copied
 from sparkcluster.topology.model import Topology
@@ -39,7 +39,6 @@ class Options:
         encrypt: whether copies are encrypted on cables too; None as the inventory says.
         limit_bytes_s: the most that each node sends, likewise.
         given: where on this machine the one artifact of ``what`` is, for the case that no node has it.
-        size_of: bytes of weights that no node has, for a dry run; None where nobody knows.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
@@ -48,7 +47,6 @@ class Options:
     encrypt: bool | None = None
     limit_bytes_s: int | None = None
     given: Path | None = None
-    size_of: SizeOf = lambda _model: None
 
     def settings(self, spec: Spec) -> Settings:
         """How files are copied: as the flags say, else the inventory."""
@@ -71,7 +69,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         LeaseHeld: another operator holds the lease.
         StageError: something did not reach a node.
     """
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
@@ -79,7 +77,6 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     if options.dry_run:
         return copy_missing(lease.changer, view, options, report)[0]
     with lease.acquire(list(view.facts)):
-        report.step("lease", count(len(view.facts), "node"))
         changer = dataclasses.replace(lease.changer, tell=report.note)
         # Facts from before the lease may be stale.
         return copy_missing(changer, _complete_view(changer, spec, report), options, report)[0]
@@ -110,10 +107,11 @@ def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report) 
         PlanError, StageError, LeaseLost: as ``copy_missing``.
     """
     options = Options()
-    report.step("stage", " and ".join(options.what))
+    report.step("copy", " and ".join(options.what))
     found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
     if not any(staging.missing for staging in found.stagings):
         first_staged.compare(view, found.commits, report)
+        _told(found, report)
         return view
     if not lease.epochs:
         lease.acquire(list(view.facts))
@@ -125,7 +123,9 @@ def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report) 
 
     changer = dataclasses.replace(lease.changer, tell=report.note, hold=hold)
     # What is missing may have been brought before the lease was ours.
-    return _copy(changer, _complete_view(changer, view.spec, report), options, report)[1]
+    done, view = _copy(changer, _complete_view(changer, view.spec, report), options, report)
+    _told(done, report)
+    return view
 
 
 def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
@@ -136,13 +136,24 @@ def copy_missing(changer: Changer, view: View, options: Options, report: Report)
         StageError: something did not reach a node, or a node is silent.
         LeaseLost: another operator has the lease.
     """
-    report.step("stage", " and ".join(options.what))
-    return _copy(changer, view, options, report)
+    if not options.dry_run:
+        report.step("copy", " and ".join(options.what))
+    done, view = _copy(changer, view, options, report)
+    if not options.dry_run:
+        _told(done, report)
+    return done, view
+
+
+def _told(done: StageReport, report: Report) -> None:
+    """Report what was copied, in place of what was to be."""
+    nodes = {copied.node for copied in done.copied}
+    moved = f"{size(sum(copied.bytes for copied in done.copied))} to {count(len(nodes), 'Spark')}"
+    report.step("copy", moved if nodes else "nothing is missing")
 
 
 def _copy(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
     if view.topology is None:
-        raise view.unplanned or PlanError("these nodes have no usable topology", step="stage")
+        raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
     done = stage_all(
         changer,
         view.facts,
@@ -155,7 +166,6 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         report=report,
         settings=options.settings(view.spec),
         given=options.given,
-        size_of=options.size_of,
     )
     # An image that is there under no name is brought without a byte.
     if done.copied or (any(staging.missing for staging in done.stagings) and not options.dry_run):
@@ -173,7 +183,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
     done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
     if options.dry_run or not lacking.missing:
         return _with_ray(done, view, view.topology, lacking, options) if lacking.missing else done, view
-    report.step("ray", f"{lacking.name} for {', '.join(name for name, _ in lacking.missing)}")
+    report.step("copy", lacking.name)
     try:
         copied = ray.stage(changer, view.facts, view.topology, lacking, progress=report.progress)
     except StageError as error:

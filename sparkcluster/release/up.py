@@ -81,12 +81,11 @@ def up(
         StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
     began = time.monotonic()
-    report.step("probe", count(len(fleet.hosts), "node"))
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     view, groups = see(fleet, spec, options, report, probes=probes, target=target)
     actions = {group.action for group in groups.values()}
     # With the lease held, what is refused may be about ranks that its holder is starting: a guard, say.
     changing = Action.REFUSE in actions and current_lease(view.facts) is not None
-    report.done()
     if not changing:
         refuse(view, groups)
     note_differences(view, groups, report)
@@ -124,7 +123,7 @@ def up(
         return lease.acquire(list(view.facts))
 
     with until_free(take, options.wait_s, report) as lease:
-        report.step("lease", count(len(view.facts), "node"))
+        report.step("check", count(len(view.facts), "Spark"))
         walk = Walk(lease.changer, spec, options, report, target)
         try:
             with walk.staging:
@@ -193,4 +192,6 @@ def see(
         time.sleep(DYING_S)
         view = whole(view_cluster(fleet, spec))
         groups = survey(fleet, view, report, replace=options.replace, before=groups, abandoned=abandoned, **goal)
+    if not options.replace:  # what is refused then is no failure of this step
+        report.done()
     return view, groups

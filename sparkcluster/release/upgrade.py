@@ -29,7 +29,7 @@ from sparkcluster.release.states import State, group_states
 from sparkcluster.release.up import Up, until_free, up
 from sparkcluster.release.walk import Target
 from sparkcluster.release.way_back import agreed, find_kept, recorded_spec, refuse_powers, spec_of
-from sparkcluster.report import Report
+from sparkcluster.report import Report, count
 from sparkcluster.spec import Spec
 
 
@@ -40,7 +40,7 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         RolledBack: the new release failed, and the old one serves again.
         SparkclusterError: as ``up`` and ``stage``.
     """
-    report.step("probe", "what serves")
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     before = whole(view_cluster(fleet, spec, inside=False))
     try:
         staged = until_free(lambda: stage.stage(fleet, spec, stage.Options(), report), options.wait_s, report)
@@ -86,7 +86,7 @@ def _bring_back(
         raise
     except SparkclusterError as failed:
         text = f"{cause(error)}; release {number} could not be started again: {failed.message}"
-        raise LaunchError(text, node=failed.node, step="way back", hint=by_hand) from error
+        raise LaunchError(text, node=failed.node, step="go back", hint=by_hand) from error
     report.done()
     text = f"{cause(error)}; release {number} serves again, as release {done.release}"
     raise RolledBack(text, node=error.node, step=error.step, hint=error.hint) from error
@@ -106,7 +106,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     Raises:
         UsageError: nothing was ever deployed, or the nodes disagree on what was begun.
     """
-    report.step("probe", "what was begun")
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(view_cluster(fleet, spec, inside=False))
     switch = pending(view.facts, view.newest)
     if switch is None:
@@ -152,7 +152,7 @@ def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, rep
         UsageError: there is none, it is not kept any more, or the nodes disagree on it.
         RolledBack: it failed, and what served before serves again.
     """
-    report.step("probe", "the releases that are kept")
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     answers, _ = node_records(fleet, spec)
     number = number or _stopped(fleet, spec) or _before(answers, spec)
     kept = find_kept(fleet, spec, number, report, trust=options.trust)

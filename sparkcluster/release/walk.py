@@ -106,9 +106,9 @@ class Walk:
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
         remains = {
-            "clean": "old ranks may remain; sparkcluster up or down continues from there",
-            "launch": "ranks may still run: sparkcluster down INVENTORY stops them",
-            "record": "the model serves, and sparkcluster up again records it",
+            "stop": "old ranks may remain; sparkcluster up or down continues from there",
+            "start": "ranks may still run: sparkcluster down INVENTORY stops them",
+            "verify": "the model serves, and sparkcluster up again records it",
         }
         left = remains.get(self.doing.step, "no rank was started")
         return Interrupted(f"interrupted; {left}", step=self.doing.step)
@@ -281,7 +281,8 @@ class Walk:
         answering = {name: each for name, each in switched.items() if each.seen and each.seen.wrong is None}
         recorded = {name: each.recorded for name, each in answering.items() if each.recorded}
         if self.options.min_speed and recorded:
-            self.report.step("measure", "the speed of what serves")
+            for name in recorded:
+                self.report.progress(name, "measuring the speed of what serves")
             self.measured.before = speed.of_groups(self.changer.fleet, recorded)
         return kept
 
@@ -319,7 +320,7 @@ class Walk:
         plan = self.new.view.ready()[1]
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         host = self.changer.fleet.hosts[endpoint.head]
-        self.report.step("measure", "the speed of the new release")
+        self.report.progress(name, "measuring the speed of the new release")
         after = speed.measure(host, endpoint, self.spec.playbook.verify, plan.engine)
         self.measured.after[name] = after
         note = speed.compare(name, before, after, self.options.min_speed, endpoint.head)
@@ -342,7 +343,7 @@ class Walk:
         """
         if not self.options.rollback:
             return None
-        self.doing.step = "way back"
+        self.doing.step = "go back"
         number = self.source()
         if not number or (self.target and self.target.kept.number == number):
             return None
@@ -371,19 +372,19 @@ class Walk:
         interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
         failed_with = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
         why = cause(failed_with)
-        self.step_back(f"{why}: going back to release {kept.number}")
+        self.step_back(f"{why}: going back to release {kept.number}", kept.number)
         by_hand = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {kept.number}"
         names = [name for name in names if name in kept.groups]
         try:
             number = restore(self.new, kept, names, stopped=self.stopped, former=self.former)
         except (KeyboardInterrupt, Interrupted):
             text = f"interrupted while going back to release {kept.number}"
-            return Interrupted(text, step="way back", hint=by_hand)
+            return Interrupted(text, step="go back", hint=by_hand)
         except LeaseLost as lost:
             return lost
         except SparkclusterError as failed:
             text = f"{why}; going back to release {kept.number} failed too: {failed.message}"
-            return LaunchError(text, node=failed.node, step="way back", hint=by_hand)
+            return LaunchError(text, node=failed.node, step="go back", hint=by_hand)
         self.forget()
         self.report.done()
         self.number = number
@@ -391,9 +392,9 @@ class Walk:
         kind = Interrupted if interrupted else RolledBack
         return kind(text, node=failed_with.node, step=failed_with.step, hint=failed_with.hint)
 
-    def step_back(self, text: str) -> None:
+    def step_back(self, text: str, number: int) -> None:
         """Report that it is gone back, and why."""
         self.report.failed()
         self.report.note(text)
-        self.report.step("way back", "starting the release before")
-        self.doing.step = "way back"
+        self.report.step("go back", f"to release {number}")
+        self.doing.step = "go back"

@@ -216,7 +216,7 @@ def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, 
     if why:
         raise LaunchError(
             f"release {kept.number}, which serves, could not be started again: {'; '.join(why)}",
-            step="way back",
+            step="go back",
             hint="with --no-rollback it is replaced without a way back",
         )
 
@@ -238,7 +238,7 @@ def require_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Co
     lost = without_secrets(kept, names, secrets)
     if lost:
         message = f"{', '.join(lost)} lost the secrets of release {kept.number}; nothing was stopped"
-        raise LaunchError(message, node=lost[0], step="way back", hint="go back to another release")
+        raise LaunchError(message, node=lost[0], step="go back", hint="go back to another release")
 
 
 def _of_files(code: str) -> bool:

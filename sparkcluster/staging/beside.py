@@ -28,7 +28,7 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> list[tuple[Beside, S
                 raise StageError(
                     f"{each.source} is gone, which was beside the playbook of a release",
                     node=lack[0][0],
-                    step="stage files",
+                    step="copy files",
                     hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
                 )
             found.append((each, Staging("files", each.source, (), lack, (), each.size_bytes)))

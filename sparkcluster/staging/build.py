@@ -33,7 +33,7 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
             raise StageError(
                 f"no node has the image {staging.name}, and {files.source} is gone, of which it was built",
                 node=node,
-                step="stage image",
+                step="copy image",
                 hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
             )
         sent = Staging("files", files.source, (), ((node, "missing"),), (), files.size_bytes)
@@ -54,7 +54,7 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
         raise BuildFailed(
             f"{files.source} could not be built on {node}: {done.text}",
             node=node,
-            step="stage image",
+            step="copy image",
             hint=f"change {files.source}/{what}, then run this again; nothing else was changed",
             log=log,
         )

@@ -75,6 +75,15 @@ def known(model: Model, companions: Iterable[Companion] = ()) -> Known:
     return Known(read, beside)
 
 
+def size_of(model: Model) -> int | None:
+    """Bytes of the weights of ``model``, as they are recorded, or by the hub; None where it does not answer."""
+    try:
+        found = known(model).model
+    except SparkclusterError:
+        return None
+    return None if found is None else found.size_bytes or sum(each.size_bytes for each in found.tensors or ()) or None
+
+
 def _ask_no_hub_if_told(repository: str) -> None:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
         raise SparkclusterError(

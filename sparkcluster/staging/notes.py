@@ -6,21 +6,13 @@ import shlex
 from collections.abc import Mapping
 
 from sparkcluster.errors import StageError
-from sparkcluster.report import share, size
+from sparkcluster.report import duration, share, size
 from sparkcluster.staging.chain import Rates, Way, expected_s
 from sparkcluster.staging.order import Left, Room, Wrong
 
 HERE = "this machine"
 
 _NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
-
-
-def duration(seconds: float) -> str:
-    """``40 s``, ``10 min``, ``2 h 10 min``: no more precise than a forecast is."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def link(way: Way) -> str:

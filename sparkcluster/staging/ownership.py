@@ -46,4 +46,4 @@ def take(
     try:
         changer.apply(steps, timeout_s=_LIMIT_S)
     except CommandFailed as error:
-        raise StageError(error.message, node=error.node, step="stage weights", hint=error.hint) from error
+        raise StageError(error.message, node=error.node, step="copy weights", hint=error.hint) from error

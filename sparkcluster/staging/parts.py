@@ -68,7 +68,7 @@ def union(lists: Lists, facts: Mapping[str, Weights], first: str, *, in_cache: b
             raise StageError(
                 f"no node has the weights whole, and {file.name} differs between {having[0]} and {other[0]}; which is "
                 "right is unknown, and nothing was changed",
-                step="stage weights",
+                step="copy weights",
                 hint=f"{removal(copies, places, ' or ')}, where it is wrong, then run this again",
             )
     return found.files

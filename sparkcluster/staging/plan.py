@@ -92,7 +92,7 @@ def find_missing(
     if found.missing and not found.sources and what == "image" and spec.kept_image and not given:
         raise StageError(
             f"no node has the image {spec.kept_image} any more",
-            step="stage image",
+            step="copy image",
             hint="sparkcluster upgrade INVENTORY --image REF   brings another",
         )
     if found.missing and not found.sources and not found.download and len(parts) < 2 and not given:
@@ -131,7 +131,7 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
             hint += f"; or serve the weights that are there, by a playbook with {lines}"
     because = f": {why}" if why else ""
     return StageError(
-        f"the weights of {model.label} are on no node{because}", node=node, step="stage weights", hint=hint
+        f"the weights of {model.label} are on no node{because}", node=node, step="copy weights", hint=hint
     )
 
 
@@ -194,7 +194,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
                     f"{name} has {size(disk.free_bytes)} free at {disk.path}, and {staging.what} "
                     f"{staging.name} need {size(needed)}",
                     node=name,
-                    step=f"stage {staging.what}",
+                    step=f"copy {staging.what}",
                     hint=f"{hint}   on {name}",
                 )
             )
@@ -218,7 +218,7 @@ def _check_senders(facts: Mapping[str, Facts], staging: Staging, needed: int) ->
             f"{name} has {size(disk.free_bytes)} free at {disk.path}, and docker save writes the "
             f"{size(needed)} of {staging.name} there before it sends them",
             node=name,
-            step="stage image",
+            step="copy image",
             hint=f"docker image prune   on {name}",
         )
 

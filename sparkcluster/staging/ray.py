@@ -103,7 +103,7 @@ class _RayCopies:
         if sources:
             files = self.transfers.files(self.staging, sources[0], self._request(sources[0])).files
             if [file["path"] for file in files] != [FILE]:
-                raise StageError(f"{sources[0]} has other files than Ray's archive", node=sources[0], step="stage ray")
+                raise StageError(f"{sources[0]} has other files than Ray's archive", node=sources[0], step="copy ray")
             known = ray_archive.kept(self.engine)
             if known is not None and known.sha256 != files[0]["sha256"]:
                 sources = []  # whatever that node has, it is not what was packed here

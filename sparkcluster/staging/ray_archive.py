@@ -83,7 +83,7 @@ def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> 
     except OSError as error:
         # unlike Path.exists, lexists raises no error if the parent directory cannot be read
         hint = f"rm -r {place}" if os.path.lexists(place) else None
-        raise StageError(f"Ray cannot be cached in {place}: {error.strerror}", step="stage ray", hint=hint) from error
+        raise StageError(f"Ray cannot be cached in {place}: {error.strerror}", step="copy ray", hint=hint) from error
 
 
 def record(digest: str) -> str:
@@ -179,7 +179,7 @@ def _fetch(engine: EngineFacts, target: Path, run: Run) -> None:
     python = ".".join(re.findall(r"\d+", engine.python_version)[:2])
     raise StageError(
         f"Ray {BROUGHT_RAY} for Python {python} on {engine.platform} cannot be fetched: {cause}",
-        step="stage ray",
+        step="copy ray",
         hint="run this on a machine that reaches a package index, or set executor: native in the playbook",
     )
 
@@ -235,7 +235,7 @@ def separate_dependencies(packages: Path) -> Path:
         else:
             needs[name] = _tops(info)
     if "ray" not in ray:
-        raise StageError(f"the download of Ray {BROUGHT_RAY} contains no package ray", step="stage ray")
+        raise StageError(f"the download of Ray {BROUGHT_RAY} contains no package ray", step="copy ray")
     apart = packages / "needs"
     apart.mkdir()
     for top in sorted(packages.iterdir()):

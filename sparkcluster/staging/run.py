@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Companion, Model
+from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
 from sparkcluster.staging.again import RESUME
 from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
@@ -32,9 +32,6 @@ from sparkcluster.topology.model import Topology
 if TYPE_CHECKING:
     from sparkcluster.staging.expected import Expected
     from sparkcluster.staging.trust import Corrupt
-
-SizeOf = Callable[[Model], int | None]
-"""Bytes of a model's weights; None where nobody knows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,14 +80,12 @@ def stage(
     report: Report | None = None,
     settings: Settings | None = None,
     given: Path | None = None,
-    size_of: SizeOf = lambda _model: None,
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
     ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
     gets notes, as of copies that leave the interconnect, and how far transfers are. ``given`` is where on this machine
-    the one artifact of ``what`` is, for the case that no node has it. ``size_of`` says in a dry run how large weights
-    are that no node has.
+    the one artifact of ``what`` is, for the case that no node has it.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
@@ -122,10 +117,12 @@ def stage(
             staging = find_missing(transfers.facts, topology, run.spec, each, given=given is not None)
             stagings.append(staging)
             if not dry_run:
+                if staging.missing:
+                    transfers.shown.step("copy", f"{staging.what} {staging.name}")
                 run.bring(staging)
             else:
                 check_disk_space(transfers.facts, staging, run.spec)
-                if found := run.expect(staging, size_of):
+                if found := run.expect(staging):
                     expected[staging.name] = found
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
             missing = stagings[-1].missing
@@ -161,13 +158,13 @@ class _Run:
         """The facts of the nodes, as far as they were collected again."""
         return self.transfers.facts
 
-    def expect(self, staging: Staging, size_of: SizeOf) -> tuple[Expected, ...]:
+    def expect(self, staging: Staging) -> tuple[Expected, ...]:
         """What would move to the nodes that lack it.
 
         Raises:
             StageError: what is given on this machine cannot be used.
         """
-        given, model = self._given_bytes(staging), self.spec.playbook.model
+        given = self._given_bytes(staging)
         if not staging.missing:
             return ()
         from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - few runs need it
@@ -175,7 +172,9 @@ class _Run:
         total = staging.size_bytes if staging.sources else given
         outside = HERE if given is not None else BUILD if staging.built else publisher(staging)
         if total is None and staging.what == "weights":
-            total = size_of(model)
+            from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
+
+            total = size_of(self.spec.playbook.model)
         missing, sizes = [node for node, _ in staging.missing], dict[str, int | None]()
         for node in missing:
             weights = read(self.facts[node].weights) if staging.what == "weights" else None
@@ -303,7 +302,7 @@ class _Run:
             raise StageError(
                 f"{staging.what} {staging.name}: incomplete on {nodes[0]}: {lacks}; {otherwise}",
                 node=nodes[0],
-                step=f"stage {staging.what}",
+                step=f"copy {staging.what}",
                 hint=RESUME,
             )
         check_disk_space(self.facts, fresh, self.spec)

@@ -71,7 +71,7 @@ class Transfers:
     def step(self, what: Artifact) -> Step:
         """The step that stages ``what``."""
         return Step(
-            f"stage {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
+            f"copy {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
         )
 
     def collected(self, spec: Spec, nodes: Sequence[str], what: Artifact) -> dict[str, Facts]:

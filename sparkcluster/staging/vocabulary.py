@@ -72,7 +72,7 @@ def fetched(vocabulary: Vocabulary) -> Path:
     except OSError as error:
         raise StageError(
             f"{vocabulary.name}, which the engine would download when it starts, cannot be fetched: {error}",
-            step="stage vocabulary",
+            step="copy vocabulary",
             hint=f"where there is a network: curl -O {vocabulary.url}; then copy it to {path} on this machine",
         ) from error
     return path

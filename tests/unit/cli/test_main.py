@@ -84,11 +84,11 @@ def raises(error: BaseException) -> Callable[[Any], int]:
 
 
 def test_error_names_node_step_and_hint(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    command(raises(HostTimeout("no answer within 10 s", node="spark-2", step="probe", hint="ping spark-2")))
+    command(raises(HostTimeout("no answer within 10 s", node="spark-2", step="connect", hint="ping spark-2")))
     assert frame.guarded(["status"]) == 1
     assert capsys.readouterr() == (
         "",
-        "error: spark-2: no answer within 10 s (during probe)\nhint: ping spark-2\n",
+        "error: spark-2: no answer within 10 s (during connect)\nhint: ping spark-2\n",
     )
 
 

@@ -66,4 +66,4 @@ def test_a_step_that_failed_is_not_marked_as_done(case: str, marks: list[str]) -
     with OnTerminal("import os; os.environ['NO_COLOR'] = '1'\n" + COMMAND + ENDS, case) as terminal:
         assert terminal.end() == (2 if case == "is done" else 0)
     shown = [line[line.index(mark) :] for line in terminal.shown.splitlines() for mark in "✓✗" if mark in line]
-    assert [re.sub(r"  \d+\.\d s$", "", line.split("\x1b")[0]) for line in shown] == marks
+    assert [re.sub(r" +\d+\.\d s$", "", line.split("\x1b")[0]) for line in shown] == marks

@@ -267,6 +267,5 @@ def test_everything_is_written_by_one_function() -> None:
         "cli/main.py: sys.stdout.write(usage())",
         "cli/output.py: console.print(rich_table(names, rows))",
         "cli/output.py: stream.write(''.join([begin, *shown, end]))",
-        "cli/progress.py: self._console.print(Text.assemble((mark, colour), f' {self._step}', (seconds, 'dim')))",
-        "cli/progress.py: self._console.print(Text.assemble(*map(rich_text, line)), soft_wrap=True)",
+        "cli/progress.py: self._console.print(Text.assemble(*map(rich_text, parts)), soft_wrap=True)",
     ]

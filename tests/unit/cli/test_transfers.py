@@ -1,12 +1,14 @@
-"""What is shown of transfers: rows and chain within 80 columns, lines in a pipe, JSON lines, the last line."""
+"""What is shown of transfers: rows within 80 columns, lines in a pipe, JSON lines."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from docgen import json_schemas
+from rich.console import Console
 
 from sparkcluster.cli import progress, transfers
 from sparkcluster.report import Transfer
@@ -19,47 +21,32 @@ def moving(node, source, gb=12.3, **more):
     return Transfer(node, "weights", int(gb * GB), int(63.4 * GB), source, **more)
 
 
-def by_key(*all_of_them):
-    return {(each.what, each.node): each for each in all_of_them}
-
-
-def drawn(*all_of_them, width=80):
-    return transfers.chain(by_key(*all_of_them), width=width)
-
-
-@pytest.mark.parametrize(
-    ("edges", "line"),
-    [
-        (["cb", "ba", "dc"], "a ═ b ═ c ═ d"),  # in any order
-        (["fd", "ba", "cb", "db", "ec"], "a ═ b ═ c ═ e   b ═ d ═ f"),
-        (["ab", "bc", "ca"], "a ═ c ═ b ═ a"),  # a ring: each lacks what another one has
-    ],
-)
-def test_every_shape_is_drawn_whole(edges, line):
-    shown = drawn(*(moving(node, source) for node, source in edges))
-    assert shown == [f"weights: {line}"]
-    assert sum(shown[0].count(link) for link in "═┄") == len(edges)
+def drawn(*transfers_with_rates, width):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(transfers.table(transfers_with_rates))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def test_rows_are_aligned_within_80_columns():
-    shown = by_key(
-        moving("spark-0002", "spark-0001"),
-        moving("spark-0003", "spark-0002", 9.7),
-        moving("a-name-of-more-than-sixteen", "spark-0003", 0),
-        moving("d", "spark-0003", 63.4, state="complete"),
-        Transfer("f", "image", 2 * 10**6, 0, "download"),
+    moves = (
+        (moving("spark-0002", "spark-0001"), 1.21 * GB),
+        (moving("spark-0003", "spark-0002", 9.7, medium="wifi", encrypted=True), 9.6e7),
+        (moving("spark-0004", "spark-0003", 0), 0.0),
+        (moving("d", "spark-0003", 63.4, state="complete"), 1.21 * GB),
+        (Transfer("f", "image", 2 * 10**6, 0, "download"), 1.21 * GB),
     )
-    rates = dict.fromkeys(shown, 1.21 * GB) | {("weights", "spark-0003"): 9.6e7}
-    table = [
-        "spark-0002         19 %  12.3 of 63.4 GB  1.21 GB/s        42 s left  from spark-0001",
-        "spark-0003         15 %   9.7 of 63.4 GB    96 MB/s  9 min 19 s left  from spark-0002",
-        "a-name-of-more-…    0 %   0.0 of 63.4 GB  1.21 GB/s        52 s left  from spark-0003",
-        "d                 100 %  63.4 of 63.4 GB   complete                   from spark-0003",
-        "f                                 2.0 MB  1.21 GB/s                   downloaded",
+    columns = [
+        "spark-0002  12.3 of 63.4 GB        1.21 GB/s   42 s left  from spark-0001",
+        "spark-0003   9.7 of 63.4 GB          96 MB/s   9 min left  from spark-0002 over WiFi, encrypted",
+        "spark-0004   0.0 of 63.4 GB  nothing arrives              from spark-0003",
+        "d           63.4 of 63.4 GB         complete              from spark-0003",
+        "f                    2.0 MB        1.21 GB/s              downloaded",
     ]
-    assert transfers.rows(shown, rates, width=100) == table
-    lines = transfers.rows(shown, rates, width=80)  # the chain says from whom
-    assert lines == [line[:70].rstrip() for line in table]
+    wide, narrow = drawn(*moves, width=120), drawn(*moves, width=80)
+    assert [re.sub("[━╸]+", "", line).split() for line in wide] == [line.split() for line in columns]
+    assert max(map(len, narrow)) <= 80
+    assert len({line.find(" GB  ") for line in narrow[:4]}) == 1
+    assert all(line.endswith("…") for line in narrow[:4])  # from whom it comes
 
 
 def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
@@ -69,26 +56,45 @@ def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
         rate = rates.add(moving("b", "a", 5.0 + second * (2.0 if second < 15 else 1.0)), float(second))
     assert rate == pytest.approx(GB, rel=0.15)
     stalled = moving("b", "a", 35.0)
-    assert rates.rate(stalled, 31.0) > 0
-    for second in range(31, 45):
+    assert rates.add(stalled, 31.0) > 0
+    for second in range(32, 45):
         rate = rates.add(stalled, float(second))
     assert rate == 0.0
     assert rates.add(moving("b", "a", 1.0), 45.0) is None  # a file starts over: not a negative rate
 
 
-def test_a_pipe_gets_a_line_every_few_seconds_and_at_once_where_something_changes():
+def test_a_pipe_gets_a_line_for_each_step_and_for_what_lasts():
     now, stream = [100.0], io.StringIO()
     lines = progress.Lines(stream, clock=lambda: now[0])
-    for second in range(12):
+
+    def report(node, text):
+        return lambda: lines.progress(node, text)
+
+    script = {
+        0: lambda: lines.step("connect", "2 Sparks"),
+        1: lambda: lines.step("copy", "weights"),
+        **{second: lambda second=second: lines.transfer(moving("b", "a", 10.0 + second)) for second in range(2, 25)},
+        25: lambda: lines.step("copy", "63.4 GB to 1 Spark"),
+        26: lambda: lines.step("connect", "again, which is part of the copy"),
+        27: lambda: lines.step("start", "2 ranks"),
+        28: report("a", "starting"),
+        29: report("a", "loading weights 10 %"),
+        33: report("a", "loading weights 40 %"),
+        34: report("b", ""),
+    }
+    for second in range(36):
         now[0] = 100.0 + second
-        lines.transfer(moving("b", "a" if second < 8 else "c", 10.0 + second))
-    for state in ("complete", "complete"):
-        lines.transfer(moving("b", "c", 63.4, state=state))
-    assert [line.strip() for line in stream.getvalue().splitlines()] == [
-        "b: weights 10.0 of 63.4 GB from a",
-        "b: weights 15.0 of 63.4 GB from a, 1.00 GB/s, 48 s left",
-        "b: weights 18.0 of 63.4 GB from c, 1.00 GB/s, 45 s left",
-        "b: weights complete, 63.4 GB",
+        script.get(second, lines.tell)()
+    lines.failed()
+    lines.__exit__(None, None, None)
+    lines.note("late")
+    assert stream.getvalue().splitlines() == [
+        "✓ connect  2 Sparks                                            1.0 s",
+        "  b: weights 14.0 of 63.4 GB from a, 1.00 GB/s, 49 s left",
+        "  b: weights 29.0 of 63.4 GB from a, 1.00 GB/s, 34 s left, for 17 s",
+        "✓ copy     63.4 GB to 1 Spark                                 26.0 s",
+        "  a: loading weights 10 %",
+        "✗ start    2 ranks                                             8.0 s",
     ]
 
 
@@ -109,16 +115,15 @@ def test_json_lines_are_as_documented():
         json_schemas.validate("event", document)
 
 
-def test_a_terminal_shows_chain_and_rows_and_nothing_that_controls_it(monkeypatch):
+def test_a_terminal_shows_rows_and_nothing_that_controls_it(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     screen = progress.Screen(stream := Terminal())
     with screen:
-        screen.step("stage", "weights")
+        screen.step("copy", "weights")
         screen.transfer(moving("b", "a"))
         screen.transfer(moving("c\x1b]52;c;YQ==\x07", "b", medium="wire", encrypted=True))
         screen.note("a line, above which all is drawn again")
     written = stream.getvalue()
-    assert "weights: a ═ b ┄ c" in written
-    assert "19 %  12.3 of 63.4 GB" in written
+    assert "12.3 of 63.4 GB" in written
     assert "\x1b]" not in written

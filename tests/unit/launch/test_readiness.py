@@ -48,7 +48,7 @@ def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, t
     launch.feed(Lines("beta", two.rank("beta"), ("RuntimeError: NCCL error: unhandled system error",)), 111)
     failure = launch.failure(110 + LAST_LINES_S)
     assert failure.node == "beta"
-    assert failure.step == "watch"
+    assert failure.step == "start"
     assert "the rank on beta" in failure.message
     assert failure.hint
     assert failure.log == ("RuntimeError: NCCL error: unhandled system error",)

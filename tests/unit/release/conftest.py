@@ -106,7 +106,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
         def launch(changer, launches, report, logs):
             outcomes = {}
-            report.step("watch")
+            report.step("start")
             for each in launches:
                 done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
                 run.steps = each.steps

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.cli import stage as cli
 from sparkcluster.cli.main import main
-from sparkcluster.cli.stage import lines
+from sparkcluster.cli.stage_view import planned
 from sparkcluster.errors import FoundErrors, HostRefused
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -45,18 +45,17 @@ def run(hosts, cluster, **options):
     return stage(Fleet(hosts), cluster(TWO), Options(dry_run=True, **options), Report())
 
 
-def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster):
+def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster, capsys):
     done = run(hosts, cluster)
-    assert lines(done, dry_run=True) == [
-        "  NODE   FROM          SIZE     TIME       OVER",
+    planned(done)
+    assert capsys.readouterr().out.splitlines() == [
         "image  vllm/vllm-openai:v0.18.0: nothing is missing",
-        "weights  Qwen/Qwen3-8B",
-        "  beta   alpha         16.0 GB  about 8 s  its cable (enp1s0f0np0, 200 Gb/s)",
-        "ray  Ray 2.60.0",
-        "  alpha  this machine  unknown  unknown    SSH, encrypted",
-        "    not in the image",
-        "  beta   alpha         unknown  unknown    its cable (enp1s0f0np0, 200 Gb/s)",
-        "    not in the image",
+        "weights  Qwen/Qwen3-8B: beta: missing",
+        "ray  Ray 2.60.0: alpha: not in the image, beta: not in the image",
+        "WHAT     NODE   FROM          SIZE     TIME     OVER",
+        "weights  beta   alpha         16.0 GB  8 s      its cable (enp1s0f0np0, 200 Gb/s)",
+        "ray      alpha  this machine  unknown  unknown  SSH, encrypted",
+        "ray      beta   alpha         unknown  unknown  its cable (enp1s0f0np0, 200 Gb/s)",
     ]
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
     document = json.loads(json.dumps(done.as_json()))

@@ -97,8 +97,8 @@ def test_a_release_that_fails_is_taken_back(up, switching):
     assert up.done[-2:] == ["launch alpha beta", "launch alpha beta"]
     assert [node.switch for node in cluster.facts.values()] == [None, None]
     # what is marked as failed is the start of the new release, and not what the way back did
-    assert [step for step in up.report.ended if step.endswith("!")] == ["watch!"]
-    assert (up.report.ended[-2:], up.report.begun) == (["watch", "record"], "")
+    assert [step for step in up.report.ended if step.endswith("!")] == ["start!"]
+    assert (up.report.ended[-2:], up.report.begun) == (["start", "verify"], "")
 
 
 def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, sw
     cluster = switching()
 
     def full(*_, **__):
-        raise StageError("no space left on device", node="beta", step="stage")
+        raise StageError("no space left on device", node="beta", step="copy")
 
     up.stage = full
     with pytest.raises(StageError, match="no space"):
@@ -138,7 +138,7 @@ def test_where_going_back_fails_too_the_command_is_said(up, switching):
 
 def test_ctrl_c_after_the_old_release_was_stopped_brings_it_back(up, switching):
     cluster = switching()
-    outcome = [Interrupted("interrupted", step="launch"), None]
+    outcome = [Interrupted("interrupted", step="start"), None]
     with pytest.raises(Interrupted, match="release 3 serves again, as release 4") as caught:
         up(cluster, command=upgrade, fails=lambda _: outcome.pop(0))
     assert caught.value.exit_code == exit_codes.INTERRUPTED

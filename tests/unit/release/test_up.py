@@ -161,7 +161,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     with pytest.raises(OtherPlan, match="a secret differs from the one in use") as caught:
         up(cluster)
     assert caught.value.lines == ("default: VLLM_API_KEY has a new value  (secrets: switch)",)
-    assert (up.report.ended, up.report.begun) == (["probe", "verify"], "")
+    assert (up.report.ended, up.report.begun) == (["connect", "check"], "")
     assert "sparkcluster upgrade inventory.yaml" in caught.value.hint
     assert "--replace" in caught.value.hint
     monkeypatch.delenv("KEY")
@@ -248,7 +248,7 @@ def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
     up.stage = interrupt
     with pytest.raises(Interrupted, match=r"^interrupted; no rank was started$") as caught:
         up(world())
-    assert (caught.value.exit_code, caught.value.step) == (130, "stage")
+    assert (caught.value.exit_code, caught.value.step) == (130, "copy")
 
 
 # ------------------------------------------------------------------------------------------- several groups

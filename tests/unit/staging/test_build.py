@@ -80,7 +80,7 @@ def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world
     with pytest.raises(BuildFailed, match=r"\./mod could not be built on a: docker build: exit code 1") as caught:
         build()
     error = caught.value
-    assert (error.exit_code, error.node, error.step) == (1, "a", "stage image")
+    assert (error.exit_code, error.node, error.step) == (1, "a", "copy image")
     assert len(error.log) == 20
     assert error.log[-1].startswith("ERROR: failed to solve")
     assert error.as_json()["error"]["log"] == list(error.log)

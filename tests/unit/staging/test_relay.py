@@ -226,7 +226,7 @@ def test_nodes_without_a_common_rail_copy_under_tls_and_that_is_said(world, tmp_
     (loud,) = world.job.loud
     assert loud == (
         "a and c share no cable: c gets weights from a over the management network (enP7s7, 10 Gb/s), encrypted; "
-        "0.3 MB, about 1 s"
+        "0.3 MB, about 0.1 s"
     )
     assert f"warning: {loud}" in world.shown.notes
     last = {each.node: (each.source, each.medium, each.encrypted) for each in world.shown.transfers}

@@ -66,7 +66,7 @@ def test_each_node_that_fails_is_reported(world, model, capsys):
     show_error(error)
     lines = capsys.readouterr().err.splitlines()
     assert [line[:26] for line in lines if line.startswith("error:")] == [
-        "error: stage weights on b:", "error: stage weights on c:",
+        "error: copy weights on b: ", "error: copy weights on c: ",
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.cli.stage import lines
+from sparkcluster.cli.stage_view import copied
 from sparkcluster.errors import StageError
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile
@@ -73,7 +73,7 @@ def verify(world, **more):
     return world.stage(what=["weights"], verify=True, **more)
 
 
-def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world, directory):
+def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world, directory, capsys):
     """The first node is not right by definition: what flipped there would be copied over every good copy."""
     assert verify(world).corrupt == ()
     flip(directory["a"] / "sub/model.safetensors", 200_000)
@@ -85,7 +85,8 @@ def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world,
     assert ("a", str(found)) in world.reports
     assert [(each.node, each.bytes) for each in report.copied] == [("a", 300_000)]
     assert report.as_json()["corrupt"][0]["expected"] == hashlib.sha256(FILES["sub/model.safetensors"]).hexdigest()
-    assert any("a had a corrupt copy of sub/model.safetensors" in line for line in lines(report, dry_run=False))
+    copied(report)
+    assert "a had a corrupt copy of sub/model.safetensors" in capsys.readouterr().out
 
 
 @two
@@ -188,12 +189,13 @@ def test_a_file_that_is_corrupt_everywhere_is_an_error_with_the_command(world):
     assert {name: tree(host.hf_home) for name, host in world.nodes.items()} == before
 
 
-def test_a_verification_that_finds_nothing_says_what_was_read(world):
+def test_a_verification_that_finds_nothing_says_what_was_read(world, capsys):
     whole(world)
     report = verify(world)
     assert not report.copied
     assert report.as_json()["verified"] == {"Qwen/Qwen3-8B": ["a", "b", "c"]}
-    assert lines(report, dry_run=False) == ["weights  Qwen/Qwen3-8B: every byte was read, and is right on a, b, c"]
+    copied(report)
+    assert capsys.readouterr().out == "weights  Qwen/Qwen3-8B: every byte was read, and is right on a, b, c\n"
 
 
 def copies(**nodes):

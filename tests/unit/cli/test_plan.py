@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.cli.plan_view import whole
+from sparkcluster.cli.plan import lines
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def document(world):
 
 
 def test_whole_has_every_variable_and_command_of_every_node(document):
-    shown = list(whole(document))
+    shown = list(lines(document, verbose=True))
     for node in document["nodes"].values():
         assert {f"  {name}={value}" for name, value in node["env"].items()} <= set(shown)
     assert sum(line.startswith("  $ docker run ") for line in shown) == 2
