@@ -15,12 +15,12 @@ _STYLES = {"serving": "good", "degraded": "bad", "down": "bold"}  # the others n
 def pasted(document: dict[str, Any], inventory: object) -> dict[str, Any]:
     """``document`` with the path of the inventory in what is to be typed."""
     path = shlex.quote(str(inventory))
-    groups = [
-        group | {key: group[key] and group[key].replace("INVENTORY", path) for key in ("why", "warning")}
-        for group in document["groups"]
-    ]
-    why, following = (document[key] and document[key].replace("INVENTORY", path) for key in ("why", "next"))
-    return {**document, "groups": groups, "why": why, "next": following}
+
+    def filled(found: dict[str, Any], *keys: str) -> dict[str, Any]:
+        return found | {key: found[key] and found[key].replace("INVENTORY", path) for key in keys}
+
+    groups = [filled(group, "why", "warning") for group in document["groups"]]
+    return filled(document, "why", "next") | {"groups": groups}
 
 
 def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False) -> None:
@@ -28,16 +28,17 @@ def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False
     data(*headline(document))
     for line in () if shown else _under_way(document):
         data(line, indent="  ")
+    indent = "    " if len(document["groups"]) > 1 else "  "
     for group in document["groups"]:
         data(*group_line(document, group))
         if group["load"]:
-            data(*load(group["load"]))
-        if group["why"] not in (None, document["why"]):
-            data(typed(group["why"]), indent="  ")
+            data(load(group["load"]), indent=indent)
+        if group["why"] and group["why"] not in (document["why"] or ""):
+            data(typed(group["why"]), indent=indent)
         if group["warning"]:
             what, _, command = group["warning"].partition(": sparkcluster ")
-            data(what, kind="warning", indent="  ")
-            data(f"sparkcluster {command}", kind="hint", indent="  ")
+            data(what, kind="warning", indent=indent)
+            data(f"sparkcluster {command}", kind="hint", indent=indent)
     if not shown:
         _show_rest(document, verbose=verbose)
 
@@ -96,18 +97,19 @@ def _under_way(document: dict[str, Any]) -> Iterator[str]:
 def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:
     """A group in one line: its name and state if there are several, model and endpoint."""
     state = paint(group["state"], _STYLES.get(group["state"], "look"))
-    several = [f"{group['name']}  ", state, "  "] if len(document["groups"]) > 1 else []
+    size = max(len(each["name"]) for each in document["groups"])
+    several = [f"{group['name']:<{size}}  ", state, "  "] if len(document["groups"]) > 1 else []
     where = [" at ", paint(group["endpoint"], "bold")] if group["endpoint"] else []
     return ["  ", *several, document["model"] or f"release {group['release']}", *where]
 
 
-def load(found: dict[str, Any] | None) -> list[str]:
+def load(found: dict[str, Any]) -> str:
     """What an engine does now, in one line; what it does not count is left out."""
     kinds = {"running": "{:.0f} running", "waiting": "{:.0f} waiting", "tokens_per_s": "{:.1f} tokens/s"}
-    known = {key: value for key, value in (found or {}).items() if value is not None}
+    known = {key: value for key, value in found.items() if value is not None}
     parts = [text.format(known[key]) for key, text in kinds.items() if key in known]
     parts += [f"KV cache {known['kv_cache'] * 100:.0f} %"] if "kv_cache" in known else []
-    return ["  ", ", ".join(parts)]
+    return ", ".join(parts)
 
 
 def memory(used_bytes: int, total_bytes: int) -> str:

@@ -104,7 +104,7 @@ def view(document: dict[str, Any], history: History, later_s: float) -> Group:
         name = group["name"]
         lines.append(group_line(document, group))
         if name in history.loads:
-            lines.append([*load(history.loads[name]), "  ", sparkline(history.speeds[name])])
+            lines.append(["  ", load(history.loads[name]), "  ", sparkline(history.speeds[name])])
     names = [node["name"] for node in document["nodes"]]
     rows = [(name, *_cells(history, name, history.nodes.get(name))) for name in names]
     texts = [Text.assemble(*map(rich_text, line), no_wrap=True, overflow="ellipsis") for line in lines]
