@@ -8,25 +8,19 @@ import select
 import sys
 import termios
 import threading
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from sparkcluster.hosts.base import Closing
 from sparkcluster.printable import clean
 
 if TYPE_CHECKING:
+    from sparkcluster.cli.progress import Shown, Waiting
     from sparkcluster.hosts.resolve import SshTarget
 
 _LINE_BYTES = 4096  # the most that a terminal returns at once, N_TTY_BUF_SIZE of Linux
 _NOTICE_S = 0.1
 _LEAVE_S = 2
-
-
-class Display(Protocol):
-    """What moves on the terminal."""
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Writes nothing within the block."""
 
 
 class Terminal(Closing):
@@ -36,7 +30,7 @@ class Terminal(Closing):
     one, and restores the terminal's echo. Close it before ``display``, which pauses meanwhile.
     """
 
-    def __init__(self, display: Display | None = None, *, silent: bool = False) -> None:
+    def __init__(self, display: Shown | Waiting | None = None, *, silent: bool = False) -> None:
         self._display = display
         self._silent = silent or sys.stdin is None or not sys.stdin.isatty()
         self._closed = False

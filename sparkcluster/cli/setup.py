@@ -74,7 +74,8 @@ def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:
         connect_fleet(inventory, About(terminal, args.node) if args.node else terminal) as fleet,
     ):
         report.step("look", f"at {', '.join(args.node) or count(len(inventory.nodes), 'node')}")
-        ok, found, nodes, show = Work(args, inventory, fleet, report, terminal).done()
+        work = Work(args, inventory, fleet, report, terminal)
+        ok, found, nodes, show = work.undo() if args.undo or args.show else work.set_up()
         if not ok:
             report.failed()
     if args.json:

@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import datetime as dt
 import shlex
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import data, message, paint, show_error, table
+from sparkcluster.cli.output import data, message, paint, show_error, table, write
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespac
         for text in filter(None, (scripts.login, scripts.root)):
             data()
             data(paint(f"script for {node}", "bold"))
-            for line in text.splitlines():
-                data(line)
+            write(sys.stdout, text, end="", keep="\n\t")
     _show_wrong(found.troubles, {})
     ready = not found.changes and not found.troubles
     good = f"nothing to change: {count(len(found.surveys), 'node')} set up"
@@ -115,9 +115,8 @@ def _show_outcomes(outcomes: Mapping[str, Outcome], files: Mapping[str, Path], v
             data(f"{node}: {outcome.by_hand}", kind="error")
         if outcome.by_hand and outcome.error is None:
             file = shlex.quote(str(files[node]))
-            data(f"read {file}, and copy it to {node}", kind="hint", indent="  ")
-            data(f"an administrator runs on {node}: sudo sh {file}", kind="then", indent="  ")
-            data("run this command again", kind="then", indent="  ")
+            data(f"read {file}, copy it to {node}, and have an administrator run it there", kind="hint", indent="  ")
+            data(f"on {node}: sudo sh {file}", kind="then", indent="  ")
         if outcome.error is not None:
             show_error(outcome.error)
 

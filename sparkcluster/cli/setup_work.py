@@ -45,20 +45,17 @@ class Work:
     terminal: Terminal
     created: str | None = None
 
-    def done(self) -> Result:
-        """Do what the flags say.
-
-        Raises:
-            UsageError: nobody can be asked, or the operator says no.
-        """
-        return self._undo() if self.args.undo or self.args.show else self._set_up()
-
     @property
     def name(self) -> str:
         """The inventory as a word of a command line."""
         return shlex.quote(str(self.args.inventory))
 
-    def _set_up(self) -> Result:
+    def set_up(self) -> Result:
+        """Look, ask, run the scripts of what was accepted, and look again; with ``--dry-run`` only look.
+
+        Raises:
+            UsageError: nobody can be asked.
+        """
         args = self.args
         found = self._look()
         if found.errors:
@@ -128,7 +125,12 @@ class Work:
             raise UsageError("nothing was changed: no terminal to ask on", hint=hint)
         return answer.strip().lower()
 
-    def _undo(self) -> Result:
+    def undo(self) -> Result:
+        """Undo what the journals of the nodes have; with ``--show`` only show it.
+
+        Raises:
+            UsageError: nobody can be asked, or the operator says no.
+        """
         args = self.args
         found = survey(self.fleet, self.inventory.hf_home, args.node or None, requests())
         rows = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -19,7 +20,7 @@ _WORDS = {
     "directory": "directory {target} created",
     "group": "{rest} added to the group {first}",
     "sysctl": "{after} (was {before})",
-    "link": "{target}: MTU and addresses {after} (was {before})",
+    "link": "{target}: MTU {after} (was {before})",
     "owner": "{target} given to {after}",
     "package": "package {target} installed",
     "hold": "package {target} held at its version",
@@ -56,8 +57,9 @@ def describe(survey: Survey) -> list[Row]:
         target = entry.target.partition(" ")[0] if entry.kind == "package" else entry.target
         current = now.get(f"{entry.kind} {target}")
         states: dict[str | None, State] = {None: "unknown", entry.before: "as before", entry.after: "as written"}
-        # Others edit files with lines of setup; of links the survey does not tell all.
-        other: State = "unknown" if entry.kind == "link" or entry.step in {"ssh-key", "hosts"} else "changed since"
+        # Others edit files with lines of setup; of links and targets the survey does not tell all.
+        partly = entry.kind in {"link", "target"} or entry.step in {"ssh-key", "hosts"}
+        other: State = "unknown" if partly else "changed since"
         state = states.get(current, other)
         rows.append(
             Row(
@@ -76,6 +78,8 @@ def described(entry: JournalEntry) -> str:
     """What was changed, in one line; of a kind that this version does not know, the kind and its target."""
     first, _, rest = entry.target.partition(":")
     before, after = entry.before.removeprefix(f"{entry.target}="), entry.after
+    if entry.kind == "link":  # without the mode of IPv6 addresses, which stands between MTU and addresses
+        before, after = (re.sub(r"^(\d+) \d", r"\1", state).strip() for state in (before, after))
     words = _WORDS.get(entry.kind, "{kind} {target}")
     return words.format(kind=entry.kind, target=entry.target, first=first, rest=rest, before=before, after=after)
 
@@ -84,6 +88,8 @@ def _now(survey: Survey) -> dict[str, str]:
     """The states that the survey tells, by kind and target, in the words of the journal."""
     found = {f"file {path}": file.sha256 or "absent" for path, file in survey.files.items() if not file.unread}
     found |= {f"sysctl {name}": f"{name}={value}" for name, value in survey.sysctls.items() if value is not None}
+    if survey.sysctls.get("vm.dirty_bytes") == "0":  # of these two the kernel clears the one that is not set
+        found["sysctl vm.dirty_bytes"] = f"vm.dirty_ratio={survey.sysctls.get('vm.dirty_ratio')}"
     found |= {f"package {name}": "installed" if version else "absent" for name, version in survey.packages.items()}
     found |= {f"hold {name}": "hold" for name in survey.held}
     found |= {f"group docker:{user}": "member" for user in members(survey, "docker")}

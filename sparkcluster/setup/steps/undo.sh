@@ -6,7 +6,7 @@ entries() {
       if (!($1 in first)) first[$1] = $1 "\t" $5 "\t" $6 "\t" $7 "\t"
       made[$1] = made[$1] $8 " "
     }
-    END { for (number in first) print first[number] made[number] }' "$dir/journal" | sort -rn
+    END { for (number in first) print first[number] made[number] }' "$dir/journal" 2>/dev/null | sort -rn
 }
 
 # Everything of $step is undone, or left
