@@ -72,10 +72,9 @@ class Finding:
 
         A command for the node says so, unless the finding is ``headed`` by the node's name.
         """
-        labelled = [("seen", self.seen), ("why", self.why)]
-        for label, text in self._remedies():
-            on_node = self.node and not headed and _TYPED_ON_NODE.match(text)
-            labelled.append((label, f"on {self.node}: {text}" if on_node else text))
+        node = None if headed else self.node
+        remedies = ((label, placed(text, node)) for label, text in self._remedies())
+        labelled = [("seen", self.seen), ("why", self.why), *remedies]
         return ((label, text) for label, text in labelled if text)
 
     def _remedies(self) -> Iterator[tuple[str, str]]:
@@ -93,6 +92,11 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """The finding in the stable JSON format."""
         return {**dataclasses.asdict(self), "remedy": list(self.remedy)}
+
+
+def placed(remedy: str, node: str | None) -> str:
+    """``remedy``; where it is a command for ``node``, with its name."""
+    return f"on {node}: {remedy}" if node and _TYPED_ON_NODE.match(remedy) else remedy
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

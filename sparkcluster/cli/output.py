@@ -160,7 +160,9 @@ def show_error(failed: SparkclusterError, inventory: str | None = None) -> None:
     for each in findings:
         show_finding(each, inventory)
     if failed.hint and not any(failed.hint in each.remedy for each in findings):
-        message(failed.hint.replace("INVENTORY", inventory), kind="hint")
+        from sparkcluster.findings import placed
+
+        message(placed(failed.hint, failed.node).replace("INVENTORY", inventory), kind="hint")
     for other in failed.others:
         show_error(other, inventory)
 

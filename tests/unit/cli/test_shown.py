@@ -84,6 +84,8 @@ def test_a_command_for_a_node_says_which_unless_the_node_is_the_heading(remedy, 
     finding = Finding("NET-006", "error", "MTU differs", node="spark-b", remedy=(remedy,))
     output.show_error(FoundErrors([finding]))
     assert f"    hint: {shown}\n" in capsys.readouterr().err
+    output.show_error(LaunchError("it died", node="spark-b", hint=remedy))
+    assert f"\nhint: {shown}\n" in capsys.readouterr().err
     assert f"  hint: {shown}" in finding.notes("INVENTORY")
     findings_view.show([finding], ["spark-b"], inventory="INVENTORY", verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
