@@ -62,19 +62,17 @@ def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[st
 
 def pairs(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[list[str]]:
     """``names`` in groups of two, along the cables in ``cabled`` first, and of one where a node is left over."""
-    left, groups = list(names), []
-    for along_cables in (True, False):
-        for name in list(left):
-            other = next((each for each in left if each != name and _fit(name, each, cabled, along_cables)), None)
-            if name in left and other is not None:
-                groups.append([name, other])
-                left = [each for each in left if each not in {name, other}]
-    groups += [[name] for name in left]
+    left, alone, groups = list(names), list[str](), list[list[str]]()
+    while left:
+        name = left.pop(0)
+        other = next((each for each in left if frozenset({name, each}) in cabled), None)
+        if other is None:
+            alone.append(name)
+        else:
+            left.remove(other)
+            groups.append([name, other])
+    groups += [alone[at : at + 2] for at in range(0, len(alone), 2)]
     return sorted(groups, key=lambda group: names.index(group[0]))
-
-
-def _fit(one: str, other: str, cabled: Collection[frozenset[str]], along_cables: bool) -> bool:
-    return frozenset({one, other}) in cabled or not along_cables
 
 
 def new_text(

@@ -33,35 +33,9 @@ _FILE = re.compile(r"/etc/netplan/[^/\s]+\.yaml")
 Address = IPv4Interface
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rail:
-    """One subnet of a segment: a twin of each node on it, by node."""
-
-    subnet: IPv4Network
-    segment: Segment
-    twins: dict[str, str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Proposal:
-    """The addresses of all cabled twins.
-
-    Attributes:
-        addresses: by node and interface, in the order of the rails; none of a node whose cables have to be swapped.
-        texts: the netplan file that sets them, by node that is not as proposed, or does not stay so after a reboot.
-        rails: in their order, which the first node's ports decide.
-        troubles: why some nodes get no addresses, or not only these.
-    """
-
-    addresses: dict[str, dict[str, Address]]
-    texts: dict[str, str]
-    rails: tuple[Rail, ...]
-    troubles: tuple[Trouble, ...]
-
-
 @dataclasses.dataclass(slots=True)
-class _Slot:
-    """A rail while its subnet and addresses are chosen."""
+class Rail:
+    """One subnet of a segment, None where none is free: a twin of each node on it, and the addresses of these."""
 
     segment: Segment
     ends: dict[str, Interface]
@@ -75,26 +49,43 @@ class _Slot:
         return self.subnet.network_address + number not in used
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """The addresses of all cabled twins.
+
+    Attributes:
+        addresses: by node and interface, in the order of the rails; none of a node whose cables have to be swapped.
+        texts: the netplan file that sets them, by node that is not as proposed, or does not stay so after a reboot.
+        rails: in the order of the segments.
+        troubles: why some nodes get no addresses, or not only these.
+    """
+
+    addresses: dict[str, dict[str, Address]]
+    texts: dict[str, str]
+    rails: tuple[Rail, ...]
+    troubles: tuple[Trouble, ...]
+
+
 def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[str]) -> Proposal:
     """Subnets and addresses for all nodes; a node has the number 11 and up by its place in ``order``, if that is free.
 
     What is in use at the ends of a rail is avoided; what other nodes say of themselves takes no subnet from these.
     """
-    slots = list(_slots(cabling))
-    for slot in slots:
-        _keep(slot, slots, cabling, surveys)
-    for slot in (each for each in slots if each.subnet is None):
-        slot.subnet = next(netplan.unused(_taken(slot, slots, cabling, surveys)), None)
-    _count(slots, surveys, {name: place for place, name in enumerate(dict.fromkeys([*order, *cabling.nodes]), FIRST)})
+    rails = list(_rails(cabling))
+    for rail in rails:
+        _keep(rail, rails, cabling, surveys)
+    for rail in (each for each in rails if each.subnet is None):
+        rail.subnet = next(netplan.unused(_taken(rail, rails, cabling, surveys)), None)
+    _count(rails, surveys, {name: place for place, name in enumerate(dict.fromkeys([*order, *cabling.nodes]), FIRST)})
 
-    troubles = [_no_subnet(slot.segment) for slot in slots if slot.subnet is None]
+    troubles = [_no_subnet(rail.segment) for rail in rails if rail.subnet is None]
     addresses: dict[str, dict[str, Address]] = {}
-    for slot in slots:
-        for node, twin in slot.ends.items():
-            if node in slot.addresses:
-                addresses.setdefault(node, {})[twin.name] = slot.addresses[node]
-            elif slot.subnet is not None:
-                troubles.append(_no_number(node, slot))
+    for rail in rails:
+        for node, twin in rail.ends.items():
+            if node in rail.addresses:
+                addresses.setdefault(node, {})[twin.name] = rail.addresses[node]
+            elif rail.subnet is not None:
+                troubles.append(_no_number(node, rail))
     texts: dict[str, str] = {}
     for node, own in addresses.items():
         odd = next((name for name in own if not netplan.is_plain(name)), None)
@@ -105,25 +96,20 @@ def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[st
         if not (_is_live(surveys[node], own) and _is_set(surveys[node], own, text)):
             texts[node] = text
         troubles += _contradicting(node, surveys[node], own)
-    rails = tuple(
-        Rail(slot.subnet, slot.segment, {node: twin.name for node, twin in slot.ends.items()})
-        for slot in slots
-        if slot.subnet is not None
-    )
-    return Proposal(addresses, texts, rails, tuple(troubles))
+    return Proposal(addresses, texts, tuple(rails), tuple(troubles))
 
 
 # --------------------------------------------------------------------------------------------------- subnets
 
 
-def _slots(cabling: Cabling) -> Iterator[_Slot]:
+def _rails(cabling: Cabling) -> Iterator[Rail]:
     """The rails of all segments, in order: of a switch with both ports of a node, those of the first port before."""
     for segment in cabling.segments:
         by_node = {node: segment.ports_of(node) for node in segment.nodes if node not in cabling.swapped}
         for place in range(max(map(len, by_node.values()), default=0)):
             halves = {node: _halves(ports[place]) for node, ports in by_node.items() if place < len(ports)}
             for half in sorted({half for twins in halves.values() for half in twins}):
-                yield _Slot(segment, {node: twins[half] for node, twins in halves.items() if half in twins})
+                yield Rail(segment, {node: twins[half] for node, twins in halves.items() if half in twins})
 
 
 def _halves(port: Port) -> dict[int, Interface]:
@@ -134,31 +120,29 @@ def _halves(port: Port) -> dict[int, Interface]:
     return {int(not (twin.pci or "0000:").startswith("0000:")): twin}
 
 
-def _keep(slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mapping[str, Survey]) -> None:
+def _keep(rail: Rail, rails: Sequence[Rail], cabling: Cabling, surveys: Mapping[str, Survey]) -> None:
     """Keep the subnet that most ends have, of those that no other interface of its nodes has, and its addresses."""
-    nodes = set(slot.segment.nodes)
-    avoided = [other.subnet for other in slots if other.subnet is not None and nodes & set(other.segment.nodes)]
-    avoided += [*_loose(cabling, slot.ends), *foreign_subnets({node: surveys[node] for node in slot.ends})]
+    nodes = set(rail.segment.nodes)
+    avoided = [other.subnet for other in rails if other.subnet is not None and nodes & set(other.segment.nodes)]
+    avoided += [*_loose(cabling, rail.ends), *foreign_subnets({node: surveys[node] for node in rail.ends})]
     counts = Counter(
-        network for twin in slot.ends.values() for network in dict.fromkeys(each.network for each in twin.ipv4())
+        network for twin in rail.ends.values() for network in dict.fromkeys(each.network for each in twin.ipv4())
     )
     for subnet, _ in counts.most_common():  # of several that are equally frequent that of the first node
-        room = subnet.num_addresses - 2 >= len(slot.ends)
+        room = subnet.num_addresses - 2 >= len(rail.ends)
         if _may_be_rail(subnet) and room and not any(subnet.overlaps(other) for other in avoided):
-            slot.subnet = subnet
-            for node, twin in slot.ends.items():
+            rail.subnet = subnet
+            for node, twin in rail.ends.items():
                 own = next((each for each in twin.ipv4() if each.network == subnet), None)
-                if own is not None and own not in slot.addresses.values():
-                    slot.addresses[node] = own
+                if own is not None and own not in rail.addresses.values():
+                    rail.addresses[node] = own
             return
 
 
-def _taken(
-    slot: _Slot, slots: Sequence[_Slot], cabling: Cabling, surveys: Mapping[str, Survey]
-) -> Iterator[IPv4Network]:
+def _taken(rail: Rail, rails: Sequence[Rail], cabling: Cabling, surveys: Mapping[str, Survey]) -> Iterator[IPv4Network]:
     """Subnets of other rails, and what is in use at the ends of this one."""
-    yield from (other.subnet for other in slots if other.subnet is not None)
-    ends = {node: surveys[node] for node in slot.ends}
+    yield from (other.subnet for other in rails if other.subnet is not None)
+    ends = {node: surveys[node] for node in rail.ends}
     yield from foreign_subnets(ends)
     yield from _loose(cabling, ends)
     yield from map(IPv4Network, _heard(ends))
@@ -183,21 +167,21 @@ def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Address]:
             yield IPv4Address(neighbour.address or "")
 
 
-def _count(slots: Sequence[_Slot], surveys: Mapping[str, Survey], numbers: Mapping[str, int]) -> None:
+def _count(rails: Sequence[Rail], surveys: Mapping[str, Survey], numbers: Mapping[str, int]) -> None:
     """Give each twin without address a number that is free: its node's, else the lowest from 11 on.
 
     That is one number for all twins of a node, where the subnets have room for it.
     """
-    used = {address.ip for slot in slots for address in slot.addresses.values()} | set(_heard(surveys))
-    for node in dict.fromkeys(node for slot in slots for node in slot.ends):
-        missing = [slot for slot in slots if slot.subnet and node in slot.ends and node not in slot.addresses]
+    used = {address.ip for rail in rails for address in rail.addresses.values()} | set(_heard(surveys))
+    for node in dict.fromkeys(node for rail in rails for node in rail.ends):
+        missing = [rail for rail in rails if rail.subnet and node in rail.ends and node not in rail.addresses]
         wanted = [numbers[node], *range(FIRST, 255), *range(1, FIRST)]
-        common = [number for number in wanted if all(slot.fits(number, used) for slot in missing)]
-        for slot in missing:
-            for number in (common or [number for number in wanted if slot.fits(number, used)])[:1]:
-                assert slot.subnet is not None  # noqa: S101 - it is one of those that have one
-                slot.addresses[node] = netplan.numbered(slot.subnet, number)
-        used |= {slot.addresses[node].ip for slot in missing if node in slot.addresses}
+        common = [number for number in wanted if all(rail.fits(number, used) for rail in missing)]
+        for rail in missing:
+            for number in (common or [number for number in wanted if rail.fits(number, used)])[:1]:
+                assert rail.subnet is not None  # noqa: S101 - it is one of those that have one
+                rail.addresses[node] = netplan.numbered(rail.subnet, number)
+        used |= {rail.addresses[node].ip for rail in missing if node in rail.addresses}
 
 
 # --------------------------------------------------------------------------------------------------- files
@@ -278,8 +262,8 @@ def _no_subnet(segment: Segment) -> Trouble:
     return Trouble("no-subnet", segment.nodes[0], text, f"give its twins addresses in {NETPLAN} yourself")
 
 
-def _no_number(node: str, slot: _Slot) -> Trouble:
-    text = f"{slot.subnet} has no free address for {slot.ends[node].name} of {node}"
+def _no_number(node: str, rail: Rail) -> Trouble:
+    text = f"{rail.subnet} has no free address for {rail.ends[node].name} of {node}"
     return Trouble("no-subnet", node, text, f"give this rail a wider subnet in {NETPLAN} of every node")
 
 

@@ -154,18 +154,14 @@ def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Chan
 
 def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
     """By node, lines of /etc/hosts for every node on its rails: ``192.168.177.12 spark-b-rail1``."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for number, rail in enumerate(addresses.rails, 1):
-        ends = {
-            node: addresses.addresses[node][twin]
-            for node, twin in rail.twins.items()
-            if twin in addresses.addresses.get(node, {})
-        }
         # A node without a name is called by its address, which is no name of a host if it is an IPv6 one.
-        lines = [f"{each.ip} {name}-rail{number}" for name, each in ends.items() if ":" not in name]
-        for node in ends:
-            found.setdefault(node, []).extend(lines)
-    return {node: tuple(lines) for node, lines in found.items()}
+        ends = {node: address for node, address in rail.addresses.items() if ":" not in node}
+        for node in rail.addresses:
+            lines = (f"{address.ip} {other}-rail{number}" for other, address in ends.items())
+            found[node] = (*found.get(node, ()), *lines)
+    return found
 
 
 def scripts(look: Look, node: str, steps: Collection[str]) -> Scripts:

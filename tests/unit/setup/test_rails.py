@@ -195,7 +195,7 @@ def test_every_rail_has_a_subnet_of_its_own_and_a_second_run_changes_nothing(seg
     given_ = [each for own in found.addresses.values() for each in own.values()]
     assert len(set(given_)) == len(given_)
     for rail in found.rails:
-        assert all(found.addresses[node][twin] in rail.subnet for node, twin in rail.twins.items())
+        assert all(found.addresses[node][twin.name] in rail.subnet for node, twin in rail.ends.items())
     # Some are set up as proposed: the others are proposed the same as before.
     some = data.draw(st.sets(st.sampled_from(sorted(surveys))))
     documents_ = documents(segments)
