@@ -16,7 +16,6 @@ from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
-    from sparkcluster.setup.journal import Row
     from sparkcluster.setup.ports import Trouble
     from sparkcluster.setup.run import Look, Outcome, Scripts
     from sparkcluster.setup.step import Change
@@ -139,11 +138,11 @@ def show_undone(
         message(f"sparkcluster setup {inventory} --undo", kind="next")
 
 
-def show_journals(rows: Mapping[str, Sequence[Row]], errors: Mapping[str, SparkclusterError]) -> None:
+def show_journals(rows: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping[str, SparkclusterError]) -> None:
     """What ``setup`` changed on each node, when and by whom."""
     if any(rows.values()):
         cells = [
-            (node, row.step, f"{row.text}{_STATES.get(row.state, '')}", f"{_time(row.at)} by {row.operator}")
+            (node, row["step"], row["text"] + _STATES.get(row["state"], ""), f"{_time(row['at'])} by {row['operator']}")
             for node, of_node in rows.items()
             for row in of_node
         ]

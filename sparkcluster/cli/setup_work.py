@@ -134,12 +134,12 @@ class Work:
         args = self.args
         found = survey(self.fleet, self.inventory.hf_home, args.node or None, requests())
         rows = {
-            node: [row for row in describe(each) if not args.only or row.step in args.only]
+            node: [row for row in describe(each) if not args.only or row["step"] in args.only]
             for node, each in found.surveys.items()
         }
         if args.show or not any(rows.values()):
             self._remove_scripts("undo", found)
-            nodes = {node: {"journal": [dataclasses.asdict(row) for row in each]} for node, each in rows.items()}
+            nodes = {node: {"journal": each} for node, each in rows.items()}
             return not found.errors, found, nodes, partial(view.show_journals, rows, found.errors)
         texts = {}
         for node, each in found.surveys.items():
@@ -184,9 +184,13 @@ class Work:
 
     def _remove_scripts(self, kind: str, found: Found) -> None:
         """Remove scripts of ``_write`` for nodes on which nothing is left to do."""
-        left = {each.node for each in getattr(found, "changes", ())} if kind == "setup" else set()
-        left |= {node for node, each in found.surveys.items() if kind == "undo" and each.journal}
-        for node in found.surveys if not (self.args.only or self.args.dry_run or self.args.show) else ():
+        if self.args.only or self.args.dry_run or self.args.show:
+            return
+        changes = found.changes if isinstance(found, setup.Look) else ()
+        left = {each.node for each in changes} | {
+            n for n, each in found.surveys.items() if kind == "undo" and each.journal
+        }
+        for node in self.args.node or found.surveys:
             path = Path(f"{kind}-{node}.sh")
             with contextlib.suppress(OSError, ValueError):
                 if node not in left and _is_own(path) and f" for node {node}, where it " in path.read_text():

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from shlex import quote
-from typing import Literal
+from typing import Any, Literal
 
-from sparkcluster.facts.base import read
-from sparkcluster.facts.survey import JournalEntry, Survey
+from sparkcluster.facts.survey import FileState, JournalEntry, Survey
 from sparkcluster.printable import clean
 from sparkcluster.setup.script import folder
-from sparkcluster.setup.steps.docker_group import members
 
 State = Literal["as written", "as before", "changed since", "unknown"]
 _WORDS = {
@@ -30,47 +27,22 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One change that is in a journal.
+def describe(survey: Survey) -> list[dict[str, Any]]:
+    """What ``setup`` changed and did not undo, oldest first, as a node says.
 
-    Attributes:
-        what: kind and target.
-        text: what was changed, in words.
-        at: seconds since 1970 by the node's clock.
-        state: whether it is as ``setup`` left it, as far as the survey tells.
+    ``what`` is kind and target, ``text`` what was changed, in words, and ``state`` whether that is as ``setup`` left it:
+    of files that others do not edit too, if the survey could read them.
     """
-
-    step: str
-    what: str
-    text: str
-    at: float
-    operator: str
-    state: State
-
-
-def describe(survey: Survey) -> list[Row]:
-    """What ``setup`` changed and did not undo, oldest first, as a node says."""
-    now = _now(survey)
     rows = []
     for entry in sorted(survey.journal, key=lambda each: (each.at, each.number)):
-        target = entry.target.partition(" ")[0] if entry.kind == "package" else entry.target
-        current = now.get(f"{entry.kind} {target}")
-        states: dict[str | None, State] = {None: "unknown", entry.before: "as before", entry.after: "as written"}
-        # Others edit files with lines of setup; of links and targets the survey does not tell all.
-        partly = entry.kind in {"link", "target"} or entry.step in {"ssh-key", "hosts"}
-        other: State = "unknown" if partly else "changed since"
-        state = states.get(current, other)
-        rows.append(
-            Row(
-                clean(entry.step, ""),
-                clean(f"{entry.kind} {entry.target}", ""),
-                clean(described(entry), ""),
-                entry.at,
-                clean(entry.operator, ""),
-                state,
-            )
-        )
+        file = survey.files.get(entry.target, FileState(unread="not read"))
+        state: State = "unknown"
+        if entry.kind == "file" and not file.unread:
+            states: dict[str, State] = {entry.before: "as before", entry.after: "as written"}
+            other: State = "unknown" if entry.step in {"ssh-key", "hosts"} else "changed since"
+            state = states.get(file.sha256 or "absent", other)
+        about = {"step": entry.step, "what": f"{entry.kind} {entry.target}", "text": described(entry)}
+        rows.append({**about, "at": entry.at, "operator": entry.operator, "state": state})
     return rows
 
 
@@ -82,25 +54,6 @@ def described(entry: JournalEntry) -> str:
         before, after = (re.sub(r"^(\d+) \d", r"\1", state).strip() for state in (before, after))
     words = _WORDS.get(entry.kind, "{kind} {target}")
     return words.format(kind=entry.kind, target=entry.target, first=first, rest=rest, before=before, after=after)
-
-
-def _now(survey: Survey) -> dict[str, str]:
-    """The states that the survey tells, by kind and target, in the words of the journal."""
-    found = {f"file {path}": file.sha256 or "absent" for path, file in survey.files.items() if not file.unread}
-    found |= {f"sysctl {name}": f"{name}={value}" for name, value in survey.sysctls.items() if value is not None}
-    if survey.sysctls.get("vm.dirty_bytes") == "0":  # of these two the kernel clears the one that is not set
-        found["sysctl vm.dirty_bytes"] = f"vm.dirty_ratio={survey.sysctls.get('vm.dirty_ratio')}"
-    found |= {f"package {name}": "installed" if version else "absent" for name, version in survey.packages.items()}
-    found |= {f"hold {name}": "hold" for name in survey.held}
-    found |= {f"group docker:{user}": "member" for user in members(survey, "docker")}
-    found.setdefault(f"group docker:{survey.user}", "absent")
-    for link in read(survey.interfaces) or ():
-        found[f"link {link.name}"] = f"{link.mtu} 1 {' '.join(str(each) for each in link.ipv4())}"
-    if survey.default_target:
-        found["target default.target"] = survey.default_target
-    if survey.ntp is not None:
-        found["ntp clock"] = "yes" if survey.ntp else "no"
-    return found
 
 
 def restoring(node: str, journal: Sequence[JournalEntry], left: str) -> tuple[str, ...]:

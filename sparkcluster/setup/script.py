@@ -44,7 +44,6 @@ class Run:
         root: whether root runs it, or the login.
         machine: SHA-256 of the node's /etc/machine-id; None not to look.
         confirm: what confirms the network: the script's own look at it, or the controller as well.
-        confirm_s: seconds until an unconfirmed network is taken back.
     """
 
     node: str
@@ -53,7 +52,6 @@ class Run:
     root: bool = True
     machine: str | None = None
     confirm: Confirm = "self"
-    confirm_s: int = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ def _assembled(
         "MTU": str(MTU),
         "PENDING": PENDING,
         "CONFIRM": run.confirm,
-        "CONFIRM_S": str(run.confirm_s),
+        "CONFIRM_S": "60",
     }
     by_hand = "sudo sh FILE" if run.root else f"sh FILE   (as {run.user})"
     lines = [

@@ -6,15 +6,11 @@ from sparkcluster.setup.step import Change, Step, Wanted, command, without_docke
 FILE = "/etc/group"
 
 
-def members(survey: Survey, group: str) -> list[str]:
-    """Members of a group by /etc/group."""
-    fields = [line.split(":") for line in (survey.files.get(FILE, FileState()).text or "").splitlines()]
-    return next((each[3].split(",") for each in fields if len(each) == 4 and each[0] == group), [])
-
-
 def look(survey: Survey, wanted: Wanted) -> Change | None:
     """Who was added to the group is in it when logging in again."""
-    if survey.uid == 0 or "docker" in survey.groups or wanted.user in members(survey, "docker"):
+    fields = [line.split(":") for line in (survey.files.get(FILE, FileState()).text or "").splitlines()]
+    member = any(len(each) == 4 and each[0] == "docker" and wanted.user in each[3].split(",") for each in fields)
+    if survey.uid == 0 or "docker" in survey.groups or member:
         return None
     found, then = f"{wanted.user} is not in the group docker", f"{wanted.user} is in it"
     if survey.docker is None:

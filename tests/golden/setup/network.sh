@@ -12,7 +12,7 @@ NETPLAN=/etc/netplan/40-cx7.yaml
 MTU=9000
 PENDING=/run/sparkcluster
 CONFIRM=controller
-CONFIRM_S=90
+CONFIRM_S=60
 TOP=/var/lib BELOW=sparkcluster
 
 (common.sh)

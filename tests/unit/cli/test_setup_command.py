@@ -263,8 +263,8 @@ def test_what_was_changed_is_shown_by_whom_and_when(alone, capsys, monkeypatch):
     assert guarded(["setup", "mine.yaml", "--show"]) == 0
     lines = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["NODE", "STEP", "CHANGE", "WHEN"]
-    (row,) = (line for line in lines if line[1] == "docker-group")
-    assert row[2] == "nvidia added to the group docker (not in effect)"
+    row = next(line for line in lines if line[1] == "sysctl")
+    assert row[2] == f"{SYSCTL} written (not in effect)"
     assert re.fullmatch(r"2025-11-2\d \d\d:\d\d by me@laptop", row[3])
     assert guarded(["setup", "mine.yaml", "--show", "--json"]) == 0
     assert document(capsys)["nodes"]["spark-a"]["journal"][0]["what"].startswith("directory ")

@@ -17,7 +17,7 @@ from sparkcluster.setup.script import Event, Run, confirm_script, parse_line, sc
 from sparkcluster.setup.step import Change, command
 from sparkcluster.setup.steps import BY_NAME, STEPS, changes, selected
 from tests.unit import golden
-from tests.unit.setup.test_changes import HOME, LIMITS, SYSCTL, USER, WANTED, bare, ready
+from tests.unit.setup.test_changes import HOME, LIMITS, SYSCTL, SYSCTL_TEXT, USER, WANTED, bare, digest, ready
 
 GOLDEN = golden.ROOT / "setup"
 A, B = "a" * 64, "b" * 64
@@ -66,7 +66,7 @@ def shortened(text: str) -> str:
     [
         ("login", script(LOGIN, ALL)),
         ("root", script(ROOT, ALL)),
-        ("network", script(replace(ROOT, confirm="controller", confirm_s=90), changes("spark-a", bare(), WANTED, selected(["netplan"])))),
+        ("network", script(replace(ROOT, confirm="controller"), changes("spark-a", bare(), WANTED, selected(["netplan"])))),
         ("undo-login", undo(LOGIN, BY_NAME)),
         ("undo-root", undo(ROOT, BY_NAME)),
         ("confirm", confirm_script("1763690000-4711")),
@@ -159,24 +159,20 @@ def test_what_an_undo_left_can_be_looked_at_and_restored(left, commands):
 
 
 def test_every_entry_is_said_in_words():
-    said = [row.text for row in describe(ready(journal=[each.model_dump() for each in JOURNAL]))]
+    said = [row["text"] for row in describe(ready(journal=[each.model_dump() for each in JOURNAL]))]
     assert "nvidia added to the group docker" in said
     assert "vm.swappiness=1 (was 60)" in said
+    assert "enp1s0f1np1: MTU 9000 192.168.177.11/24 (was 1500)" in said
     assert not [text for text in said if text in {f"{each.kind} {each.target}" for each in JOURNAL}]
 
 
-def test_the_journal_is_described_with_what_is_still_there():
-    survey = ready(journal=[each.model_dump() for each in JOURNAL])
-    states = {(row.step, row.what.split(" ")[0]): row.state for row in describe(survey)}
-    assert states["docker-group", "group"] == "as written"
-    assert states["sysctl", "file"] == "changed since"
-    assert states["ssh-key", "file"] == "unknown"
-    before = {row.step: row.state for row in describe(bare(journal=[each.model_dump() for each in JOURNAL]))}
-    assert (before["clock"], before["netplan"]) == ("as before", "as before")
+def test_the_journal_is_described_with_which_files_are_still_as_written():
+    def states(survey):
+        return {(row["step"], row["what"].split(" ")[0]): row["state"] for row in describe(survey)}
 
-
-def test_a_row_is_without_what_controls_a_terminal():
-    forged = entry(3, "clock", "ntp", "x\x1b[2J", "no", "yes", operator="me\n\x07")
-    row = describe(bare(journal=[forged.model_dump()]))[0]
-    assert row.what.isprintable()
-    assert row.operator.isprintable()
+    journal = [each.model_dump() for each in JOURNAL]
+    assert states(ready(journal=journal))["sysctl", "file"] == "changed since"
+    assert states(ready(journal=journal))["ssh-key", "file"] == "unknown"
+    assert states(bare(journal=journal))["sysctl", "file"] == "as before"
+    written = [each.model_dump() | {"after": digest(SYSCTL_TEXT)} for each in JOURNAL if each.step == "sysctl"]
+    assert states(ready(journal=written))["sysctl", "file"] == "as written"
