@@ -33,7 +33,7 @@ _VARIES = [
     (re.compile(r"\b\d+\.\d+(?= →| times\b)"), "MEASURED"),
     (re.compile(rf"(?:\b\d[\d.,/]*[ ]?{_UNIT}(?![\w/])[ ]?)+"), "MEASURED "),
     (re.compile(r"\b10\.77\.\d+\."), "10.77.0."),
-    (re.compile(r"^((?:change|clean|inspect|stage|stop|verify|watch)\b.*\n)(?:  spark-.*\n)+", re.MULTILINE), r"\1"),
+    (re.compile(r"^  (?:spark-\S+|connect|check|copy|stop|start|verify|change|look): .*\n", re.MULTILINE), ""),
     (re.compile(r"^default: .* when verified: .*\n", re.MULTILINE), ""),  # absent where both are the same by chance
     (re.compile(r"^(?:querying|waiting for) .*\n", re.MULTILINE), ""),  # of a machine that has other things to do
     (re.compile(r"[─═]+"), "─"),

@@ -433,12 +433,12 @@ def test_an_engine_through_silence_an_upgrade_a_freeze_and_the_death_of_its_head
         findings = cli("doctor", path, "--json", "--timeout", "14").json["findings"]
         return {(each["code"], each["node"]) for each in findings if each["severity"] != "info"}
 
-    up = cli.start("up", path)
+    up = cli.start("up", path, "--json-lines")
     for spark in lab.sparks:
-        up.wait_for(f"  {spark.name}: Ray ")  # its rank runs and is watched
+        up.wait_for(f'"node": "{spark.name}", "text": "Ray ')  # its rank runs and is watched
     for spark in lab.sparks:
         lab.fault(spark.name, "silence", "40")
-    said = up.wait(900).ok().err
+    said = up.wait(900).ok().out
     assert all(f"{spark.name}: reports again" in said for spark in lab.sparks)
     assert problems() == set()
 

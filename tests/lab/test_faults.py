@@ -50,7 +50,7 @@ def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, rank
 def test_an_engine_killed_between_its_answers_is_found_though_health_says_200(lab, cli, variant, ranks):
     # The second question is far enough from the first for the fault, and only that one can tell.
     up = cli.start("up", variant(lab, playbook={"verify": {"pause_s": 6}}))
-    up.wait_for("verifying the answer")
+    up.wait_for("API ready")
     wait_for_answer(lab.sparks[0])
     lab.fault("left", "kill-engine")
     assert http(lab.sparks[0], "/health") == 200
@@ -104,7 +104,7 @@ def test_a_cable_that_is_pulled_is_named(loading, lab, ranks):
 def test_a_port_that_is_taken_after_the_checks_is_named(lab, cli, variant, ranks):
     """The launcher's setup is the last moment: vLLM binds its port before it loads anything."""
     up = cli.start("up", variant(lab, playbook={"setup": ["sleep 6"]}), "--yes")
-    up.wait_for("watch: ")
+    up.wait_for(": starting")
     lab.fault("left", "port-busy", "8000")
     ended(up, "left", "a port is in use")
     none_left(ranks, lab)

@@ -125,7 +125,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
 
     # Ctrl-C in up leaves nothing running
     with typist.open(f"sparkcluster up mine.yaml --yes {SLOW}") as terminal:
-        terminal.until("watch", LIMIT_S)
+        terminal.until("start    ", LIMIT_S)
         terminal.type("\x03")
         assert terminal.end(LIMIT_S) == 130, terminal.shown
     assert "interrupted; nothing is left running" in terminal.shown
@@ -133,7 +133,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
 
     # a closed terminal leaves ranks that the next up goes on with
     with typist.open("sparkcluster up mine.yaml") as terminal:
-        terminal.until("verify", LIMIT_S)
+        terminal.until("verify   ", LIMIT_S)
         terminal.hang_up()
     until(lambda: "orphaned" in typist.cli("status", typist.inventory, env=KEY).out)
     orphaned = typist.type("sparkcluster status mine.yaml", 1)

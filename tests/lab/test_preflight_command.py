@@ -45,7 +45,7 @@ def test_a_report_for_ci_what_is_ignored_and_up_all_have_the_same_findings(lab, 
 def test_an_interrupt_ends_it_with_one_line_and_leaves_nothing_running(lab, cli):
     lab.fault("right", "ssh-hang")
     running = cli.start("preflight", lab.inventory)
-    running.wait_for("probe")
+    running.wait_for("connect")
     time.sleep(0.5)  # into the middle of a connection that hangs
     running.kill(signal.SIGINT)
     done = running.wait()

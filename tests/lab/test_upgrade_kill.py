@@ -28,15 +28,10 @@ def elsewhere(tmp_path):
     return write
 
 
-def comes_to(point):
-    """What is written when an upgrade comes to a step of its new release: the old one is verified too, before."""
-    return "default: verifying the answer" if point == "verify" else step(point)
-
-
 def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image", *, after_s=0.0):
     """An upgrade that was sent a signal when it came to a step, or some time after that."""
     running = cli.start("upgrade", lab.inventory, flag, reference, *FLAGS, "--json-lines")
-    running.wait_for(comes_to(point))
+    running.wait_for(step(point))
     time.sleep(after_s)
     running.kill(number)
     return running
@@ -51,7 +46,7 @@ def ended(lab, cli, ranks, images, release=None):
     return found
 
 
-@pytest.mark.parametrize("point", ["watch", pytest.param("record", marks=pytest.mark.full)])
+@pytest.mark.parametrize("point", ["start", pytest.param("record", marks=pytest.mark.full)])
 def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
     """Somebody else does, who has the inventory and not the playbook that was switched to."""
     old, new, newer = two_images
@@ -81,7 +76,7 @@ def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_image
 def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere):
     """What one node says is applied to others where the user trusts that node."""
     old, new, newer = two_images
-    killed(cli, lab, newer, "clean")
+    killed(cli, lab, newer, "stop")
     lab.sparks[0].run(["rm", "-rf", f"{STATE}/clusters"])
     other = make_cli()
     refused = other("upgrade", elsewhere(lab), "--resume", "--json")
@@ -99,7 +94,7 @@ def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
     old = two_images[0]
     broken = image(lab, "garbage", env={"STUB_FAULT": "garbage"})
     running = cli.start("upgrade", lab.inventory, "--image", broken, *FLAGS, "--json-lines")
-    running.wait_for(step("way back"))
+    running.wait_for(step("go back"))
     time.sleep(3)
     running.kill()
     other = make_cli()

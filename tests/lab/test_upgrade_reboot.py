@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.lab.switching import images_of, one_set, settled
-from tests.lab.test_upgrade_kill import FLAGS, comes_to
+from tests.lab.test_upgrade_kill import FLAGS, step
 
 pytestmark = pytest.mark.full
 
@@ -16,7 +16,7 @@ def test_a_node_that_reboots_leaves_one_release_that_serves(lab, cli, ranks, two
     """What it takes with it is seen, named, and brought back, or the new release takes its place."""
     old, new, newer = two_images
     running = cli.start("upgrade", lab.inventory, "--image", newer, *FLAGS, "--json-lines")
-    running.wait_for(comes_to("start"))
+    running.wait_for(step("start"))
     lab.fault("right", "reboot")
     done = running.wait()
     assert done.code in {0, 4}, done
@@ -33,7 +33,7 @@ def test_a_disk_that_fills_up_leaves_one_release_that_serves_or_says_what_remain
     old = images_of(settled(lab, cli, ranks))
     newer = image(lab, "newer", sparks=1, layer_bytes=20_000_000)
     running = cli.start("upgrade", lab.inventory, "--image", newer, *FLAGS, "--json-lines")
-    running.wait_for(comes_to("clean"))
+    running.wait_for(step("stop"))
     lab.fault("right", "disk-full")
     done = running.wait()
     assert done.code in {0, 1, 4}, done

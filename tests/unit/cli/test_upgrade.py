@@ -1,0 +1,64 @@
+"""``upgrade --dry-run``: what would change, move, and for how long nothing would answer, in six lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.cli import common
+from sparkcluster.cli.main import guarded
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+
+ARGS = {"max-model-len": 131072, "block-size": 32, "max-num-seqs": 8, "async-scheduling": True}
+
+
+@pytest.fixture
+def dry_run(world, monkeypatch, capsys):
+    """``dry_run(playbook)``: what is shown where a model serves that took 5 s to start, and this would."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def run(playbook, *, weights=True):
+        old = world(playbook={"args": {"max-model-len": 1024}}).staged()
+        plan = old.plan(3)
+        old.run(plan).record(plan, 3, start_s={"default": 5.0})
+        new = world(playbook=playbook)
+        hosts = {}
+        for name, facts in old.facts.items():
+            said = facts.model_dump(mode="json")
+            said["weights"] = said["weights"] if weights else None
+            hosts[name] = FakeHost(name).program("probe", said)
+        monkeypatch.setattr(common, "load_spec", lambda _: new.spec)
+        monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(hosts))
+        guarded(["upgrade", "mine.yaml", "--dry-run"])
+        out, err = capsys.readouterr()
+        return out.splitlines(), err
+
+    return run
+
+
+def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of_another_model(dry_run):
+    out, err = dry_run(
+        {
+            "name": "oss",
+            "model": {"id": "openai/gpt-oss-120b"},
+            "args": ARGS,
+        },
+        weights=False,
+    )
+    assert [line for line in out if not line.startswith("  copy     o200k")] == [
+        "release 3 serves Qwen/Qwen3-8B; this would serve openai/gpt-oss-120b",
+        "  model    Qwen/Qwen3-8B → openai/gpt-oss-120b",
+        "  written  max-model-len 1,024 → 131,072; async-scheduling unset → True; block-size unset → 32; 1 more: -v",
+        "  copy     openai/gpt-oss-120b, 65.3 GB: alpha from huggingface.co, beta from alpha (33 s)",
+        "  gap      unknown: this model and image were not started here yet; at most 30 min",
+    ]
+    assert "next: sparkcluster upgrade mine.yaml" in err
+
+
+def test_the_same_model_takes_about_what_its_last_start_took(dry_run):
+    out, _ = dry_run({"args": {"max-model-len": 2048}})
+    assert out[1:] == [
+        "  written  max-model-len 1,024 → 2,048",
+        "  copy     nothing is missing",
+        "  gap      about 5 s, as the last start, and what requests in flight take",
+    ]
