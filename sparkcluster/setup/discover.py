@@ -33,19 +33,24 @@ HF_HOME = "~/.cache/huggingface"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spark:
-    """A machine that was reached and belongs into an inventory.
+class Target:
+    """A machine to try.
 
     Attributes:
         label: what it is called in messages until it has a name in an inventory: unlike all others.
         address: how it is reached.
-        how: why it was tried.
-        user: login name there.
+        how: why it is tried.
     """
 
     label: str
     address: Address
     how: How
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spark(Target):
+    """A machine that was reached as ``user``, and belongs into an inventory."""
+
     user: str
     survey: Survey
 
@@ -62,15 +67,6 @@ class Skipped:
     label: str
     host: str
     why: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """A machine to try; the fields are those of ``Spark``."""
-
-    label: str
-    address: Address
-    how: How
 
 
 @dataclasses.dataclass(slots=True)
@@ -204,15 +200,9 @@ class _Search:
             self._unreached(spark.label, message if message.startswith(label) else f"{label}: {message}")
             return
         answer = collected.surveys[label]
-        found = Spark(self._label(answer.hostname), node, "cable", user, answer)
+        (name,) = node_names([answer.hostname], [*self.fleet.names, *(each.label for each in self.found.sparks)])
+        found = Spark(name, node, "cable", user, answer)
         self._add(found, ssh, f"{label[:-1]}, {found.label})", label)
-
-    def _label(self, hostname: str) -> str:
-        """A label for a machine, unlike all others."""
-        used = {*self.fleet.names, *(spark.label for spark in self.found.sparks)}
-        name = clean(hostname)[:63] or "unnamed"
-        numbered = [name, *(f"{name}-{number}" for number in range(2, len(used) + 3))]
-        return next(each for each in numbered if each not in used)
 
     def _outside(self, spark: Spark, ssh: SshSettings, name: str, asked: str) -> Spark | None:
         """``spark`` at an address that does not lead over a cable, or None where it has none that answers.

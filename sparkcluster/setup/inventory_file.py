@@ -282,16 +282,8 @@ def _other_source(text: str, key: yaml.Node, line: str) -> str | None:
 
 
 def _root(text: str) -> yaml.MappingNode | None:
-    """The mapping that ``text`` is; None where it is another thing, in braces, or has anchors."""
-    loader = yaml.SafeLoader(text)
-    try:
-        if any(isinstance(token, yaml.AnchorToken | yaml.AliasToken) for token in yaml.scan(text)):
-            return None
-        root = loader.get_single_node()
-    except (yaml.YAMLError, RecursionError):
-        return None
-    finally:
-        loader.dispose()
+    """The mapping that the YAML ``text`` is; None where it is another thing, or in braces."""
+    root = yaml.compose(text, yaml.SafeLoader)
     return root if isinstance(root, yaml.MappingNode) and not root.flow_style else None
 
 

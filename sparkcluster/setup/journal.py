@@ -30,8 +30,8 @@ _WORDS = {
 def describe(survey: Survey) -> list[dict[str, Any]]:
     """What ``setup`` changed and did not undo, oldest first, as a node says.
 
-    ``what`` is kind and target, ``text`` what was changed, in words, and ``state`` whether that is as ``setup`` left it:
-    of files that others do not edit too, if the survey could read them.
+    ``what`` is kind and target, ``text`` what was changed, in words; ``state`` tells of files whether they are as
+    ``setup`` left them, if the survey could read them.
     """
     rows = []
     for entry in sorted(survey.journal, key=lambda each: (each.at, each.number)):

@@ -43,7 +43,7 @@ def test_a_file_is_named_and_every_other_byte_stays(case):
 
 @pytest.mark.parametrize(
     "api",
-    ["api:\n", "api: &a {port: 9000}\n"],
+    ["api:\n", "api: &a {port: 9000}\nenv: *a\n"],
 )
 def test_what_is_unclear_is_left_with_the_lines_to_write(api):
     with pytest.raises(UsageError) as caught:
