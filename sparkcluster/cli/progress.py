@@ -80,7 +80,7 @@ class Shown(Report):
         self._stream, self._clock = stream, clock
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self._name = self._text = ""
+        self._name = self._text = self._log = ""
         self._well, self._ended = True, set[str]()
         self.began = clock()
         self._nodes: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class Shown(Report):
         if self._name:
             self._line(paint("✓", "good") if self._well else paint("✗", "bad"), *self._columns(1))
         self._ended = self._ended | {self._name} if self._well else set()
-        self._name, self._well = "", True
+        self._name, self._log, self._well = "", "", True
         self._nodes.clear()
         self._transfers.clear()
 
@@ -161,7 +161,7 @@ class Lines(Shown):
     def step(self, name: str, text: str = "") -> None:
         """A step begins, or goes on."""
         super().step(name, text)
-        self.progress(name, self._text)
+        self.progress(self._name, self._text)
 
     def progress(self, node: str, text: str) -> None:
         """What a node is doing, in a phase that begins with another word than the one before."""
@@ -235,7 +235,6 @@ class Screen(Shown):
         super().__init__(stream)
         # With NO_COLOR alone rich still writes bold and dim.
         self._console = Console(file=stream, highlight=False, color_system="auto" if in_colour(stream) else None)
-        self._log = ""
         self._spinner = Spinner("dots")
 
     def _draw(self) -> Any:
@@ -245,15 +244,15 @@ class Screen(Shown):
 
         if not (self._name or self._text):
             return Text("")
-        with self._lock:
-            self._spinner.update(text=Text.assemble(*map(rich_text, self._columns(0)), end="")[1:])
-            doing = Table.grid(padding=(0, 2))
-            doing.add_column(no_wrap=True)
-            doing.add_column(overflow="ellipsis", no_wrap=True)
-            for node, text in self._nodes.items():
-                doing.add_row(f"  {node}", Text(text))
-            moving = transfers.table(self._transfers.values())
-            return Group(self._spinner, moving, doing, Text(self._log, "dim", no_wrap=True, overflow="ellipsis"))
+        # Without the lock: who holds it may be waiting for what draws.
+        self._spinner.update(text=Text.assemble(*map(rich_text, self._columns(0)), end="")[1:])
+        doing = Table.grid(padding=(0, 2))
+        doing.add_column(no_wrap=True)
+        doing.add_column(overflow="ellipsis", no_wrap=True)
+        for node, text in list(self._nodes.items()):
+            doing.add_row(f"  {node}", Text(text))
+        moving = transfers.table(list(self._transfers.values()))
+        return Group(self._spinner, moving, doing, Text(self._log, "dim", no_wrap=True, overflow="ellipsis"))
 
     def _line(self, *parts: str) -> None:
         from rich.text import Text

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.cli import stage as cli
 from sparkcluster.cli.main import main
-from sparkcluster.cli.stage_view import planned
+from sparkcluster.cli.stage_view import copied, planned
 from sparkcluster.errors import FoundErrors, HostRefused
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -98,3 +98,8 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
         starting = changer(Fleet(hosts))
         module.copy_for_start(starting, module.staging_lease(starting.fleet, spec, "up"), view, Report())
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}
+
+
+def test_a_warning_that_was_shown_while_it_copied_is_not_shown_again(capsys):
+    copied(StageReport((), warnings=("a and d share no cable",)))
+    assert capsys.readouterr().out == ""
