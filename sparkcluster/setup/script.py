@@ -71,12 +71,11 @@ def folder(root: bool) -> str:
 def script(run: Run, changes: Iterable[Change]) -> str:
     """The script for those of ``changes`` that ``run`` can make and that are not blocked; empty if there are none."""
     made = {each.step: each for each in changes if not each.blocked and BY_NAME[each.step].root is run.root}
-    bodies = {}
-    for step in STEPS:
-        if change := made.get(step.name):
-            later = f"takes effect {change.later}"
-            told = [["say", shlex.quote(later)]] if change.later else []
-            bodies[step.name] = _chained([*change.commands, *([" ".join(each)] for each in told), ["say done"]])
+    bodies: dict[str, list[str]] = {}
+    for step in (each.name for each in STEPS if each.name in made):
+        change = made[step]
+        later = [f"say {shlex.quote(f'takes effect {change.later}')}"] if change.later else []
+        bodies[step] = [*(line for each in change.commands for line in each), *later, "say done"]
     about = [
         f"What it changes; what was there before is kept in {folder(run.root)}:",
         *(f"  {step}: {clean(made[step].wanted)}" for step in bodies),
@@ -122,13 +121,6 @@ def parse_line(line: str) -> Event:
     if found is None or found[1] not in BY_NAME:
         return Event(None, "text", line)
     return Event(found[1], found[2] or found[3] or found[4] or "text", found[5])  # type: ignore[arg-type]
-
-
-def _chained(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Commands with their here-documents, each of which is run if the one before succeeded."""
-    last = len(commands) - 1
-    lines = ((f"{first}{' &&' * (at < last)}", *body) for at, (first, *body) in enumerate(commands))
-    return [line for each in lines for line in each]
 
 
 def _assembled(

@@ -89,7 +89,7 @@ def command(*words: str, text: str | None = None) -> list[str]:
         if hidden_at(each, "") is not None:
             raise SetupError(f"{each!r} has a hidden character", step="setup")
     line = shlex.join(("act", *words))
-    return [line] if text is None else [f"{line} <<'END'", *text.splitlines(), "END"]
+    return [f"{line} || return 1"] if text is None else [f"{line} <<'END' || return 1", *text.splitlines(), "END"]
 
 
 def write_file(path: str, text: str, mode: str = "644") -> list[str]:

@@ -32,48 +32,32 @@ def same_mac(mac: str, nodes: Sequence[str]) -> Trouble:
 
 def no_cable(node: str, ports: Sequence[Port]) -> Trouble:
     """No port of ``node`` has a link."""
-    if ports:
-        return Trouble(
-            "no-cable", node, f"no QSFP port of {node} has a link", f"connect the cable at {node} and at its other end"
-        )
-    return Trouble(
-        "no-cable",
-        node,
-        f"{node} has no QSFP cable: its ConnectX-7 is absent from PCI until one is in",
-        f"connect the cable at {node}, then `sudo reboot` there, or take the cable out and in again",
-    )
+    text, hint = f"no QSFP port of {node} has a link", f"connect the cable at {node} and at its other end"
+    if not ports:
+        text = f"{node} has no QSFP cable: its ConnectX-7 is absent from PCI until one is in"
+        hint = f"connect the cable at {node}, then `sudo reboot` there, or take the cable out and in again"
+    return Trouble("no-cable", node, text, hint)
 
 
 def unknown_end(loose: Loose) -> Trouble:
-    """What is at the other end of a cable is none of the nodes."""
-    port = loose.port
-    if not loose.seen and loose.unaddressed:
+    """What is at the other end of a cable is none of the nodes, or does not confirm it."""
+    name, port, seen = "unknown-end", loose.port, loose.seen
+    if seen:
+        more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
+        text = f"{port} has no other end that confirms it: it reports {', '.join(seen[:3])}{more}"
+        flush = "; ".join(f"sudo ip neigh flush dev {quote(twin.name)}" for twin in port.twins)
+        hint = f"add the machine at its other end, or follow the cable; if it was moved: {flush}   on {port.node}"
+    elif loose.unaddressed:
         # Four attempts of 45 s: autoconnect-retries-default in NetworkManager.conf(5), dhcp-timeout in nm-settings(5).
-        text = (
-            f"{port} has a link, but no address, so that no machine is heard there: "
-            "NetworkManager leaves a port without one after 3 minutes in which no DHCP server answered"
-        )
-        name = next(twin.name for twin in port.twins if twin.carrier)
-        hint = (
-            f"sudo nmcli --wait 0 device connect {quote(name)}   on {port.node} and likewise at the other end, "
-            "or take the cable out and in; then this again within 3 minutes"
-        )
-        return Trouble("no-address", port.node, text, hint)
-    if not loose.seen:
-        return Trouble(
-            "unknown-end",
-            port.node,
-            f"{port} has a link, but none of the other machines answers there",
-            f"follow the cable at {port} and switch on the machine at its other end",
-        )
-    more = f" and {len(loose.seen) - 3} more" if len(loose.seen) > 3 else ""
-    flush = "; ".join(f"sudo ip neigh flush dev {quote(twin.name)}" for twin in port.twins)
-    return Trouble(
-        "unknown-end",
-        port.node,
-        f"{port} has no other end that confirms it: it reports {', '.join(loose.seen[:3])}{more}",
-        f"add the machine at its other end, or follow the cable; if it was moved: {flush}   on {port.node}",
-    )
+        name = "no-address"
+        text = f"{port} has a link, but no address: NetworkManager leaves it after 3 minutes without a DHCP server"
+        up = quote(next(twin.name for twin in port.twins if twin.carrier))
+        again = "likewise at the other end, then this again within 3 minutes"
+        hint = f"sudo nmcli --wait 0 device connect {up}   on {port.node}, {again}"
+    else:
+        text = f"{port} has a link, but none of the other machines answers there"
+        hint = f"follow the cable at {port} and switch on the machine at its other end"
+    return Trouble(name, port.node, text, hint)
 
 
 def unconnected(

@@ -23,7 +23,7 @@ TOP=$HOME BELOW=.local/state/sparkcluster
 step_ssh_key() {
 step=ssh-key
 say 'your public key in ~/.ssh/authorized_keys'
-act add_key /home/nvidia/.ssh/authorized_keys 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop' &&
+act add_key /home/nvidia/.ssh/authorized_keys 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop' || return 1
 say done
 }
 

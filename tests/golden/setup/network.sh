@@ -23,7 +23,7 @@ TOP=/var/lib BELOW=sparkcluster
 step_netplan() {
 step=netplan
 say 'an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml'
-act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' &&
+act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' || return 1
 network:
   version: 2
   ethernets:

@@ -51,8 +51,8 @@ TOP=/var/lib BELOW=sparkcluster
 step_docker_group() {
 step=docker-group
 say 'the login in the group docker'
-act change group docker:nvidia member &&
-say 'takes effect when nvidia logs in again' &&
+act change group docker:nvidia member || return 1
+say 'takes effect when nvidia logs in again'
 say done
 }
 
@@ -60,7 +60,7 @@ say done
 step_nvidia_runtime() {
 step=nvidia-runtime
 say 'NVIDIA'"'"'s runtime in Docker'
-act configure_runtime &&
+act configure_runtime || return 1
 say done
 }
 
@@ -68,12 +68,12 @@ say done
 step_sysctl() {
 step=sysctl
 say 'vm.swappiness=1, vm.dirty_bytes=268435456'
-act write_file /etc/sysctl.d/90-sparkcluster.conf 644 <<'END' &&
+act write_file /etc/sysctl.d/90-sparkcluster.conf 644 <<'END' || return 1
 vm.swappiness = 1
 vm.dirty_bytes = 268435456
 END
-act change sysctl vm.swappiness vm.swappiness=1 &&
-act change sysctl vm.dirty_bytes vm.dirty_bytes=268435456 &&
+act change sysctl vm.swappiness vm.swappiness=1 || return 1
+act change sysctl vm.dirty_bytes vm.dirty_bytes=268435456 || return 1
 say done
 }
 
@@ -81,10 +81,10 @@ say done
 step_limits() {
 step=limits
 say 'locked memory without a limit'
-act write_file /etc/security/limits.d/90-sparkcluster.conf 644 <<'END' &&
+act write_file /etc/security/limits.d/90-sparkcluster.conf 644 <<'END' || return 1
 nvidia - memlock unlimited
 END
-say 'takes effect when nvidia logs in again' &&
+say 'takes effect when nvidia logs in again'
 say done
 }
 
@@ -92,7 +92,7 @@ say done
 step_hf_cache() {
 step=hf-cache
 say 'the Hugging Face cache belongs to the login'
-act own_tree /home/nvidia/.cache/huggingface nvidia &&
+act own_tree /home/nvidia/.cache/huggingface nvidia || return 1
 say done
 }
 
@@ -100,7 +100,7 @@ say done
 step_hosts() {
 step=hosts
 say 'names of all rails in /etc/hosts'
-act set_hosts <<'END' &&
+act set_hosts <<'END' || return 1
 # BEGIN sparkcluster: written by sparkcluster setup
 192.168.177.11 spark-a-rail1
 192.168.178.11 spark-a-rail2
@@ -113,7 +113,7 @@ say done
 step_perftest() {
 step=perftest
 say 'the package perftest'
-act install_package perftest &&
+act install_package perftest || return 1
 say done
 }
 
@@ -121,7 +121,7 @@ say done
 step_clock() {
 step=clock
 say 'a synchronized clock'
-act change ntp clock yes &&
+act change ntp clock yes || return 1
 say done
 }
 
@@ -129,8 +129,8 @@ say done
 step_headless() {
 step=headless
 say 'no desktop after the next boot'
-act change target default.target multi-user.target &&
-say 'takes effect at the next boot' &&
+act change target default.target multi-user.target || return 1
+say 'takes effect at the next boot'
 say done
 }
 
@@ -138,8 +138,8 @@ say done
 step_hold() {
 step=hold
 say 'kernel and driver stay at their version'
-act change hold linux-image-6.14.0-1015-nvidia hold &&
-act change hold nvidia-driver-580-open hold &&
+act change hold linux-image-6.14.0-1015-nvidia hold || return 1
+act change hold nvidia-driver-580-open hold || return 1
 say done
 }
 
@@ -147,7 +147,7 @@ say done
 step_netplan() {
 step=netplan
 say 'an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml'
-act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' &&
+act set_netplan enp1s0f1np1=192.168.177.11/24 enP2p1s0f1np1=192.168.178.11/24 <<'END' || return 1
 network:
   version: 2
   ethernets:
