@@ -11,11 +11,7 @@ from typing import Any, Literal
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
-_TYPED_ON_NODE = re.compile(
-    r"(?:sudo|docker|ip|df|du|ls|nvidia-smi|systemctl|journalctl|loginctl|lspci|cat|echo)\s"
-    r"(?!.*(?:   .*\bon|\bon (?:the|that|both|every))\s)"
-)
-"""A command that does not say on which machine it is typed."""
+_TYPED_ON_NODE = re.compile(r"(?:sudo|docker|ip|df|du|ls|nvidia-smi|systemctl|journalctl|loginctl|lspci|cat|echo)\s")
 REMEDY_LABELS = ("hint", "then", "or")
 """What is typed first, what is typed next, and what is typed instead of all of that."""
 
@@ -96,7 +92,10 @@ class Finding:
 
 def placed(remedy: str, node: str | None) -> str:
     """``remedy``; where it is a command for ``node``, with its name."""
-    return f"on {node}: {remedy}" if node and _TYPED_ON_NODE.match(remedy) else remedy
+    told = " on " in remedy.partition("   ")[2] or any(
+        f"on {word} " in remedy for word in ("the", "that", "both", "every")
+    )
+    return f"on {node}: {remedy}" if node and _TYPED_ON_NODE.match(remedy) and not told else remedy
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

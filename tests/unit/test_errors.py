@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from sparkcluster import errors, exit_codes
-from sparkcluster.cli.main import usage
 from sparkcluster.errors import SparkclusterError
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +18,7 @@ def test_every_error_is_drawn_in_the_tree_and_has_a_documented_exit_code():
     assert {one.exit_code for one in CLASSES} <= set(exit_codes.MEANINGS)
 
 
-def test_exit_codes_are_listed_in_help_and_docs_from_one_place():
+def test_exit_codes_are_listed_in_the_docs():
     page = (ROOT / "docs/commands.md").read_text()
     for code, meaning in exit_codes.MEANINGS.items():
-        assert re.search(rf"^  {code} +{re.escape(meaning)}$", usage(), re.MULTILINE)
         assert f"| {code} | {meaning} |" in page
