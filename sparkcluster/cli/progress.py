@@ -32,14 +32,14 @@ class Waiting:
 
     def __init__(self, text: str, stream: TextIO | None = None) -> None:
         self.text = text
-        self._stream = stream
+        self._stream = stream or sys.stderr
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._shown: Shown | None = None
         self._thread = threading.Thread(target=self._show, daemon=True)
 
     def _show(self) -> None:
-        began, pause = time.monotonic(), float(SILENT_S)
+        began, pause = time.monotonic(), SILENT_S if moves(self._stream) else 0.0
         with ExitStack() as stack:
             while not self._over.wait(pause):
                 pause = 0.2
