@@ -162,7 +162,10 @@ def show_error(failed: SparkclusterError, inventory: str | None = None) -> None:
     if failed.hint and not any(failed.hint in each.remedy for each in findings):
         from sparkcluster.findings import placed
 
-        message(placed(failed.hint, failed.node).replace("INVENTORY", inventory), kind="hint")
+        hint, _, log = failed.hint.partition("; last log lines: ")
+        message(placed(hint, failed.node).replace("INVENTORY", inventory), kind="hint")
+        if log:
+            message(log.replace("INVENTORY", inventory), kind="log")
     for other in failed.others:
         show_error(other, inventory)
 

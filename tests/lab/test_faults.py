@@ -38,7 +38,7 @@ def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, rank
     done = ended(loading, "right", "SIGKILL")
     none_left(ranks, lab)
     # The ranks are gone and their words are not.
-    hint = " ".join(line for line in done.err.splitlines() if line.startswith(("hint: ", "or: ")))
+    hint = " ".join(line for line in done.err.splitlines() if line.startswith(("hint: ", "log: ")))
     assert "--failed" in hint
     assert "died unexpectedly" in cli("logs", lab.inventory, "left", "--failed").ok().out
     kept = cli("logs", lab.inventory, "--failed").ok()

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from sparkcluster.cli import findings_view, output, progress
-from sparkcluster.errors import FoundErrors, LaunchError
+from sparkcluster.errors import FoundErrors, LaunchError, Reason
 from sparkcluster.findings import Finding
+from sparkcluster.launch.failed_logs import pointed
 from sparkcluster.printable import LINES
 from tests.unit.screen import Terminal
 
@@ -53,6 +54,21 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     found.inventory = "pair.yaml"
     output.show_error(found)
     assert "hint: /opt/venv/bin/sparkcluster setup pair.yaml --only netplan\n" in capsys.readouterr().err
+
+
+def test_a_failed_start_is_its_cause_the_line_the_remedy_and_where_the_log_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = LaunchError("beta ran out of memory", node="beta", log=["x"] * 40, hint=pointed("lower max-model-len"))
+    error.reason, error.inventory = Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log"), "pair.yaml"
+    output.show_error(error)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: beta ran out of memory",
+        "  Tried to allocate 2.00 GiB",
+        "  in /failed/beta.log:31",
+        "hint: lower max-model-len",
+        "log: sparkcluster logs pair.yaml --failed",
+    ]
 
 
 @pytest.mark.parametrize(
