@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -92,19 +91,15 @@ def command(*words: str, text: str | None = None) -> list[str]:
     return [f"{line} || return 1"] if text is None else [f"{line} <<'END' || return 1", *text.splitlines(), "END"]
 
 
-def write_file(path: str, text: str, mode: str = "644") -> list[str]:
+def write_file(path: str, text: str) -> list[str]:
     """The command that writes a file of root's."""
-    return command("write_file", path, mode, text=text)
+    return command("write_file", path, text=text)
 
 
-def is_written(survey: Survey, path: str, text: str, mode: int = 0o644) -> bool:
-    """Whether a file is as wanted; where it cannot be read, whether root's journal says that this was written last."""
-    state = survey.files.get(path, FileState(unread="not read"))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    if state.unread:
-        written = [each.after for each in survey.journal if each.root and each.target == path]
-        return written[-1:] == [digest]
-    return (state.sha256, state.mode, state.owner) == (digest, mode, "root")
+def is_written(survey: Survey, path: str, text: str) -> bool:
+    """Whether a file of root's is as ``write_file`` makes it."""
+    state = survey.files.get(path, FileState())
+    return (state.text, state.mode, state.owner) == (text, 0o644, "root")
 
 
 def described(survey: Survey, path: str) -> str:

@@ -158,11 +158,11 @@ put() {
   replace "$1" "$saved/new" "$2" "$3"
 }
 
-# write_file PATH MODE: standard input is its content; root owns it
+# write_file PATH: standard input is its content; root owns it
 write_file() {
   cat >"$saved/new" || bad "cannot write $saved/new"
   directory "${1%/*}" 755
-  put "$1" "$2" 0:0
+  put "$1" 644 0:0
 }
 
 # Neither Docker nor the network is touched under ranks.

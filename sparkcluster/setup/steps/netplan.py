@@ -2,29 +2,23 @@
 
 from sparkcluster.facts.base import read
 from sparkcluster.facts.survey import Survey
-from sparkcluster.setup.step import Change, Step, Wanted, command, described, is_written
+from sparkcluster.setup.step import Change, Step, Wanted, command, described
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
 
 def look(survey: Survey, wanted: Wanted) -> Change | None:
-    """The file, and the addresses and MTUs that are in effect."""
+    """What differs was found with the addresses of all nodes (``rails.proposal``); here it is told."""
     if wanted.netplan is None:
         return None
     addresses = {name: str(address) for name, address in wanted.addresses.items()}
-    interfaces = {each.name: each for each in read(survey.interfaces) or ()}
-    missing = []
-    for name, address in addresses.items():
-        interface = interfaces.get(name)
-        if interface is None:
-            missing.append(f"there is no interface {name}")
-        elif address not in interface.addresses:
-            missing.append(f"{name} has {', '.join(interface.addresses) or 'no address'}")
-        elif interface.mtu != MTU:
-            missing.append(f"{name} has MTU {interface.mtu}")
-    if not missing and is_written(survey, NETPLAN, wanted.netplan, 0o600):
-        return None
+    found = []
+    for each in read(survey.interfaces) or ():
+        if each.name in addresses and addresses[each.name] not in each.addresses:
+            found.append(f"{each.name} has {', '.join(each.addresses) or 'no address'}")
+        elif each.name in addresses and each.mtu != MTU:
+            found.append(f"{each.name} has MTU {each.mtu}")
     return Change(
-        "; ".join(missing) or described(survey, NETPLAN),
+        "; ".join(found) or described(survey, NETPLAN),
         ", ".join(f"{name} {address}" for name, address in addresses.items()) + f", MTU {MTU}",
         (command("set_netplan", *(f"{name}={each}" for name, each in addresses.items()), text=wanted.netplan),),
     )

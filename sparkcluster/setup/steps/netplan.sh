@@ -50,19 +50,9 @@ others() {
     $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") && $0 !~ flags { print $2 "=" $4 }' | sort
 }
 
-# Those of $others that have to stay: not those that expire (RFC 4862, 5.5.4); link-local ones where a connection uses
-# them, since they come and go on ports where no DHCP server answers. sshd may have an IPv4 address as ::ffff:ADDRESS.
-management() {
-  connections=$(ss -Htn state established 2>/dev/null)
-  others deprecated | while read -r each; do
-    address=${each#*=}
-    case $address/$connections in
-      fe80:*"[${address%/*}]%${each%%=*}:"* | 169.254.*[\ :]"${address%/*}"[]%:]*) echo "$each" ;;
-      fe80:* | 169.254.*) ;;
-      *) echo "$each" ;;
-    esac
-  done
-}
+# Those of $others that have to stay: neither those that expire (RFC 4862, 5.5.4), nor link-local ones, which come and go
+# on ports where no DHCP server answers; whether a controller comes in by one is seen when it confirms.
+management() { others deprecated | grep -v -e '=fe80:' -e '=169\.254\.'; }
 
 complaint() {
   others >"$saved/added"

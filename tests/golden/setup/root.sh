@@ -68,7 +68,7 @@ say done
 step_sysctl() {
 step=sysctl
 say 'vm.swappiness=1, vm.dirty_bytes=268435456'
-act write_file /etc/sysctl.d/90-sparkcluster.conf 644 <<'END' || return 1
+act write_file /etc/sysctl.d/90-sparkcluster.conf <<'END' || return 1
 vm.swappiness = 1
 vm.dirty_bytes = 268435456
 END
@@ -81,7 +81,7 @@ say done
 step_limits() {
 step=limits
 say 'locked memory without a limit'
-act write_file /etc/security/limits.d/90-sparkcluster.conf 644 <<'END' || return 1
+act write_file /etc/security/limits.d/90-sparkcluster.conf <<'END' || return 1
 nvidia - memlock unlimited
 END
 say 'takes effect when nvidia logs in again'

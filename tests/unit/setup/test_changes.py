@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_a_bare_spark_gets_all_but_the_options():
 
 
 def test_nothing_is_to_be_changed_on_a_spark_that_is_set_up():
-    assert changes("spark-a", ready(), WANTED, selected((), ["headless", "hold"])) == []
+    wanted = replace(WANTED, netplan=None)
+    assert changes("spark-a", ready(), wanted, selected((), ["headless", "hold"])) == []
 
 
 def test_options_are_switched_on_or_named():
@@ -159,27 +161,10 @@ def test_a_key_in_a_file_that_others_may_write_does_not_count():
 
 def test_a_file_with_another_mode_or_owner_is_written_again():
     files = ready().model_dump()["files"]
-    for wrong in (state(TEXT, 0o644), state(TEXT, 0o600, USER), state(f"{TEXT}\n", 0o600)):
-        change = one(ready(files={**files, netplan.NETPLAN: wrong}), "netplan")
+    for wrong in (state(SYSCTL_TEXT, 0o600), state(SYSCTL_TEXT, 0o644, USER), state(f"{SYSCTL_TEXT}\n")):
+        change = one(ready(files={**files, SYSCTL: wrong}), "sysctl")
         assert change
-        assert change.found == "/etc/netplan/40-cx7.yaml is another"
-
-
-def entry(after: str, kind: str = "file", **changed: Any) -> dict[str, Any]:
-    found = {"number": 1, "at": 1.0, "operator": "me@laptop", "step": "netplan", "kind": kind, "before": "absent"}
-    return {**found, "target": netplan.NETPLAN, "after": after, **changed}
-
-
-def test_a_file_that_only_root_may_read_is_judged_by_the_journal():
-    files = ready().model_dump()["files"] | {netplan.NETPLAN: {"unread": "permission denied"}}
-    assert one(ready(files=files, journal=[entry(digest(TEXT))]), "netplan") is None
-    unknown = [[], [entry(digest("other\n"))], [entry(digest(TEXT)), entry(digest("other\n"), number=2)]]
-    # The login may write its own journal as it likes.
-    unknown.append([entry(digest(TEXT), root=False)])
-    for journal in unknown:
-        change = one(ready(files=files, journal=journal), "netplan")
-        assert change
-        assert change.found == "/etc/netplan/40-cx7.yaml is unknown"
+        assert change.found == f"{SYSCTL} is another"
 
 
 def test_an_mtu_or_an_address_alone_is_found():

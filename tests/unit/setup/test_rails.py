@@ -103,6 +103,16 @@ def test_the_live_state_counts_as_much_as_the_file():
     assert "a" in proposed(parsed(found)).texts
 
 
+@pytest.mark.parametrize("root", [True, False], ids=["root", "login"])
+def test_a_file_that_only_root_may_read_is_judged_by_roots_journal(root):
+    """The login may write its own journal as it likes."""
+    found = documents(ONE, addresses=SET_UP, mtu=9000)
+    entry = {"number": 1, "at": 1.0, "operator": "me@laptop", "step": "netplan", "kind": "file", "target": NETPLAN}
+    found["a"]["files"] = {NETPLAN: {"unread": "permission denied"}}
+    found["a"]["journal"] = [{**entry, "before": "absent", "after": "0" * 64, "root": root}]
+    assert ("a" in proposed(parsed(found)).texts) is not root
+
+
 def test_what_other_files_set_up_is_left():
     found = documents(ONE, addresses=SET_UP, mtu=9000)
     settings = [f"{name}: {{addresses: [{address}], mtu: 9000}}" for name, address in SET_UP["a"].items()]

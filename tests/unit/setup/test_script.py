@@ -80,7 +80,7 @@ def test_the_script_is_the_one_that_was_read_by_eye(name, text):
 
 def test_nothing_to_do_is_no_script():
     assert script(ROOT, []) == ""
-    assert script(ROOT, changes("spark-a", ready(), WANTED, selected())) == ""
+    assert script(ROOT, changes("spark-a", ready(), replace(WANTED, netplan=None), selected())) == ""
     assert script(LOGIN, [each for each in ALL if each.step != "ssh-key"]) == ""
     blocked = changes("spark-a", bare(ranks=["x"]), WANTED, selected(["netplan"]))
     assert blocked
