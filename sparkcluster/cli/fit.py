@@ -3,64 +3,46 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import assigned, at_least, common_flags, set_flag
-from sparkcluster.cli.output import emit_json, message
+from sparkcluster.cli.common import assigned, at_least, common_flags, connect_fleet, emitted, number_type, set_flag
+from sparkcluster.cli.output import data, message, paint
+from sparkcluster.report import count, size
 
 if TYPE_CHECKING:
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
 
-LEAST_GB, MOST_GB = 1.0, 65536.0
+WIDTH = 78
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``fit``."""
     parser.add_argument("playbook", metavar="PLAYBOOK", help="name, path or model of a playbook, also with +OVERLAY")
-    parser.add_argument(
-        "--inventory",
-        metavar="INV",
-        type=Path,
-        help="inventory to take the number of nodes from; its nodes are asked what was measured there",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="PATH",
-        type=Path,
-        help="directory of the model, or its config.json (default: from the hub, or as recorded)",
-    )
-    parser.add_argument(
-        "--context", metavar="N", type=at_least(1), help="context length in tokens (default: max-model-len)"
-    )
-    parser.add_argument(
-        "--concurrency", metavar="N", type=at_least(1), help="concurrent requests of full context (default: 1)"
-    )
-    parser.add_argument(
-        "--memory-gb", metavar="GB", type=_memory, default=128.0, help="nominal memory of a node (default: 128)"
-    )
-    parser.add_argument(
-        "--nodes",
-        metavar="N",
-        type=at_least(1),
-        help="nodes that share the model (default: those of the inventory, else the fewest that the playbook allows)",
-    )
+    about = "inventory to take the number of nodes from; its nodes are asked what was measured there"
+    parser.add_argument("--inventory", metavar="INV", type=Path, help=about)
+    about = "directory of the model, or its config.json (default: from the hub, or as recorded)"
+    parser.add_argument("--config", metavar="PATH", type=Path, help=about)
+    about = "context length in tokens (default: max-model-len)"
+    parser.add_argument("--context", metavar="N", type=at_least(1), help=about)
+    about = "concurrent requests of full context (default: 1)"
+    parser.add_argument("--concurrency", metavar="N", type=at_least(1), default=1, help=about)
+    memory = number_type(float, lambda value: 1 <= value <= 65536, "from 1 to 65536")
+    about = "nominal memory of a node (default: 128)"
+    parser.add_argument("--memory-gb", metavar="GB", type=memory, default=128.0, help=about)
+    about = "nodes that share the model (default: those of the inventory, else the fewest that the playbook allows)"
+    parser.add_argument("--nodes", metavar="N", type=at_least(1), help=about)
+    about = "also show the sources, and what vLLM will log of the KV cache"
+    parser.add_argument("-v", "--verbose", action="store_true", help=about)
     set_flag(parser)
     common_flags(parser, "--json")
-
-
-def _memory(text: str) -> float:
-    value = float(text)
-    if not LEAST_GB <= value <= MOST_GB:
-        raise argparse.ArgumentTypeError(f"must be from {LEAST_GB:.0f} to {MOST_GB:.0f}, is {text[:20]}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Show how much memory a playbook needs; exit 1 where it does not fit, 0 where it does or that is not known."""
     from sparkcluster import engines
-    from sparkcluster.cli.fit_view import show
     from sparkcluster.cli.progress import Waiting
     from sparkcluster.errors import UsageError
     from sparkcluster.models.source import spark
@@ -69,34 +51,25 @@ def run(args: argparse.Namespace) -> int:
 
     playbook, nodes, spec = _what(args)
     if args.config is not None:
-        found = Known(from_path(args.config))
+        known_model = Known(from_path(args.config))
     else:
         with Waiting(f"reading the headers of {playbook.model.label}"):
-            found = known(playbook.model, playbook.companions)
-    if found.model is None:
-        forecast: dict[str, Any] | None = not_recorded(playbook, found)
+            known_model = known(playbook.model, playbook.companions)
+    if known_model.model is None:
+        found = not_recorded(playbook, known_model) | {"nodes": nodes}
     else:
-        forecast = engines.engine(playbook.engine).forecast(
-            playbook,
-            found.model,
-            spark(args.memory_gb),
-            nodes=nodes,
-            context=args.context,
-            requests=args.concurrency or 1,
-            beside=found.beside,
-        )
-    if forecast is None:
-        raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")
-    if found.model is not None and found.note:
-        forecast["not_counted"] = [found.note, *forecast["not_counted"]]
-    forecast["recorded"] = list(found.recorded)
+        options = {"context": args.context, "requests": args.concurrency, "beside": known_model.beside}
+        engine, machine = engines.engine(playbook.engine), spark(args.memory_gb)
+        found = engine.forecast(playbook, known_model.model, machine, nodes=nodes, **options) or {}
+        if not found:
+            raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")
+        found["not_counted"] = [*filter(None, [known_model.note]), *found["not_counted"]]
+    found["recorded"] = list(known_model.recorded)
     if spec is not None:
-        forecast["measured"] = _measured(spec, nodes)
-    if args.json:
-        emit_json(forecast)
-    else:
-        show(forecast)
-    return 1 if forecast["fits"] is False else 0
+        found["measured"] = _measured(spec, nodes)
+    if not emitted(args, found):
+        _show(found, verbose=args.verbose)
+    return 1 if found["fits"] is False else 0
 
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
@@ -106,26 +79,83 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
     if args.inventory is None:
         path, overlays = named(args.playbook)
         found, _ = read_playbook(path, overlays, assigned(args))
-        tensor = 1 if found.tensor_parallel == "auto" else found.tensor_parallel
-        nodes = args.nodes or max(found.nodes.min, tensor * found.pipeline_parallel)
+        nodes = args.nodes or max(found.nodes.min, found.ranks or found.parts)
         return read_playbook(path, overlays, assigned(args), nodes)[0], nodes, None
     spec = load(args.inventory, args.playbook, set_=assigned(args), nodes=args.nodes)
-    groups = spec.inventory.groups
-    size = max((len(group.nodes) for group in groups), default=0) if groups else len(spec.inventory.nodes)
-    return spec.playbook, args.nodes or max(1, size), spec
+    return spec.playbook, args.nodes or max(spec.inventory.group_sizes), spec
 
 
 def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
     """What was measured on the nodes of the inventory; None where nothing was, or none of them answers."""
-    from sparkcluster.cli.common import connect_fleet
     from sparkcluster.cli.progress import Waiting
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.inspect.history import measured
 
-    text = f"asking {spec.inventory.cluster} what was measured there"
     try:
-        with connect_fleet(spec.inventory) as fleet, Waiting(text):
+        with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {spec.inventory.cluster}"):
             return measured(fleet, spec, nodes)
     except SparkclusterError as error:
         message(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")
         return None
+
+
+def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
+    """The answer first; then what to change, what takes how much, and how that is known."""
+    verdict = {"too close to say": "may not fit", "not recorded": "cannot be judged"}.get(
+        found["verdict"], found["verdict"]
+    )
+    style = {True: "good", False: "bad", None: "look"}[found["fits"]]
+    on = "one Spark" if found["nodes"] == 1 else f"{found['nodes']} Sparks"
+    data(paint(f"{found['playbook']} {verdict} on {on}", f"bold {style}"))
+    for line in (*found["problems"], *found["doubts"]):
+        data(line, indent="  ")
+    for line in found["advice"]:
+        message(line, kind="hint")
+    if "memory" in found:
+        _figures(found, verbose=verbose)
+    if measured := found.get("measured"):
+        sizes = {"weights": "load_gib", "KV cache": "kv_gib", "CUDA graphs": "graphs_gib"}
+        parts = [f"{what} {size(measured[key] * 2**30)}" for what, key in sizes.items() if key in measured]
+        parts += [f"{measured['kv_tokens']:,.0f} tokens of KV cache"] if "kv_tokens" in measured else []
+        data(f"measured here in release {measured['release']}: {', '.join(parts)}")
+    for line in found["not_counted"]:
+        message(line)
+    for line in found["recorded"] if verbose else ():
+        message(line, kind="source")
+
+
+def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
+    memory, cache, safe = found["memory"], found["kv_cache"], found["safe_gpu_memory_utilization"]
+    if found["fits"]:
+        free = size(memory["left_for_system_bytes"] - memory["system_needs_bytes"])
+        requests = count(int(cache["concurrency"]), "request")
+        data(f"  {requests} of {found['context']:,} tokens at once, {free} stay free")
+    data()
+    for line in bar(memory, cache["bytes"]):
+        data(line)
+    data()
+    enough = f"; {safe:.2f} is enough for {count(found['concurrency_wanted'], 'request')} at once" if safe <= 1 else ""
+    data(f"gpu-memory-utilization {found['gpu_memory_utilization']:.2f}{enough}")
+    if verbose:
+        data(f"vLLM will log a KV cache of {cache['tokens']:,} tokens, as its version counts them")
+
+
+def bar(memory: Mapping[str, Any], cache: int) -> Iterator[str]:
+    """The node's memory as a bar, and what each part of it is; together they are what is installed."""
+    left = max(0, memory["left_for_system_bytes"])
+    system = min(left, memory["system_needs_bytes"])
+    parts = [
+        ("W", "weights" if memory["weights_counted"] else "weights, estimated", memory["weights_bytes"]),
+        ("r", "a step, driver, CUDA graphs (estimate)", memory["runtime_bytes"]),
+        ("K", "KV cache", cache),
+        ("h", "the engine's processes (estimate)", memory["engine_host_bytes"]),
+        ("s", "system", system),
+        (".", "free", left - system),
+        ("x", "reserved by firmware", memory["installed_bytes"] - memory["visible_bytes"]),
+    ][: None if cache else 2]
+    total, drawn, so_far = sum(amount for *_, amount in parts), "", 0
+    for sign, _, amount in parts:
+        so_far += amount
+        drawn = drawn.ljust(round(so_far / total * WIDTH), sign)
+    yield f"|{drawn}|"
+    yield from (f"  {sign}  {name:<40}{size(amount):>9}" for sign, name, amount in parts if amount > 0)

@@ -10,8 +10,8 @@ PAGE = """\
 `HF_ENDPOINT` for another hub), or a local directory with `--config DIR`, or a `config.json` alone with `--config FILE`,
 in which case the weights are estimated.
 
-It shows: whether it fits; what takes how much; how many tokens of KV cache vLLM will log; how many requests of full context
-that is; the smallest `--gpu-memory-utilization` for `--context` and `--concurrency`; what is left for the system; what to
+It shows: whether it fits; how many requests of full context at once; what takes how much; with `-v` its sources, and the tokens
+of KV cache that vLLM will log (older versions count them otherwise where layers have windows); the smallest `--gpu-memory-utilization` for `--context` and `--concurrency`; what is left for the system; what to
 change if it does not fit. It exits with 1 if it does not fit, and with 0 if it does or is too close to say. `--json` has all of it in
 bytes.
 
@@ -21,7 +21,7 @@ sparkcluster fit qwen3.6-35b-a3b-nvfp4 --context 262144 --concurrency 2
 sparkcluster fit my-playbook.yaml --config ~/models/mine --nodes 2
 ```
 
-A Spark's 128 GB are GiB: Linux and CUDA see 121.6 GiB (130.6 GB) of them. Every figure is given in GB (10⁹) and GiB (2³⁰).
+A Spark's 128 GB are GiB: Linux and CUDA see 121.6 GiB (130.6 GB) of them. Figures are in GB (10⁹).
 
 `gpu-memory-utilization: auto` in a playbook takes the smallest utilization that holds `max-num-seqs` (4 if not set)
 requests of `max-model-len` even if a step takes the most that was measured, and nothing above 0.90. It is computed from the model, the

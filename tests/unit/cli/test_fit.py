@@ -49,8 +49,17 @@ def test_json_has_it_all_in_bytes_and_adds_up(fit):
 def test_what_does_not_fit_ends_with_1_and_what_to_change(fit):
     code, out, err = fit("--memory-gb", "16")
     assert code == 1
-    assert "error" not in out
+    assert out.startswith("mine does not fit on one Spark\n")
     assert "hint: serve it on 2 Sparks" in err
+
+
+def test_the_answer_comes_first_and_has_one_number_of_requests(fit):
+    """vLLM's own count of tokens is another for models whose layers have windows."""
+    _, out, _ = fit()
+    first, second = out.splitlines()[:2]
+    assert (first, second.split(",")[0]) == ("mine fits on one Spark", "  20 requests of 32")
+    assert "log a KV cache" not in out
+    assert "log a KV cache" in fit("--verbose")[1]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +95,7 @@ def test_what_is_too_close_to_say_is_told_with_the_range_and_ends_with_0(fit):
     _, out, _ = fit("--json")
     smallest = json.loads(out)["smallest_gpu_memory_utilization"]
     code, out, err = fit(args={"gpu-memory-utilization": smallest, "max-model-len": 32768})
-    assert (code, "between" in out) == (0, True)
+    assert (code, out.splitlines()[0]) == (0, "mine may not fit on one Spark")
     assert "set gpu-memory-utilization to" in err
     told = json.loads(fit("--json", args={"gpu-memory-utilization": smallest, "max-model-len": 32768})[1])
     assert (told["fits"], told["verdict"], told["problems"]) == (None, "too close to say", [])
@@ -130,7 +139,8 @@ def test_a_bundled_playbook_is_answered_without_a_hub(offline, capsys):
 def test_a_model_that_is_not_recorded_is_said_to_be_so_with_what_would_fill_it(offline, capsys):
     assert guarded(["fit", "gemma-4-12b-coder"]) == 0
     said = capsys.readouterr()
-    assert "http://127.0.0.1:1" in said.err
+    assert said.out.startswith("gemma-4-12b-coder cannot be judged on one Spark\n")
+    assert "http://127.0.0.1:1" in said.out
     assert "scripts/record-model sakamakismile/gemma-4-12B" in said.err
     assert guarded(["fit", "gemma-4-12b-coder", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -146,13 +156,14 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
     documents = [one.document(one.plan(number), number) for number in (6, 7)]
     documents[1]["groups"]["default"]["measured"] |= MEASURED
     hosts = {name: FakeHost(name).program("records", {"records": documents}) for name in one.facts}
-    monkeypatch.setattr("sparkcluster.cli.common.connect_fleet", lambda _: Fleet(hosts))
+    monkeypatch.setattr("sparkcluster.cli.fit.connect_fleet", lambda _: Fleet(hosts))
     monkeypatch.setattr("sparkcluster.spec.load.load", lambda *_, **__: one.spec)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     flags = ["x", "--inventory", str(one.spec.inventory_path), "--config", str(tmp_path / "config.json")]
     assert guarded(["fit", *flags]) == 0
     out = capsys.readouterr().out
-    assert "measured here in release 7: 4,843,965 tokens" in out
+    assert "measured here in release 7: weights 8.17 GB" in out
+    assert "4,843,965 tokens of KV cache" in out
     guarded(["fit", *flags, "--json"])
     found = json.loads(capsys.readouterr().out)
     json_schemas.validate("fit", found)
