@@ -92,9 +92,7 @@ class Finding:
 
 def placed(remedy: str, node: str | None) -> str:
     """``remedy``; where it is a command for ``node``, with its name."""
-    told = " on " in remedy.partition("   ")[2] or any(
-        f"on {word} " in remedy for word in ("the", "that", "both", "every")
-    )
+    told = "   on " in remedy or any(f" on {word} " in remedy for word in ("the", "that", "both", "every"))
     return f"on {node}: {remedy}" if node and _TYPED_ON_NODE.match(remedy) and not told else remedy
 
 

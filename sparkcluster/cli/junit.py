@@ -41,18 +41,14 @@ def _cases(found: Preflight, node: str | None) -> Iterator[Element]:
     of_node = [finding for finding in found.findings if finding.node == node]
     unread = {code for finding in of_node if finding.code == "FACT-001" for code in re.findall(_CODE, finding.why)}
     away = "the node did not answer" if node in found.errors else ""
-    for code, check in CATALOGUE.items():
-        if check.stage not in found.stages:
-            continue
+    names = {code: check.title for code, check in CATALOGUE.items() if check.stage in found.stages}
+    for code, name in (names | {each.code: each.summary for each in of_node if each.code not in CATALOGUE}).items():
         seen = [finding for finding in of_node if finding.code == code]
         if node is not None or seen:
             skip = away or ("a fact that it needs could not be read" if code in unread else "")
-            yield _case(node, f"{code} {check.title}", seen, skip)
+            yield _case(node, f"{code} {name}", seen, skip)
     if node is not None and not away:
         yield _case(node, "the node answers", [], "")
-    for code in dict.fromkeys(finding.code for finding in of_node if finding.code not in CATALOGUE):
-        seen = [finding for finding in of_node if finding.code == code]
-        yield _case(node, f"{code} {seen[0].summary}", seen, "")
 
 
 def _case(node: str | None, name: str, seen: list[Finding], skip: str) -> Element:

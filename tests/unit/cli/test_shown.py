@@ -92,6 +92,8 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     [
         ("sudo ip link set enp1s0f1np1 mtu 9000", "on spark-b: sudo ip link set enp1s0f1np1 mtu 9000"),
         ("sudo reboot   on both nodes", "sudo reboot   on both nodes"),
+        ("ip -br addr   on spark-a", "ip -br addr   on spark-a"),
+        ("nvidia-smi on every node: what else uses it", "nvidia-smi on every node: what else uses it"),
         ("sparkcluster stage INVENTORY", "sparkcluster stage INVENTORY"),
         ("check the cable", "check the cable"),
     ],
