@@ -87,6 +87,9 @@ def show_done(
     outcomes: Mapping[str, Outcome], files: Mapping[str, Path], found: Look, after: Look, inventory: str, *, ok: bool
 ) -> None:
     """What became of what was ``found``, ``after`` it."""
+    if not outcomes:
+        data(paint("nothing was changed", "bold look"))
+        return
     _show_outcomes(outcomes, files, "done")
     ran = {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}

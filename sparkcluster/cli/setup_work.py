@@ -112,7 +112,7 @@ class Work:
         if self.args.yes:
             return list(due)
         changes = "this change" if len(due) == 1 else f"these {len(due)} changes"
-        answer = self._ask(f"make {changes}? [Y/n/each] ")
+        answer = self._ask(f"make {changes}? [Y/n{'/each' if len(due) > 1 else ''}] ")
         if answer in {"e", "each"}:
             return [step for step, nodes in due.items() if self._ask(f"{step} on {', '.join(nodes)}? [Y/n] ") in _YES]
         return list(due) if answer in _YES else []
@@ -147,10 +147,10 @@ class Work:
                 texts[node] = setup.undo_scripts(each, node, args.only)
             except SetupError as error:  # ranks on one node stop no other
                 found.errors[node] = error
-        possible = any(texts.values())
-        if possible and not args.yes:
-            with self.report.paused():
-                view.show_journals({node: rows[node] for node in texts}, {})
+        if any(texts.values()) and not args.yes:
+            if not args.json:
+                with self.report.paused():
+                    view.show_journals({node: rows[node] for node in texts}, {})
             if self._ask("undo these changes? [y/N] ") not in {"y", "yes"}:
                 raise UsageError("nothing was undone", hint="answer y, or add --yes")
         outcomes, files = self._run("undo", found.surveys, texts)
@@ -193,22 +193,17 @@ class Work:
         for node in self.args.node or found.surveys:
             path = Path(f"{kind}-{node}.sh")
             with contextlib.suppress(OSError, ValueError):
-                if node not in left and _is_own(path) and f" for node {node}, where it " in path.read_text():
+                if node not in left and f" for node {node}, where it " in path.read_text():
                     path.unlink()
                     message(f"removed {path}: all that it does is done")
 
 
 def _write(path: Path, script: str) -> None:
     """Write a script that somebody has to run by hand, which confirms the network itself."""
-    if os.path.lexists(path) and not _is_own(path):
+    if path.is_symlink() or (path.exists() and path.stat().st_uid != os.geteuid()):
         raise UsageError(f"{path} exists, and is not a file of yours", hint="run this in another directory")
     text = script.replace("\nCONFIRM=controller\n", "\nCONFIRM=self\n")
     output_file.write(path, lambda file: file.write(text.encode()), private=True)
-
-
-def _is_own(path: Path) -> bool:
-    """Whether it is a file of the user, and no link."""
-    return path.is_file() and not path.is_symlink() and path.stat().st_uid == os.geteuid()
 
 
 _YES = {"", "y", "yes"}

@@ -208,13 +208,18 @@ def test_one_question_is_asked_about_all_changes(nodes, capsys, monkeypatch, ans
     guarded(["setup", "mine.yaml", "--node", "b", "--only", "limits", "--only", "perftest"])
     assert asked[0] == "make these 2 changes? [Y/n/each] "
     assert asked[1:] == ["limits on b? [Y/n] ", "perftest on b? [Y/n] "][: len(answers) - 1]
-    assert capsys.readouterr().out.startswith("limits: locked memory without a limit\n")
+    out = capsys.readouterr().out
+    assert out.startswith("limits: locked memory without a limit\n")
+    assert out.endswith("nothing was changed\n") is (not done)
     made = re.findall("^  attempt step_([a-z]+)", nodes.texts["b"].root, re.MULTILINE) if done else []
     assert made == done
 
 
 def test_without_a_terminal_nothing_is_changed(nodes, capsys):
     assert guarded(["setup", "mine.yaml", "--json"]) == 2
+    assert "--yes" in json.loads(capsys.readouterr().out)["error"]["hint"]
+    nodes.answers["a"]["journal"] = journal("sysctl")
+    assert guarded(["setup", "mine.yaml", "--undo", "--json"]) == 2
     assert "--yes" in json.loads(capsys.readouterr().out)["error"]["hint"]
 
 
