@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from sparkcluster.cli.common import common_flags
-from sparkcluster.cli.output import emit_json, message, write
+from sparkcluster.cli.common import common_flags, emitted
+from sparkcluster.cli.output import message, paint, write
 from sparkcluster.printable import LINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``import``."""
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",
-        help="a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, a script with the engine's "
-        "command, or the output of docker inspect NAME IMAGE; - is stdin",
+    about = (
+        "a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, a script with the engine's command,"
     )
-    parser.add_argument(
-        "--container", metavar="NAME", help="import the engine that runs in this container, instead of a file"
+    about += " or the output of docker inspect NAME IMAGE; - is stdin"
+    parser.add_argument("file", metavar="FILE", nargs="?", help=about)
+    about = "import the engine that runs in this container, instead of a file"
+    parser.add_argument("--container", metavar="NAME", help=about)
+    about = "where the container runs: HOST or USER@HOST for SSH (default: this machine)"
+    parser.add_argument("--node", metavar="HOST", help=about)
+    about = (
+        "value of a variable, an argument (1=VALUE) or a placeholder that the text does not set; service=NAME chooses"
     )
-    parser.add_argument(
-        "--node", metavar="HOST", help="where the container runs: HOST or USER@HOST for SSH (default: this machine)"
-    )
-    parser.add_argument(
-        "--define",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="value of a variable, an argument (1=VALUE) or a placeholder that the text does not set; service=NAME "
-        "chooses a Compose file's service; repeatable",
-    )
-    parser.add_argument(
-        "--block", metavar="N", type=int, help="code block of the page to import, if several start an engine"
-    )
+    about += " a Compose file's service; repeatable"
+    parser.add_argument("--define", metavar="NAME=VALUE", action="append", default=[], help=about)
+    about = "code block of the page to import, if several start an engine"
+    parser.add_argument("--block", metavar="N", type=int, help=about)
     parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
-    parser.add_argument(
-        "-o", "--output", metavar="OUT", type=_file, help="write the playbook to OUT instead of stdout; - is stdout"
-    )
+    about = "write the playbook to OUT instead of stdout; - is stdout"
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help=about)
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     common_flags(parser, "--json")
 
 
-def _file(text: str) -> Path | None:
-    """The file of ``-o``; None for standard output."""
-    return None if text == "-" else Path(text)
+def run(args: argparse.Namespace) -> int:
+    """Print or write the playbook; what could not be carried over goes to stderr."""
+    from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
+    from sparkcluster.importer import convert, defines
+    from sparkcluster.report import count
+
+    source, text = _text(args)
+    made = convert(text, source, name=args.name, defines=defines(args.define), block=args.block)
+    written = args.output if args.output != Path("-") else None
+    if written is not None:
+        if written.exists() and not args.force:
+            raise UsageError(f"{written} already exists", hint="add --force to overwrite it")
+        output_file.write(written, lambda file: file.write(made.text.encode()))
+    if emitted(args, {"playbook": made.document, "text": made.text, "left": list(made.notes)}):
+        return 0
+    if written is None:
+        write(sys.stdout, made.text, end="", keep=LINES)
+    else:
+        arguments = count(len(made.document.get("args", {})), "argument")
+        message(paint(f"wrote {written}", "good"), f": {next(iter(made.document['model'].values()))}, {arguments}")
+    _show_notes(made.notes)
+    message(f"sparkcluster lint {written or 'FILE'}", kind="next")
+    return 0
 
 
 def _text(args: argparse.Namespace) -> tuple[str, str]:
@@ -78,9 +92,8 @@ def _inspected(args: argparse.Namespace) -> str:
     from sparkcluster.inspect.container import inspected
     from sparkcluster.setup.targets import given
 
-    nodes = {"this machine": Address("localhost", "local")}
-    if args.node is not None:
-        nodes = {each.label: each.address for each in given([args.node], SshSettings(), "--node")}
+    hosts = given([args.node], SshSettings(), "--node") if args.node else []
+    nodes = {each.label: each.address for each in hosts} or {"this machine": Address("localhost", "local")}
     with (
         Waiting(f"reading {args.container}") as waiting,
         Terminal(waiting, silent=args.json) as terminal,
@@ -89,36 +102,17 @@ def _inspected(args: argparse.Namespace) -> str:
         return inspected(fleet[next(iter(nodes))], args.container)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print or write the playbook; what could not be carried over goes to stderr."""
-    from sparkcluster.errors import UsageError
-    from sparkcluster.importer import convert, defines
-    from sparkcluster.linting import stand_in
-    from sparkcluster.spec import Playbook, powers
-    from sparkcluster.spec.document import parse
-
-    source, text = _text(args)
-    made = convert(text, source, name=args.name, defines=defines(args.define), block=args.block)
-    if args.output is not None:
-        try:
-            with args.output.open("w" if args.force else "x", encoding="utf-8") as file:
-                file.write(made.text)
-        except FileExistsError:
-            raise UsageError(f"{args.output} already exists", hint="add --force to overwrite it") from None
-        except OSError as error:
-            raise UsageError(
-                f"{args.output} cannot be written: {error.strerror}", hint="give -o another path"
-            ) from None
-    if args.json:
-        emit_json({"playbook": made.document, "text": made.text, "left": list(made.notes)})
-        return 0
-    if args.output is None:
-        write(sys.stdout, made.text, end="", keep=LINES)
-    for line in made.notes:
-        message(f"not imported, or to be reviewed: {line}")
-    playbook = Playbook.model_validate(parse(made.text, source).data)
-    for line in powers.lines(playbook, stand_in(playbook, 1)):
-        message(line)
-    if args.output is not None:
-        message(f"wrote {args.output}; next: sparkcluster lint {args.output}")
-    return 0
+def _show_notes(notes: Iterable[str]) -> None:
+    """What was left out, by the reason for it, and then what needs a look, since it says what to write where."""
+    left: dict[str, list[str]] = {}
+    look = []
+    for note in notes:
+        if ": left out" not in note and re.search("[:;] (write|set|copy|build|mount|add|did you|kept|listed) ", note):
+            look.append(note)
+        else:
+            what, _, why = note.replace(": left out", "").partition(": ")
+            left.setdefault(why, []).append(what)
+    out = [": ".join(filter(None, [", ".join(names), why])) for why, names in left.items()]
+    for heading, lines in (paint("left out", "dim"), out), (paint("look at", "look"), look):
+        for text in [heading, *(f"  {line}" for line in lines)] if lines else ():
+            message(text)

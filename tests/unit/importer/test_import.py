@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster import plan, topology
+from sparkcluster.cli.main import guarded
 from sparkcluster.importer import convert
 from sparkcluster.spec import Playbook
 from sparkcluster.spec.document import parse
@@ -367,3 +368,18 @@ def test_a_value_that_a_page_sets_in_a_file_is_listed():
     made = convert(f"```env\nSEED=2\n```\n```yaml\n{compose}```\n", "x.md")
     assert made.document["args"] == {"seed": 1}
     assert made.notes == ("SEED: set elsewhere in the page, which is not read; add --define SEED=VALUE",)
+
+
+def test_notes_are_what_was_left_out_by_its_reason_and_what_to_look_at(tmp_path, capsys):
+    text = "docker run --gpus all --privileged --restart always -e HF_TOKEN=x -e VLLM_HOST_IP=1 -e NCCL_IB_HCA=y vllm/vllm-openai:v0.20.0 --model a/b --port 9000"
+    (tmp_path / "run.sh").write_text(text)
+    out = tmp_path / "out.yaml"
+    assert guarded(["import", str(tmp_path / "run.sh"), "-o", str(out)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"wrote {out}: a/b, 0 arguments"
+    left, look = lines.index("left out"), lines.index("look at")
+    assert lines[look + 1 :] == [
+        "  --port 9000: write api.port: 9000 in the inventory",
+        f"next: sparkcluster lint {out}",
+    ]
+    assert "  VLLM_HOST_IP, NCCL_IB_HCA: it differs between nodes, and sparkcluster sets it on each" in lines[left:look]
