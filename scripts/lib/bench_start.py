@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench import ENVIRONMENT, PROGRAM, PYTHON, Turns, show, timed
@@ -51,7 +52,7 @@ def main() -> int:
     lines += [[PROGRAM, name, "--help"] for name in commands]
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "mine.yaml").write_text(INVENTORY)
-        measures = [lambda line=line: timed(line) for line in lines]
+        measures: list[Callable[[], float]] = [partial(timed, line) for line in lines]
         measures += [tab(line, Path(name)) for line in TABS.values()]
         turns = Turns(7 if quick else 25, *measures)
 

@@ -50,5 +50,5 @@ def _explain(page: Page) -> None:
     }
     for name, text in parts.items():
         if text:
-            data(text, kind=name)
+            data(f"{name:<10}{text}")
     data()

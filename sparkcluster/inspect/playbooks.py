@@ -119,7 +119,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     varies = variant_sizes(path, overlays)
     sizes = {*range(1, MOST_SPARKS + 1), written.ranks or written.nodes.min, sparks or 1}
     serving: dict[int, Playbook] = {}
-    weights = None
+    weights: int | None = None
     for nodes in sorted(sizes):
         playbook, _ = read_playbook(path, overlays, None, nodes) if varies else (written, None)
         if playbook.serves_on(nodes):
@@ -129,7 +129,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
                 continue
             if forecast is None or forecast["fits"] is not False:
                 serving[nodes] = playbook
-                weights = weights or (forecast and forecast["memory"]["checkpoint_bytes"])
+                weights = weights or (forecast["memory"]["checkpoint_bytes"] if forecast else None)
     return Offer(
         serving.get(sparks or 0) or next(iter(serving.values()), written),
         path,
