@@ -113,8 +113,8 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     unset = typist.type("unset SPARK_API_KEY; sparkcluster up mine.yaml", 2, answers=[("accept", "y\n")])
     assert "SPARK_API_KEY is not set" in unset.words
     down = typist.type("sparkcluster status mine.yaml", 1)
-    name = down[0].removesuffix(": down")
-    assert (down[0], down.first("next")) == (f"{name}: down", "sparkcluster up mine.yaml")
+    name = down[0].removesuffix("  ● down")
+    assert (down[0], down.first("next")) == (f"{name}  ● down", "sparkcluster up mine.yaml")
     refused(typist.type("sparkcluster ask mine.yaml Hello", 1), f"{name} is down", down.first("next"))
     refused(typist.type("sparkcluster logs mine.yaml --failed", 1), "no log of a failed launch", "sparkcluster doctor")
     typist.type("sparkcluster stage mine.yaml --dry-run", 0)
