@@ -157,7 +157,7 @@ def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for number, rail in enumerate(addresses.rails, 1):
         # A node without a name is called by its address, which is no name of a host if it is an IPv6 one.
-        ends = {node: address for node, address in rail.addresses.items() if ":" not in node}
+        ends = {node: rail.addresses[node] for node in rail.ends if node in rail.addresses and ":" not in node}
         for node in rail.addresses:
             lines = (f"{address.ip} {other}-rail{number}" for other, address in ends.items())
             found[node] = (*found.get(node, ()), *lines)

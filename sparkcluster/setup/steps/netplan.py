@@ -3,6 +3,7 @@
 from sparkcluster.facts.base import read
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command, described
+from sparkcluster.topology.candidates import order_on_bus
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
 
@@ -12,7 +13,7 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
         return None
     addresses = {name: str(address) for name, address in wanted.addresses.items()}
     found = []
-    for each in read(survey.interfaces) or ():
+    for each in sorted(read(survey.interfaces) or (), key=order_on_bus):
         if each.name in addresses and addresses[each.name] not in each.addresses:
             found.append(f"{each.name} has {', '.join(each.addresses) or 'no address'}")
         elif each.name in addresses and each.mtu != MTU:
