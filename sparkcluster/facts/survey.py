@@ -96,7 +96,7 @@ class Survey(Fact):
         files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it.
         sysctls: value of each requested name; None where the kernel has none.
         packages: version of each requested package, None where it is not installed; of a pattern those installed.
-        held: packages that apt does not upgrade, if they were asked for or ``setup`` held some.
+        held: packages that apt does not upgrade, if they were asked for.
         default_target: what systemd starts at boot, such as graphical.target.
         ntp: whether the clock is set to be synchronized; None where timedatectl does not say.
         journal: what ``setup`` changed here and did not undo.

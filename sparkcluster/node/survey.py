@@ -14,7 +14,7 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
@@ -100,7 +100,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "journal": lambda: [
             each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
         ],
-        "held": lambda: _held(machine) if request.get("held") or "hold" in _kinds(value("journal")) else [],
+        "held": lambda: _held(machine) if request.get("held") else [],
     }
     for key, reader in readers.items():
         readings.start(key, reader)
@@ -293,10 +293,6 @@ def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]
             if len(fields) == 3 and fields[1] == "installed":
                 found[fields[0]] = fields[2]
     return dict(list(found.items())[:_MOST_PACKAGES])
-
-
-def _kinds(entries: Any) -> Set[str]:
-    return {each["kind"] for each in entries} if isinstance(entries, list) else set()
 
 
 def _held(machine: Machine) -> List[str]:

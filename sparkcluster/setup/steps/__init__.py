@@ -58,7 +58,7 @@ def requests(steps: Collection[Step] = STEPS) -> dict[str, list[str]]:
     files = [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, hosts.FILE, docker_group.FILE, nvidia_runtime.FILE]
     return {
         "files": files,
-        "sysctls": [*sysctl.VALUES, "vm.dirty_ratio"],
+        "sysctls": list(sysctl.VALUES),
         "packages": [perftest.PACKAGE, *hold.PACKAGES],
         "held": [step.name for step in steps if step is hold.STEP],
     }
