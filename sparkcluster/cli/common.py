@@ -26,21 +26,6 @@ if TYPE_CHECKING:
 INVENTORY_VARIABLE = "SPARKCLUSTER_INVENTORY"
 INVENTORY_FILE = "sparkcluster.yaml"
 
-_FLAGS = {
-    "--json": "print one JSON document to stdout and nothing else",
-    "--json-lines": "print events as JSON lines, the result last",
-    "--yes": "accept what the playbook can do beyond serving, without being asked",
-    "--verbose": "also show notes, and why each finding matters",
-}
-_SWITCH_FLAGS = {
-    "--timeout": "limit until the model answers, in seconds; vLLM's own limits follow the playbook's ready_timeout_s",
-    "--wait": "wait up to S seconds for another operator's lease instead of exiting with code 3",
-    "--min-speed": "go back if the new release has less than R times the old one's tokens/s; 0: do not measure",
-    "--trust": "apply what NODE has recorded to the other nodes, where they lack it or differ",
-    "--no-rollback": "leave a new release that fails as it is, and write a bundle",
-}
-_SHORT = {"--verbose": ["-v"]}
-
 
 def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True) -> None:
     """Add INVENTORY, ``--json``, more common ``flags`` and, unless ``playbook`` is false, ``--playbook``.
@@ -52,7 +37,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     parser.add_argument("inventory", metavar="INVENTORY", type=Path, nargs="?", help=about)
     if playbook:
         parser.add_argument("--playbook", metavar="P", help="playbook (name, path or model) instead of the inventory's")
-        set_flag(parser)
+        common_flags(parser, "--set")
     common_flags(parser, "--json", *flags)
 
 
@@ -62,12 +47,8 @@ def is_inventory(word: str) -> bool:
     It is one if it ends as YAML does, has a slash, or names a file. A text with blanks is a prompt unless it names a
     file. An empty file does not count: a shell makes it before ``logs spark-1 > spark-1`` begins.
     """
-    try:
-        if os.path.isfile(word) and os.path.getsize(word):  # noqa: PTH113, PTH202 - as for any word, valid or not
-            return True
-    except (OSError, ValueError):
-        return False
-    return not any(map(str.isspace, word)) and (word.endswith((".yaml", ".yml")) or "/" in word)
+    named = not any(map(str.isspace, word)) and (word.endswith((".yaml", ".yml")) or "/" in word)
+    return named or (os.path.isfile(word) and os.path.getsize(word) > 0)  # noqa: PTH113, PTH202 - any word, valid or not
 
 
 def default_inventory() -> tuple[Path, str]:
@@ -108,17 +89,6 @@ def fill_in_inventory(args: argparse.Namespace, prog: str, words: Sequence[str])
         message(f"{args.inventory} ({why})", kind="inventory")
 
 
-def set_flag(parser: argparse.ArgumentParser) -> None:
-    """Add ``--set``."""
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="key of the playbook, such as args.max-model-len=65536; again for another",
-    )
-
-
 def assigned(args: argparse.Namespace) -> Assignments | None:
     """Keys of the playbook that the command line sets; None where it sets none."""
     texts, image = getattr(args, "set", ()), getattr(args, "image", None)
@@ -128,28 +98,6 @@ def assigned(args: argparse.Namespace) -> Assignments | None:
 
     flags = [Assignment("--image", "image", image)] if image is not None else []
     return Assignments([*map(read, texts), *flags])
-
-
-def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
-    """Add flags that several commands have: those of ``_FLAGS``."""
-    for flag in flags:
-        parser.add_argument(flag, *_SHORT.get(flag, ()), action="store_true", help=_FLAGS[flag])
-
-
-def switch_flags(parser: argparse.ArgumentParser, *flags: str, min_speed: float = 0.7) -> None:
-    """Add flags of the commands that start groups: those of ``_SWITCH_FLAGS``; ``min_speed`` is a default."""
-    above = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
-    whole = number_type(float, lambda value: 0 <= value < float("inf"), "0 or more seconds")
-    share = number_type(float, lambda value: 0 <= value <= 1, "from 0 to 1")
-    kinds: dict[str, dict[str, Any]] = {
-        "--timeout": {"metavar": "S", "type": above},
-        "--wait": {"metavar": "S", "type": whole, "default": 0.0},
-        "--min-speed": {"metavar": "R", "type": share, "default": min_speed},
-        "--trust": {"metavar": "NODE"},
-        "--no-rollback": {"action": "store_true"},
-    }
-    for flag in flags:
-        parser.add_argument(flag, help=_SWITCH_FLAGS[flag], **kinds[flag])
 
 
 def at_least(minimum: int) -> Callable[[str], float]:
@@ -172,6 +120,34 @@ def number_type(kind: type[float], accepts: Callable[[float], bool], expected: s
     return number
 
 
+_ABOVE_0 = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
+_FROM_0 = number_type(float, lambda value: 0 <= value < float("inf"), "0 or more seconds")
+_SHARE = number_type(float, lambda value: 0 <= value <= 1, "from 0 to 1")
+_FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "--json": ("print one JSON document to stdout and nothing else", {}),
+    "--json-lines": ("print events as JSON lines, the result last", {}),
+    "--yes": ("accept what the playbook can do beyond serving, without being asked", {}),
+    "--verbose": ("also show notes, and why each finding matters", {}),
+    "--no-rollback": ("leave a new release that fails as it is, and write a bundle", {}),
+    "--set": ("key of the playbook, again for another", {"metavar": "KEY=VALUE", "action": "append", "default": []}),
+    "--timeout": (
+        "seconds until the model has to answer (default: of the playbook)",
+        {"metavar": "S", "type": _ABOVE_0},
+    ),
+    "--wait": ("seconds to wait for another operator's lease", {"metavar": "S", "type": _FROM_0, "default": 0.0}),
+    "--min-speed": ("go back below R times the old speed (0: none)", {"metavar": "R", "type": _SHARE, "default": 0.7}),
+    "--trust": ("apply what NODE has recorded to the other nodes, where they lack it or differ", {"metavar": "NODE"}),
+}
+
+
+def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
+    """Add flags that several commands have: those of ``_FLAGS``."""
+    for flag in flags:
+        about, options = _FLAGS[flag]
+        short = ["-v"] if flag == "--verbose" else []
+        parser.add_argument(*short, flag, help=about, **options or {"action": "store_true"})
+
+
 def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
     """Write the result for ``--json`` or ``--json-lines``; returns whether one of them was given."""
     if args.json or args.json_lines:
@@ -191,7 +167,7 @@ def load_spec(args: argparse.Namespace) -> Spec:
     playbook = getattr(args, "playbook", None)
     spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
     flags = [("--playbook", playbook), ("--image", getattr(args, "image", None))]
-    flags += [("--set", text) for text in getattr(args, "set", None) or ()]
+    flags += [("--set", text) for text in getattr(args, "set", ())]
     return dataclasses.replace(spec, chosen=tuple(word for flag, text in flags if text for word in (flag, text)))
 
 
@@ -231,10 +207,6 @@ def connect_fleet(inventory: Inventory, prompts: Prompts | None = None) -> Fleet
     from sparkcluster.hosts.connect import Address, connect
     from sparkcluster.hosts.resolve import SshSettings
 
-    return connect(
-        {
-            node.label: Address(node.host, node.connection, SshSettings(**inventory.node_ssh(node).model_dump()))
-            for node in inventory.nodes
-        },
-        prompts,
-    )
+    ssh = {node.label: SshSettings(**inventory.node_ssh(node).model_dump()) for node in inventory.nodes}
+    nodes = {node.label: Address(node.host, node.connection, ssh[node.label]) for node in inventory.nodes}
+    return connect(nodes, prompts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import assigned, at_least, common_flags, connect_fleet, emitted, number_type, set_flag
+from sparkcluster.cli.common import assigned, at_least, common_flags, connect_fleet, emitted, number_type
 from sparkcluster.cli.output import data, message, paint
 from sparkcluster.report import count, size
 
@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", metavar="N", type=at_least(1), help=about)
     about = "also show the sources, and what vLLM will log of the KV cache"
     parser.add_argument("-v", "--verbose", action="store_true", help=about)
-    set_flag(parser)
-    common_flags(parser, "--json")
+    common_flags(parser, "--set", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

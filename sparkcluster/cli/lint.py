@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from sparkcluster.cli.common import assigned, common_flags, emitted, set_flag
+from sparkcluster.cli.common import assigned, common_flags, emitted
 from sparkcluster.cli.output import data, show_error, show_finding
 
 
@@ -15,8 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
     about = "inventories, playbooks, which may be names and have +OVERLAY, and overlays"
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help=about)
-    set_flag(parser)
-    common_flags(parser, "--verbose", "--json")
+    common_flags(parser, "--set", "--verbose", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import at_least, emitted, inventory_argument, reporting, switch_flags
+from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, reporting
 from sparkcluster.cli.upgrade import show_switch, switched
 
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "release", metavar="RELEASE", type=at_least(1), nargs="?", help="number of the release; default: the one before"
     )
-    switch_flags(parser, "--timeout", "--trust", "--wait")
+    common_flags(parser, "--timeout", "--trust", "--wait")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, switch_flags
+from sparkcluster.cli.common import begin_probe, common_flags, emitted, inventory_argument, reporting
 from sparkcluster.cli.output import data, message, program
 from sparkcluster.errors import OtherPlan, UsageError
 
@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
     )
-    switch_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait", min_speed=0.0)
+    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
+    parser.set_defaults(min_speed=0.0)
     parser.set_defaults(verbose=False)  # of plan, for --dry-run
     parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent, stage_view
-from sparkcluster.cli.common import at_least, emitted, inventory_argument, number_type, reporting, switch_flags
+from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, number_type, reporting
 from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="with --dry-run: show every difference and copy")
     parser.add_argument("--resume", action="store_true", help="end a switch that was cut off")
     group_flags(parser)
-    switch_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
+    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
 
 
 def group_flags(parser: argparse.ArgumentParser) -> None:
