@@ -56,6 +56,11 @@ class Finding:
         node = f"{self.node}: " if self.node and not told else ""
         return f"{self.code} {self.place or node}{self.summary}"
 
+    @property
+    def fixed_by_setup(self) -> bool:
+        """Whether ``setup`` fixes it now; where ranks would have to be stopped first, ``remedy`` has the command."""
+        return self.step is not None and not any(f"--only {self.step}" in remedy for remedy in self.remedy)
+
     def notes(self, inventory: object) -> Iterator[str]:
         """Lines for a command that continues: the summary, what was seen, and what to type, with this inventory."""
         yield f"{self.severity}: {self.headline}"
@@ -76,9 +81,8 @@ class Finding:
     def _remedies(self) -> Iterator[tuple[str, str]]:
         """Each remedy with its label: that of ``setup`` first, and what is done by hand in place of it."""
         label = "hint"
-        setup = f"sparkcluster setup INVENTORY --only {self.step}"
-        if self.step and not any(setup in remedy for remedy in self.remedy):
-            yield label, setup
+        if self.fixed_by_setup:
+            yield label, f"sparkcluster setup INVENTORY --only {self.step}"
             label = "or"
         for remedy in filter(None, self.remedy):
             other = re.match("or,? ", remedy)

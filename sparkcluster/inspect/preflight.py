@@ -97,7 +97,7 @@ class Preflight:
     def next(self) -> str:
         """What to type next: what fixes errors, or looks again once they are."""
         if not self.ok:
-            fixes = any(each.severity == "error" and each.step for each in self.findings)
+            fixes = any(each.severity == "error" and each.fixed_by_setup for each in self.findings)
             return f"sparkcluster preflight INVENTORY{' --fix' * fixes}"
         runs = cluster_ranks(self.spec.inventory.cluster, self.facts).running
         return " ".join(["sparkcluster", "status INVENTORY" if runs else "up INVENTORY", *map(quote, self.spec.chosen)])

@@ -183,6 +183,7 @@ def test_no_finding_begins_with_a_step_of_setup_that_ranks_make_it_refuse(see, n
     assert remedies["NET-006"][1:] == [f"{again}   for good"]
     assert remedies["NET-004"][0] == again
     assert twin.step == mtu.step == "netplan"
+    assert not twin.fixed_by_setup
     assert {step.name for step in STEPS if step.disruptive} == DISRUPTIVE
 
 
