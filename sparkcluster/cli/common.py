@@ -129,19 +129,13 @@ _FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
     "--yes": ("accept what the playbook can do beyond serving, without being asked", {}),
     "--verbose": ("also show notes, and why each finding matters", {}),
     "--no-rollback": ("leave a new release that fails as it is, and write a bundle", {}),
-    "--set": (
-        "key of the playbook: args.max-model-len=65536",
-        {"metavar": "KEY=VALUE", "action": "append", "default": []},
-    ),
+    "--set": ("playbook's key: args.max-model-len=65536", {"metavar": "KEY=VALUE", "action": "append", "default": []}),
     "--timeout": (
         "seconds until the model has to answer (default: of the playbook)",
         {"metavar": "S", "type": _ABOVE_0},
     ),
     "--wait": ("seconds to wait for another operator's lease", {"metavar": "S", "type": _FROM_0, "default": 0.0}),
-    "--min-speed": (
-        "go back below R times the old speed; 0: do not measure",
-        {"metavar": "R", "type": _SHARE, "default": 0.7},
-    ),
+    "--min-speed": ("go back below R times the old speed; 0: off", {"metavar": "R", "type": _SHARE, "default": 0.7}),
     "--trust": ("apply what NODE has recorded to the other nodes, where they lack it or differ", {"metavar": "NODE"}),
 }
 

@@ -49,17 +49,14 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.staging.model_headers import from_path
 
     playbook, nodes, spec = _what(args)
-    if args.config is not None:
-        known_model = Known(from_path(args.config))
-    else:
-        with Waiting(f"reading the headers of {playbook.model.label}"):
-            known_model = known(playbook.model, playbook.companions)
+    with Waiting(f"reading the headers of {playbook.model.label}"):
+        known_model = Known(from_path(args.config)) if args.config else known(playbook.model, playbook.companions)
     if known_model.model is None:
         found = not_recorded(playbook, known_model) | {"nodes": nodes}
     else:
-        options = {"context": args.context, "requests": args.concurrency, "beside": known_model.beside}
-        engine, machine = engines.engine(playbook.engine), spark(args.memory_gb)
-        found = engine.forecast(playbook, known_model.model, machine, nodes=nodes, **options) or {}
+        options = {"nodes": nodes, "context": args.context, "requests": args.concurrency, "beside": known_model.beside}
+        forecast = engines.engine(playbook.engine).forecast
+        found = forecast(playbook, known_model.model, spark(args.memory_gb), **options) or {}
         if not found:
             raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")
         found["not_counted"] = [*filter(None, [known_model.note]), *found["not_counted"]]
@@ -100,10 +97,8 @@ def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
 
 def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
     """The answer first; then what to change, what takes how much, and how that is known."""
-    verdict = {"too close to say": "may not fit", "not recorded": "cannot be judged"}.get(
-        found["verdict"], found["verdict"]
-    )
-    style = {True: "good", False: "bad", None: "look"}[found["fits"]]
+    verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
+    verdict, style = verdicts[found["fits"]]
     on = "one Spark" if found["nodes"] == 1 else f"{found['nodes']} Sparks"
     data(paint(f"{found['playbook']} {verdict} on {on}", f"bold {style}"))
     for line in (*found["problems"], *found["doubts"]):

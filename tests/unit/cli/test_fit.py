@@ -139,7 +139,7 @@ def test_a_bundled_playbook_is_answered_without_a_hub(offline, capsys):
 def test_a_model_that_is_not_recorded_is_said_to_be_so_with_what_would_fill_it(offline, capsys):
     assert guarded(["fit", "gemma-4-12b-coder"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("gemma-4-12b-coder cannot be judged on one Spark\n")
+    assert said.out.startswith("gemma-4-12b-coder may not fit on one Spark\n")
     assert "http://127.0.0.1:1" in said.out
     assert "scripts/record-model sakamakismile/gemma-4-12B" in said.err
     assert guarded(["fit", "gemma-4-12b-coder", "--json"]) == 0
