@@ -202,9 +202,11 @@ def mtu(context: Context) -> Iterator[Seen]:
                 wrong[node].append((link, expected))
     for node, links in wrong.items():
         commands = " && ".join(f"sudo ip link set {quote(link.interface)} mtu {expected}" for link, expected in links)
+        own = ", ".join(f"{link.interface} has {link.mtu}" for link, _ in links)
+        others = " or ".join(sorted({str(expected) for _, expected in links}))
         yield Seen(
             f"the MTU of {node} differs from the other nodes",
-            ", ".join(f"{link.interface} has {link.mtu}, the others {expected}" for link, expected in links),
+            f"{own}; the others have {others}",
             (commands,),
             node=node,
             live=True,
