@@ -160,14 +160,20 @@ def show_error(failed: SparkclusterError, inventory: str | None = None) -> None:
     for each in findings:
         show_finding(each, inventory)
     if failed.hint and not any(failed.hint in each.remedy for each in findings):
-        from sparkcluster.findings import placed
-
-        hint, _, log = failed.hint.partition("; last log lines: ")
-        message(placed(hint, failed.node).replace("INVENTORY", inventory), kind="hint")
-        if log:
-            message(log.replace("INVENTORY", inventory), kind="log")
+        _show_hint(failed.hint, failed.node, inventory)
     for other in failed.others:
         show_error(other, inventory)
+
+
+def _show_hint(text: str, node: str | None, inventory: str) -> None:
+    """Write a hint, and apart from it the command that shows the log."""
+    from sparkcluster.findings import placed
+
+    hint, _, log = f"; {text}".partition("; last log lines: ")
+    if hint:
+        message(placed(hint.removeprefix("; "), node).replace("INVENTORY", inventory), kind="hint")
+    if log:
+        message(log.replace("INVENTORY", inventory), kind="log")
 
 
 def _reason(failed: SparkclusterError) -> Iterator[str]:

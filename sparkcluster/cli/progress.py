@@ -252,7 +252,9 @@ class Screen(Shown):
         for node, text in list(self._nodes.items()):
             doing.add_row(f"  {node}", Text(text))
         moving = transfers.table(list(self._transfers.values()))
-        return Group(self._spinner, moving, doing, Text(self._log, "dim", no_wrap=True, overflow="ellipsis"))
+        log = Text(self._log, "dim", no_wrap=True)
+        log.truncate(self._console.width - 4, overflow="ellipsis")  # room for the ^C that a terminal shows
+        return Group(self._spinner, moving, doing, log)
 
     def _line(self, *parts: str) -> None:
         from rich.text import Text

@@ -16,15 +16,14 @@ from sparkcluster.errors import UsageError
 from sparkcluster.report import duration, size
 
 if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Shown
-    from sparkcluster.hosts.fleet import Fleet
     from sparkcluster.release.after_ready import Ran
     from sparkcluster.release.preview import Preview
     from sparkcluster.release.up import Up
     from sparkcluster.spec import Spec
+    from sparkcluster.staging.expected import Expected
 
 _SHOWN = 3
-"""Differences and copies of one kind that are shown unless all are asked for."""
+"""Settings that are shown; of more only the first, unless all are asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,16 +57,14 @@ def run(args: argparse.Namespace) -> int:
     other = next((flag for flag, value in given.items() if value), None)
     if args.resume and other:
         raise UsageError(f"--resume goes on with what was begun, and takes no {other}", hint=f"remove {other}")
+    if args.dry_run:
+        return _dry_run(args)
     with reporting(args) as (fleet, spec, report):
         from sparkcluster.release import after_ready
         from sparkcluster.release.deploy import Options
         from sparkcluster.release.upgrade import resume, upgrade
 
-        if args.image is not None and spec.inventory.runtime.kind != "docker":
-            hint = "remove --image"
-            raise UsageError("--image: the inventory has runtime process, which runs no image", hint=hint)
-        if args.dry_run:
-            return _dry_run(args, fleet, spec, report)
+        _refuse_image(args, spec)
         options = Options(
             timeout_s=args.timeout,
             rollback=not args.no_rollback,
@@ -90,26 +87,41 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(args: argparse.Namespace, fleet: Fleet, spec: Spec, report: Shown) -> int:
+def _refuse_image(args: argparse.Namespace, spec: Spec) -> None:
+    if args.image is not None and spec.inventory.runtime.kind != "docker":
+        raise UsageError("--image: the inventory has runtime process, which runs no image", hint="remove --image")
+
+
+def _dry_run(args: argparse.Namespace) -> int:
     from sparkcluster.findings import has_errors
     from sparkcluster.release.preview import preview
 
-    found = preview(fleet, spec, report)
+    with reporting(args) as (fleet, spec, report):
+        _refuse_image(args, spec)
+        found = preview(fleet, spec, report)
+    wrong = has_errors(found.findings)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": True, **found.as_json()}):
-        serves = f"release {found.source} serves {found.model[0]}" if found.source else "nothing was deployed yet"
-        data(f"{serves}; {f'this would serve {found.model[1]}' if found.differences else 'nothing differs from it'}")
-        for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s, verbose=args.verbose):
-            data(f"  {word:<8} {text}")
-        if args.verbose:
-            for line in [*found.lines(), *found.versions]:
-                data(line, indent="  ")
-            stage_view.planned(found.staging)
-        for finding in found.findings:
-            if finding.severity == "error" or args.verbose:
-                show_finding(finding, str(spec.inventory_path), stream=sys.stdout)
+        _show_preview(args, spec, found)
+        more = ["--dry-run", "-v"] if wrong and not args.verbose else []
         if found.differences:
-            message(f"sparkcluster upgrade {shlex.join([str(args.inventory), *spec.chosen])}", kind="next")
-    return 1 if has_errors(found.findings) else 0
+            message(f"sparkcluster upgrade {shlex.join([str(args.inventory), *spec.chosen, *more])}", kind="next")
+    return int(wrong)
+
+
+def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
+    serves = f"release {found.source} serves {found.model[0]}" if found.source else "nothing was deployed yet"
+    data(f"{serves}; {f'this would serve {found.model[1]}' if found.differences else 'nothing differs from it'}")
+    for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s, verbose=args.verbose):
+        data(f"  {word:<9}{text}")
+    if args.verbose:
+        for line in [*found.lines(), *found.versions]:
+            data(line, indent="  ")
+        stage_view.planned(found.staging)
+    for finding in found.findings:
+        if args.verbose and finding.severity != "info":
+            show_finding(finding, str(spec.inventory_path), stream=sys.stdout)
+        elif finding.severity == "error":
+            data(finding.headline, kind="error", indent="  ")
 
 
 def _summary(found: Preview, limit_s: float, *, verbose: bool) -> Iterator[tuple[str, str]]:
@@ -117,22 +129,31 @@ def _summary(found: Preview, limit_s: float, *, verbose: bool) -> Iterator[tuple
     for word, (old, new) in (("model", found.model), ("image", found.image)):
         if old != new:
             yield word, f"{old or 'none'} → {new or 'none'}"
-    most = len(found.written) if verbose else _SHOWN
+    most = len(found.written) if verbose or len(found.written) <= _SHOWN else 1
     if found.written:
         more = f"; {len(found.written) - most} more: -v" if len(found.written) > most else ""
-        yield "written", f"{'; '.join(found.written[:most])}{more}"
-    for what, moves in found.staging.expected.items():
-        amount = "" if moves[0].bytes is None else f", {size(moves[0].bytes)}"
-        took = "" if moves[-1].seconds is None else f" ({duration(moves[-1].seconds)})"
-        yield "copy", f"{what}{amount}: {', '.join(f'{each.node} from {each.source}' for each in moves[:_SHOWN])}{took}"
-    if not found.staging.expected:
+        yield "settings", f"{'; '.join(found.written[:most])}{more}"
+    moving = [each for each in found.staging.stagings if each.what in ("weights", "image")]
+    for staging in moving:
+        yield from (("copy", f"{staging.what}{text}") for text in _moves(found.staging.expected.get(staging.name, ())))
+    if not any(each.missing for each in moving):
         yield "copy", "nothing is missing"
     if all(each.cost == "nothing" for each in found.differences):
         yield "gap", "none"
     elif found.start_s is None:
-        yield "gap", f"unknown: this model and image were not started here yet; at most {duration(limit_s)}"
+        yield "gap", f"unknown: not started here yet with this image; at most {duration(limit_s)}"
     else:
         yield "gap", f"about {duration(found.start_s)}, as the last start, and what requests in flight take"
+
+
+def _moves(expected: Sequence[Expected]) -> Iterator[str]:
+    """How much comes from where, and to how many nodes."""
+    if expected:
+        first, last = expected[0], expected[-1]
+        amount = "" if first.bytes is None else f" ({size(first.bytes)})"
+        then = f", then {len(expected) - 1} more" if len(expected) > 1 else ""
+        took = "" if last.seconds is None else f" ({duration(last.seconds)})"
+        yield f"{amount} from {first.source} to {first.node}{then}{took}"
 
 
 def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from sparkcluster.release.serving import OBSERVE_S, elsewhere
 from sparkcluster.release.stage import copy_for_start
 from sparkcluster.release.states import GroupState, State
 from sparkcluster.release.way_back import Kept
-from sparkcluster.report import Report
+from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import Lease, this_operator
@@ -160,10 +160,10 @@ class Deployment:
     def clean(self, groups: Mapping[str, GroupState]) -> None:
         """Remove every rank of ``groups``, whatever its state."""
         for name, group in groups.items():
-            if group.seen:
-                dead = group.seen.dead
-                self.report.note(f"{name} is dead ({dead}): starting it again" if dead else f"{name} is replaced")
-        self.step("stop", f"ranks of {', '.join(groups)}")
+            if group.seen and group.seen.dead:
+                self.report.note(f"{name} is dead ({group.seen.dead}): starting it again")
+        number = sum(len(found) for group in groups.values() for found in group.ranks.values())
+        self.step("stop", count(number, "rank") + (f" of {', '.join(groups)}" if self.spec.inventory.groups else ""))
         self.refuse_elsewhere(groups)
         failed: dict[str, SparkclusterError] = {}
         for drain in (True, False):
@@ -195,7 +195,8 @@ class Deployment:
         Raises:
             FoundErrors: an error that staging does not fix; nothing was changed.
         """
-        self.step("check")
+        if self.kept is None:
+            self.step("check")
         reached = self.check(names)
         self.copy_missing()
         self.staging.close()

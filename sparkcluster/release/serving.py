@@ -120,7 +120,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
     found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, view.facts, observations).items()}
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
     if heads:
-        report.step("check", "that it still answers")
+        report.step("check", "asking what serves")
 
     def check(host: Host) -> Seen:
         name = heads[host.name]

@@ -372,7 +372,7 @@ class Walk:
         interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
         failed_with = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
         why = cause(failed_with)
-        self.step_back(f"{why}: going back to release {kept.number}", kept.number)
+        self.step_back(kept.number)
         by_hand = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {kept.number}"
         names = [name for name in names if name in kept.groups]
         try:
@@ -392,9 +392,8 @@ class Walk:
         kind = Interrupted if interrupted else RolledBack
         return kind(text, node=failed_with.node, step=failed_with.step, hint=failed_with.hint)
 
-    def step_back(self, text: str, number: int) -> None:
-        """Report that it is gone back, and why."""
+    def step_back(self, number: int) -> None:
+        """Report that it is gone back; why is in the error."""
         self.report.failed()
-        self.report.note(text)
         self.report.step("go back", f"to release {number}")
         self.doing.step = "go back"

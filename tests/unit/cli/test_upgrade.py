@@ -45,12 +45,12 @@ def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of
         },
         weights=False,
     )
-    assert [line for line in out if not line.startswith("  copy     o200k")] == [
+    assert out == [
         "release 3 serves Qwen/Qwen3-8B; this would serve openai/gpt-oss-120b",
         "  model    Qwen/Qwen3-8B → openai/gpt-oss-120b",
-        "  written  max-model-len 1,024 → 131,072; async-scheduling unset → True; block-size unset → 32; 1 more: -v",
-        "  copy     openai/gpt-oss-120b, 65.3 GB: alpha from huggingface.co, beta from alpha (33 s)",
-        "  gap      unknown: this model and image were not started here yet; at most 30 min",
+        "  settings max-model-len 1,024 → 131,072; 3 more: -v",
+        "  copy     weights (65.3 GB) from huggingface.co to alpha, then 1 more (33 s)",
+        "  gap      unknown: not started here yet with this image; at most 30 min",
     ]
     assert "next: sparkcluster upgrade mine.yaml" in err
 
@@ -58,7 +58,7 @@ def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of
 def test_the_same_model_takes_about_what_its_last_start_took(dry_run):
     out, _ = dry_run({"args": {"max-model-len": 2048}})
     assert out[1:] == [
-        "  written  max-model-len 1,024 → 2,048",
+        "  settings max-model-len 1,024 → 2,048",
         "  copy     nothing is missing",
         "  gap      about 5 s, as the last start, and what requests in flight take",
     ]
