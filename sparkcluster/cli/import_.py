@@ -16,24 +16,16 @@ from sparkcluster.printable import LINES
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``import``."""
     about = (
-        "a recipe in YAML or JSON, a Compose file, a systemd unit, a Markdown page, a script with the engine's command,"
+        "recipe, Compose file, systemd unit, Markdown page, script, or output of docker inspect NAME IMAGE; - is stdin"
     )
-    about += " or the output of docker inspect NAME IMAGE; - is stdin"
     parser.add_argument("file", metavar="FILE", nargs="?", help=about)
-    about = "import the engine that runs in this container, instead of a file"
-    parser.add_argument("--container", metavar="NAME", help=about)
-    about = "where the container runs: HOST or USER@HOST for SSH (default: this machine)"
-    parser.add_argument("--node", metavar="HOST", help=about)
-    about = (
-        "value of a variable, an argument (1=VALUE) or a placeholder that the text does not set; service=NAME chooses"
-    )
-    about += " a Compose file's service; repeatable"
+    parser.add_argument("--container", metavar="NAME", help="import the engine in this container, instead of a file")
+    parser.add_argument("--node", metavar="HOST", help="where it runs: HOST or USER@HOST (default: this machine)")
+    about = "a variable, argument (1=VALUE) or placeholder that the text does not set; service=NAME: of a Compose file"
     parser.add_argument("--define", metavar="NAME=VALUE", action="append", default=[], help=about)
-    about = "code block of the page to import, if several start an engine"
-    parser.add_argument("--block", metavar="N", type=int, help=about)
+    parser.add_argument("--block", metavar="N", type=int, help="code block of the page, if several start an engine")
     parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
-    about = "write the playbook to OUT instead of stdout; - is stdout"
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help=about)
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write it to OUT; - is stdout, the default")
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
     common_flags(parser, "--json")
 
