@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from sparkcluster.cli import consent, stage_view
-from sparkcluster.cli.common import emitted, inventory_argument, reporting
+from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
 from sparkcluster.errors import UsageError
 
 
@@ -34,21 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit-rate",
-        type=_limit,
+        type=number_type(float, lambda value: 1e-6 <= value < 1e9, "a number of MB/s above 0"),
         metavar="MB/S",
         help="the most that each node sends, in 10^6 bytes per second; default: staging.limit_mb_s",
     )
-
-
-def _limit(text: str) -> int:
-    """Bytes per second."""
-    try:
-        limit = int(float(text) * 1e6)
-    except (ValueError, OverflowError):
-        limit = 0
-    if limit < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MB/s")
-    return limit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         dry_run=args.dry_run,
         verify=args.verify,
         encrypt=args.encrypt,
-        limit_bytes_s=args.limit_rate,
+        limit_bytes_s=int(args.limit_rate * 1e6) if args.limit_rate else None,
         given=args.given,
     )
     with reporting(args) as (fleet, spec, report):

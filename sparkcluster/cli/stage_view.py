@@ -38,10 +38,9 @@ def planned(done: StageReport, given: Path | None = None) -> None:
     """Write a line for each artifact, and a table: which node gets it from where, over what, in about which time."""
     rows: list[tuple[str, ...]] = []
     for staging in done.stagings:
-        lacks = [f"{node}: {why}" for node, why in staging.missing]
-        data(f"{_head(staging, given)}: {', '.join(lacks) or 'nothing is missing'}")
+        lacks = ", ".join(f"{node}: {why}" for node, why in staging.missing)
+        data(f"{_head(staging, given)}: {lacks or 'nothing is missing'}")
         for node, _ in staging.missing:
-            moves = [each for each in done.expected.get(staging.name, ()) if each.node == node]
             rows += [
                 (
                     staging.what,
@@ -51,7 +50,8 @@ def planned(done: StageReport, given: Path | None = None) -> None:
                     "unknown" if each.seconds is None else duration(each.seconds),
                     f"{each.over}, encrypted" if each.encrypted and each.medium != "download" else each.over,
                 )
-                for each in moves
+                for each in done.expected.get(staging.name, ())
+                if each.node == node
             ] or [(staging.what, node, *["unknown"] * 3, "no network that reaches a node that has it")]
     if rows:
         table(("WHAT", "NODE", "FROM", "SIZE", "TIME", "OVER"), rows)
