@@ -50,6 +50,7 @@ from typing import Any, Literal
 
 from sparkcluster import exit_codes
 from sparkcluster.findings import Finding
+from sparkcluster.hints import Typed
 
 
 class SparkclusterError(Exception):
@@ -62,12 +63,12 @@ class SparkclusterError(Exception):
         hint: what to type or do.
 
     Attributes:
-        inventory: what hints and remedies show in place of INVENTORY: that of the command line, once it is known.
+        typed: fills in INVENTORY in hints and remedies, once the command line is known.
         others: failures of other nodes in the same step.
     """
 
     exit_code = exit_codes.FAILED
-    inventory = "INVENTORY"
+    typed = Typed()
 
     def __init__(
         self, message: str, *, node: str | None = None, step: str | None = None, hint: str | None = None
@@ -96,7 +97,7 @@ class SparkclusterError(Exception):
             "message": self.message,
             "node": self.node,
             "step": self.step,
-            "hint": self.hint and self.hint.replace("INVENTORY", self.inventory),
+            "hint": self.hint and self.typed(self.hint),
             **self.details(),
         }
         if self.others:
@@ -358,10 +359,13 @@ class PromptTooLong(SparkclusterError):
 
 
 class OtherPlan(SparkclusterError):
-    """What serves is not what ``up`` would start, as ``lines`` say, and ``up`` does not replace what works."""
+    """What serves is not what ``up`` would start, as ``lines`` say, and ``up`` does not replace what works.
 
-    def __init__(self, message: str, lines: Sequence[str], *, hint: str) -> None:
-        super().__init__(message, step="plan", hint=hint)
+    ``brief`` are the lines for people.
+    """
+
+    def __init__(self, message: str, lines: Sequence[str], brief: Sequence[str], *, hint: str) -> None:
+        super().__init__("\n".join([message, *brief]), hint=hint)
         self.lines = tuple(lines)
 
     def details(self) -> dict[str, Any]:

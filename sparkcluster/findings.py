@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
+
+from sparkcluster.hints import Typed
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -61,12 +62,12 @@ class Finding:
         """Whether ``setup`` fixes it now; where ranks would have to be stopped first, ``remedy`` has the command."""
         return self.step is not None and not any(f"--only {self.step}" in remedy for remedy in self.remedy)
 
-    def notes(self, inventory: object) -> Iterator[str]:
+    def notes(self, typed: Typed) -> Iterator[str]:
         """Lines for a command that continues: the summary, what was seen, and what to type, with this inventory."""
         yield f"{self.severity}: {self.headline}"
         for label, text in self.details():
             if label != "why":
-                yield f"  {label}: {text.replace('INVENTORY', shlex.quote(str(inventory)))}"
+                yield f"  {label}: {typed(text)}"
 
     def details(self, *, headed: bool = False) -> Iterator[tuple[str, str]]:
         """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS.

@@ -36,6 +36,9 @@ class Transfer(NamedTuple):
 class Report:
     """Receives progress, and discards it: what shows it overrides these. Called from several threads."""
 
+    asked_s = 0.0
+    """For how long the user was asked: what is timed goes without it."""
+
     def step(self, name: str, text: str = "") -> None:
         """A step begins; ``name`` is stable, as ``copy``. The one under way goes on, and gets another text."""
 
@@ -90,6 +93,13 @@ def duration(seconds: float) -> str:
         return f"{round(seconds) if seconds >= 10 else round(max(seconds, 0.1), 1):g} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def speed_change(before: float, after: float) -> str:
+    """``61.2 → 57.5 tokens/s, 6 % slower``."""
+    percent = round(100 * (after / before - 1))
+    word = f"{abs(percent)} % {'faster' if percent > 0 else 'slower'}" if percent else "as before"
+    return f"{before:.1f} → {after:.1f} tokens/s, {word}"
 
 
 def count(number: int, thing: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from shlex import quote
+from typing import Any
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import (
@@ -18,7 +19,7 @@ from sparkcluster.checks.running_cluster import (
     clipped,
     running_check,
 )
-from sparkcluster.endpoint.find import KEY_NOT_IN_USE
+from sparkcluster.endpoint.find import KEY_NOT_IN_USE, RESTART
 from sparkcluster.engines.causes import ABORTED, KILLED
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.base import Unread, read
@@ -191,28 +192,25 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
             seen = f"release {number} runs on it"
             remedy = (f"{DOWN} --also HOST   with the address of {name}: stops its ranks there as well", UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
-    named, served = cluster.spec.playbook.name, cluster.served
-    if served and served != named:
-        seen = f"release {number} is {served}"
-        compare = (
-            f"to keep it, write `playbook: {served}`, or the path of its file, into the inventory",
-            "or sparkcluster plan INVENTORY   shows the difference",
-        )
-        yield Seen(f"{served} is served, but the inventory specifies {named}", seen, compare, severity="warning")
+    record = cluster.recorded.record
+    selected: Mapping[str, Any] = next((each.get("selected", {}) for each in record.get("groups", {}).values()), {})
+    if differing := cluster.spec.differs(selected):
+        how = f"{UP}   says how to keep it, and how to undo it"
+        yield Seen(f"release {number}, which serves, {differing}", "its record", (how,), severity="warning")
     yield from _rotated(cluster)
 
 
 def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     if cluster.running.key_lost:
         seen, make = cluster.running.key_lost
-        remedy = (f"{make} && {cluster.restart}   makes another and takes it into use",)
+        remedy = (f"{make} && {RESTART}   makes another and takes it into use",)
         yield Seen("the API key that the cluster requires is not here", seen, remedy, severity="warning")
     for group, names in cluster.running.rotated.items():
         for variable in names:
             seen = f"{group} was started with another value of {variable} than is set here, or without it"
             if variable == cluster.engine.api_key:
                 seen += f": {KEY_NOT_IN_USE}"
-            remedy = (f"{cluster.restart}   restarts it with the value here",)
+            remedy = (f"{RESTART}   restarts it with the value here",)
             yield Seen(f"{variable} has changed since {group} was started", seen, remedy, severity="warning")
 
 

@@ -10,6 +10,7 @@ from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import AGAIN, DOWN, LOGS, UP, RunningCluster, clipped, running_check
 from sparkcluster.endpoint.dead import dead, stall_limit_s
+from sparkcluster.endpoint.find import RESTART
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.causes import LINK, no_carrier
 from sparkcluster.engines.signature import plain
@@ -60,7 +61,7 @@ def answers(cluster: RunningCluster) -> Iterator[Seen]:
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
-            remedy = (f"{cluster.restart}   starts its ranks with the key of the inventory", LOGS)
+            remedy = (f"{RESTART}   starts its ranks with the key of the inventory", LOGS)
         yield Seen(f"{group} does not answer", clipped(reply.message), remedy, node=reply.head)
 
 

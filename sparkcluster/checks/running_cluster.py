@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from sparkcluster.checks.registry import Context, Declared, Seen, check
-from sparkcluster.endpoint.find import restart
 from sparkcluster.engines.causes import Failure, RankEnd, address_of, cause, first_failure
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.facts.base import Unread
@@ -80,16 +79,6 @@ class RunningCluster:
         self.firsts = {group: self._first(group, ranks) for group, ranks in sick.items()}
         self.causes = self._causes(sick)
         self.explained = {found.rank.group for found in self.causes}
-
-    @property
-    def served(self) -> object:
-        """Name of the playbook that the recorded release was started from; None without one."""
-        return self.recorded.record.get("playbook", {}).get("name") if self.recorded else None
-
-    @property
-    def restart(self) -> str:
-        """Command that starts it anew with the secrets that are set here."""
-        return restart(self.served, self.spec.playbook.name)
 
     def _gone(self) -> Iterator[tuple[str, RankSeen]]:
         """Ranks of the recorded release that are missing while others of it are present."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 
+from sparkcluster.cli import common
 from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.interrupt import forget
@@ -66,6 +66,6 @@ def _act(conversation: Conversation, typed: str, args: argparse.Namespace) -> No
         except SparkclusterError as error:
             if isinstance(error, PromptTooLong) and conversation.goes_on:
                 error.hint = "/clear begins a new conversation"
-            show_error(error, shlex.quote(str(args.inventory)))
+            show_error(error, common.typed(args))
         else:
             tell_end(reply, args.max_tokens)

@@ -24,6 +24,7 @@ GROUPS = {
     "Change": {
         "upgrade": "switch to another image or playbook, or go back where that fails",
         "rollback": "let an earlier release serve again",
+        "restart": "start what serves anew, with the API key of today",
         "releases": "list what was deployed, and when",
         "stage": "copy weights and image to every node; starts nothing",
         "models": "list the models on every node; --prune removes unused ones",

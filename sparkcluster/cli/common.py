@@ -15,6 +15,7 @@ from sparkcluster.cli.output import emit_json, message
 
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown, Waiting
+    from sparkcluster.hints import Typed
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.hosts.prompts import Prompts
     from sparkcluster.probing.start import Answer
@@ -95,8 +96,9 @@ def assigned(args: argparse.Namespace) -> Assignments | None:
     if not texts and image is None:
         return None
     from sparkcluster.spec.assignments import Assignment, Assignments, read
+    from sparkcluster.spec.document import Place
 
-    flags = [Assignment("--image", "image", image)] if image is not None else []
+    flags = [Assignment("image", image, Place(0, 0, "--image"))] if image is not None else []
     return Assignments([*map(read, texts), *flags])
 
 
@@ -166,9 +168,42 @@ def load_spec(args: argparse.Namespace) -> Spec:
 
     playbook = getattr(args, "playbook", None)
     spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
-    flags = [("--playbook", playbook), ("--image", getattr(args, "image", None))]
-    flags += [("--set", text) for text in getattr(args, "set", ())]
-    return dataclasses.replace(spec, chosen=tuple(word for flag, text in flags if text for word in (flag, text)))
+    if playbook:
+        spec = dataclasses.replace(spec, selected={**spec.selected, "playbook": _from_inventory(spec, playbook)})
+    trust, names = getattr(args, "trust", None), [node.label for node in spec.inventory.nodes]
+    if trust not in {None, *names}:
+        from sparkcluster.errors import UsageError
+        from sparkcluster.suggest import did_you_mean
+
+        raise UsageError(
+            f"--trust: no node named {trust}", hint=did_you_mean(trust, names, f"nodes: {', '.join(names)}")
+        )
+    return spec
+
+
+def _from_inventory(spec: Spec, name: str) -> str:
+    """The playbook that ``--playbook NAME`` found from the current directory, as the inventory has to name it."""
+    import contextlib
+
+    from sparkcluster.errors import UsageError
+    from sparkcluster.spec.library import find
+
+    base, plus, overlays = name.partition("+")
+    beside = spec.inventory_path.parent
+    with contextlib.suppress(OSError, UsageError):
+        if find(base, [beside]).samefile(spec.playbook_path):
+            return name
+    return os.path.relpath(spec.playbook_path, beside) + plus + overlays
+
+
+def typed(args: argparse.Namespace) -> Typed:
+    """What the command line chose, for hints."""
+    from sparkcluster.hints import Typed
+
+    playbook, image = getattr(args, "playbook", None), getattr(args, "image", None)
+    keys = [*(getattr(args, "set", None) or ()), *([f"image={image}"] if image else [])]
+    flags = [*(["--playbook", playbook] if playbook else []), *(word for key in keys for word in ("--set", key))]
+    return Typed(shlex.quote(str(args.inventory)), tuple(flags))
 
 
 @contextmanager

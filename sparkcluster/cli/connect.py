@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.connect import Serving, connection, document, serving
 
     served = Serving(spec)
-    if not spec.chosen:
+    if spec.selected == spec.inventory.selected:
         with common.connect_fleet(spec.inventory) as fleet, Waiting("querying what serves"):
             served = serving(fleet, spec, args.group)
     found = document(connection(served.spec, args.group, key=key), args.client, served.release)

@@ -6,7 +6,6 @@ Acceptance is remembered by the hash of what is accepted (``powers.digest``).
 from __future__ import annotations
 
 import os
-import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,10 +39,10 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     A playbook that is taken in place of a bundled one is named. ``yes`` accepts unasked.
 
     Raises:
+        FoundErrors: what is written is wrong, such as the name of an argument.
         UsageError: it is not accepted, or nobody can be asked.
     """
-    from sparkcluster.errors import UsageError
-    from sparkcluster.spec import library, powers
+    from sparkcluster.spec import library
 
     if library.all_bundled(spec):
         return
@@ -52,18 +51,24 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     kinds = pending(spec)
     if not kinds:
         return
-    accepted = _acceptance(spec)
-    path, shown = str(spec.playbook_path), "\n".join(powers.lines(spec.playbook, spec.inventory))
+    from sparkcluster.checks import check_written
+    from sparkcluster.errors import FoundErrors, UsageError
+    from sparkcluster.findings import has_errors
+    from sparkcluster.spec import powers
+
+    findings = check_written(spec)
+    if has_errors(findings):
+        raise FoundErrors(findings)
+    path, accepted = str(spec.playbook_path), _acceptance(spec)
+    head = f"{path} is not a bundled playbook. It may:"
+    shown = "\n".join(powers.lines(spec.playbook, spec.inventory, head=head))
     if yes:
         for line in shown.splitlines():
             report.note(line)
-    elif not report.confirm(f"{shown}\naccept {path}?"):
-        # what --set and --image bring is not in the file
-        flags = any(line is None for _, line in spec.places.values())
-        see = "" if flags else f"sparkcluster lint {shlex.quote(path)} shows it; "
+    elif not report.confirm(f"{shown}\naccept it for cluster {spec.inventory.cluster}?"):
         raise UsageError(
-            f"{path} can do more than serve, and this is not accepted yet: {', '.join(kinds)}",
-            hint=f"{see}to accept it, add --yes, or answer y on a terminal{', which shows it' if flags else ''}",
+            f"{path} may do more than serve, and this is not accepted yet: {', '.join(kinds)}",
+            hint="to accept it, add --yes, or answer y on a terminal; sparkcluster plan INVENTORY -v   shows all of it",
         )
     try:
         accepted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

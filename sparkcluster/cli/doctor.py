@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
+from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting, typed
 from sparkcluster.cli.output import data, message, paint
 
 if TYPE_CHECKING:
+    from sparkcluster.hints import Typed
     from sparkcluster.inspect.doctor import Diagnosis
 
 
@@ -38,21 +38,21 @@ def run(args: argparse.Namespace) -> int:
         if args.bundle:
             gathered = first_hour.gather(fleet, spec, found.facts, None, report, changes=False)
             bundle.write(args.bundle, found, gathered)
-    following = found.next.replace("INVENTORY", shlex.quote(str(args.inventory)))
+    following = typed(args)(found.next)
     if not emitted(args, found.as_json() | {"next": following}):
-        show(found, inventory=shlex.quote(str(args.inventory)), verbose=args.verbose)
+        show(found, typed(args), verbose=args.verbose)
         message(following, kind="next")
     if args.bundle:
         message(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1
 
 
-def show(found: Diagnosis, *, inventory: str, verbose: bool) -> None:
+def show(found: Diagnosis, fill: Typed, *, verbose: bool) -> None:
     """The diagnosis for people, on stdout: findings by node, and the verdict."""
     from sparkcluster.cli import findings_view
 
     nodes = [node.label for node in found.spec.inventory.nodes]
-    findings_view.show(found.findings, nodes, inventory=inventory, verbose=verbose)
+    findings_view.show(found.findings, nodes, fill=fill, verbose=verbose)
     if any(verbose or finding.severity != "info" for finding in found.findings):
         data()
     answer, comma, more = found.verdict().partition(", ")

@@ -12,6 +12,7 @@ from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
+    from sparkcluster.hints import Typed
 
 
 def width() -> int:
@@ -19,11 +20,10 @@ def width() -> int:
     return max(30, min(100, columns(sys.stdout) or 80))
 
 
-def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, verbose: bool) -> None:
+def show(findings: Sequence[Finding], nodes: Iterable[str], *, fill: Typed, verbose: bool) -> None:
     """Write findings to stdout by node in the order of ``nodes``, those of the whole cluster first.
 
-    Notes, and why each finding matters, are shown if ``verbose``. ``inventory`` is the path that the user typed, which
-    replaces INVENTORY in remedies.
+    Notes, and why each finding matters, are shown if ``verbose``. ``fill`` fills in INVENTORY in remedies.
     """
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     for place in dict.fromkeys([None, *nodes, *(finding.node for finding in shown)]):
@@ -33,7 +33,7 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, inventory: str, v
             data(paint(place or "cluster", "bold"))
         for finding in of_place:
             headline = f"{finding.code} {finding.place}{finding.summary}"
-            show_finding(finding, inventory, stream=sys.stdout, headline=headline, why=verbose)
+            show_finding(finding, fill, stream=sys.stdout, headline=headline, why=verbose)
 
 
 def counted(findings: Sequence[Finding], *, verbose: bool) -> list[str]:

@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     data(f"{_SAID[made.key]} {made.file}")
     for line in made.difference:
         data(f"  {line}")
-    data(f"  try    {document['curl']}")
-    data(f"  use    {program()} connect {path}")
+    data(f"  try      {document['curl']}")
+    data(f"  clients  {program()} connect {path}")
     if made.key != "kept":
-        message("a cluster that runs takes it when its groups restart; until then it has its old key or none:")
-        message(f"  {program()} upgrade {path}")
+        message("what serves has its old key, or none, until it restarts:")
+        message(f"sparkcluster restart {path}", kind="next")
     if found.tunnel:
         message("this machine reaches the API through SSH alone; while it is used, keep running:")
         message(f"  {found.tunnel}")

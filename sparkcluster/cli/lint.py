@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check schema, rules and engine arguments of each file; exit 2 if a file is malformed, 1 if it has errors."""
     from sparkcluster.findings import has_errors
+    from sparkcluster.hints import Typed
     from sparkcluster.linting import lint
     from sparkcluster.report import count
     from sparkcluster.spec import library, powers
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     for each in linted.findings:
         if args.verbose or each.severity != "info":
             headline = f"{each.place}{each.code} {each.summary}"
-            show_finding(each, "INVENTORY", stream=sys.stdout, headline=headline, indent="", why=args.verbose)
+            show_finding(each, Typed(), stream=sys.stdout, headline=headline, indent="", why=args.verbose)
     severities = Counter(each.severity for each in linted.findings)
     notes = severities.pop("info", 0)
     found = " and ".join(count(number, severity) for severity, number in sorted(severities.items()))

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
-from sparkcluster.cli.common import at_least, inventory_argument, load_spec, querying
+from sparkcluster.cli.common import at_least, inventory_argument, load_spec, querying, typed
 from sparkcluster.cli.output import coded, data, emit_json, log_colours, message, paint
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
 def _run_failed(args: argparse.Namespace) -> int:
     """Print what was kept of the last launch that failed; no node is contacted."""
     import dataclasses
-    import shlex
 
     from sparkcluster.errors import UsageError
     from sparkcluster.inspect.logs import last_failed, succeeded_since
@@ -115,7 +114,7 @@ def _run_failed(args: argparse.Namespace) -> int:
     if not quiet and reason:
         message(f"{reason.place}: ", paint(reason.line, "bold bad"))
     if not quiet and failed.hint:
-        message(failed.hint.replace("INVENTORY", shlex.quote(str(args.inventory))), kind="hint")
+        message(typed(args)(failed.hint), kind="hint")
     return 0
 
 

@@ -61,11 +61,10 @@ def _run(name: str, words: Sequence[str]) -> int:
     try:
         return int(command.run(args))
     except Exception as error:
-        inventory = getattr(args, "inventory", None)
-        if inventory is not None and hasattr(error, "inventory"):
-            import shlex
+        if getattr(args, "inventory", None) is not None and hasattr(error, "typed"):
+            from sparkcluster.cli.common import typed
 
-            error.inventory = shlex.quote(str(inventory))
+            error.typed = typed(args)
         raise
 
 

@@ -15,6 +15,7 @@ from sparkcluster.printable import as_json, clean
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.findings import Finding
+    from sparkcluster.hints import Typed
 
 _STYLES = {"good": "32", "look": "33", "bad": "31", "type": "36", "dim": "2", "bold": "1"}
 _KINDS = {"error": "bold bad", "does not fit": "bold bad", "warning": "look"} | dict.fromkeys(
@@ -118,7 +119,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 def show_finding(
     found: Finding,
-    inventory: str,
+    fill: Typed,
     *,
     stream: TextIO | None = None,
     headline: str = "",
@@ -127,25 +128,25 @@ def show_finding(
 ) -> None:
     """Write a finding: severity, ``headline`` (by default its own), what was seen, and what to type.
 
-    ``inventory`` is shown in place of INVENTORY; ``why`` it matters only if that is asked for.
+    ``fill`` fills in INVENTORY; ``why`` it matters only if that is asked for.
     """
     stream = stream or sys.stderr
     put(stream, headline or found.headline, kind=found.severity, indent=indent)
     for word, text in found.details(headed=bool(headline)):
         if word != "why" or why:
-            put(stream, text.replace("INVENTORY", inventory), kind=word, indent=f"{indent}  ")
+            put(stream, fill(text), kind=word, indent=f"{indent}  ")
 
 
-def show_error(failed: SparkclusterError, inventory: str | None = None) -> None:
+def show_error(failed: SparkclusterError, fill: Typed | None = None) -> None:
     """Write an error to stderr: ``error: …``, its findings, the line of the log that says why, and what to type.
 
-    ``inventory`` is shown in place of INVENTORY, by default that of ``failed``.
+    ``fill`` fills in INVENTORY, by default as ``failed`` does.
     """
-    inventory = inventory or failed.inventory
+    fill = fill or failed.typed
     for problem in getattr(failed, "problems", ()):
         message(str(problem), kind="error")
         if problem.hint:
-            message(problem.hint.replace("INVENTORY", inventory), kind="hint", indent="  ")
+            message(fill(problem.hint), kind="hint", indent="  ")
     if hasattr(failed, "problems"):
         return
     where = f"{failed.node}: " if failed.node and failed.node not in failed.message else ""
@@ -158,22 +159,22 @@ def show_error(failed: SparkclusterError, inventory: str | None = None) -> None:
         message("  ", line)
     findings = [each for each in getattr(failed, "findings", ()) if each.severity != "info"]
     for each in findings:
-        show_finding(each, inventory)
+        show_finding(each, fill)
     if failed.hint and not any(failed.hint in each.remedy for each in findings):
-        _show_hint(failed.hint, failed.node, inventory)
+        _show_hint(fill(failed.hint), failed.node)
     for other in failed.others:
-        show_error(other, inventory)
+        show_error(other, fill)
 
 
-def _show_hint(text: str, node: str | None, inventory: str) -> None:
+def _show_hint(text: str, node: str | None) -> None:
     """Write a hint, and apart from it the command that shows the log."""
     from sparkcluster.findings import placed
 
     hint, _, log = f"; {text}".partition("; last log lines: ")
     if hint:
-        message(placed(hint.removeprefix("; "), node).replace("INVENTORY", inventory), kind="hint")
+        message(placed(hint.removeprefix("; "), node), kind="hint")
     if log:
-        message(log.replace("INVENTORY", inventory), kind="log")
+        message(log, kind="log")
 
 
 def _reason(failed: SparkclusterError) -> Iterator[str]:

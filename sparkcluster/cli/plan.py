@@ -77,7 +77,9 @@ def _show(args: argparse.Namespace, view: View, plan: Plan) -> None:
         message(line, indent="  ")
     for command in spec.inventory.after_ready:
         message(f"after it is ready, on this machine: {shlex.join(command)}")
-    for line in library.shadowing(spec) + powers.lines(spec.playbook, spec.inventory):
+    for line in library.shadowing(spec) + powers.lines(
+        spec.playbook, spec.inventory, head="it may:", whole=args.verbose
+    ):
         message(line)
 
 

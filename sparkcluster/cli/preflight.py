@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting
+from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, typed
 from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
+    from sparkcluster.hints import Typed
     from sparkcluster.inspect.preflight import Preflight
 
 
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import junit
 
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
-    asks, inventory = consent.pending(spec), shlex.quote(str(args.inventory))
-    following = found.next.replace("INVENTORY", inventory)
+    asks, fill = consent.pending(spec), typed(args)
+    following = fill(found.next)
     if not emitted(args, found.as_json() | {"asks": asks, "next": following}):
-        show(found, inventory=inventory, verbose=args.verbose)
+        show(found, fill, verbose=args.verbose)
         if asks:
             message(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
         if not args.fix:
@@ -97,7 +97,7 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
     return setup.on_nodes(found.spec.inventory, argparse.Namespace(**vars(args) | flags))
 
 
-def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
+def show(found: Preflight, fill: Typed, *, verbose: bool) -> None:
     """The report as text: drawing, measurements, findings, verdict."""
     from sparkcluster.cli import drawing, findings_view
 
@@ -105,9 +105,7 @@ def show(found: Preflight, *, inventory: str, verbose: bool) -> None:
         data(*parts)
     if found.measured is not None:
         show_rates(found.measured)
-    findings_view.show(
-        found.findings, [node.label for node in found.spec.inventory.nodes], inventory=inventory, verbose=verbose
-    )
+    findings_view.show(found.findings, [node.label for node in found.spec.inventory.nodes], fill=fill, verbose=verbose)
     unasked: dict[tuple[str, str], list[str]] = {}
     for gap in found.unasked:
         unasked.setdefault((gap.what, gap.why), []).append(gap.node or "the cluster")

@@ -293,6 +293,7 @@ class Screen(Shown):
         self._live.stop()
         yield
         self.__enter__()
+        self.asked_s += self._clock() - asked
         self.began += self._clock() - asked
 
     def __enter__(self) -> Self:

@@ -49,9 +49,10 @@ class Terminal(Closing):
         with self._lock:
             return self._line(clean(question, "\n"))
 
-    def confirm(self, question: str) -> bool:
-        """Whether ``question`` is answered with yes; no where nobody can be asked."""
-        return (self.ask(f"{question} [y/N] ") or "").strip().lower() in {"y", "yes"}
+    def confirm(self, question: str, *, default: bool = False) -> bool:
+        """Whether ``question`` is answered with yes, or with Enter if that is the ``default``; no where nobody is."""
+        typed = self.ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
+        return typed is not None and typed.strip().lower() in {"y", "yes", *([""] if default else [])}
 
     def logged_in(self, target: SshTarget) -> bool:
         """Whether a password was typed to log in to ``target``."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
-from sparkcluster.cli.output import data, message, table
+from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.errors import UsageError
 
 
@@ -38,22 +38,31 @@ def run(args: argparse.Namespace) -> int:
         data(f"{spec.inventory.cluster} has no releases")
         return 0
     table(
-        ("RELEASE", "VERIFIED", "MODEL", "IMAGE", "DIGEST", "PLAN", "KEPT", "NODES"),
+        ("RELEASE", "VERIFIED", "BY", "MODEL", "CHANGED", "BACK"),
         [
             (
-                str(release["number"]) + (" *" if release["running"] else ""),
+                paint(f"{release['number']} *", "bold good") if release["running"] else str(release["number"]),
                 dt.datetime.fromtimestamp(release["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
+                release["operator"].partition(" (pid")[0],
                 str(release["model"]),
-                str(release["image"] or "-"),
-                str(release["digest"] or "-"),
-                release["plan_hash"][:12],
+                _changed(release),
                 _kept(release),
-                ", ".join(release["nodes"]),
             )
             for release in releases
         ],
     )
     return 0
+
+
+def _changed(release: Mapping[str, Any]) -> str:
+    """What a release changed against the one before, or which one it restored."""
+    if release["operation"] == "restart":
+        return "restarted"
+    if release["restores"]:
+        how = "rollback to" if release["operation"] == "rollback" else f"{release['operation']} failed, back to"
+        return f"{how} {release['restores']}"
+    first, *more = release["changes"] or ["-"]
+    return f"{first}, {len(more)} more" if more else first
 
 
 def _kept(release: Mapping[str, Any]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, reporting
-from sparkcluster.cli.upgrade import show_switch, switched
+from sparkcluster.cli.common import at_least, common_flags, inventory_argument, reporting
+from sparkcluster.cli.upgrade import finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "release", metavar="RELEASE", type=at_least(1), nargs="?", help="number of the release; default: the one before"
     )
+    parser.add_argument("--save", action="store_true", help="then write what was chosen for it into the inventory")
     common_flags(parser, "--timeout", "--trust", "--wait")
 
 
@@ -27,7 +28,4 @@ def run(args: argparse.Namespace) -> int:
         options = Options(timeout_s=args.timeout, trust=args.trust, min_speed=0, wait_s=args.wait)
         done = rollback(fleet, spec, args.release, options, report)
         ran = after_ready.run(spec, done, report)
-    document = switched(spec, done, ran) | {"restored": done.restored}
-    if not emitted(args, document):
-        show_switch(document, args.inventory, done.view.spec, spec)
-    return 0
+    return finish(args, spec, done, ran, restored=done.restored)

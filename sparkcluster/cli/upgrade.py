@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent, stage_view
-from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, number_type, reporting
+from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, number_type, reporting, typed
 from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
-from sparkcluster.report import duration, size
+from sparkcluster.report import duration, size, speed_change
 
 if TYPE_CHECKING:
     from sparkcluster.release.after_ready import Ran
@@ -32,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", metavar="REF", help="container image instead of the playbook's")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --dry-run: show every difference and copy")
+    parser.add_argument("--save", action="store_true", help="then write what was chosen into the inventory")
     parser.add_argument("--resume", action="store_true", help="end a switch that was cut off")
     group_flags(parser)
     common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
@@ -53,10 +53,10 @@ def group_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Switch to another image or playbook, or go back."""
-    given = {"--image": args.image, "--playbook": args.playbook, "--set": args.set, "--dry-run": args.dry_run}
-    other = next((flag for flag, value in given.items() if value), None)
+    given = ["image", "playbook", "set", "dry_run"]
+    other = next((flag.replace("_", "-") for flag in given if getattr(args, flag)), None)
     if args.resume and other:
-        raise UsageError(f"--resume goes on with what was begun, and takes no {other}", hint=f"remove {other}")
+        raise UsageError(f"--resume goes on with what was begun, and takes no --{other}", hint=f"remove --{other}")
     if args.dry_run:
         return _dry_run(args)
     with reporting(args) as (fleet, spec, report):
@@ -65,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.release.upgrade import resume, upgrade
 
         _refuse_image(args, spec)
+        if args.save:
+            from sparkcluster.setup import existing
+
+            existing.select(args.inventory, spec.selected, dry_run=True)
         options = Options(
             timeout_s=args.timeout,
             rollback=not args.no_rollback,
@@ -81,15 +85,44 @@ def run(args: argparse.Namespace) -> int:
             consent.ask(spec, report, yes=args.yes)
             done = upgrade(fleet, spec, options, report)
         ran = after_ready.run(spec, done, report)
-    document = switched(spec, done, ran) | {"moved_bytes": done.moved_bytes}
+    return finish(args, spec, done, ran, moved_bytes=done.moved_bytes)
+
+
+def finish(args: argparse.Namespace, spec: Spec, done: Up, ran: Sequence[Ran], **more: Any) -> int:
+    """Report a switch, and write what was chosen for it into the inventory if the user wants that."""
+    chosen = done.view.spec
+    speeds = {name: {"before": before, "after": after} for name, (before, after) in done.speed.items()}
+    downtime_s = round(max(done.downtime_s.values(), default=0.0), 2)
+    document = result(spec, done, ran) | {"from": done.source, "downtime_s": downtime_s, "speed": speeds, **more}
+    if chosen.selected not in ({}, spec.inventory.selected) and hasattr(args, "save"):
+        document["saved"] = args.save or (not (args.json or args.json_lines) and _wanted(chosen))
+    lines = []
+    if document.get("saved"):
+        from sparkcluster.setup import existing
+
+        lines = existing.select(args.inventory, chosen.selected)
     if not emitted(args, document):
-        show_switch(document, args.inventory, done.view.spec, spec if args.resume else None)
+        _show(document, chosen)
+        for line in lines:
+            message(line, indent="  ")
+        if document.get("saved") is False:
+            from sparkcluster.inspect.chosen import hints
+
+            message(hints(chosen)("sparkcluster upgrade INVENTORY --save   writes it into the inventory"), kind="hint")
     return 0
 
 
 def _refuse_image(args: argparse.Namespace, spec: Spec) -> None:
     if args.image is not None and spec.inventory.runtime.kind != "docker":
         raise UsageError("--image: the inventory has runtime process, which runs no image", hint="remove --image")
+
+
+def _wanted(chosen: Spec) -> bool:
+    """Whether the user wants what was chosen in the inventory."""
+    from sparkcluster.cli.prompts import Terminal
+
+    words = [f"{key}: {value}" for key, value in chosen.selected.items() if chosen.inventory.selected.get(key) != value]
+    return Terminal().confirm(f"write {', '.join(words)} into {chosen.inventory_path}?", default=True)
 
 
 def _dry_run(args: argparse.Namespace) -> int:
@@ -104,7 +137,7 @@ def _dry_run(args: argparse.Namespace) -> int:
         _show_preview(args, spec, found)
         more = ["--dry-run", "-v"] if wrong and not args.verbose else []
         if found.differences:
-            message(f"sparkcluster upgrade {shlex.join([str(args.inventory), *spec.chosen, *more])}", kind="next")
+            message(" ".join([typed(args)("sparkcluster upgrade INVENTORY"), *more]), kind="next")
     return int(wrong)
 
 
@@ -119,7 +152,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
         stage_view.planned(found.staging)
     for finding in found.findings:
         if args.verbose and finding.severity != "info":
-            show_finding(finding, str(spec.inventory_path), stream=sys.stdout)
+            show_finding(finding, typed(args), stream=sys.stdout)
         elif finding.severity == "error":
             data(finding.headline, kind="error", indent="  ")
 
@@ -156,26 +189,17 @@ def _moves(expected: Sequence[Expected]) -> Iterator[str]:
         yield f"{amount} from {first.source} to {first.node}{then}{took}"
 
 
-def switched(spec: Spec, done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
-    """What ``upgrade`` and ``rollback`` report."""
-    speeds = {name: {"before": before, "after": after} for name, (before, after) in done.speed.items()}
-    return result(spec, done, ran) | {
-        "from": done.source,
-        "downtime_s": round(max(done.downtime_s.values(), default=0.0), 2),
-        "speed": speeds,
-    }
-
-
-def show_switch(document: dict[str, Any], inventory: object, spec: Spec, written: Spec | None) -> None:
-    """The result for people, on stdout; ``spec`` and ``written`` as in ``up``."""
-    show(document, inventory, spec, written)
+def _show(document: dict[str, Any], spec: Spec) -> None:
+    """The result for people, on stdout; ``spec`` is what serves."""
+    lines = []
     if document.get("restored"):
-        data(f"  again  release {document['restored']}, as it was recorded")
+        lines.append(("again", f"release {document['restored']}, as it was recorded"))
     if document.get("moved_bytes"):
-        data(f"  moved  {size(document['moved_bytes'])} while release {document['from']} served")
+        lines.append(("copied", f"{size(document['moved_bytes'])} while release {document['from']} served"))
     if document["downtime_s"]:
-        data(f"  gap    {document['downtime_s']} s without an answer (release {document['from']} served before)")
+        lines.append(("downtime", f"{document['downtime_s']:.1f} s between release {document['from']} and this one"))
     for name, speed in document["speed"].items():
         if speed["before"] and speed["after"]:
-            share = speed["after"] / speed["before"]
-            data(f"  speed  {name}: {speed['before']:.1f} → {speed['after']:.1f} tokens/s ({share:.2f} times)")
+            group = f"{name}: " if len(document["groups"]) > 1 else ""
+            lines.append(("speed", group + speed_change(speed["before"], speed["after"])))
+    show(document, spec, lines)

@@ -32,6 +32,7 @@ _WORDS = {
     "upgrade": "update switch rollout replace scale set",
     "upgrade --resume": "resume continue",
     "rollback": "revert downgrade undo",
+    "restart": "reload redeploy bounce",
     "releases": "history versions deployments revisions",
     "playbooks": "recipes recipe library catalog",
     "import": "convert translate",

@@ -13,13 +13,8 @@ from sparkcluster.engines.base import Engine
 KEY_NOT_IN_USE = "the API key of the inventory is not in use before a restart, and clients with it may get HTTP 401"
 
 
-def restart(served: object, written: str) -> str:
-    """Command that starts what serves anew with the secrets that are set here, such as the API key of the inventory.
-
-    ``served`` is the name of the playbook that serves, as a record has it; ``written`` that of the inventory's.
-    """
-    other = isinstance(served, str) and served != written and re.fullmatch(r"[A-Za-z0-9][\w.-]*", served)
-    return f"sparkcluster upgrade INVENTORY{f' --playbook {served}' if other else ''}"
+RESTART = "sparkcluster restart INVENTORY"
+"""Starts what serves anew with the secrets that are set here, such as the API key of the inventory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

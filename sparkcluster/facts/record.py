@@ -108,11 +108,20 @@ class ImageDocument(_Document, total=False):
     layers: Few[str]
 
 
+class Speeds(_Document, total=False):
+    """Tokens/s before and after a switch from the release ``source``."""
+
+    source: Required[Number]
+    before: Required[Annotated[Measure, Field(gt=0)]]
+    after: Required[Measure]
+
+
 class Measured(_Document, total=False):
     """What verifying a group has measured, and what its engine logged of its memory; None where that did not tell."""
 
     ttft_s: Measure | None
     start_s: Measure | None
+    switch: Speeds
     tokens_per_s: Measure | None
     load_gib: Measure | None
     kv_gib: Measure | None
@@ -150,6 +159,7 @@ class GroupDocument(_Document, total=False):
     playbook: PlaybookDocument | None
     beside: Annotated[dict[str, BesideDocument], Field(max_length=1024)]
     bundled: bool
+    selected: Annotated[dict[str, Any], Field(max_length=256)]
 
 
 class SwitchDocument(_Document, total=False):
@@ -164,6 +174,7 @@ class SwitchDocument(_Document, total=False):
     playbook: Required[PlaybookDocument]
     beside: Required[Annotated[dict[str, BesideDocument], Field(max_length=1024)]]
     bundled: Required[bool]
+    selected: Annotated[dict[str, Any], Field(max_length=256)]
 
 
 class ReachedNode(_Document, total=False):
@@ -183,6 +194,8 @@ class Record(_Document, total=False):
     operator: str
     image_digest: str | None
     partial: bool
+    operation: Annotated[str, Field(max_length=40)]
+    restores: Number
     playbook: PlaybookDocument
     nodes: Annotated[dict[str, ReachedNode], Field(max_length=1024)]
     plan: PlanDocument

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import Endpoint, recorded_endpoints, restart
+from sparkcluster.endpoint.find import RESTART, Endpoint, recorded_endpoints
 from sparkcluster.errors import NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
@@ -70,7 +70,6 @@ class Conversation:
         self._max_tokens = max_tokens
         self._system = [{"role": "system", "content": system}] if system else []
         self._verify = Verify()
-        self._served: object = None
         self.endpoint: Endpoint | None = None
         self.messages: list[dict[str, str]] = []
         self.forget()
@@ -112,7 +111,7 @@ class Conversation:
                 f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
             )
         group = recorded_groups(recorded)[name]
-        self._verify, self._served = group.verify, group.playbook_name
+        self._verify = group.verify
         self.endpoint = endpoint
         return endpoint
 
@@ -167,8 +166,7 @@ class Conversation:
             )
         self.endpoint = None
         if reply.problem == "unauthorized":
-            again = restart(self._served, self._spec.playbook.name).replace("INVENTORY", str(path))
-            hint = f"{again}   starts its ranks with the key of the inventory"
+            hint = f"{RESTART}   starts its ranks with the key of the inventory"
             return NotServing(reply.message, node=endpoint.head, step="ask", hint=hint)
         return NotServing(
             f"the model does not answer: {reply.message}",

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, warnings
-from sparkcluster.endpoint.connection import Connection, Key, curl
-from sparkcluster.endpoint.find import restart
+from sparkcluster.endpoint.connection import Connection, Key
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
@@ -71,8 +70,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
         return Serving(spec, notes=(unread,))
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
-    again = restart(playbook.name, spec.playbook.name)
-    if warning := secrets.key_warning(found.secrets, spec, playbook.engine, again):
+    if warning := secrets.key_warning(found.secrets, spec, playbook.engine):
         notes.append(warning)
     return Serving(dataclasses.replace(spec, playbook=playbook), found.release, tuple(notes))
 
@@ -105,18 +103,6 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         known=known,
         others=tuple(other for other, through, reached in others if reached and through is None),
     )
-
-
-def commands(spec: Spec, endpoint: str) -> dict[str, str]:
-    """What to type to use the API of the first group, by a word for it; ``endpoint`` is its URL as a plan has it.
-
-    Raises:
-        UsageError: ssh_config cannot be used.
-    """
-    found = connection(spec)
-    if found.tunnel is not None:
-        return {"tunnel": found.tunnel, "curl": curl(found)}
-    return {"curl": curl(dataclasses.replace(found, url=endpoint))}
 
 
 def document(found: Connection, client: str | None = None, release: int | None = None) -> dict[str, Any]:

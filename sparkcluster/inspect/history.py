@@ -19,7 +19,7 @@ from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.lost import Listed, Records, kept_on, lost
 from sparkcluster.output_file import state_home, write
-from sparkcluster.plan.compare import compare
+from sparkcluster.plan.compare import compare, edited
 from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.spec import Spec
@@ -43,7 +43,9 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
 
     Each release has number, plan_hash, verified_at (seconds since 1970), operator, model, image, digest (the image as
     any node can pull it), the nodes that have the record, whether it is what runs now, whether nodes keep what going
-    back to it needs, and what of that is lost: image and secrets, each with the nodes that lack them.
+    back to it needs, and what of that is lost: image and secrets, each with the nodes that lack them; the operation
+    that made it, the release that it restores or 0, and changes: what its playbook says other than that of the row
+    before.
 
     Raises:
         SparkclusterError: no node could be queried.
@@ -55,7 +57,8 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     running = (latest.number, latest.plan_hash) if latest and runs else None
     kept = {name: kept_on(name, [each.listed for each in found if name in each.nodes]) for name in answers}
     releases = []
-    for each in found:
+    for number, each in enumerate(found):
+        before = found[number + 1 : number + 2]
         holders = [name for name in each.nodes if name in each.listed.nodes]
         is_kept = bool(holders) and all(each.listed.number in kept[name] for name in holders)
         gone = lost(each.listed, answers if is_kept else {})
@@ -71,6 +74,7 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
                 "running": (each.listed.number, each.listed.plan_hash) == running,
                 "kept": is_kept,
                 "lost": {"image": gone.image, "secrets": gone.secrets},
+                "changes": edited(before[0].document.get("playbook"), each.document.get("playbook")) if before else [],
             }
         )
     _remember(spec.inventory.cluster, releases)

@@ -79,6 +79,8 @@ class Listed(Fact):
     operator: str
     plan: Served
     image_digest: str | None = None
+    operation: Annotated[str, Field(max_length=40)] = ""
+    restores: Number = 0
     groups: Annotated[dict[Label, RecordedGroup], Field(default_factory=dict, max_length=1024)]
 
     @property

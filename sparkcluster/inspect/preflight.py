@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from shlex import quote
 from typing import Any
 
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
@@ -100,7 +99,7 @@ class Preflight:
             fixes = any(each.severity == "error" and each.fixed_by_setup for each in self.findings)
             return f"sparkcluster preflight INVENTORY{' --fix' * fixes}"
         runs = cluster_ranks(self.spec.inventory.cluster, self.facts).running
-        return " ".join(["sparkcluster", "status INVENTORY" if runs else "up INVENTORY", *map(quote, self.spec.chosen)])
+        return f"sparkcluster {'status' if runs else 'up'} INVENTORY"
 
     @property
     def checks(self) -> int:

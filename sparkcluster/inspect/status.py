@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import Endpoint, open_without_key, recorded_endpoints, restart
+from sparkcluster.endpoint.find import RESTART, Endpoint, open_without_key, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -196,11 +196,10 @@ def _group(
 ) -> Document:
     """One group as it is now."""
     group, ranks = found.groups.get(name), found.present.groups().get(name, {})
-    again = restart(group.playbook_name if group else None, found.spec.playbook.name)
     if word == state.ORPHANED:
         why: str | None = state.left_by(found.facts)
     else:
-        why = reply.message if isinstance(reply, SparkclusterError) else problem(reply, again)
+        why = reply.message if isinstance(reply, SparkclusterError) else problem(reply)
     numbers = [release for of_node in ranks.values() for rank in of_node if (release := release_of(rank)) is not None]
     return {
         "name": name,
@@ -212,20 +211,19 @@ def _group(
         "why": why,
         "uptime_s": _uptime_s(found, name),
         "load": load_of(ranks, seen),
-        "warning": _warning(found, name, group, word, again),
+        "warning": _warning(found, name, group, word),
     }
 
 
-def _warning(found: Found, name: str, group: RecordedGroup | None, word: str, again: str) -> str | None:
-    """What is to be said of a group's endpoint, with what to type; None without. ``again`` as in ``problem``."""
+def _warning(found: Found, name: str, group: RecordedGroup | None, word: str) -> str | None:
+    """What is to be said of a group's endpoint, with what to type; None without."""
     inventory = found.spec.inventory
     if group is None:
         return None
-    if word == state.SERVING and (warning := secrets.key_warning(group.secrets, found.spec, group.engine, again)):
+    if word == state.SERVING and (warning := secrets.key_warning(group.secrets, found.spec, group.engine)):
         return warning
-    served = group.playbook_name or found.spec.playbook.name
-    if word == state.SERVING and served != found.spec.playbook.name:
-        return f"it serves {served}, and the inventory names {found.spec.playbook.name}: sparkcluster plan INVENTORY"
+    if word == state.SERVING and (differing := found.spec.differs(group.selected)):
+        return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"
     # The interconnect joins the nodes alone.
     if inventory.api.host == "interconnect" or OPEN_API in inventory.ignore:
         return None
@@ -272,12 +270,12 @@ def _load(counters: Sequence[Counters]) -> Document:
     }
 
 
-def problem(reply: Reply | None, again: str) -> str | None:
-    """Why a group is not ready, in one line; a slow answer alone is no sign of death. ``again`` restarts it."""
+def problem(reply: Reply | None) -> str | None:
+    """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
     if reply is None or reply.problem is None:
         return None
     if reply.problem == "unauthorized":
-        return f"{reply.message}; {again} starts it with the key of the inventory"
+        return f"{reply.message}; {RESTART} starts it with the key of the inventory"
     if busy(reply):
         return f"no token within {reply.limit_s:.0f} s: its engine is busy with other requests"
     if dead([], reply) is None and reply.problem == "timeout":

@@ -35,10 +35,13 @@ def launch_groups(
     before = "" if last is None else f"; last time {duration(last)}"
     report.step("start", f"{ranks}within {duration(limit_s)}{before}")
     cancelled = threading.Event()
-    calls = Calls(lambda launch: run(changer, launch, report, cancelled), {launch.group: launch for launch in launches})
+    calls: Calls[Reply] | None = None
     try:
+        calls = Calls(lambda launch: run(changer, launch, report, cancelled), {each.group: each for each in launches})
         outcomes = calls.wait(WAIT_S)
     except KeyboardInterrupt:
+        if calls is None:
+            raise Interrupted("interrupted; no rank was started", step="start") from None
         outcomes = _interrupted(calls, launches, report, cancelled)
     if any(isinstance(outcome, SparkclusterError) for outcome in outcomes.values()):
         report.failed()

@@ -9,10 +9,13 @@ from typing import Any
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.records import RecordedGroup, recorded_groups
+from sparkcluster.report import speed_change
+
+LONGEST = 60
 
 
 def compare(old: ReleaseFact, new: ReleaseFact) -> list[str]:
-    """One line for each difference: plan, image, versions, how the answer is verified, and what was measured then.
+    """One line for each difference: plan, image, versions, how the answer is verified, and what a switch measured.
 
     Releases of an older version have neither versions nor measurements; nothing is said of these.
     """
@@ -21,7 +24,7 @@ def compare(old: ReleaseFact, new: ReleaseFact) -> list[str]:
         lines += difference(old.record["plan"], new.record["plan"])
     before, after = recorded_groups(old.record), recorded_groups(new.record)
     for name in after.keys() & before.keys():
-        lines += (f"{name}: {line}" for line in _group(before[name], after[name]))
+        lines += (f"{name}: {line}" for line in _group(before[name], after[name], old.number))
     return lines
 
 
@@ -32,14 +35,16 @@ def _identity(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
             yield f"{label}: {before} → {after}"
 
 
-def _group(old: RecordedGroup, new: RecordedGroup) -> Iterator[str]:
+def _group(old: RecordedGroup, new: RecordedGroup, source: int) -> Iterator[str]:
     layers = [set((group.image or {}).get("layers", ())) for group in (old, new)]
     if all(layers) and layers[0] != layers[1]:
         yield f"image: {len(layers[1] - layers[0])} of {len(layers[1])} layers are new"
     yield from versions(old.versions, new.versions)
     if old.verify != new.verify:
         yield "verify was edited"
-    yield from _measured(old.measured, new.measured)
+    switch = new.measured.get("switch") or {}
+    if switch.get("source") == source:
+        yield f"speed: {speed_change(switch['before'], switch['after'])}"
 
 
 def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -55,8 +60,16 @@ def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str
         yield line if where == nodes else f"{line} on {', '.join(where)}"
 
 
-def _measured(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for key, label, unit in (("ttft_s", "first token", "s"), ("tokens_per_s", "speed", "tokens/s")):
-        before, after = old.get(key), new.get(key)
-        if before and after and f"{before:.2f}" != f"{after:.2f}":
-            yield f"{label} when verified: {before:.2f} → {after:.2f} {unit} ({after / before:.2f} times)"
+def edited(old: Any, new: Any, path: str = "") -> list[str]:
+    """A line for each key in which two playbooks differ, as records have them; one for two with other names."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping) or "." in path:
+        return [f"{path or 'playbook'} {_short(old)} → {_short(new)}"] if old != new else []
+    if not path and old.get("name") != new.get("name"):
+        return edited(old.get("name"), new.get("name"))
+    keys = sorted(old.keys() | new.keys(), key=lambda key: (key != "image", key))
+    return [line for key in keys for line in edited(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
+
+
+def _short(value: Any) -> str:
+    text = "unset" if value is None else str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -28,6 +28,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.plan.diff import Change, Class
 from sparkcluster.plan.image import has_brought_ray, without_ray
+from sparkcluster.report import count
 from sparkcluster.spec import Spec
 from sparkcluster.topology import vocabularies
 from sparkcluster.topology.model import Topology
@@ -54,6 +55,12 @@ class Difference:
     def as_json(self) -> dict[str, Any]:
         """The difference as JSON."""
         return {"class": self.kind, "group": self.group, "lines": list(self.lines), "cost": self.cost}
+
+    @property
+    def brief(self) -> str:
+        """Its first line, how many more there are, and what they cost."""
+        more = f", and {count(len(self.lines) - 1, 'more line')}" if len(self.lines) > 1 else ""
+        return f"{self.lines[0]}{more}  ({self.kind}: {self.cost})"
 
     def shown(self) -> list[str]:
         """Its lines with class and cost."""

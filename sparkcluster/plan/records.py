@@ -32,7 +32,7 @@ DAY_S = 86_400
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
 KEPT = (
     *("verified", "network", "written", "secrets", "image", "versions", "measured"),
-    *("playbook", "beside", "bundled"),
+    *("playbook", "beside", "bundled", "selected"),
 )
 
 
@@ -75,6 +75,7 @@ class RecordedGroup:
         playbook: that it was started from; None in a record of an older version, which has one for all groups.
         beside: by the source of a mount beside the playbook, ``mark`` and ``name`` of what was there.
         bundled: whether that playbook came with sparkcluster.
+        selected: what was chosen then, as ``spec.assignments`` calls a selection; empty likewise.
     """
 
     name: str
@@ -92,6 +93,7 @@ class RecordedGroup:
     playbook: dict[str, Any] | None = None
     beside: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     bundled: bool = False
+    selected: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> str | None:
@@ -265,13 +267,16 @@ def record(
     digest: str | None = None,
     former: Mapping[str, Any] | None = None,
     partial: bool = False,
+    operation: str = "",
+    restores: int = 0,
 ) -> dict[str, Any]:
     """The document that is kept of a release.
 
     ``groups`` are those that were deployed, and those that serve beside them since an earlier release; ``verified_at``
     is when the model had answered, in seconds since 1970; ``digest`` the image as any node can pull it,
     ``name@sha256:…``; ``former`` nodes of the record before, which may still have ranks though they left the inventory;
-    ``partial``, if other groups are about to be switched: it is nothing to go back to.
+    ``partial``, if other groups are about to be switched: it is nothing to go back to; ``operation`` the command, and
+    ``restores`` the release that serves again by it.
     """
     inventory = spec.inventory
     return {
@@ -287,6 +292,8 @@ def record(
         "plan": joined(groups),
         "groups": {group.name: group.as_json() for group in groups},
         "partial": partial,
+        "operation": operation,
+        "restores": restores,
     }
 
 

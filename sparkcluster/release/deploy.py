@@ -16,6 +16,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.again import is_transient
 from sparkcluster.hosts.program import standalone
+from sparkcluster.inspect.chosen import hints
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.doctor import running_heads
 from sparkcluster.inspect.observing import observe_nodes
@@ -49,7 +50,7 @@ RECORD_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """The flags of ``up``, ``upgrade`` and ``rollback``.
+    """The flags of ``up``, ``upgrade``, ``rollback`` and ``restart``.
 
     Attributes:
         timeout_s: overrides the playbook's readiness limit.
@@ -118,7 +119,7 @@ class Deployment:
 
     Attributes:
         view: the cluster as it was last seen.
-        start_s: how long each group took to start.
+        measured: of each group, how long it took to start and its speed before and after a switch.
         number: of the release that it has recorded last.
         kept: the kept release that the spec is of, if it is of one: its groups start with the secrets that the nodes
             have of it, and whatever checks find.
@@ -144,7 +145,7 @@ class Deployment:
         self.doing = doing
         self.kept = kept
         self.number = 0
-        self.start_s: dict[str, float] = {}
+        self.measured: dict[str, dict[str, Any]] = {}
         # Facts from before the lease may be stale.
         self.view = whole(view_cluster(self.fleet, spec))
 
@@ -206,7 +207,7 @@ class Deployment:
             raise FoundErrors(findings)
         for finding in [*findings, *reached]:
             if finding.severity in {"warning", "error"}:
-                for line in finding.notes(self.spec.inventory_path):
+                for line in finding.notes(hints(self.spec)):
                     self.report.note(line)
 
     def prove_gpu(self, names: Collection[str]) -> None:
@@ -278,7 +279,7 @@ class Deployment:
         logs, began = failed_logs.directory(self.spec.inventory.cluster), time.monotonic()
         outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
         # Of several that start at once the longest.
-        self.start_s |= dict.fromkeys(starting, round(time.monotonic() - began, 1))
+        self.measured |= {name: {"start_s": round(time.monotonic() - began, 1)} for name in starting}
         return outcomes, hashes | started_with
 
     def steps(
@@ -353,7 +354,7 @@ class Deployment:
             replies=replies,
             secrets=hashes,
             kept=kept,
-            start_s=self.start_s,
+            measured=self.measured,
             names=outcomes,
         )
         started = [group.release for group in groups if group.name in outcomes]
@@ -372,6 +373,8 @@ class Deployment:
                 digest=image_digest(self.view.facts.values()),
                 former=former,
                 partial=partial,
+                operation=self.changer.operation,
+                restores=self.kept.number if self.kept else 0,
             )
             step = {"do": "record", "number": self.number, "record": document, "keep": KEEP, "keep_images": KEEP_IMAGES}
             limit_s = max(self.options.timeout_s or 0, self.spec.playbook.ready_timeout_s)

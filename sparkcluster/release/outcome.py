@@ -29,12 +29,13 @@ def cause(error: SparkclusterError) -> str:
 
 
 def origin_of(spec: Spec) -> dict[str, Any]:
-    """What starts from ``spec`` again, in a record or a journal: ``playbook``, what is ``beside`` it, ``bundled``."""
+    """What starts from ``spec`` again, in a record or a journal."""
     files = (*spec.beside.values(), *filter(None, [spec.build]))
     return {
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
         "beside": {each.source: {"mark": each.mark, "name": each.name} for each in files},
         "bundled": all_bundled(spec),
+        "selected": dict(spec.selected),
     }
 
 
@@ -47,14 +48,15 @@ def newly_recorded(
     replies: Mapping[str, Reply],
     secrets: Mapping[str, dict[str, Any]],
     kept: Mapping[str, RecordedGroup],
-    start_s: Mapping[str, float] | None = None,
+    measured: Mapping[str, Mapping[str, Any]] | None = None,
     names: Collection[str] | None = None,
 ) -> list[RecordedGroup]:
     """Every group of ``plan`` as the next release records it, also a group that has not answered.
 
     ``facts`` are those of the nodes that ``plan`` was made from, ``replies`` those of the groups that came up,
     ``secrets`` salt and hashes of what each was started with, ``kept`` the groups that serve since an earlier release,
-    ``start_s`` how long each took to start, ``names`` those that were started, if not all; others are not recorded.
+    ``measured`` the seconds of each start and the speeds of each switch, ``names`` those that were started, if not all;
+    others are not recorded.
     """
     document = plan.as_json()
     origin = origin_of(spec)
@@ -77,17 +79,17 @@ def newly_recorded(
                 secrets=secrets.get(group.name, {}),
                 image=software.image_identity(facts, group.names),
                 versions=software.versions(plan.engine, facts, group.names),
-                measured=_measured(replies.get(group.name), (start_s or {}).get(group.name)),
+                measured=_measured(replies.get(group.name), (measured or {}).get(group.name, {})),
                 **origin,
             )
         )
     return found
 
 
-def _measured(reply: Reply | None, start_s: float | None) -> dict[str, Any]:
+def _measured(reply: Reply | None, more: Mapping[str, Any]) -> dict[str, Any]:
     if reply is None:
         return {}
-    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": start_s, **reply.footprint}
+    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": None, **reply.footprint, **more}
 
 
 def last_start_s(newest: ReleaseFact | None, plan: Plan, name: str) -> float | None:

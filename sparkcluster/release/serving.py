@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Collection, Mapping
-from shlex import quote
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
-from sparkcluster.endpoint.find import endpoints, restart
+from sparkcluster.endpoint.find import RESTART, endpoints
 from sparkcluster.endpoint.judge import brief, judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Reply
+from sparkcluster.hints import Typed
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.chosen import flags, hints
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import launched
 from sparkcluster.inspect.observing import observe_nodes
@@ -37,6 +39,8 @@ from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import Node
 
+UPGRADE = "sparkcluster upgrade INVENTORY"
+REPLACE = "sparkcluster up INVENTORY --replace; or sparkcluster down INVENTORY, then up"
 # HTTP 500 may be the failure of a single request; a dead engine fails the next one too.
 AGAIN_S = 2.0
 OBSERVE_S = 20.0
@@ -52,12 +56,14 @@ def survey(
     abandoned: Collection[str] = (),
     kept: Mapping[str, RecordedGroup] | None = None,
     only: Collection[str] | None = None,
+    restart: int = 0,
 ) -> dict[str, GroupState]:
     """Ask every group that should answer, all at once, and decide what to do with each.
 
     A group that was asked ``before`` and has the same ranks as then is not asked again. Of groups ``abandoned``, whose
     switch to another release was cut off, ranks that no release recorded are not asked but cleaned. Where a release is
-    to serve again, ``kept`` are its groups, and ``only`` those that are looked at.
+    to serve again, ``kept`` are its groups, and ``only`` those that are looked at; groups
+    that run since release ``restart`` or before are started anew.
     """
     groups = {name: group for name, group in group_states(view).items() if only is None or name in only}
     left = {name for name, group in groups.items() if name in abandoned and group.unrecorded}
@@ -81,7 +87,7 @@ def survey(
             group.state,
             answers=seen[name].wrong is None,
             dead=seen[name].dead is not None,
-            rotated=bool(rotated),
+            rotated=bool(rotated) or (group.recorded is not None and group.recorded.release <= restart),
             drifted=bool(group.drift),
             replace=replace or (stopped and name in abandoned),
         )
@@ -189,23 +195,42 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     refused = {name: group for name, group in groups.items() if group.action is Action.REFUSE}
     if any(group.state is State.TAKEN for group in refused.values()):
         raise taken(view.ranks)
-    if any(group.state is State.OTHER for group in refused.values()):
-        if view.plan is None and view.unplanned is not None:
-            view.stop_on_errors()
-        # With --replace ranks would be left on nodes that are no longer in the inventory.
-        former = elsewhere(view, refused)
-        recorded = all(group.recorded for group in refused.values())
-        hint = f"{down_there(view.spec, former)}, then up" if former else _hint(view, upgrade=recorded)
-        raise OtherPlan("this cluster serves another plan; nothing was changed", _differing(view, refused), hint=hint)
-    if any(group.rotated for group in refused.values()):
-        message = "a secret differs from the one in use; nothing was changed"
-        raise OtherPlan(message, _differing(view, refused), hint=_hint(view, upgrade=True))
-
-
-def _differing(view: View, groups: Mapping[str, GroupState]) -> list[str]:
-    """What differs of the groups that are refused for it, in lines with class and cost."""
-    differing = [group for group in groups.values() if group.changes or group.rotated]
-    return [line for group in differing for each in differences(view, group) for line in each.shown()]
+    differing = [group for group in refused.values() if group.state is State.OTHER]
+    if not differing and not any(group.rotated for group in refused.values()):
+        return
+    if differing and view.plan is None and view.unplanned is not None:
+        view.stop_on_errors()
+    spec, fill, served = (
+        view.spec,
+        hints(view.spec),
+        next((group.recorded for group in differing if group.recorded), None),
+    )
+    cluster = f"{spec.inventory.cluster} serves{f' release {served.release}' if served else ''}"
+    found = [each for group in refused.values() for each in differences(view, group)]
+    if not differing:
+        keys = {engines.engine(spec.playbook.engine).api_key}
+        only_key = all(keys >= {*group.rotated} for group in refused.values())
+        message = f"{cluster} with another secret than is set here"
+        hint = f"{RESTART if only_key else UPGRADE}   restarts it with the one that is set here"
+    elif former := elsewhere(view, refused):  # --replace would leave its ranks there
+        message, hint = f"{cluster} another plan", f"{down_there(spec, former)}, then up"
+    elif served is None:
+        message, hint = f"{cluster} a plan that no release recorded", REPLACE
+    else:
+        differs = spec.differs(served.selected)
+        asked = shlex.join(fill.flags)
+        message = f"{cluster}, which {differs}" if differs and not asked else f"{cluster}, which is another plan"
+        hint = f"{UPGRADE}   switches to what {asked or spec.inventory_path.name} says"
+        keeping = flags(served.selected, spec)
+        if keeping and served.selected != spec.selected:
+            keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
+            hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
+    raise OtherPlan(
+        f"{message}; nothing was changed",
+        [line for each in found for line in each.shown()],
+        [each.brief for each in found],
+        hint=fill(hint),
+    )
 
 
 def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
@@ -220,18 +245,8 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
                 f"{wrong}; it is not dead and was left running",
                 node=group.seen.reply.head if group.seen.reply else None,
                 step="verify",
-                hint=_hint(view),
+                hint=hints(view.spec)(REPLACE),
             )
-
-
-def _hint(view: View, *, upgrade: bool = False) -> str:
-    path = quote(str(view.spec.inventory_path))
-    same = " ".join([path, *map(quote, view.spec.chosen)])
-    first = f"sparkcluster upgrade {same}; or " if upgrade else ""
-    served = view.newest.record.get("playbook", {}).get("name") if view.newest else None
-    if upgrade and not view.spec.chosen and served and served != view.spec.playbook.name:
-        first = f"to keep what serves, write `playbook: {served}`, or the path of its file, into {path}; or {first}"
-    return f"{first}sparkcluster up {same} --replace; or sparkcluster down {path}, then up"
 
 
 def taken(present: ClusterRanks) -> LaunchError:
@@ -252,14 +267,13 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
         if group.action is not Action.KEEP or group.recorded is None:
             continue
         if lost := secrets.lost_key(group.recorded.secrets, view.spec):
-            again = restart(group.recorded.playbook_name, view.spec.playbook.name)
             report.note(f"warning: {lost[0]}")
-            report.note(f"hint: {lost[1]} && {again}".replace("INVENTORY", quote(str(view.spec.inventory_path))))
+            report.note(hints(view.spec)(f"hint: {lost[1]} && {RESTART}"))
         since = f"since release {group.recorded.release} was started"
         for line in group.drift:
             report.note(f"{name}: {line} {since}")
         if group.drift:
-            path = quote(str(view.spec.inventory_path))
-            report.note(f"hint: sparkcluster up {path} --replace   restarts {name} with the new values")
+            hint = f"hint: sparkcluster up INVENTORY --replace   restarts {name} with the new values"
+            report.note(hints(view.spec)(hint))
         if group.recorded.verify != view.spec.playbook.verify:
             report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

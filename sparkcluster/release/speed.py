@@ -13,6 +13,7 @@ from sparkcluster.errors import LaunchError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, values
 from sparkcluster.plan.records import RecordedGroup
+from sparkcluster.report import speed_change
 from sparkcluster.spec.playbook import Verify
 
 TIMES = 3
@@ -69,7 +70,7 @@ def compare(group: str, before: Speed | None, after: Speed, min_speed: float, no
     share = after.tokens_per_s / before.tokens_per_s
     if share >= min_speed:
         return None
-    text = f"{group} is slower: {before.tokens_per_s:.1f} → {after.tokens_per_s:.1f} tokens/s ({share:.2f} times)"
+    text = f"{group}: {speed_change(before.tokens_per_s, after.tokens_per_s)}"
     if before.busy or after.busy:
         return f"warning: {text}, while other requests ran"
     hint = f"to accept it: --min-speed {share * 0.9:.2f}"

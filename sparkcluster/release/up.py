@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sparkcluster.errors import FoundErrors, LeaseHeld, PlanError
 from sparkcluster.facts.running import Reply
@@ -80,7 +80,7 @@ def up(
         LeaseHeld: another operator has the lease.
         StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
-    began = time.monotonic()
+    began = time.monotonic() - report.asked_s
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view, groups = see(fleet, spec, options, report, probes=probes, target=target)
     actions = {group.action for group in groups.values()}
@@ -102,7 +102,7 @@ def up(
             release=source,
             source=source,
             answers=replies(groups),
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - report.asked_s - began,
             drift={name: group.drift for name, group in groups.items() if group.drift},
         )
     if target is None:
@@ -135,7 +135,7 @@ def up(
             changed=walk.changed,
             release=walk.number,
             answers=answers,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - report.asked_s - began,
             source=source,
             downtime_s=walk.measured.downtime_s,
             speed=walk.measured.speed,
@@ -184,7 +184,7 @@ def see(
     """The cluster and what each group answers; looked at again where an engine may be dying."""
     # First of all: an engine that has lost a node may keep a request waiting.
     view = whole(view_cluster(fleet, spec, probes=probes))
-    goal: dict[str, Any] = {} if target is None else {"kept": target.kept.groups, "only": target.groups}
+    goal = target.survey if target else {}
     cut_off = pending(view.facts, view.newest)
     abandoned = cut_off.groups if cut_off else ()
     groups = survey(fleet, view, report, replace=options.replace, abandoned=abandoned, **goal)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from shlex import quote
 from typing import Any
+
+from pydantic import ValidationError
 
 from sparkcluster.errors import (
     Interrupted,
@@ -16,10 +19,13 @@ from sparkcluster.errors import (
     SparkclusterError,
     UsageError,
 )
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.history import node_records
 from sparkcluster.inspect.lost import Records
+from sparkcluster.plan.diff import difference
+from sparkcluster.plan.records import recorded_groups
 from sparkcluster.plan.switch import pending
 from sparkcluster.release import stage
 from sparkcluster.release.deploy import Options, whole
@@ -30,6 +36,7 @@ from sparkcluster.release.up import Up, until_free, up
 from sparkcluster.release.walk import Target
 from sparkcluster.release.way_back import agreed, find_kept, recorded_spec, refuse_powers, spec_of
 from sparkcluster.report import Report, count
+from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
 
 
@@ -145,8 +152,28 @@ def _last(fleet: Fleet, spec: Spec) -> int:
     return last
 
 
-def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report) -> Up:
+def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+    """Start anew what is recorded, with the API key of today.
+
+    Raises:
+        UsageError: nothing is recorded, or a switch was cut off; or as ``rollback``.
+        RolledBack: it failed, and was started once more.
+    """
+    report.step("probe", "what serves")
+    view = whole(view_cluster(fleet, spec, inside=False))
+    if pending(view.facts, view.newest):
+        raise UsageError("a switch to another release was cut off", hint="sparkcluster upgrade INVENTORY --resume")
+    if view.newest is None:
+        raise UsageError(f"{spec.inventory.cluster} has no release yet", hint="sparkcluster up INVENTORY")
+    return rollback(fleet, spec, view.newest.number, options, report, operation="restart")
+
+
+def rollback(
+    fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report, *, operation: Operation = "rollback"
+) -> Up:
     """Let release ``number`` serve again; None stands for the last one that was another.
+
+    With ``operation`` restart its groups that serve are started anew.
 
     Raises:
         UsageError: there is none, it is not kept any more, or the nodes disagree on it.
@@ -181,8 +208,8 @@ def rollback(fleet: Fleet, spec: Spec, number: int | None, options: Options, rep
             old,
             dataclasses.replace(options, replace=True, clear_caches=False),
             report,
-            operation="rollback",
-            target=Target(kept, part),
+            operation=operation,
+            target=Target(kept, part, restart=operation == "restart"),
         )
         done = again if done is None else dataclasses.replace(again, changed=done.changed or again.changed)
     assert done is not None  # noqa: S101 - it has groups
@@ -209,17 +236,22 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
             number = document.get("number")
             if isinstance(number, int):
                 found.setdefault(number, []).append(document)
-    records = {number: same[0] for number, same in found.items() if 2 * len(same) > len(answers)}
+    records: dict[int, ReleaseFact] = {}
+    for number, same in found.items():
+        with contextlib.suppress(ValidationError):
+            if 2 * len(same) > len(answers):
+                hashed = {"number": number, "plan_hash": str(same[0].get("plan_hash"))}
+                records[number] = ReleaseFact.model_validate({**hashed, "record": same[0]})
     last = max(records, default=0)
     kept = {int(number) for answer in answers.values() for number in answer.images or {}} or records.keys()
     others = [
         number
-        for number, document in records.items()
+        for number, release in records.items()
         if number < last
         and number in kept
-        and document.get("plan_hash") != records[last].get("plan_hash")
-        and not document.get("partial")
-        and _verified(document)
+        and not release.record.get("partial")
+        and all(group.verified for group in recorded_groups(release.record).values())
+        and _differ(release, records[last])
     ]
     if not others:
         raise UsageError(
@@ -229,8 +261,7 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
     return max(others)
 
 
-def _verified(document: Mapping[str, Any]) -> bool:
-    """Whether every group of a record has answered."""
-    groups = document.get("groups")
-    found = groups.values() if isinstance(groups, dict) else ()
-    return all(isinstance(group, dict) and group.get("verified", True) is True for group in found)
+def _differ(one: ReleaseFact, other: ReleaseFact) -> bool:
+    """Whether two releases run something else: what serves again has its arguments in another order."""
+    old, new = ([group.plan for group in recorded_groups(each.record).values()] for each in (one, other))
+    return len(old) != len(new) or any(difference(*plans) for plans in zip(old, new, strict=True))

@@ -15,6 +15,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from shlex import quote
+from typing import Any
 
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import (
@@ -64,10 +65,20 @@ class Switched:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """A kept release that is to serve again: these groups of it, which are started from one spec."""
+    """A kept release that is to serve again: these groups of it, which are started from one spec.
+
+    ``restart``: also those that serve it already.
+    """
 
     kept: Kept
     groups: Collection[str]
+    restart: bool = False
+
+    @property
+    def survey(self) -> dict[str, Any]:
+        """What ``serving.survey`` needs to know of it."""
+        restart = self.kept.number if self.restart else 0
+        return {"kept": self.kept.groups, "only": self.groups, "restart": restart}
 
 
 class Walk:
@@ -106,12 +117,12 @@ class Walk:
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
         remains = {
-            "stop": "old ranks may remain; sparkcluster up or down continues from there",
-            "start": "ranks may still run: sparkcluster down INVENTORY stops them",
-            "verify": "the model serves, and sparkcluster up again records it",
+            "stop": ("old ranks may remain", "sparkcluster up INVENTORY; or sparkcluster down INVENTORY"),
+            "start": ("ranks may still run", "sparkcluster down INVENTORY"),
+            "verify": ("the model serves, and is not recorded", "sparkcluster up INVENTORY"),
         }
-        left = remains.get(self.doing.step, "no rank was started")
-        return Interrupted(f"interrupted; {left}", step=self.doing.step)
+        left, hint = remains.get(self.doing.step, ("no rank was started", None))
+        return Interrupted(f"interrupted; {left}", step=self.doing.step, hint=hint)
 
     def survey(self, before: Mapping[str, GroupState]) -> dict[str, GroupState]:
         """Every group as it is now, and what to do with each; raises if a group conflicts with the plan."""
@@ -122,8 +133,7 @@ class Walk:
             replace=self.options.replace,
             before=before,
             abandoned=self.pending.groups if self.pending else (),
-            kept=self.target.kept.groups if self.target else None,
-            only=self.target.groups if self.target else None,
+            **(self.target.survey if self.target else {}),
         )
         refuse(self.new.view, groups)
         return groups
@@ -323,6 +333,9 @@ class Walk:
         self.report.progress(name, "measuring the speed of the new release")
         after = speed.measure(host, endpoint, self.spec.playbook.verify, plan.engine)
         self.measured.after[name] = after
+        if before.tokens_per_s and after.tokens_per_s:
+            speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
+            self.new.measured.setdefault(name, {})["switch"] = {"source": self.source(), **speeds}
         note = speed.compare(name, before, after, self.options.min_speed, endpoint.head)
         if note:
             self.report.note(note)
@@ -345,7 +358,7 @@ class Walk:
             return None
         self.doing.step = "go back"
         number = self.source()
-        if not number or (self.target and self.target.kept.number == number):
+        if not number or (self.target and self.target.kept.number == number and not self.target.restart):
             return None
         fleet = self.changer.fleet
         try:

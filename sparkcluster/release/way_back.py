@@ -144,6 +144,7 @@ def recorded_spec(spec: Spec, kept: Kept, group: str) -> Spec:
         "playbook": recorded.playbook or kept.document.get("playbook") or {},
         "beside": recorded.beside,
         "bundled": recorded.bundled,
+        "selected": recorded.selected,
     }
     found = spec_of(spec, origin, f"release {kept.number}")
     image = kept_image(spec.inventory.cluster, kept.number) if recorded.image else None
@@ -171,6 +172,7 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], what: str) -> Spec:
         build=files.get(playbook.build.context) if playbook.build else None,
         places={},
         bundled=origin["bundled"],
+        selected=origin.get("selected", {}),
     )
 
 

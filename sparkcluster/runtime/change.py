@@ -51,6 +51,7 @@ class Changer:
         kind: of the lease.
         hold: takes the lease of a node again where it lapsed in a silence; LeaseLost where another operator has it.
         patience_s: how long a node that is silent is tried again, after a change that was cut off as well.
+        operation: the command that took the lease.
         tell: called with what a change waits for, every ``TELL_S``.
     """
 
@@ -62,6 +63,7 @@ class Changer:
     patience_s: float = LIMIT_S
     tell: Callable[[str], None] | None = None
     kind: LeaseKind = "cluster"
+    operation: str = ""
 
     def lease(self, node: str) -> dict[str, Any]:
         """The lease as every request to ``node`` has it; no node grants epoch 0."""

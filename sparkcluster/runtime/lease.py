@@ -30,7 +30,7 @@ from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
 from sparkcluster.runtime.change import CHANGING, Changer, LeaseKind
 
-Operation = Literal["up", "upgrade", "rollback", "down", "enable", "disable", "stage", "prune", "measure"]
+Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "disable", "stage", "prune", "measure"]
 
 TTL_S = 15
 HEARTBEAT_S = 3
@@ -138,6 +138,7 @@ class Lease(Closing):
             epochs=self.epochs,
             hold=self.hold,
             kind=self._kind,
+            operation=str(self._request["operation"]),
         )
 
     def acquire(self, names: list[str], *, lost: dict[str, SparkclusterError] | None = None) -> Self:

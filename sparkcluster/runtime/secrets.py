@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster import engines
-from sparkcluster.endpoint.find import KEY_NOT_IN_USE
+from sparkcluster.endpoint.find import KEY_NOT_IN_USE, RESTART
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.variables import RAY_TOKEN
@@ -106,15 +106,15 @@ def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
     return None
 
 
-def key_warning(recorded: Mapping[str, Any], spec: Spec, engine: str, again: str) -> str | None:
+def key_warning(recorded: Mapping[str, Any], spec: Spec, engine: str) -> str | None:
     """What is to be said of the API key of ranks of ``engine`` and the one that is here, with what to type; else None.
 
-    ``recorded`` is from ``keyed_hashes``, ``again`` the command that starts the ranks anew.
+    ``recorded`` is from ``keyed_hashes``.
     """
     if lost := lost_key(recorded, spec):
-        return f"{lost[0]}: {lost[1]} && {again}"
+        return f"{lost[0]}: {lost[1]} && {RESTART}"
     changed = unused(recorded, spec, [engines.engine(engine).api_key or ""])
-    return f"{KEY_NOT_IN_USE}: {again}" if changed else None
+    return f"{KEY_NOT_IN_USE}: {RESTART}" if changed else None
 
 
 def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:

@@ -13,7 +13,7 @@ from sparkcluster import output_file
 from sparkcluster.errors import UsageError
 from sparkcluster.runtime.secrets import api_key
 from sparkcluster.setup import existing
-from sparkcluster.setup.inventory_file import with_key
+from sparkcluster.setup.inventory_file import GONE, with_values
 from sparkcluster.spec import Spec
 from sparkcluster.spec.load import load
 
@@ -70,7 +70,7 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
     wanted = file or (source and source.file) or default(spec)
     after = before
     if source is None or source.file != wanted:
-        after = with_key(before, str(path), wanted)
+        after = with_values(before, str(path), {("api", "key", "file"): wanted, ("api", "key", "env"): GONE})
         spec = existing.check(path, after)
     found = None if rotate else _kept(spec, source.env if source else None)
     there = Path(wanted).expanduser()

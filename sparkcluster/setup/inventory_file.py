@@ -19,6 +19,9 @@ from sparkcluster.spec.document import parse, parse_scalar
 # The examples in inventory/ serve the same: they fit one Spark, and a pair.
 ONE_SPARK, PAIR = "qwen3.6-35b-a3b-nvfp4", "gpt-oss-120b"
 
+GONE = object()
+"""Of a value: it is removed."""
+
 USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
 
 
@@ -233,52 +236,78 @@ def for_more(text: str, names: Sequence[str], cabled: Collection[frozenset[str]]
     return text.replace(one, more, 1)
 
 
-def with_key(text: str, file: str, key_file: str) -> str:
-    """The inventory ``text`` with ``api.key.file: key_file`` in it, and everything else as it was.
-
-    Of a source of the key that it names already, the comment behind it goes too where it names that source.
+def with_values(text: str, file: str, values: Mapping[tuple[str, ...], Any]) -> str:
+    """The inventory ``text`` with ``values`` by path, and everything else as it was; what is GONE is removed.
 
     Raises:
         UsageError: other lines would have to be written anew; the message has the lines to write.
         SpecError: it is not YAML.
     """
-    before = parse(text, file).data
-    api = before.get("api")
-    wanted = {**before, "api": {**(api if isinstance(api, dict) else {}), "key": {"file": key_file}}}
-    why = f"where its api section ends is unclear\napi:\n  key:\n    file: {scalar(key_file)}"
-    hint = f"write these lines there, and under api what is there already; then sparkcluster key {file}"
-    return _as_wanted(_keyed(text, f"file: {scalar(key_file)}"), file, wanted, why, hint)
+    wanted = parse(text, file).data
+    made: str | None = text
+    lines = []
+    for path, value in values.items():
+        holder = wanted
+        for name in path[:-1]:
+            holder[name] = holder = {**inner} if isinstance(inner := holder.get(name), dict) else {}
+        holder[path[-1]] = value
+        lines += [] if value is GONE else _lines(path, value)
+        if value is GONE:
+            del holder[path[-1]]
+        made = _put(made, path, value) if made is not None else None
+    where = next(iter(values))[0]
+    why = "\n".join([f"where its {where} section ends is unclear", *lines])
+    return _as_wanted(made, file, wanted, why, f"write these lines there, beside what is under {where} already")
 
 
-def _keyed(text: str, line: str) -> str | None:
-    root = _root(text)
-    if root is None:
-        return None
-    sections = {key.value: value for key, value in root.value}
-    if "api" not in sections:
-        return _inserted(text, len(text), ["", "api:", "  key:", f"    {line}"])
-    api = sections["api"]
-    if not isinstance(api, yaml.MappingNode):
-        return None
-    key = next((value for name, value in api.value if name.value == "key"), None)
-    if key is not None:
-        return _other_source(text, key, line)
-    if api.flow_style:
-        at = api.end_mark.index - 1
-        return f"{text[:at].rstrip()}{', ' if api.value else ''}key: {{{line}}}{text[at:]}"
-    indent = " " * api.start_mark.column
-    return _inserted(text, _after(text, api), [f"{indent}key:", f"{indent}  {line}"])
+def _lines(path: Sequence[str], value: Any) -> list[str]:
+    """Lines of a block that has ``value`` at ``path``."""
+    words = [*path[:-1], f"{path[-1]}: {scalar(value) if isinstance(value, str) else json.dumps(value)}"]
+    return [f"{'  ' * depth}{word}{':' * (depth < len(path) - 1)}" for depth, word in enumerate(words)]
 
 
-def _other_source(text: str, key: yaml.Node, line: str) -> str | None:
-    """``text`` with ``line`` in place of the one pair that the section ``key`` has."""
-    if not isinstance(key, yaml.MappingNode) or len(key.value) != 1:
-        return None
-    name, value = key.value[0]
-    at, end = name.start_mark.index, value.end_mark.index
-    rest = text[end : _next_line(text, end)].rstrip("\r\n")
-    about_it = not key.flow_style and rest.lstrip().startswith("#") and value.value in rest
-    return f"{text[:at]}{line}{text[end + len(rest) if about_it else end :]}"
+def _put(text: str, path: Sequence[str], value: Any) -> str | None:
+    """``text`` with ``value`` at ``path``; None where that is unclear."""
+    holder: yaml.Node | None = _root(text)
+    for depth, name in enumerate(path):
+        if not isinstance(holder, yaml.MappingNode):
+            return None
+        found = next((each for each in holder.value if each[0].value == name), None)
+        if found is None:
+            return text if value is GONE else _added(text, holder, path[depth:], value)
+        if depth < len(path) - 1:
+            holder = found[1]
+        elif value is GONE:
+            return _without(text, holder, found)
+        elif isinstance(found[1], yaml.ScalarNode):
+            at, end = found[0].end_mark.index, found[1].end_mark.index
+            return text[:at] + _lines([""], value)[0] + text[end:]
+    return None
+
+
+def _without(text: str, holder: yaml.MappingNode, pair: tuple[yaml.Node, yaml.Node]) -> str:
+    """``text`` without a pair of ``holder``: in a block without its lines."""
+    (key, value), number = pair, holder.value.index(pair)
+    if not holder.flow_style:
+        return text[: key.start_mark.index - key.start_mark.column] + text[_after(text, value) :]
+    if number + 1 < len(holder.value):
+        return text[: key.start_mark.index] + text[holder.value[number + 1][0].start_mark.index :]
+    begin = holder.value[number - 1][1].end_mark.index if number else key.start_mark.index
+    return text[:begin] + text[value.end_mark.index :]
+
+
+def _added(text: str, holder: yaml.MappingNode, path: Sequence[str], value: Any) -> str:
+    """``text`` with ``value`` in ``holder``, which has nothing of ``path``: behind ``playbook``, else at its end."""
+    lines = _lines(path, value)
+    if holder.flow_style:
+        at = holder.end_mark.index - 1
+        pair = ": {".join([*path[:-1], lines[-1].strip()]) + "}" * (len(path) - 1)
+        return f"{text[:at].rstrip()}{', ' if holder.value else ''}{pair}{text[at:]}"
+    beside = [each for name, each in holder.value if path[0] in {"image", "set"} and name.value == "playbook"]
+    if not beside and holder.start_mark.column == 0:
+        return _inserted(text, len(text), ["", *lines])
+    indent = " " * holder.start_mark.column
+    return _inserted(text, _after(text, (beside or [holder])[0]), [indent + line for line in lines])
 
 
 def _root(text: str) -> yaml.MappingNode | None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sparkcluster.spec.beside import Beside
 from sparkcluster.spec.document import KeyPath
@@ -27,7 +28,7 @@ class Spec:
         build: the directory of ``playbook.build``; None without one, or where it cannot be read.
         kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
             a kept release.
-        chosen: the flags that chose another playbook, image or keys than the inventory's, for what is to be typed next.
+        selected: what was chosen to serve in the inventory or on the command line: ``playbook``, and keys over it.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
     """
 
@@ -42,7 +43,7 @@ class Spec:
     build: Beside | None = None
     kept_image: str | None = None
     bundled: bool | None = None
-    chosen: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def reference(self) -> str | None:
@@ -57,6 +58,12 @@ class Spec:
     def image(self) -> str | None:
         """The name by which Docker knows the image that runs."""
         return self.kept_image or self.reference
+
+    def differs(self, served: Mapping[str, Any]) -> str:
+        """Which keys of the inventory say something else than the selection ``served``, in words; empty without any."""
+        now = self.inventory.selected
+        keys = [key for key in {**now, **served} if served and now.get(key) != served.get(key)]
+        return f"differs from {self.inventory_path.name}: {', '.join(keys)}" if keys else ""
 
 
 __all__ = ["Inventory", "KeyPath", "Playbook", "Spec"]

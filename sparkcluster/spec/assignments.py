@@ -1,4 +1,7 @@
-"""``--set KEY=VALUE``: keys of the playbook from the command line, which win over all files."""
+"""What is chosen to serve: a playbook, and over it an image and keys, from the inventory and the command line.
+
+A *selection* is ``playbook`` with its name, and beside it the keys over it, ``image`` as any other.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec.compose import OF_A_REPOSITORY, OWN, forget
+from sparkcluster.spec.base import PLAYBOOK_KEY, settable
+from sparkcluster.spec.compose import OF_A_REPOSITORY, forget
 from sparkcluster.spec.document import Document, KeyPath, Place, parse, parse_scalar, path_text, shown
+from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.messages import may_show
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.suggest import closest
 
-_KEY = re.compile(r"[A-Za-z_][\w./-]*")
 _YAML = ('"', "'", "[", "{")
-_FIXED = frozenset({*OWN, "overlays", "variants"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,19 +28,19 @@ class Assignment:
     """A key of the playbook and its value.
 
     Attributes:
-        flag: how messages call it; without the value, which may be a secret.
         key: with dots between its parts.
         value: what it is set to; None removes the key.
+        place: where it is set; of a flag without the value, which may be a secret.
     """
 
-    flag: str
     key: str
     value: Any
+    place: Place
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignments:
-    """All of a command line, in order."""
+    """Those of the inventory, then those of the command line, in order."""
 
     entries: Sequence[Assignment]
 
@@ -63,15 +66,17 @@ def read(text: str) -> Assignment:
         SpecError: the value is not YAML.
     """
     key, equals, value = text.partition("=")
-    if not _KEY.fullmatch(key) or not all(key.split(".")):
-        example = "--set args.max-model-len=65536"
-        raise UsageError(f"--set {shown(key)[1:-1]} names no key of a playbook", hint=f"write it as {example}")
-    flag, first = f"--set {key}", key.partition(".")[0]
+    flag = f"--set {shown(key)[1:-1]}"
+    if not re.fullmatch(PLAYBOOK_KEY, key):
+        raise UsageError(f"{flag} names no key of a playbook", hint="write it as --set args.max-model-len=65536")
+    try:
+        settable(key)
+    except ValueError as error:
+        raise UsageError(f"{flag} {error.args[0]}", hint=error.args[1]) from None
     if not equals or not value.strip():
         hint = f"""write {flag}=VALUE, {flag}='""' for an empty text, or {flag}=null to remove the key"""
         raise UsageError(f"{flag} has no value", hint=hint)
-    if first in _FIXED:
-        raise UsageError(f"{flag}: {first} cannot be set", hint="write a playbook that extends this one, with another")
+    first = key.partition(".")[0]
     if first not in Playbook.model_fields and closest(first, Playbook.model_fields) is None:
         typed = value if may_show((key,), value) else "…"
         raise UsageError(f"{flag}: a playbook has no key {first}", hint=f"did you mean --set args.{key}={typed}?")
@@ -84,11 +89,19 @@ def read(text: str) -> Assignment:
         problems = [*error.problems]
     if problems:
         raise SpecError([dataclasses.replace(each, line=0, column=0, path=key) for each in problems])
-    return Assignment(flag, key, document.data["value"])
+    return Assignment(key, document.data["value"], Place(0, 0, flag))
+
+
+def of_inventory(document: Document, inventory: Inventory) -> list[Assignment]:
+    """``image`` and the keys under ``set`` of the inventory in ``document``."""
+    paths: dict[KeyPath, Any] = {("set", key): value for key, value in inventory.set.items()}
+    paths |= {("image",): inventory.image} if inventory.image else {}
+    placed = {path: dataclasses.replace(document.keys[path], file=document.file) for path in paths}
+    return [Assignment(str(path[-1]), value, placed[path]) for path, value in paths.items()]
 
 
 def _put(out: Document, assignment: Assignment) -> None:
-    place = Place(0, 0, assignment.flag)
+    place = assignment.place
     path: KeyPath = ()
     section, parts = out.data, assignment.key.split(".")
     while len(parts) > 1 and ".".join(parts) not in section:
@@ -99,7 +112,7 @@ def _put(out: Document, assignment: Assignment) -> None:
         section = section[path[-1]]
         if not isinstance(section, dict):
             message, hint = f"{path_text(path)} is not a section", f"set {path_text(path)} as a whole"
-            raise SpecError([Problem(assignment.flag, 0, 0, "", message, hint)])
+            raise SpecError([Problem(str(place.file), place.line, place.column, "", message, hint)])
     name = ".".join(parts)
     if name in section and section[name] == assignment.value:
         return

@@ -35,6 +35,18 @@ BesidePath = Annotated[str, _path(r"\./", "a path from ./, the directory of the 
 MountSource = Annotated[str, _path(r"(/|~$|~/|\./)", "an absolute path or one from ~/ or ./")]
 PermittedMount = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/, which may end in :rw", "(:rw)?")]
 LocalPath = Annotated[str, form(r"^(/|~)[^\x00-\x1f\x7f]*$", "an absolute path or one from ~/", max_length=1024)]
+PLAYBOOK_KEY = r"^[A-Za-z_][\w/-]*(\.[\w/-]+)*$"
+
+
+def settable(key: str) -> str:
+    """``key`` of a playbook, unless another value of it would make another playbook."""
+    if key.partition(".")[0] in {"name", "extends", "overlays", "variants"}:
+        raise ValueError("cannot be set", "write a playbook that extends this one, with another")
+    return key
+
+
+_KEY = form(PLAYBOOK_KEY, "a key of a playbook, such as args.max-model-len")
+PlaybookKey = Annotated[str, _KEY, AfterValidator(settable)]
 EnvName = Annotated[str, form(r"^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name: letters, digits and _", max_length=128)]
 FindingCode = Annotated[str, form(r"^[A-Z][A-Z0-9]*-[0-9]{3}$", "the code of a finding, such as NET-014")]
 

@@ -7,6 +7,7 @@ import ipaddress
 import itertools
 import re
 import shlex
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -21,10 +22,12 @@ from sparkcluster.spec.base import (
     Name,
     NodePath,
     PermittedMount,
+    PlaybookKey,
     Section,
     form,
 )
 from sparkcluster.spec.document import shown
+from sparkcluster.spec.playbook import Image
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
@@ -97,9 +100,7 @@ class Ssh(Section):
     identity: LocalPath | None = Field(None, description="private key file on the controller")
     jump: Jump | None = Field(None, description="ProxyJump, such as user@host:port")
     known_hosts: LocalPath | None = Field(None, description="known_hosts file; default ~/.ssh/known_hosts")
-    host_keys: HostKeys = Field(
-        "reject", description="what to do with an unknown host key: reject it, or store it (accept-new)"
-    )
+    host_keys: HostKeys = Field("reject", description="unknown host keys: reject them, or store them (accept-new)")
     connect_timeout_s: float = Field(10, gt=0, le=300, description="timeout for connecting, in seconds")
 
 
@@ -131,9 +132,7 @@ class Node(Section):
     host: Address = Field(description="host name or address")
     name: Name | None = Field(None, description="short name; default: the host")
     ssh: Ssh | None = Field(None, description="overrides of the inventory's ssh section")
-    connection: Connection = Field(
-        "auto", description="ssh, local (no SSH), or auto: local if host is this machine's address or hostname"
-    )
+    connection: Connection = Field("auto", description="ssh, local (no SSH), or auto: local if host is this machine")
     interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
     env: dict[EnvName, str] = Field({}, description="environment of this node's ranks, over the playbook's")
 
@@ -179,9 +178,7 @@ class ApiKey(Section):
 class Api(Section):
     """Where the OpenAI-compatible endpoint listens on the head of each group."""
 
-    host: Listen = Field(
-        "127.0.0.1", description="address to listen on, or management or interconnect for the head's address there"
-    )
+    host: Listen = Field("127.0.0.1", description="address to listen on; management, interconnect: the head's there")
     port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
@@ -218,16 +215,11 @@ class Staging(Section):
 class Permit(Section):
     """What a playbook may have beyond what serving needs; nothing else permits it."""
 
-    mounts: list[PermittedMount] = Field(
-        [], description="directories of the nodes, and all below; writable if it ends in :rw"
-    )
+    mounts: list[PermittedMount] = Field([], description="directories of the nodes; writable if it ends in :rw")
     capabilities: list[Capability] = Field([], description="Linux capabilities beside SYS_NICE")
     devices: list[Device] = Field([], description="device files of the nodes")
     secrets: list[EnvName] = Field([], description="variables of the controller's environment")
-    builds: list[BesidePath] = Field(
-        [],
-        description="build contexts of the playbook, as it names them: what they run is root there",
-    )
+    builds: list[BesidePath] = Field([], description="build contexts of the playbook; what they run is root there")
 
 
 class Inventory(Section):
@@ -244,13 +236,13 @@ class Inventory(Section):
         max_length=1024,
         description="name, path or model on Hugging Face; searched beside the inventory, then among the bundled ones",
     )
+    image: Image | None = Field(None, description="container image, in place of the playbook's")
+    set: dict[PlaybookKey, Any] = Field({}, description="keys over the playbook's, such as args.max-model-len: 65536")
     groups: list[Group] = Field([], description="default: one group of all nodes")
     runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")
     api: Api = Field(default_factory=Api, description="where the endpoint of each group listens")
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
-    state_dir: NodePath = Field(
-        "~/.local/state/sparkcluster", description="directory for records and caches on every node"
-    )
+    state_dir: NodePath = Field("~/.local/state/sparkcluster", description="records and caches on every node")
     staging: Staging = Field(default_factory=Staging, description="how weights go from node to node")
     permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
     after_ready: list[Command] = Field(
@@ -259,16 +251,16 @@ class Inventory(Section):
         description="commands for the controller to run after a change that ended verified: each a list of arguments, "
         "or a string that is split into them; without a shell",
     )
-    after_ready_timeout_s: float = Field(
-        60, gt=0, le=86_400, description="timeout of each of these commands, in seconds"
-    )
-    ignore: list[FindingCode] = Field(
-        [],
-        description="codes of findings to ignore: their errors count as warnings, their warnings as notes",
-    )
+    after_ready_timeout_s: float = Field(60, gt=0, le=86_400, description="timeout of each of them, in seconds")
+    ignore: list[FindingCode] = Field([], description="findings: errors count as warnings, warnings as notes")
 
     @property
-    def group_sizes(self) -> set[int]:
+    def selected(self) -> dict[str, Any]:
+        """What it says is to serve: ``playbook``, and the keys over it, ``image`` as any other."""
+        return {"playbook": self.playbook, **({"image": self.image} if self.image else {}), **self.set}
+
+    @property
+    def group_sizes(self) -> Collection[int]:
         """Numbers of nodes of its groups."""
         return {len(group.nodes) for group in self.groups} or {len(self.nodes)}
 

@@ -9,20 +9,17 @@ import shlex
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.spec import Spec, beside, check, compose, kinds, library, variants
+from sparkcluster.spec import Spec, assignments, beside, check, compose, kinds, library, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, parse, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.suggest import closest
-
-if TYPE_CHECKING:
-    from sparkcluster.spec.assignments import Assignments
 
 MAX_BYTES = 1 << 20
 
@@ -33,14 +30,15 @@ def load(
     inventory_path: Path,
     playbook: str | None = None,
     *,
-    set_: Assignments | None = None,
+    set_: assignments.Assignments | None = None,
     starts: bool = True,
     nodes: int | None = None,
 ) -> Spec:
     """The spec that ``inventory_path`` describes.
 
     ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
-    directory, then from the inventory's. ``set_`` are keys of the playbook from the command line. ``starts`` is false
+    directory, then from the inventory's; ``image`` and ``set`` of the inventory are not for it. ``set_`` are keys of
+    the playbook from the command line. ``starts`` is false
     for commands that only look at what runs, or stop it: they need no permission of the inventory. ``nodes``: of the
     groups for which the playbook is read; default: as many as they have.
 
@@ -60,7 +58,9 @@ def load(
                 directories = [inventory_path.parent] if playbook is None else [Path(), inventory_path.parent]
                 path, overlays = named(reference, directories, other_than=inventory_path)
                 groups = {nodes} if nodes else inventory.group_sizes if inventory else ()
-                served, merged, more = _playbook(path, overlays, set_, groups)
+                over = assignments.of_inventory(document, inventory) if inventory and playbook is None else []
+                entries = [*over, *(set_.entries if set_ else ())]
+                served, merged, more = _playbook(path, overlays, assignments.Assignments(entries), groups)
         except SpecError as error:
             more, served = [*error.problems], None
         problems += more
@@ -70,7 +70,9 @@ def load(
             files, built, lacking = beside.of(served, path, merged)
             problems += lacking if starts else []
             if inventory:
-                spec = Spec(inventory, served, inventory_path, path, files, compose.places(merged), built)
+                chosen = {"playbook": reference, **{each.key: each.value for each in entries}}
+                places = compose.places(merged)
+                spec = Spec(inventory, served, inventory_path, path, files, places, built, selected=chosen)
     if problems or spec is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
     return spec
@@ -112,19 +114,10 @@ def _instead(path: Path) -> str:
     return f"sparkcluster discover -o {shlex.quote(name)}   writes an inventory; examples are in inventory/"
 
 
-def load_playbook(path: Path, overlays: Sequence[str] = ()) -> Playbook:
-    """The playbook in one file, with ``overlays`` applied.
-
-    Raises:
-        UsageError, SpecError: as :func:`load`.
-    """
-    return read_playbook(path, overlays)[0]
-
-
 def read_playbook(
-    path: Path, overlays: Sequence[str] = (), set_: Assignments | None = None, nodes: int | None = None
+    path: Path, overlays: Sequence[str] = (), set_: assignments.Assignments | None = None, nodes: int | None = None
 ) -> tuple[Playbook, Document]:
-    """As :func:`load_playbook`, with ``set_``, and the merged document; its variant for groups of ``nodes``.
+    """The playbook in one file, with ``overlays`` and ``set_``, and its document; its variant for groups of ``nodes``.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
@@ -191,7 +184,7 @@ def decode(content: bytes, name: str) -> str:
 
 
 def _playbook(
-    path: Path, overlays: Sequence[str], set_: Assignments | None, groups: Collection[int]
+    path: Path, overlays: Sequence[str], set_: assignments.Assignments | None, groups: Collection[int]
 ) -> tuple[Playbook | None, Document, list[Problem]]:
     """The playbook for ``groups`` of so many nodes, its document, and the problems of it and of every variant."""
     layers = _layers(path, overlays)
@@ -207,7 +200,7 @@ def _playbook(
 
     # What is extended may have more variants than this playbook can use, and a command line is for one run alone.
     layer = layers[-1 - len(overlays)]
-    own = variants.sizes([layer]) if set_ is None else {}
+    own = {} if set_ and set_.entries else variants.sizes([layer])
     for key, numbers in variants.sizes(layers).items():
         playbook, _ = of(numbers.start)
         if playbook and key in own and not any(map(playbook.serves_on, numbers)):

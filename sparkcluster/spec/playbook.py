@@ -65,9 +65,7 @@ class Model(Section):
     id: Repository | None = Field(None, description="Hugging Face repository")
     revision: Revision = Field("main", description="branch, tag or commit of the repository")
     path: NodePath | None = Field(None, description="directory of weights on every node; ~ is expanded there")
-    checkpoint: Checkpoint | None = Field(
-        None, description="format of the weights; default: that in their config.json, once staged"
-    )
+    checkpoint: Checkpoint | None = Field(None, description="format of the weights; default: that in config.json")
     architecture: ClassName | None = Field(None, description="class in config.json's architectures; default: likewise")
     files: list[FilePattern] = Field(
         [],
@@ -75,9 +73,7 @@ class Model(Section):
         description="files that are served, such as `*.json` and `*Q4_K_M.gguf`; default: what the engine reads, "
         "without original/ and formats of other engines",
     )
-    exclude: list[FilePattern] = Field(
-        [], max_length=64, description="files of these that are not served, such as `demo/`"
-    )
+    exclude: list[FilePattern] = Field([], max_length=64, description="those that are not served, such as `demo/`")
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
@@ -130,9 +126,7 @@ class Verify(Section):
     )
     max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
     temperature: float = Field(0.0, ge=0, le=2, description="0: greedy, the same answer every time")
-    chat_template_kwargs: dict[str, Any] = Field(
-        {}, description="sent with the request, such as enable_thinking: false"
-    )
+    chat_template_kwargs: dict[str, Any] = Field({}, description="sent along, such as enable_thinking: false")
     pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
     timeout_s: float = Field(
         180,
@@ -265,15 +259,10 @@ class Playbook(Section):
     image: Image | None = Field(None, description="container image, by tag or digest; not needed with runtime process")
     build: Build | None = Field(None, description="makes the image that runs of this one, on a node")
     engine: str = Field(engines.DEFAULT, description="inference engine: a directory of sparkcluster/engines")
-    served_name: ServedName | None = Field(
-        None, description="name of the model in the API; default: its id or directory"
-    )
+    served_name: ServedName | None = Field(None, description="the model's name in the API; default: id or directory")
     aliases: list[ServedName] = Field([], max_length=16, description="further names of the model in the API")
     nodes: Nodes = Field(default_factory=Nodes, description="on how many nodes a group may serve it")
-    variants: dict[VariantKey, dict[str, Any]] = Field(
-        {},
-        description="other keys for groups of some numbers of nodes: 2, 2-4, or 2+ for 2 and more",
-    )
+    variants: dict[VariantKey, dict[str, Any]] = Field({}, description="other keys by number of nodes: 2, 2-4, 2+")
     tensor_parallel: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="tensor parallel size; auto: nodes of the group / pipeline_parallel"
     )
@@ -283,10 +272,7 @@ class Playbook(Section):
         description="ray, which is staged if the image lacks it; native, the engine's multi-node backend; "
         "or auto: ray if it is available",
     )
-    args: dict[str, ArgumentValue] = Field(
-        {},
-        description="engine arguments by the names of its flags, without leading dashes",
-    )
+    args: dict[str, ArgumentValue] = Field({}, description="engine flags, without leading dashes")
     env: dict[EnvName, str] = Field({}, description="environment of every rank, in addition to the plan's")
     secrets: list[EnvName] = Field([], description="variables from the controller's environment, never shown")
     mounts: list[Mount] = Field([], description="further directories and files of the node in the container")
@@ -294,10 +280,7 @@ class Playbook(Section):
     command: list[str] | None = Field(
         None, min_length=1, description="complete command, for images that are configured by environment"
     )
-    caches: list[Cache] | None = Field(
-        None,
-        description="directories kept between containers of the same image and playbook; default: the engine's",
-    )
+    caches: list[Cache] | None = Field(None, description="kept between containers of an image; default: the engine's")
     container: Container = Field(default_factory=Container, description="further options of the container")
     verify: Verify = Field(default_factory=Verify, description="the completion that verifies the endpoint")
     ready_timeout_s: float = Field(1800, gt=0, description="timeout from start to the first answer, in seconds")

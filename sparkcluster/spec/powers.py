@@ -116,21 +116,27 @@ def permit(powers: list[Power], inventory: Inventory) -> str | None:
     return f"permit: {{{', '.join(keys)}}}" if missing else None
 
 
-def lines(playbook: Playbook, inventory: Inventory, variants: Iterable[Playbook] = ()) -> list[str]:
-    """What ``playbook`` can do, as it is shown to people: all of it, a text of several lines on as many.
+def lines(
+    playbook: Playbook,
+    inventory: Inventory,
+    variants: Iterable[Playbook] = (),
+    *,
+    head: str = "it may do more than serve (up asks once):",
+    whole: bool = False,
+) -> list[str]:
+    """What ``playbook`` may do beyond serving, as it is shown to people, a text of several lines on as many.
 
-    What its ``variants`` can do beyond that is shown with it.
+    What its ``variants`` may do beyond that is shown with it; if ``whole``, what every playbook may, too.
     """
     powers = list(dict.fromkeys(power for each in (playbook, *variants) for power in of(each, inventory)))
-    out = ["this recipe can:"]
+    out = []
     for power in powers:
         texts = filter(None, (" ".join(line.split()) for line in power.text.split("\n")))
-        head = f"{'!' if power.asks else ' '} {power.kind:<11}"
-        out += [head + shown(text, len(text) + 2)[1:-1] for text in texts]
-    if any(power.asks for power in powers):
-        out.append("  !: more than serving; up asks once for this content (bundled playbooks: never)")
+        if whole or power.asks:
+            out += [f"  {power.kind:<11}{shown(text, len(text) + 2)[1:-1]}" for text in texts]
     needed = permit(powers, inventory)
-    return [*out, f"  it needs this in the inventory: {needed}"] if needed else out
+    out += [f"  it needs this in the inventory: {needed}"] if needed else []
+    return [head, *out] if out else []
 
 
 def digest(spec: Spec) -> str:

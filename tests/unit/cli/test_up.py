@@ -1,15 +1,15 @@
-"""What ``up`` says at its end can be pasted, and names no key."""
+"""What ``up`` says at its end: where it answers, and what can be pasted."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from sparkcluster.cli import up
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
-from sparkcluster.spec.library import find
 
 DOCUMENT = {
     "cluster": "atlas", "changed": True, "release": 3, "seconds": 66.5, "model": "Qwen/Qwen3-8B",
@@ -22,41 +22,36 @@ def shown(cluster, monkeypatch, capsys):
     """``shown(**inventory)``: the last lines of ``up`` on stdout, and what it says on stderr."""
     monkeypatch.setattr(connect, "ssh_target", lambda node: SshTarget(node.host, "nvidia"))
 
-    def show(chosen=(), path=None, **inventory):
-        spec = dataclasses.replace(cluster({"a": "192.168.1.11"}, **inventory), chosen=chosen)
-        spec = dataclasses.replace(spec, playbook_path=path or spec.playbook_path)
-        up.show(DOCUMENT, "my desk.yaml", spec)
+    def show(document=DOCUMENT, **inventory):
+        spec = cluster({"a": "192.168.1.11"}, **inventory)
+        spec = dataclasses.replace(spec, inventory_path=Path("my desk.yaml"))
+        up.show(document, spec)
         out, err = capsys.readouterr()
-        return [line.strip() for line in out.splitlines()[3:]], err
+        return out.splitlines(), err
 
     return show
 
 
-def test_what_serves_is_tried_by_curl_with_the_key_that_the_shell_reads(shown):
+def test_what_serves_is_said_first_then_what_to_type(shown):
     lines, err = shown(api={"host": "management", "key": {"file": "~/k"}})
     assert lines == [
-        "try    sparkcluster ask 'my desk.yaml' \"Hello\"",
-        'curl   curl -H "Authorization: Bearer $(cat ~/k)" http://10.0.0.7:8000/v1/models',
-        "use    sparkcluster connect 'my desk.yaml'",
-        "stop   sparkcluster down 'my desk.yaml'",
+        "atlas is up   http://10.0.0.7:8000/v1   Qwen/Qwen3-8B   release 3, 66.5 s",
+        "  ask       sparkcluster ask 'my desk.yaml' \"Hello\"",
+        "  clients   sparkcluster connect 'my desk.yaml'",
+        "  stop      sparkcluster down 'my desk.yaml'",
     ]
     assert err == ""
 
 
 def test_what_listens_on_loopback_is_reached_by_a_tunnel(shown):
-    lines, err = shown()
-    assert lines[1:3] == [
-        "tunnel ssh -N -L 8000:127.0.0.1:8000 192.168.1.11",
-        "curl   curl http://127.0.0.1:8000/v1/models",
-    ]
-    assert err == ""
+    assert shown()[0][1] == "  tunnel    ssh -N -L 8000:127.0.0.1:8000 192.168.1.11"
 
 
-def test_what_the_command_line_chose_is_kept_by_writing_it_down(shown):
-    assert [line for line in shown()[0] if line.startswith("keep")] == []
-    path = find("qwen3.6-27b-nvfp4", [])
-    lines, _ = shown(("--playbook", "qwen3.6-27b-nvfp4", "--image", "vllm/x:1", "--set", "args.max-num-seqs=8"), path)
-    assert lines[-2:] == [
-        "keep   write `playbook: qwen3.6-27b-nvfp4` into 'my desk.yaml', in place of `playbook: qwen`",
-        "keep   give the next up --image vllm/x:1 --set args.max-num-seqs=8 too, or write it into a playbook",
+def test_groups_are_named_where_there_are_several(shown):
+    groups = [{"name": name, "nodes": [name], "endpoint": f"http://{name}:8000/v1"} for name in ("east", "west")]
+    lines, _ = shown(DOCUMENT | {"changed": False, "groups": groups}, api={"host": "interconnect"})
+    assert lines[:3] == [
+        "atlas is already up   2 groups   Qwen/Qwen3-8B   release 3, 66.5 s",
+        "  east      http://east:8000/v1   east",
+        "  west      http://west:8000/v1   west",
     ]

@@ -86,9 +86,9 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     with pytest.raises(NotServing) as caught:
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
     assert caught.value.message == said
-    assert f"sparkcluster upgrade {spec.inventory_path} " in caught.value.hint
+    assert "sparkcluster restart INVENTORY " in caught.value.hint
     (group,) = status(fleet, spec)["groups"]
-    assert group["why"] == f"{said}; sparkcluster upgrade INVENTORY starts it with the key of the inventory"
+    assert group["why"] == f"{said}; sparkcluster restart INVENTORY starts it with the key of the inventory"
 
 
 def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(asked):

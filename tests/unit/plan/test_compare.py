@@ -66,13 +66,13 @@ def test_what_was_written_differently_is_said(world):
     assert "default: verify was edited" in lines
 
 
-def test_speed_is_compared_as_a_ratio(world):
+def test_the_speed_is_what_the_switch_measured_and_not_that_of_two_short_answers(world):
     one = world()
     old, new = released(one, 1), released(one, 2)
-    new.record["groups"]["default"]["measured"] = {"ttft_s": 1.0, "tokens_per_s": 10.0}
-    assert compare(old, new) == [
-        "default: first token when verified: 0.50 → 1.00 s (2.00 times)",
-        "default: speed when verified: 20.00 → 10.00 tokens/s (0.50 times)",
-    ]
-    new.record["groups"]["default"]["measured"] = {"ttft_s": None, "tokens_per_s": None}
+    measured = new.record["groups"]["default"]["measured"]
+    measured |= {"tokens_per_s": 10.0}
+    assert compare(old, new) == []
+    measured |= {"switch": {"source": 1, "before": 407.1, "after": 366.6}}
+    assert compare(old, new) == ["default: speed: 407.1 → 366.6 tokens/s, 10 % slower"]
+    measured["switch"]["source"] = 3
     assert compare(old, new) == []

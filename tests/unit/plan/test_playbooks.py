@@ -73,14 +73,14 @@ def lines(page):
 
 def page(name):
     path = library.find(name, [PLAYBOOKS])
-    playbook = load.load_playbook(path)
+    playbook = load.read_playbook(path)[0]
     most = 2 if playbook.tensor_parallel in {"auto", 2} else 1
     least = 2 if playbook.tensor_parallel == 2 else 1
     words = {1: "one Spark", 2: "two Sparks"}
     out = {words[count]: commands(count, playbook, path) for count in range(least, most + 1)}
     plain = lines(out[words[least]])
     for overlay in playbook.overlays:
-        with_it = lines(commands(least, load.load_playbook(path, [overlay]), path))
+        with_it = lines(commands(least, load.read_playbook(path, [overlay])[0], path))
         out[f"+{overlay}"] = [line for line in difflib.ndiff(plain, with_it) if line[0] in "+-"]
     return out
 
@@ -92,7 +92,7 @@ def test_the_commands_are_those_that_were_read_by_eye(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
-    playbook = load.load_playbook(library.find(name, [PLAYBOOKS]))
+    playbook = load.read_playbook(library.find(name, [PLAYBOOKS]))[0]
     assert playbook.name == name
     assert playbook.description
     assert playbook.source
@@ -106,8 +106,8 @@ def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
 def test_it_starts_where_102_of_121_gib_are_free(name):
     """Some Sparks have no more with nothing running (SM121-131); without a number vLLM takes 0.92."""
     path = library.find(name, [PLAYBOOKS])
-    for overlays in ([], *([overlay] for overlay in load.load_playbook(path).overlays)):
-        share = load.load_playbook(path, overlays).args["gpu-memory-utilization"]
+    for overlays in ([], *([overlay] for overlay in load.read_playbook(path)[0].overlays)):
+        share = load.read_playbook(path, overlays)[0].args["gpu-memory-utilization"]
         assert share == "auto" or share <= 0.82, overlays
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from sparkcluster.cli import main as frame
 from sparkcluster.errors import UsageError
-from sparkcluster.setup.inventory_file import with_key
+from sparkcluster.setup.inventory_file import GONE, with_values
 from sparkcluster.spec.load import load
 
 HEAD = "# mine\ncluster: desk\nnodes:\n  - host: 192.168.1.11   # the left one\nplaybook: gpt-oss-120b\n"
 FILE = "~/.config/sparkcluster/desk.key"
+NAMED = {("api", "key", "file"): FILE, ("api", "key", "env"): GONE}
 
 # What the inventory says of its API, and what is there once a key is in FILE.
 EDITS = {
@@ -38,7 +39,7 @@ EDITS = {
 @pytest.mark.parametrize("case", EDITS)
 def test_a_file_is_named_and_every_other_byte_stays(case):
     before, after = EDITS[case]
-    assert with_key(before, "desk.yaml", FILE) == after
+    assert with_values(before, "desk.yaml", NAMED) == after
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_file_is_named_and_every_other_byte_stays(case):
 )
 def test_what_is_unclear_is_left_with_the_lines_to_write(api):
     with pytest.raises(UsageError) as caught:
-        with_key(f"{HEAD}{api}", "desk.yaml", FILE)
+        with_values(f"{HEAD}{api}", "desk.yaml", NAMED)
     assert f"api:\n  key:\n    file: {FILE}" in caught.value.message
 
 
@@ -86,8 +87,8 @@ def test_a_key_is_made_and_named_and_kept_when_run_again(desk):
     again = desk(None)
     assert (desk.file.read_text().strip(), desk.inventory.read_text()) == (key, text)
     assert ("made a key in" in first.out, "kept the key in" in again.out) == (True, True)
-    assert "sparkcluster upgrade desk.yaml" in first.err
-    assert "upgrade" not in again.err
+    assert "sparkcluster restart desk.yaml" in first.err
+    assert "restart" not in again.err
     header = f'-H "Authorization: Bearer $(cat {FILE})"'
     assert header in first.out
     assert header in again.out
@@ -101,7 +102,7 @@ def test_a_key_is_rotated_on_request_alone_and_the_old_one_is_gone(desk):
     assert desk.file.read_text() != key
     assert mode(desk.file) == 0o600
     assert "made a new key in" in said.out
-    assert "until then it has its old key or none" in said.err
+    assert "its old key, or none, until it restarts" in said.err
 
 
 def test_a_key_that_others_may_read_is_kept_and_closed(desk):

@@ -75,7 +75,7 @@ def test_another_model_takes_nothing_of_the_one_before(path):
         ("env.API KEY=hunter2", "names no key", ""),
         ("\0=1", "--set \\x00 names no key", ""),
         ("description=\x1b[2J", "contains U+001B control character", ""),
-        ("name=x", "--set name: name cannot be set", "extends"),
+        ("name=x", "--set name cannot be set", "extends"),
         ("ready_timeout_s=soon", '--set ready_timeout_s: ready_timeout_s: "soon" is not a number', ""),
         (
             "max-model-len=1",

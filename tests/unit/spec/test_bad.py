@@ -26,7 +26,7 @@ def told(path: Path) -> str:
     """What the user reads about ``path``, with files named from here."""
     try:
         if path.name.startswith("playbook-") and path.stem != "playbook-path":
-            load.load_playbook(path)
+            load.read_playbook(path)[0]
         else:
             load.load(path)
     except SpecError as error:
@@ -81,7 +81,7 @@ def test_what_is_no_utf8_has_line_and_column(tmp_path: Path) -> None:
     # The mark of UTF-8, and joiners of Persian and of emoji, are accepted.
     text = PLAYBOOK + "description: '\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb'\n"
     path.write_text(text, encoding="utf-8-sig")
-    assert load.load_playbook(path).name == "serve"
+    assert load.read_playbook(path)[0].name == "serve"
 
 
 @pytest.mark.parametrize("char", ["\x1b", "\x85", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\U000e0041"])
@@ -153,7 +153,7 @@ FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 def either(path: Path, text: str) -> None:
     """Whatever a file holds, a user gets problems or a spec: never another exception, and never one without a place."""
     path.write_text(text, encoding="utf-8")
-    for read in (load.load, load.load_playbook):
+    for read in (load.load, load.read_playbook):
         try:
             read(path)
         except SpecError as error:

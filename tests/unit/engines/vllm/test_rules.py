@@ -136,7 +136,7 @@ def test_config_json_decides_about_the_kind(cluster, spark):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda path: path.stem)
 def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster):
-    playbook = load.load_playbook(path)
+    playbook = load.read_playbook(path)[0]
     spec = cluster({"a": "192.168.86.11"}, runtime={"kind": "docker" if playbook.image else "process"})
     spec = spec.__class__(spec.inventory, playbook, path, path)
 

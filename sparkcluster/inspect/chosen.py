@@ -1,0 +1,33 @@
+"""What was chosen to serve, as flags: for hints that lose nothing of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from sparkcluster.hints import Typed
+from sparkcluster.spec import Spec
+from sparkcluster.spec.document import parse_scalar
+
+
+def hints(spec: Spec) -> Typed:
+    """Fills in hints: the inventory in place of INVENTORY, and behind it the flags that choose what ``spec`` has."""
+    return Typed(shlex.quote(str(spec.inventory_path)), flags(spec.selected, spec))
+
+
+def flags(selection: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
+    """The flags that choose ``selection`` with the inventory of ``spec``; none for an empty one."""
+    written = spec.inventory.selected
+    over = selection.get("playbook") == written["playbook"] and written.keys() <= selection.keys()
+    before = written if over else {}  # --playbook takes over nothing of what is written
+    keys = {key: value for key, value in selection.items() if key not in before or before[key] != value}
+    words = ["--playbook", keys.pop("playbook")] if "playbook" in keys else []
+    return (*words, *(word for key, value in keys.items() for word in ("--set", f"{key}={_text(value)}")))
+
+
+def _text(value: Any) -> str:
+    """``value`` as ``--set`` takes it."""
+    plain = isinstance(value, str) and parse_scalar(value.strip(), "", "value").data == {"value": value}
+    return value if plain and value[:1] not in {'"', "'", "[", "{"} else json.dumps(value, ensure_ascii=False)
