@@ -361,11 +361,11 @@ class PromptTooLong(SparkclusterError):
 class OtherPlan(SparkclusterError):
     """What serves is not what ``up`` would start, as ``lines`` say, and ``up`` does not replace what works.
 
-    ``brief`` are the lines for people.
+    The message has what of them people read.
     """
 
-    def __init__(self, message: str, lines: Sequence[str], brief: Sequence[str], *, hint: str) -> None:
-        super().__init__("\n".join([message, *brief]), hint=hint)
+    def __init__(self, message: str, lines: Sequence[str], *, hint: str) -> None:
+        super().__init__(message, hint=hint)
         self.lines = tuple(lines)
 
     def details(self) -> dict[str, Any]:

@@ -15,13 +15,12 @@ def closest(word: object, names: Iterable[str], *, cutoff: float = 0.7) -> str |
     folded = {name.lower().replace("_", "-"): name for name in names}
     typed = str(word)[:80].lower().replace("_", "-")
     same_letters = [name for name in sorted(folded) if sorted(name) == sorted(typed)]
-    near = difflib.get_close_matches(typed, same_letters, n=1, cutoff=0)
     alike = [
         name
         for name in sorted(folded)
         if abs(len(name) - len(typed)) <= 2 or name.startswith(typed) or typed.startswith(name)
     ]
-    near += difflib.get_close_matches(typed, alike, n=1, cutoff=cutoff)
+    near = [*same_letters, *difflib.get_close_matches(typed, alike, n=1, cutoff=cutoff)]
     return folded[near[0]] if near else None
 
 

@@ -226,9 +226,8 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
             keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
             hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
     raise OtherPlan(
-        f"{message}; nothing was changed",
+        "\n".join([f"{message}; nothing was changed", *(each.brief for each in found)]),
         [line for each in found for line in each.shown()],
-        [each.brief for each in found],
         hint=fill(hint),
     )
 

@@ -53,6 +53,6 @@ def test_errors(printed, tmp_path):
         SpecError([Problem("a.yaml", 1, 2, "cluster", "missing")]),
         FoundErrors([Finding("NET-014", "error", "MTU differs")]),
         LaunchError("the model did not answer", log=["one", "two"]),
-        OtherPlan("another plan serves", ["image: a -> b"], [], hint="down, then up"),
+        OtherPlan("another plan serves", ["image: a -> b"], hint="down, then up"),
     ):
         json_schemas.validate("error", error.as_json())

@@ -61,7 +61,7 @@ def test_a_failed_start_is_its_cause_the_line_the_remedy_and_where_the_log_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = LaunchError("beta ran out of memory", node="beta", log=["x"] * 40, hint=pointed("lower max-model-len"))
-    error.reason, error.inventory = Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log"), "pair.yaml"
+    error.reason, error.typed = Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log"), Typed("pair.yaml")
     output.show_error(error)
     assert capsys.readouterr().err.splitlines() == [
         "error: beta ran out of memory",
@@ -105,8 +105,8 @@ def test_a_command_for_a_node_says_which_unless_the_node_is_the_heading(remedy, 
     assert f"    hint: {shown}\n" in capsys.readouterr().err
     output.show_error(LaunchError("it died", node="spark-b", hint=remedy))
     assert f"\nhint: {shown}\n" in capsys.readouterr().err
-    assert f"  hint: {shown}" in finding.notes("INVENTORY")
-    findings_view.show([finding], ["spark-b"], inventory="INVENTORY", verbose=False)
+    assert f"  hint: {shown}" in finding.notes(Typed())
+    findings_view.show([finding], ["spark-b"], fill=Typed(), verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "spark-b",
         "  error: NET-006 MTU differs",
