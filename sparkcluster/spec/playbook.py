@@ -128,11 +128,7 @@ class Verify(Section):
     temperature: float = Field(0.0, ge=0, le=2, description="0: greedy, the same answer every time")
     chat_template_kwargs: dict[str, Any] = Field({}, description="sent along, such as enable_thinking: false")
     pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
-    timeout_s: float = Field(
-        180,
-        gt=0,
-        description="longest time without a token, in seconds; the first of a start may take ready_timeout_s",
-    )
+    timeout_s: float = Field(180, gt=0, description="longest wait for a token; the first may take ready_timeout_s")
     tools: bool = Field(False, description="whether a start also has to answer with a tool call, as agents ask for")
     reasoning: bool = Field(False, description="whether a start also has to stream reasoning apart from the answer")
 
@@ -164,9 +160,7 @@ class Request(Section):
     top_p: float | None = Field(None, gt=0, le=1, description="likewise")
     top_k: int | None = Field(None, ge=-1, description="likewise")
     max_tokens: int | None = Field(None, ge=1, description="enough for an answer after the reasoning")
-    chat_template_kwargs: dict[str, Any] = Field(
-        {}, description="such as enable_thinking: false, which turns reasoning off"
-    )
+    chat_template_kwargs: dict[str, Any] = Field({}, description="such as enable_thinking: false: no reasoning")
     note: str = Field("", description="further advice, in a sentence")
 
 
@@ -181,12 +175,8 @@ class Build(Section):
     """An image that a node builds, on ``image`` and of a directory beside the playbook; it is copied to the others."""
 
     context: BesidePath = Field(description="directory beside the playbook, with all that the build needs")
-    dockerfile: Name = Field(
-        "Dockerfile", description="file in it; `ARG BASE` and `FROM $BASE` make it build on the playbook's image"
-    )
-    script: Name | None = Field(
-        None, description="instead of a Dockerfile: shell script in it, which is run in the image, in that directory"
-    )
+    dockerfile: Name = Field("Dockerfile", description="file in it, for `ARG BASE` and `FROM $BASE`")
+    script: Name | None = Field(None, description="shell script in it instead, which is run in the image")
     timeout_s: float = Field(3600, gt=0, le=86_400, description="timeout of the build, in seconds")
 
     @model_validator(mode="after")
@@ -206,10 +196,7 @@ class Container(Section):
         description="limits, soft and hard, such as nofile: 65536; -1: none. Default: memlock -1, stack 64 MiB, "
         "nofile 1048576",
     )
-    user: User | None = Field(
-        None,
-        description='user of the ranks, by name in the image or by number, as "1000:1000"; default: the image\'s',
-    )
+    user: User | None = Field(None, description='user of the ranks, such as "1000:1000"; default: the image\'s')
 
     @model_validator(mode="after")
     def _of_root(self) -> Container:
@@ -240,12 +227,7 @@ class Playbook(Section):
     """What the cluster serves."""
 
     name: Name = Field(description="name of the playbook, the same as its file's")
-    extends: str | None = Field(
-        None,
-        min_length=1,
-        max_length=1024,
-        description="name or path of a playbook to extend; keys of this one win, section by section",
-    )
+    extends: str | None = Field(None, min_length=1, max_length=1024, description="playbook to extend, by name or path")
     overlays: list[Name] = Field([], description="overlays that it allows, as in `playbook: NAME+OVERLAY`")
     description: str = Field("", description="one line on what it serves and the source of its figures")
     use: str = Field("", max_length=20, description="what it is good for, in a few words, as `playbooks` lists it")
@@ -277,9 +259,7 @@ class Playbook(Section):
     secrets: list[EnvName] = Field([], description="variables from the controller's environment, never shown")
     mounts: list[Mount] = Field([], description="further directories and files of the node in the container")
     setup: list[str] = Field([], description="shell lines run in the container before the engine")
-    command: list[str] | None = Field(
-        None, min_length=1, description="complete command, for images that are configured by environment"
-    )
+    command: list[str] | None = Field(None, min_length=1, description="complete command, in place of args")
     caches: list[Cache] | None = Field(None, description="kept between containers of an image; default: the engine's")
     container: Container = Field(default_factory=Container, description="further options of the container")
     verify: Verify = Field(default_factory=Verify, description="the completion that verifies the endpoint")

@@ -90,7 +90,7 @@ def imported_plainly(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "before_contact", "in_all"), [("status", 99, 100), ("preflight", 58, 152), ("up", 58, 210)]
+    ("command", "before_contact", "in_all"), [("status", 100, 101), ("preflight", 59, 153), ("up", 59, 211)]
 )
 def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     inventory: str, command: str, before_contact: int, in_all: int
