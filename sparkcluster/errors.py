@@ -266,9 +266,8 @@ class FoundErrors(SparkclusterError):
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         errors = [finding for finding in self.findings if finding.severity == "error"]
-        plural = "" if len(errors) == 1 else "s"
         super().__init__(
-            f"{len(errors)} error{plural} to fix before launch; nothing was started",
+            f"{len(errors)} error{'s' * (len(errors) != 1)} to fix before launch; nothing was started",
             node=errors[0].node if len(errors) == 1 else None,
             step="preflight",
             hint=errors[0].remedy[0] if errors and errors[0].remedy else None,

@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
         _refuse_image(args, spec)
         if args.save:
-            from sparkcluster.setup import existing
+            from sparkcluster.release import saved
 
-            existing.select(args.inventory, spec.selected, dry_run=True)
+            saved.select(args.inventory, spec.selected, dry_run=True)
         options = Options(
             timeout_s=args.timeout,
             rollback=not args.no_rollback,
@@ -98,9 +98,9 @@ def finish(args: argparse.Namespace, spec: Spec, done: Up, ran: Sequence[Ran], *
         document["saved"] = args.save or (not (args.json or args.json_lines) and _wanted(chosen))
     lines = []
     if document.get("saved"):
-        from sparkcluster.setup import existing
+        from sparkcluster.release import saved
 
-        lines = existing.select(args.inventory, chosen.selected)
+        lines = saved.select(args.inventory, chosen.selected)
     if not emitted(args, document):
         _show(document, chosen)
         for line in lines:

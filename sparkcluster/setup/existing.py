@@ -6,17 +6,11 @@ import codecs
 import dataclasses
 import difflib
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sparkcluster import output_file
 from sparkcluster.errors import SpecError
-from sparkcluster.setup.inventory_file import GONE, with_values
 from sparkcluster.spec import Spec, load
-
-_OWN = {"playbook", "image"}
-"""Keys of a selection that an inventory has outside of ``set``."""
 
 
 def read(path: Path) -> str:
@@ -47,26 +41,6 @@ def check(path: Path, text: str) -> Spec:
         raise SpecError(problems) from None
     finally:
         trial.unlink(missing_ok=True)
-
-
-def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -> list[str]:
-    """Write ``selection`` (``spec.assignments``) into the inventory, and change nothing else; the difference in lines.
-
-    Raises:
-        UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
-    """
-    before = read(path)
-    gone = dict.fromkeys(check(path, before).inventory.selected, GONE)
-    values: dict[tuple[str, ...], Any] = {
-        (key,) if key in _OWN else ("set", key): value for key, value in {**gone, **selection}.items()
-    }
-    if not selection.keys() - _OWN:
-        values["set",] = GONE
-    after = with_values(before, str(path), values)
-    check(path, after)
-    if not dry_run:
-        replace(path, after)
-    return difference(path, before, after)
 
 
 def difference(path: Path, before: str, after: str) -> list[str]:

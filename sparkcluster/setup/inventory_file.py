@@ -270,40 +270,23 @@ def _put(text: str, path: Sequence[str], value: Any) -> str | None:
     """``text`` with ``value`` at ``path``; None where that is unclear."""
     holder: yaml.Node | None = _root(text)
     for depth, name in enumerate(path):
-        if not isinstance(holder, yaml.MappingNode):
+        if not isinstance(holder, yaml.MappingNode) or holder.flow_style:
             return None
-        found = next((each for each in holder.value if each[0].value == name), None)
-        if found is None:
-            return text if value is GONE else _added(text, holder, path[depth:], value)
+        key, found = next((each for each in holder.value if each[0].value == name), (None, None))
+        if key is None or found is None:
+            return text if value is GONE else _added(text, holder, _lines(path[depth:], value))
         if depth < len(path) - 1:
-            holder = found[1]
+            holder = found
         elif value is GONE:
-            return _without(text, holder, found)
-        elif isinstance(found[1], yaml.ScalarNode):
-            at, end = found[0].end_mark.index, found[1].end_mark.index
-            return text[:at] + _lines([""], value)[0] + text[end:]
+            return text[: key.start_mark.index - key.start_mark.column] + text[_after(text, found) :]
+        elif isinstance(found, yaml.ScalarNode):
+            return text[: key.end_mark.index] + _lines([""], value)[0] + text[found.end_mark.index :]
     return None
 
 
-def _without(text: str, holder: yaml.MappingNode, pair: tuple[yaml.Node, yaml.Node]) -> str:
-    """``text`` without a pair of ``holder``: in a block without its lines."""
-    (key, value), number = pair, holder.value.index(pair)
-    if not holder.flow_style:
-        return text[: key.start_mark.index - key.start_mark.column] + text[_after(text, value) :]
-    if number + 1 < len(holder.value):
-        return text[: key.start_mark.index] + text[holder.value[number + 1][0].start_mark.index :]
-    begin = holder.value[number - 1][1].end_mark.index if number else key.start_mark.index
-    return text[:begin] + text[value.end_mark.index :]
-
-
-def _added(text: str, holder: yaml.MappingNode, path: Sequence[str], value: Any) -> str:
-    """``text`` with ``value`` in ``holder``, which has nothing of ``path``: behind ``playbook``, else at its end."""
-    lines = _lines(path, value)
-    if holder.flow_style:
-        at = holder.end_mark.index - 1
-        pair = ": {".join([*path[:-1], lines[-1].strip()]) + "}" * (len(path) - 1)
-        return f"{text[:at].rstrip()}{', ' if holder.value else ''}{pair}{text[at:]}"
-    beside = [each for name, each in holder.value if path[0] in {"image", "set"} and name.value == "playbook"]
+def _added(text: str, holder: yaml.MappingNode, lines: Sequence[str]) -> str:
+    """``text`` with ``lines`` in ``holder``: behind ``playbook``, else at its end."""
+    beside = [each for name, each in holder.value if lines[0] != "api:" and name.value == "playbook"]
     if not beside and holder.start_mark.column == 0:
         return _inserted(text, len(text), ["", *lines])
     indent = " " * holder.start_mark.column

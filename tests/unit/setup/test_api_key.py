@@ -24,7 +24,6 @@ EDITS = {
         f"{HEAD}api:\n  host: management   # LAN\n  # key:\n  #   env: K\nignore: []\n",
         f"{HEAD}api:\n  host: management   # LAN\n  key:\n    file: {FILE}\n  # key:\n  #   env: K\nignore: []\n",
     ),
-    "braces": (f"{HEAD}api: {{port: 9000}}  # p\n", f"{HEAD}api: {{port: 9000, key: {{file: {FILE}}}}}  # p\n"),
     "a variable": (
         f"{HEAD}api:\n  key:   # required\n    env: KEY   # export KEY=… first\n  port: 9000\n",
         f"{HEAD}api:\n  key:   # required\n    file: {FILE}\n  port: 9000\n",
@@ -70,7 +69,7 @@ def desk(tmp_path, monkeypatch, capsys):
     return run
 
 
-LOCAL = "api: {host: management}\n"
+LOCAL = "api:\n  host: management\n"
 
 
 def mode(path):

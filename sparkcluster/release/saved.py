@@ -1,0 +1,33 @@
+"""What was chosen to serve, written into the inventory: the next ``up`` then finds what serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkcluster.setup import existing
+from sparkcluster.setup.inventory_file import GONE, with_values
+
+_OWN = {"playbook", "image"}
+"""Keys of a selection that an inventory has outside of ``set``."""
+
+
+def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -> list[str]:
+    """Write ``selection`` (``spec.assignments``) into the inventory, and change nothing else; the difference in lines.
+
+    Raises:
+        UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
+    """
+    before = existing.read(path)
+    gone = dict.fromkeys(existing.check(path, before).inventory.selected, GONE)
+    values: dict[tuple[str, ...], Any] = {
+        (key,) if key in _OWN else ("set", key): value for key, value in {**gone, **selection}.items()
+    }
+    if not selection.keys() - _OWN:
+        values["set",] = GONE
+    after = with_values(before, str(path), values)
+    existing.check(path, after)
+    if not dry_run:
+        existing.replace(path, after)
+    return existing.difference(path, before, after)
