@@ -12,7 +12,7 @@ from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_a
 from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
-from sparkcluster.report import duration, size, speed_change
+from sparkcluster.report import count, duration, size, speed_change
 
 if TYPE_CHECKING:
     from sparkcluster.release.after_ready import Ran
@@ -143,7 +143,9 @@ def _dry_run(args: argparse.Namespace) -> int:
 
 def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
     serves = f"release {found.source} serves {found.model[0]}" if found.source else "nothing was deployed yet"
-    data(f"{serves}; {f'this would serve {found.model[1]}' if found.differences else 'nothing differs from it'}")
+    restarts = any(each.cost != "nothing" for each in found.differences)
+    would = "this would restart it" if restarts else "nothing needs a restart"
+    data(f"{serves}; {would if found.model[0] == found.model[1] else f'this would serve {found.model[1]}'}")
     for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s, verbose=args.verbose):
         data(f"  {word:<9}{text}")
     if args.verbose:
@@ -172,11 +174,11 @@ def _summary(found: Preview, limit_s: float, *, verbose: bool) -> Iterator[tuple
     if not any(each.missing for each in moving):
         yield "copy", "nothing is missing"
     if all(each.cost == "nothing" for each in found.differences):
-        yield "gap", "none"
+        yield "downtime", "none"
     elif found.start_s is None:
-        yield "gap", f"unknown: not started here yet with this image; at most {duration(limit_s)}"
+        yield "downtime", f"unknown: not started here yet with this image; at most {duration(limit_s)}"
     else:
-        yield "gap", f"about {duration(found.start_s)}, as the last start, and what requests in flight take"
+        yield "downtime", f"about {duration(found.start_s)}, as the last start, and what requests in flight take"
 
 
 def _moves(expected: Sequence[Expected]) -> Iterator[str]:
@@ -184,9 +186,8 @@ def _moves(expected: Sequence[Expected]) -> Iterator[str]:
     if expected:
         first, last = expected[0], expected[-1]
         amount = "" if first.bytes is None else f" ({size(first.bytes)})"
-        then = f", then {len(expected) - 1} more" if len(expected) > 1 else ""
         took = "" if last.seconds is None else f" ({duration(last.seconds)})"
-        yield f"{amount} from {first.source} to {first.node}{then}{took}"
+        yield f"{amount} from {first.source} to {count(len(expected), 'Spark')}{took}"
 
 
 def _show(document: dict[str, Any], spec: Spec) -> None:
