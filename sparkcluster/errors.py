@@ -44,13 +44,14 @@ Each carries the node it happened on, the step that was under way and a hint of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparkcluster import exit_codes
-from sparkcluster.findings import Finding
 from sparkcluster.hints import Typed
+
+if TYPE_CHECKING:
+    from sparkcluster.findings import Finding
 
 
 class SparkclusterError(Exception):
@@ -87,8 +88,10 @@ class SparkclusterError(Exception):
 
     def finding(self, code: str, **parts: Any) -> Finding:
         """The error as a finding; ``parts`` are further fields, or replace what the error says."""
-        remedy = (self.hint,) if self.hint else ()
-        return dataclasses.replace(Finding(code, "error", self.message, self.node, remedy=remedy), **parts)
+        from sparkcluster.findings import Finding  # noqa: PLC0415 - slow to import, for what fails alone
+
+        told = {"summary": self.message, "node": self.node, "remedy": (self.hint,) if self.hint else ()}
+        return Finding(code, **{"severity": "error", **told, **parts})
 
     def as_json(self) -> dict[str, Any]:
         """The error in the stable JSON format."""
@@ -119,8 +122,7 @@ class NoEngine(UsageError):
     """Nothing in a text that is imported starts an engine."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One problem in a file that the user wrote; lines and columns count from 1, and are 0 where it is a flag."""
 
     file: str
@@ -149,7 +151,7 @@ class SpecError(UsageError):
 
     def details(self) -> dict[str, Any]:
         """Every problem."""
-        return {"problems": [dataclasses.asdict(problem) for problem in self.problems]}
+        return {"problems": [problem._asdict() for problem in self.problems]}
 
 
 class LeaseHeld(SparkclusterError):
@@ -306,8 +308,7 @@ class RegistryAuth(StageError):
     """The registry requires a login."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """The log line that says why a rank failed.
 
     Attributes:
@@ -346,7 +347,7 @@ class LaunchError(SparkclusterError):
 
     def details(self) -> dict[str, Any]:
         """The last log lines, and the one that says why."""
-        return {"log": list(self.log), "reason": dataclasses.asdict(self.reason) if self.reason else None}
+        return {"log": list(self.log), "reason": self.reason._asdict() if self.reason else None}
 
 
 class NotServing(SparkclusterError):

@@ -90,8 +90,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_failed(args: argparse.Namespace) -> int:
     """Print what was kept of the last launch that failed; no node is contacted."""
-    import dataclasses
-
     from sparkcluster.errors import UsageError
     from sparkcluster.inspect.logs import last_failed, succeeded_since
     from sparkcluster.printable import COLOURS
@@ -110,7 +108,7 @@ def _run_failed(args: argparse.Namespace) -> int:
         if args.grep is None or args.grep.search(COLOURS.sub("", text)):
             printer.show(node, text, None, bad=reason is not None and (node, number) == (reason.node, reason.number))
     about = {"at": _iso(failed.at_s), "message": failed.message, "hint": failed.hint, "node": failed.node}
-    printer.end(cluster, failed={**about, "reason": dataclasses.asdict(reason) if reason else None})
+    printer.end(cluster, failed={**about, "reason": reason._asdict() if reason else None})
     if not quiet and reason:
         message(f"{reason.place}: ", paint(reason.line, "bold bad"))
     if not quiet and failed.hint:

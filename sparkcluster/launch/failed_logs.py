@@ -87,7 +87,7 @@ def keep(place: Path, failed: Sequence[LaunchError], now_s: float | None = None)
         return False
     for error in failed:
         if error.reason is not None:
-            error.reason = dataclasses.replace(error.reason, file=str(place / names[error.reason.node]))
+            error.reason = error.reason._replace(file=str(place / names[error.reason.node]))
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import difflib
 import secrets
 from pathlib import Path
@@ -35,9 +34,7 @@ def check(path: Path, text: str) -> Spec:
         output_file.write(trial, lambda file: file.write(text.encode()), private=True)
         return load.load(trial, starts=False)
     except SpecError as error:
-        problems = [
-            each if each.file != str(trial) else dataclasses.replace(each, file=str(path)) for each in error.problems
-        ]
+        problems = [each if each.file != str(trial) else each._replace(file=str(path)) for each in error.problems]
         raise SpecError(problems) from None
     finally:
         trial.unlink(missing_ok=True)

@@ -88,7 +88,7 @@ def read(text: str) -> Assignment:
     except SpecError as error:
         problems = [*error.problems]
     if problems:
-        raise SpecError([dataclasses.replace(each, line=0, column=0, path=key) for each in problems])
+        raise SpecError([each._replace(line=0, column=0, path=key) for each in problems])
     return Assignment(key, document.data["value"], Place(0, 0, flag))
 
 

@@ -80,6 +80,16 @@ def test_help_and_version_import_next_to_nothing(argv: list[str]) -> None:
     } & set(modules)
 
 
+def test_help_of_a_command_imports_neither_dataclasses_nor_models() -> None:
+    code = (
+        "import sys\nfrom sparkcluster.cli.commands import COMMANDS\nfrom sparkcluster.cli.parser import parser_of\n"
+        "for name in COMMANDS: parser_of(name)[0].format_help()\n"
+        "print(*sorted({'dataclasses', 'pydantic', 'rich', 'socket', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def imported_plainly(argv: list[str]) -> list[str]:
     code = (
         "import sys\nfrom sparkcluster.cli.main import guarded\nguarded(sys.argv[1:])\nsys.stdout.write('\\n')\n"
