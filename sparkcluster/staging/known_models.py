@@ -112,7 +112,5 @@ def _answer(found: Recorded, error: SparkclusterError | None) -> Known:
         hints = [error.hint] if error is not None and error.hint else []
         hints.append(f"in a checkout, where the hub can be reached: scripts/record-model {found.repository}")
         return Known(None, note=f"{said}, and {found.missing}", hints=tuple(hints))
-    note = "computed from what is recorded of the model"
-    if error is not None:
-        note = f"{error.message}: {note}"
+    note = "from recorded data" if error is None else "the hub was not reached: from recorded data"
     return Known(found.model, recorded=found.found, note=note)
