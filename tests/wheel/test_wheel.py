@@ -91,8 +91,12 @@ def run(argv: list[str], folder: Path, code: int = 0, **variables: str) -> str:
     return done.stdout
 
 
+def program(home: Path) -> str:
+    return str(home.parent / "venv/bin/sparkcluster")
+
+
 def sparkcluster(home: Path, *words: str, code: int = 0) -> str:
-    return run([str(home.parent / "venv/bin/sparkcluster"), *words], home, code, HOME=str(home), HF_HUB_OFFLINE="1")
+    return run([program(home), *words], home, code, HOME=str(home), HF_HUB_OFFLINE="1")
 
 
 def test_every_file_of_the_package_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
@@ -120,7 +124,10 @@ def test_commands_that_need_files_of_the_package(home: Path) -> None:
     assert document("lint", "inventory/two-spark.yaml")["ok"] is True
     assert document("fit", "gpt-oss-120b", "--nodes", "1")["recorded"]
     assert len(document("checks")["checks"]) > 100
-    assert "complete -F _sparkcluster" in document("completion", "bash")["script"]
-    assert "gpt-oss-120b\t" in sparkcluster(home, "__complete", "sparkcluster fit gpt-oss")
+    assert "complete -o nospace" in document("completion", "bash")["script"]
+    line = "sparkcluster fit gpt-oss"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    offered = run([program(home)], home, **asked, _ARGCOMPLETE_STDOUT_FILENAME="/dev/stdout")
+    assert offered.split() == ["gpt-oss-120b", "gpt-oss-20b"]
     # probes this machine with the programs for nodes; that it has no engine is an error
     assert "localhost" in document("plan", "inventory/localhost.yaml", code=1)["nodes"]
