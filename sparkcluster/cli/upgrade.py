@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
         _refuse_image(args, spec)
         if args.save:
-            from sparkcluster.release import saved
+            from sparkcluster.cli import saved
 
             saved.select(args.inventory, spec.selected, dry_run=True)
         options = Options(
@@ -98,7 +98,7 @@ def finish(args: argparse.Namespace, spec: Spec, done: Up, ran: Sequence[Ran], *
         document["saved"] = args.save or (not (args.json or args.json_lines) and _wanted(chosen))
     lines = []
     if document.get("saved"):
-        from sparkcluster.release import saved
+        from sparkcluster.cli import saved
 
         lines = saved.select(args.inventory, chosen.selected)
     if not emitted(args, document):

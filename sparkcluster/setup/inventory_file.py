@@ -171,7 +171,7 @@ def scalar(text: str) -> str:
     """``text`` in YAML: unquoted where it is plainly a string, as most names and addresses are."""
     if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", text):
         return text
-    if re.fullmatch(r"([A-Za-z]|~?/)[A-Za-z0-9._/@-]+", text):
+    if re.fullmatch(r"([A-Za-z]|~?/)[A-Za-z0-9._/@:-]*[A-Za-z0-9._/@-]", text):
         read = parse_scalar(text, "", "value")
         if read.data == {"value": text} and not read.problems:
             return text

@@ -22,7 +22,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.plan.switch import pending
 from sparkcluster.release import journal
 from sparkcluster.release import up as module
-from sparkcluster.release.upgrade import resume, rollback, upgrade
+from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
 from sparkcluster.runtime.secrets import keyed_hashes
 
 from .conftest import FOUR, PAIRS
@@ -200,6 +200,38 @@ def test_the_release_before_is_the_last_that_was_another(up, switching, world):
     assert value(cluster) == ("1", 5)
     up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
     assert value(cluster) == ("2", 6)
+
+
+def test_what_was_taken_back_is_not_gone_back_to_though_its_arguments_have_another_order(up, world):
+    """A restored release is started from its record, whose keys are sorted."""
+    args = {"max-num-seqs": 4, "gpu-memory-utilization": 0.5}
+    first, second = (world(playbook={"args": args, "env": {"A": str(number)}}) for number in (1, 2))
+    plan = first.plan(release=3)
+    second.facts = first.run(plan).record(plan, 3).facts
+    up(second, command=upgrade)
+    second.spec = world(playbook={"args": args, "env": {"A": "3"}}).spec
+    with pytest.raises(RolledBack):
+        up(second, command=upgrade, fails=fails_with("3"))
+    assert value(second) == ("2", 5)
+    assert up(second, command=lambda f, s, o, r: rollback(f, s, None, o, r)).restored == 3
+    assert value(second)[0] == "1"
+
+
+def test_a_restart_starts_what_is_recorded_anew_whatever_is_written(up, switching):
+    cluster = switching()
+    done = up(cluster, command=restart)
+    assert acts(up) == ["stop alpha beta", "launch alpha beta"]
+    assert (value(cluster), done.restored) == (("1", 4), 3)
+    document = up.recorded[-1]
+    assert (document["operation"], document["restores"]) == ("restart", 3)
+
+
+def test_a_restart_that_fails_is_tried_once_more(up, switching):
+    cluster, tries = switching(), iter([LaunchError(BROKEN, node="alpha"), None])
+    with pytest.raises(RolledBack, match="release 3 serves again, as release 4") as caught:
+        up(cluster, command=restart, fails=lambda _: next(tries))
+    assert caught.value.exit_code == exit_codes.ROLLED_BACK
+    assert value(cluster)[0] == "1"
 
 
 def test_groups_are_switched_in_turn(up, switching):

@@ -197,6 +197,42 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     assert "lease" not in up.done
 
 
+KEEP = "   keeps what serves, in inventory.yaml too; or sparkcluster upgrade inventory.yaml   switches to what"
+
+
+@pytest.mark.parametrize(
+    ("serves", "typed", "hint"),
+    [
+        ({"image": "own:1"}, {}, f"sparkcluster upgrade inventory.yaml --image own:1 --save{KEEP} inventory.yaml says"),
+        (
+            {"args.a": "x y"},
+            {},
+            f"sparkcluster upgrade inventory.yaml --set 'args.a=x y' --save{KEEP} inventory.yaml says",
+        ),
+        ({"playbook": "b"}, {}, f"sparkcluster upgrade inventory.yaml --playbook b --save{KEEP} inventory.yaml says"),
+        (
+            {},
+            {"playbook": "t"},
+            "sparkcluster upgrade inventory.yaml --playbook t   switches to what --playbook t says",
+        ),
+        ({}, {}, "sparkcluster upgrade inventory.yaml   switches to what inventory.yaml says"),
+    ],
+)
+def test_what_serves_can_be_kept_with_all_that_was_chosen_for_it(up, world, serves, typed, hint):
+    other, cluster = (world(playbook={"env": {"A": each}}) for each in "12")
+    written = {"playbook": cluster.spec.inventory.playbook}
+    other.spec = dataclasses.replace(other.spec, selected={**written, **serves})
+    cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
+    for name in cluster.facts:
+        release = cluster.facts[name].release.model_dump()
+        release["record"]["groups"]["default"]["selected"] = {**written, **serves}
+        cluster.change(name, release=release)
+    cluster.spec = dataclasses.replace(cluster.spec, selected={**written, **typed})
+    with pytest.raises(OtherPlan) as caught:
+        up(cluster)
+    assert caught.value.hint == hint
+
+
 def test_another_plan_that_was_never_recorded_is_replaced_where_nothing_listens_alone(up, world):
     cluster = world(playbook={"env": {"A": "1"}})
     edited = world(playbook={"env": {"A": "2"}})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import UsageError
+from sparkcluster.inspect.chosen import flags
 from sparkcluster.spec import library, load
 from sparkcluster.spec.assignments import Assignments, read
 
@@ -102,3 +103,42 @@ def test_a_bundled_playbook_with_another_value_is_no_longer_the_bundled_one(tmp_
     other = load.load(inventory, set_=Assignments([read("args.max-model-len=4096")]))
     assert not library.all_bundled(other)
     assert other.places["args", "max-model-len"] == ("--set args.max-model-len", None)
+
+
+INVENTORY = """\
+cluster: c
+nodes: [{host: 192.168.1.11}]
+playbook: base
+image: own/image:1
+set:
+  args.max-model-len: 8192
+  env.VLLM_B: "2"
+"""
+
+
+def test_the_inventory_sets_image_and_keys_over_its_own_playbook_and_the_command_line_over_these(path):
+    file = path.with_name("mine.yaml")
+    file.write_text(INVENTORY)
+    spec = load.load(file, set_=Assignments([read("args.max-model-len=1")]))
+    assert (spec.playbook.image, spec.playbook.env) == ("own/image:1", {"VLLM_A": "1", "VLLM_B": "2"})
+    assert (spec.playbook.args["max-model-len"], spec.playbook.args["kv-cache-dtype"]) == (1, "fp8")
+    assert spec.places["env", "VLLM_B"] == (str(file), 7)
+    assert flags(spec.selected, spec) == ("--set", "args.max-model-len=1")
+    other = load.load(file, "base")
+    assert (other.playbook.image, flags(other.selected, other)) == ("vllm/vllm-openai:v0.20.0", ("--playbook", "base"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("  name: x", "mine.yaml:8:3: set.name: cannot be set"),
+        ("  args.max-model-len.y: 1", "mine.yaml:8:3: args.max-model-len is not a section"),
+        ("  ready_timeout_s: soon", 'mine.yaml:8:3: ready_timeout_s: "soon" is not a number'),
+    ],
+)
+def test_a_key_that_the_inventory_cannot_set_is_named_with_its_place(path, line, said, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    path.with_name("mine.yaml").write_text(f"{INVENTORY}{line}\n")
+    with pytest.raises(UsageError) as caught:
+        load.load(Path("mine.yaml"))
+    assert said in str(caught.value)

@@ -20,9 +20,11 @@ def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -
         UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
     """
     before = existing.read(path)
-    gone = dict.fromkeys(existing.check(path, before).inventory.selected, GONE)
+    wanted = {**dict.fromkeys(existing.check(path, before).inventory.selected, GONE), **selection}
     values: dict[tuple[str, ...], Any] = {
-        (key,) if key in _OWN else ("set", key): value for key, value in {**gone, **selection}.items()
+        (key,) if key in _OWN else ("set", key): value
+        for key, value in wanted.items()
+        if key in _OWN or selection.keys() - _OWN
     }
     if not selection.keys() - _OWN:
         values["set",] = GONE

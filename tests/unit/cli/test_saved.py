@@ -1,0 +1,43 @@
+"""``--save`` writes what was chosen into the inventory's lines, and leaves every other byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.cli.saved import select
+from sparkcluster.spec.load import load
+
+HEAD = "# mine\ncluster: c\nnodes:\n  - host: 192.168.1.11   # left\nplaybook: gpt-oss-120b   # fits one\n"
+TAIL = "\napi:\n  port: 8000   # free\n"
+OF = {"playbook": "gpt-oss-120b"}
+MAX = "args.max-model-len"
+
+
+@pytest.mark.parametrize(
+    ("before", "selection", "after"),
+    [
+        ("", {**OF, "image": "own:1"}, "image: own:1\n"),
+        ("image: own:1   # mine\n", {**OF, "image": "own:2"}, "image: own:2   # mine\n"),
+        ("image: own:1   # mine\n", OF, ""),
+        ("", {**OF, MAX: 8192}, f"set:\n  {MAX}: 8192\n"),
+        (
+            f"set:   # ours\n  {MAX}: 1   # small\n  env.A: b\n",
+            {**OF, MAX: 2, "env.C": "1"},
+            f'set:   # ours\n  {MAX}: 2   # small\n  env.C: "1"\n',
+        ),
+        (f"set: {{{MAX}: 1}}\n", OF, ""),
+    ],
+)
+def test_every_other_byte_stays(tmp_path, before, selection, after):
+    file = tmp_path / "mine.yaml"
+    file.write_text(HEAD + before + TAIL)
+    assert select(file, selection)
+    assert file.read_text() == HEAD + after + TAIL
+    assert load(file).selected == selection
+
+
+def test_another_playbook_keeps_the_comment_behind_it(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(HEAD + "image: own:1\n")
+    select(file, {"playbook": "gpt-oss-20b"})
+    assert file.read_text() == HEAD.replace("gpt-oss-120b", "gpt-oss-20b")
