@@ -65,7 +65,17 @@ def test_a_new_image_is_switched_to_a_broken_one_is_not_and_the_old_one_comes_ba
     listed = [(each["number"], each["image"], each["running"]) for each in releases(cli, lab.inventory)]
     assert listed == [(2, newer, True), (1, yaml.safe_load(lab.playbook.read_text())["image"], False)]
 
+    written = lab.inventory.read_text()
+    assert cli("status", lab.inventory, "--json").ok().json["groups"][0]["warning"].startswith("differs from")
+    refused = cli("up", lab.inventory, "--json")
+    keep = f"sparkcluster upgrade {lab.inventory} --image {newer} --save   "
+    assert refused.error["hint"].startswith(keep), refused
     now = ranks(lab)
+    assert upgrade(lab.inventory, newer, "--save").ok().json["saved"] is True
+    assert f"image: {newer}" in lab.inventory.read_text()
+    assert cli("up", lab.inventory, "--json").ok().json["changed"] is False
+    lab.inventory.write_text(written)
+
     again = upgrade(lab.inventory, newer).ok().json
     assert (again["changed"], again["release"], again["state"]) == (False, 2, "serving")
     missing = upgrade(lab.inventory, "sparkcluster-lab/nobody-has-it:1")
@@ -81,10 +91,13 @@ def test_a_new_image_is_switched_to_a_broken_one_is_not_and_the_old_one_comes_ba
     assert (status["release"], images_of(status)) == (3, new)
     assert broken not in [each["image"] for each in releases(cli, lab.inventory)]
 
-    back = cli("rollback", lab.inventory, "1", "--json").ok().json
-    assert (back["state"], back["changed"], back["release"], back["from"]) == ("serving", True, 4, 3)
+    restarted = cli("restart", lab.inventory, "--json").ok().json
+    assert (restarted["state"], restarted["release"], restarted["restored"]) == ("serving", 4, 3)
+    assert images_of(cli("status", lab.inventory, "--json").ok().json) == new
+    back = cli("rollback", lab.inventory, "--json").ok().json
+    assert (back["state"], back["changed"], back["release"], back["from"]) == ("serving", True, 5, 4)
     status = settled(lab, cli, ranks)
-    assert (status["release"], images_of(status)) == (4, old)
+    assert (status["release"], images_of(status)) == (5, old)
 
 
 def env(fault):

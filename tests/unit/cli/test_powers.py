@@ -445,6 +445,15 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
     assert up(path).code == 2
 
 
+def test_a_mistyped_argument_is_said_before_anything_is_asked(tmp_path: Path, run: Run, node: Node) -> None:
+    path = inventory(tmp_path, SETUP, port=node.server_address[1])
+    done = run("up", path, "--set", "args.max-modle-len=1")
+    assert (done.code, node.contacts) == (1, 0)
+    assert "write max-model-len" in done.err
+    assert "may do more" not in done.err
+    assert "--trust: no node named x" in run("up", path, "--trust", "x").err
+
+
 def test_bundled_playbooks_are_not_asked_about_but_what_extends_them_is(tmp_path: Path, up: Run, node: Node) -> None:
     assert up(inventory(tmp_path, None, port=node.server_address[1])).code == 1
     extends = "name: mine\nextends: nemotron-3-nano-30b-a3b-nvfp4\nmodel: {id: stranger/model}\n"
