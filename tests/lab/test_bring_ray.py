@@ -69,7 +69,7 @@ def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     dry = cli("stage", lab.inventory, "image", "--dry-run").ok()
     assert re.search(rf"^ray  Ray {BROUGHT_RAY}\n  left +this machine .*\n    not in the image$", dry.out, re.MULTILINE)
     up = cli("up", lab.inventory).ok()
-    assert "is up (release 1," in up.out
+    assert "release 1, " in up.out
     for spark in lab.sparks:
         logs = spark.run(["sh", "-c", "docker logs $(docker ps -q) 2>&1"]).stdout
         assert "phase=ray-path /sparkcluster/ray with onlyhere" in logs

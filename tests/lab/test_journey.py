@@ -141,11 +141,11 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     refused(typist.type("sparkcluster ask mine.yaml Hello", 1), f"{name} is orphaned", orphaned.first("next"))
     up = typist.type(orphaned.first("next"), 0)
     assert "continuing with the ranks that it started" in up.words
-    assert " is up (release 1, " in up.words
+    assert "release 1, " in up.words
 
     # it serves
     again = typist.type("sparkcluster up mine.yaml", 0)
-    assert "is already up, nothing changed (release 1, " in again.words
+    assert "is already up" in again.words
     typist.type('sparkcluster ask mine.yaml "Why is the sky blue?"', 0)
     serving = typist.type("sparkcluster status mine.yaml", 0)
     assert serving.first("next") == 'sparkcluster ask mine.yaml "Hello"'

@@ -36,7 +36,7 @@ def test_another_engine_is_planned_started_verified_watched_and_stopped(canned, 
     assert plan["nodes"]["left"]["env"].keys().isdisjoint({"VLLM_HOST_IP", "VLLM_MARLIN_USE_ATOMIC_ADD"})
     assert plan["nodes"]["left"]["secrets"] == ["CANNED_KEY"]
 
-    assert "is up (release 1," in canned("up", inventory).ok().out
+    assert "release 1, " in canned("up", inventory).ok().out
     assert canned("up", inventory, "--json").ok().json["changed"] is False
 
     status = canned("status", inventory, "--json").ok().json

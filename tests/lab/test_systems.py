@@ -33,7 +33,7 @@ def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, prefligh
     assert difference["seen"].startswith("debian 12 on old, debian 13 on new")
 
     up = cli("up", lab.inventory).ok()
-    assert "is up (release 1," in up.out
+    assert "release 1, " in up.out
     status = cli("status", lab.inventory, "--json").ok().json
     assert [(node["name"], node["state"], node["ray"]) for node in status["nodes"]] == [
         ("old", "running", "alive"),
