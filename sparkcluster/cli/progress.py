@@ -16,6 +16,7 @@ from sparkcluster.printable import LINES, clean
 from sparkcluster.report import Report, Transfer
 
 STILL_S = 15
+COPY_S = 5
 SILENT_S = 2
 
 
@@ -167,20 +168,24 @@ class Lines(Shown):
         """What a node is doing, in a phase that begins with another word than the one before."""
         with self._lock:
             now = self._clock()
-            before, since, told = self._nodes.get(node, ("", now, now))
+            before, since, told = self._nodes.get(node, ("", now, None))
             new = before.split(" ")[:1] != text.split(" ")[:1]
-            self._nodes[node] = (text, now, now) if new else (text, since, told)
+            self._nodes[node] = (text, now, None) if new else (text, since, told)
         self.tell()
 
     def tell(self) -> None:
-        """A line for what lasts: after ``SILENT_S``, then every ``STILL_S``, of nodes or the step if none has one."""
+        """A line for what lasts: after ``SILENT_S``, then every ``STILL_S``, of nodes or the step if none has one.
+
+        In a copy, where each says something else, at once, then every ``COPY_S``.
+        """
         with self._lock:
-            now = self._clock()
+            now, copies = self._clock(), self._name == "copy"
+            first, more = (0, COPY_S) if copies else (SILENT_S, STILL_S)
             for node, (text, since, told) in list(self._nodes.items()):
-                last = told if node != self._name or len(self._nodes) == 1 else now
-                if text and now - last >= (SILENT_S if told == since else STILL_S):
+                due = since + first if told is None else told + more
+                if text and now >= due and (node != self._name or (len(self._nodes) == 1 and not copies)):
                     self._nodes[node] = text, since, now
-                    age = "" if told == since else f", for {now - since:.0f} s"
+                    age = "" if told is None or copies else f", for {now - since:.0f} s"
                     self._line(f"  {node}: " if node else "", text, age)
 
     def transfer(self, transfer: Transfer) -> None:
@@ -265,13 +270,11 @@ class Screen(Shown):
     def progress(self, node: str, text: str) -> None:
         """What a node is doing."""
         if text:
-            with self._lock:
-                self._nodes[clean(node)] = clean(text)
+            self._nodes[clean(node)] = clean(text)
 
     def transfer(self, transfer: Transfer) -> None:
         """How far a node is."""
-        with self._lock:
-            self._transfers[transfer.node] = transfer, self._rates.add(transfer, self._clock())
+        self._transfers[transfer.node] = transfer, self._rates.add(transfer, self._clock())
 
     def log(self, node: str, line: str) -> None:
         """The last log line of the rank that others wait for."""

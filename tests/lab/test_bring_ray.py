@@ -67,7 +67,9 @@ def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
 
     dry = cli("stage", lab.inventory, "image", "--dry-run").ok()
-    assert re.search(rf"^ray  Ray {BROUGHT_RAY}\n  left +this machine .*\n    not in the image$", dry.out, re.MULTILINE)
+    assert re.search(
+        rf"^ray  Ray {BROUGHT_RAY}: left: not in the image.*\n(.*\n)*ray +left +this machine ", dry.out, re.MULTILINE
+    )
     up = cli("up", lab.inventory).ok()
     assert "release 1, " in up.out
     for spark in lab.sparks:

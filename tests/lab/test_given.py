@@ -28,8 +28,8 @@ def here(tmp_path):
 @pytest.mark.full
 def test_weights_of_this_machine_reach_both(lab, cli, here):
     dry = cli("stage", lab.inventory, "weights", "--from", here, "--dry-run").ok()
-    assert re.search(r"^  a +this machine +[\d.]+ MB +unknown +SSH, encrypted$", dry.out, re.MULTILINE)
-    assert re.search(r"^  b +a +[\d.]+ MB +about ", dry.out, re.MULTILINE)
+    assert re.search(r"^weights +a +this machine +[\d.]+ MB +unknown +SSH, encrypted$", dry.out, re.MULTILINE)
+    assert re.search(r"^weights +b +a +[\d.]+ MB +[\d.]+ s ", dry.out, re.MULTILINE)
     done = cli("stage", lab.inventory, "weights", "--from", here, "--json").ok().json
     assert [(copy["node"], copy["source"]) for copy in done["copied"]] == [("a", "controller"), ("b", "a")]
     sums = [spark.run(["sh", "-c", f"cd {MODEL}; sha256sum $(find . -type f | sort)"]).stdout for spark in lab.sparks]

@@ -90,8 +90,11 @@ def test_a_pipe_gets_a_line_for_each_step_and_for_what_lasts():
     lines.note("late")
     assert stream.getvalue().splitlines() == [
         "✓ connect  2 Sparks                                            1.0 s",
-        "  b: weights 14.0 of 63.4 GB from a, 1.00 GB/s, 49 s left",
-        "  b: weights 29.0 of 63.4 GB from a, 1.00 GB/s, 34 s left, for 17 s",
+        "  b: weights 12.0 of 63.4 GB from a",
+        "  b: weights 17.0 of 63.4 GB from a, 1.00 GB/s, 46 s left",
+        "  b: weights 22.0 of 63.4 GB from a, 1.00 GB/s, 41 s left",
+        "  b: weights 27.0 of 63.4 GB from a, 1.00 GB/s, 36 s left",
+        "  b: weights 32.0 of 63.4 GB from a, 1.00 GB/s, 31 s left",
         "✓ copy     63.4 GB to 1 Spark                                 26.0 s",
         "  a: loading weights 10 %",
         "✗ start    2 ranks                                             8.0 s",
