@@ -7,7 +7,7 @@ import itertools
 import sys
 
 from sparkcluster.cli.ask_view import tell_end, valid, writer
-from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
+from sparkcluster.cli.common import at_least, emitted, inventory_argument, option, querying
 
 # The node takes documents of 16 MB, and no context is that long.
 _PROMPT_BYTES = 8_000_000
@@ -16,12 +16,11 @@ _PROMPT_BYTES = 8_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``ask``."""
     inventory_argument(parser, playbook=False)
-    about = "the prompt, its words joined; - stands for standard input (without PROMPT: standard input, or a chat on a"
-    parser.add_argument("prompt", metavar="PROMPT", nargs="*", help=f"{about} terminal)")
-    parser.add_argument("--system", metavar="TEXT", help="system prompt")
-    parser.add_argument("--group", metavar="G", help="group to query (default: the first)")
-    about = "maximum tokens in an answer (default: 512, or what the context leaves)"
-    parser.add_argument("--max-tokens", metavar="N", type=at_least(1), help=about)
+    about = "the prompt; - stands for standard input (without PROMPT: standard input, or a chat on a terminal)"
+    option(parser, "prompt PROMPT*", about)
+    option(parser, "--system TEXT", "system prompt")
+    option(parser, "--group G", "group to query (default: the first)")
+    option(parser, "--max-tokens N", "most tokens of an answer (default: 512, or what the context leaves)", at_least(1))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import common_flags, emitted
+from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import data, paint, table
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
-    parser.add_argument("codes", metavar="CODE", nargs="*", help="show the pages of these checks, for example NET-014")
-    parser.add_argument("--explain", metavar="CODE", action="append", default=[], help="as CODE alone")
+    option(parser, "codes CODE*", "show the pages of these checks, for example NET-014")
+    option(parser, "--explain CODE*", "as CODE alone")
     common_flags(parser, "--json")
 
 

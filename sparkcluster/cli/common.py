@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +35,9 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     in ``args.inventory`` there is always a path. Arguments of a command after it are added after it.
     """
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
-    parser.add_argument("inventory", metavar="INVENTORY", type=Path, nargs="?", help=about)
+    option(parser, "inventory INVENTORY?", about, Path)
     if playbook:
-        parser.add_argument("--playbook", metavar="P", help="playbook (name, path or model) instead of the inventory's")
+        option(parser, "--playbook P", "playbook (name, path or model) instead of the inventory's")
         common_flags(parser, "--set")
     common_flags(parser, "--json", *flags)
 
@@ -102,52 +102,68 @@ def assigned(args: argparse.Namespace) -> Assignments | None:
     return Assignments([*map(read, texts), *flags])
 
 
-def at_least(minimum: int) -> Callable[[str], float]:
-    """A type for ``add_argument``: a whole number that is not below ``minimum``."""
-    return number_type(int, lambda value: value >= minimum, f"{minimum} or more")
+def option(
+    parser: argparse._ActionsContainer, names: str, about: str, kind: Callable[[str], Any] = str, **more: Any
+) -> None:
+    """Add a flag, as ``--follow``, or ``-n --tail N`` with a value; or an argument, as ``node NODE``.
 
+    ``?``, ``*`` or ``+`` at the end says how often a value may be given. What ``kind`` raises of it is shown.
+    """
 
-def number_type(kind: type[float], accepts: Callable[[float], bool], expected: str) -> Callable[[str], float]:
-    """A type for ``add_argument``: a number that ``accepts`` allows; ``expected`` says which those are."""
-
-    def number(text: str) -> float:
+    def read(text: str) -> Any:
         try:
-            value = kind(text)
-        except ValueError:  # argparse would show the name of this function
-            value = None
-        if value is None or not accepts(value):
-            raise argparse.ArgumentTypeError(f"must be {expected}, is {text}")
-        return value
+            return kind(text)
+        except Exception as error:  # noqa: BLE001 - argparse would show the name of this function
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-    return number
+    *flags, metavar = names.split()
+    often = metavar[-1] if metavar[-1] in "?*+" else None
+    if metavar.startswith("-"):
+        parser.add_argument(*flags, metavar, help=about, action="store_true")
+    elif often and names.startswith("-"):
+        parser.add_argument(*flags, metavar=metavar[:-1], help=about, type=read, action="append", default=[], **more)
+    else:
+        parser.add_argument(*flags, metavar=metavar.rstrip("?*+"), help=about, type=read, nargs=often, **more)
 
 
-_ABOVE_0 = number_type(float, lambda value: 0 < value < float("inf"), "a number of seconds above 0")
-_FROM_0 = number_type(float, lambda value: 0 <= value < float("inf"), "0 or more seconds")
-_SHARE = number_type(float, lambda value: 0 <= value <= 1, "from 0 to 1")
-_FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "--json": ("print one JSON document to stdout and nothing else", {}),
-    "--json-lines": ("print events as JSON lines, the result last", {}),
-    "--yes": ("accept what the playbook can do beyond serving, without being asked", {}),
-    "--verbose": ("also show notes, and why each finding matters", {}),
-    "--no-rollback": ("leave a new release that fails as it is, and write a bundle", {}),
-    "--set": ("playbook's key: args.max-model-len=65536", {"metavar": "KEY=VALUE", "action": "append", "default": []}),
-    "--timeout": (
-        "seconds until the model has to answer (default: of the playbook)",
-        {"metavar": "S", "type": _ABOVE_0},
-    ),
-    "--wait": ("seconds to wait for another operator's lease", {"metavar": "S", "type": _FROM_0, "default": 0.0}),
-    "--min-speed": ("go back below R times the old speed; 0: off", {"metavar": "R", "type": _SHARE, "default": 0.7}),
-    "--trust": ("apply what NODE has recorded to the other nodes, where they lack it or differ", {"metavar": "NODE"}),
+def number(least: float, most: float = 1e12, kind: type[float] = float) -> Callable[[str], float]:
+    """A kind of ``option``: a number from ``least`` to ``most``."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise ValueError(
+            f"must be {f'{least:g} or more' if most == 1e12 else f'from {least:g} to {most:g}'}, is {text}"
+        )
+
+    return read
+
+
+def at_least(minimum: int) -> Callable[[str], float]:
+    """A kind of ``option``: a whole number that is not below ``minimum``."""
+    return number(minimum, kind=int)
+
+
+_FLAGS: dict[str, dict[str, Any]] = {
+    "--json": {"about": "print one JSON document to stdout and nothing else"},
+    "--json-lines": {"about": "print events as JSON lines, the result last"},
+    "--yes": {"about": "accept what the playbook can do beyond serving, without being asked"},
+    "-v --verbose": {"about": "also show notes, and why each finding matters"},
+    "--no-rollback": {"about": "leave a new release that fails as it is, and write a bundle"},
+    "--set KEY=VALUE*": {"about": "playbook's key: args.max-model-len=65536"},
+    "--timeout S": {"about": "seconds until the model has to answer (default: of the playbook)", "kind": number(1)},
+    "--wait S": {"about": "seconds to wait for another operator's lease", "kind": number(0), "default": 0.0},
+    "--min-speed R": {"about": "go back below R times the old speed; 0: off", "kind": number(0, 1), "default": 0.7},
+    "--trust NODE": {"about": "apply what NODE has recorded to the other nodes, where they lack it or differ"},
 }
 
 
 def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
     """Add flags that several commands have: those of ``_FLAGS``."""
     for flag in flags:
-        about, options = _FLAGS[flag]
-        short = ["-v"] if flag == "--verbose" else []
-        parser.add_argument(*short, flag, help=about, **options or {"action": "store_true"})
+        names = next(names for names in _FLAGS if flag in names.split())
+        option(parser, names, **_FLAGS[names])
 
 
 def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
@@ -183,14 +199,12 @@ def load_spec(args: argparse.Namespace) -> Spec:
 
 def _from_inventory(spec: Spec, name: str) -> str:
     """The playbook that ``--playbook NAME`` found from the current directory, as the inventory has to name it."""
-    import contextlib
-
     from sparkcluster.errors import UsageError
     from sparkcluster.spec.library import find
 
     base, plus, overlays = name.partition("+")
     beside = spec.inventory_path.parent
-    with contextlib.suppress(OSError, UsageError):
+    with suppress(OSError, UsageError):
         if find(base, [beside]).samefile(spec.playbook_path):
             return name
     return os.path.relpath(spec.playbook_path, beside) + plus + overlays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparkcluster.cli.common import common_flags, emitted
+from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import write
 from sparkcluster.printable import LINES
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``completion``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = _HOW
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+    option(parser, "shell SHELL", f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}", choices=SHELLS)
     common_flags(parser, "--json")
 
 

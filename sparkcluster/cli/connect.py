@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.cli import common
-from sparkcluster.cli.common import emitted, inventory_argument, load_spec
+from sparkcluster.cli.common import emitted, inventory_argument, load_spec, option
 from sparkcluster.cli.output import data, message, paint, table, typed, write
 from sparkcluster.cli.progress import Waiting
 
@@ -20,9 +20,9 @@ WIDTH = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``connect``."""
     inventory_argument(parser)
-    parser.add_argument("--client", metavar="NAME", help="print what to paste for this client (default: list them)")
-    parser.add_argument("--group", metavar="G", help="group to connect to (default: the first)")
-    parser.add_argument("--show-key", action="store_true", help="print the API key itself, not where it is")
+    option(parser, "--client NAME", "print what to paste for this client (default: list them)")
+    option(parser, "--group G", "group to connect to (default: the first)")
+    option(parser, "--show-key", "print the API key itself, not where it is")
 
 
 def run(args: argparse.Namespace) -> int:

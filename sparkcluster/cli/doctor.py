@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting, typed
+from sparkcluster.cli.common import emitted, inventory_argument, number, option, reporting, typed
 from sparkcluster.cli.output import data, message, paint
 
 if TYPE_CHECKING:
@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``doctor``."""
     inventory_argument(parser, "--verbose", "--json-lines")
-    parser.add_argument(
-        "--bundle", metavar="FILE", type=Path, help="write everything that was read, without secrets, to a .tar.gz"
-    )
-    # a healthy cluster needs some
-    seconds = number_type(float, lambda value: 5 <= value < float("inf"), "5 seconds or more")
-    parser.add_argument("--timeout", metavar="S", type=seconds, default=30.0, help="limit in seconds (default: 30)")
+    option(parser, "--bundle FILE", "write everything that was read, without secrets, to a .tar.gz", Path)
+    option(parser, "--timeout S", "limit in seconds; a healthy cluster needs 5 (default: 30)", number(5), default=30.0)
 
 
 def run(args: argparse.Namespace) -> int:

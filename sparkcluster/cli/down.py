@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, reporting
+from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, option, reporting
 from sparkcluster.cli.output import data
 from sparkcluster.report import count
 
@@ -12,8 +12,7 @@ from sparkcluster.report import count
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``down``."""
     inventory_argument(parser, "--json-lines", playbook=False)
-    about = "also stop its ranks on this machine, which is not in the inventory; may be repeated"
-    parser.add_argument("--also", metavar="HOST", action="append", default=[], help=about)
+    option(parser, "--also HOST*", "also stop its ranks on this machine, which is not in the inventory")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import assigned, at_least, common_flags, connect_fleet, emitted, number_type
+from sparkcluster.cli.common import assigned, at_least, common_flags, connect_fleet, emitted, number, option
 from sparkcluster.cli.output import data, message, paint
 from sparkcluster.report import count, size
 
@@ -20,22 +20,15 @@ WIDTH = 78
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``fit``."""
-    parser.add_argument("playbook", metavar="PLAYBOOK", help="name, path or model of a playbook, also with +OVERLAY")
-    about = "inventory to take the number of nodes from; its nodes are asked what was measured there"
-    parser.add_argument("--inventory", metavar="INV", type=Path, help=about)
-    about = "directory of the model, or its config.json (default: from the hub, or as recorded)"
-    parser.add_argument("--config", metavar="PATH", type=Path, help=about)
-    about = "context length in tokens (default: max-model-len)"
-    parser.add_argument("--context", metavar="N", type=at_least(1), help=about)
-    about = "concurrent requests of full context (default: 1)"
-    parser.add_argument("--concurrency", metavar="N", type=at_least(1), default=1, help=about)
-    memory = number_type(float, lambda value: 1 <= value <= 65536, "from 1 to 65536")
-    about = "nominal memory of a node (default: 128)"
-    parser.add_argument("--memory-gb", metavar="GB", type=memory, default=128.0, help=about)
-    about = "nodes that share the model (default: those of the inventory, else the fewest that the playbook allows)"
-    parser.add_argument("--nodes", metavar="N", type=at_least(1), help=about)
-    about = "also show the sources, and what vLLM will log of the KV cache"
-    parser.add_argument("-v", "--verbose", action="store_true", help=about)
+    option(parser, "playbook PLAYBOOK", "name, path or model of a playbook, also with +OVERLAY")
+    about = "inventory with the number of nodes; they are asked what was measured there"
+    option(parser, "--inventory INV", about, Path)
+    option(parser, "--config PATH", "directory of the model, or its config.json (default: from the hub)", Path)
+    option(parser, "--context N", "context length in tokens (default: max-model-len)", at_least(1))
+    option(parser, "--concurrency N", "concurrent requests of full context (default: 1)", at_least(1), default=1)
+    option(parser, "--memory-gb GB", "nominal memory of a node (default: 128)", number(1, 65536), default=128.0)
+    option(parser, "--nodes N", "nodes that share the model (default: of the inventory, or the fewest)", at_least(1))
+    option(parser, "-v --verbose", "also show the sources, and what vLLM will log of the KV cache")
     common_flags(parser, "--set", "--json")
 
 

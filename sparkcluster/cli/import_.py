@@ -8,25 +8,23 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sparkcluster.cli.common import common_flags, emitted
+from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import message, paint, write
 from sparkcluster.printable import LINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``import``."""
-    about = (
-        "recipe, Compose file, systemd unit, Markdown page, script, or output of docker inspect NAME IMAGE; - is stdin"
-    )
-    parser.add_argument("file", metavar="FILE", nargs="?", help=about)
-    parser.add_argument("--container", metavar="NAME", help="import the engine in this container, instead of a file")
-    parser.add_argument("--node", metavar="HOST", help="where it runs: HOST or USER@HOST (default: this machine)")
-    about = "a variable, argument (1=VALUE) or placeholder that the text does not set; service=NAME: of a Compose file"
-    parser.add_argument("--define", metavar="NAME=VALUE", action="append", default=[], help=about)
-    parser.add_argument("--block", metavar="N", type=int, help="code block of the page, if several start an engine")
-    parser.add_argument("--name", metavar="N", help="name of the playbook (default: the container's or the model's)")
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="write it to OUT; - is stdout, the default")
-    parser.add_argument("--force", action="store_true", help="overwrite OUT if it exists")
+    about = "recipe, Compose file, systemd unit, Markdown page, script, or output of docker inspect; - is stdin"
+    option(parser, "file FILE?", about)
+    option(parser, "--container NAME", "import the engine in this container, instead of a file")
+    option(parser, "--node HOST", "where it runs: HOST or USER@HOST (default: this machine)")
+    about = "a variable, argument (1=VALUE) or placeholder that it does not set; service=NAME: of a Compose file"
+    option(parser, "--define NAME=VALUE*", about)
+    option(parser, "--block N", "code block of the page, if several start an engine", int)
+    option(parser, "--name N", "name of the playbook (default: the container's or the model's)")
+    option(parser, "-o --output OUT", "write it to OUT; - is stdout, the default", Path)
+    option(parser, "--force", "overwrite OUT if it exists")
     common_flags(parser, "--json")
 
 

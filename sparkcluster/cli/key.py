@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 
-from sparkcluster.cli.common import emitted, inventory_argument
+from sparkcluster.cli.common import emitted, inventory_argument, option
 from sparkcluster.cli.output import data, message, program
 
 _SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "kept the key in"}
@@ -15,10 +15,8 @@ _SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "ke
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``key``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument("--rotate", action="store_true", help="make a new key, also where there is one")
-    parser.add_argument(
-        "--file", metavar="FILE", help="file for the key, which the inventory then names in place of another source"
-    )
+    option(parser, "--rotate", "make a new key, also where there is one")
+    option(parser, "--file FILE", "file for the key, which the inventory then names in place of another source")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from sparkcluster.cli.common import emitted
+from sparkcluster.cli.common import emitted, option
 from sparkcluster.cli.output import data, message
 
 
@@ -16,32 +16,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="start virtual Sparks; the last line is the path of their inventory")
-    up.add_argument("--sparks", type=int, metavar="N", help="number of Sparks (default: 2, or as in the spec)")
-    up.add_argument("--engine", choices=("vllm", "stub", "none"), default="vllm", help="engine (default: vllm)")
-    up.add_argument("--spec", type=Path, metavar="FILE", help="description of each Spark, see docs/lab.md")
-    up.add_argument("--bare", action="store_true", help="Sparks as they come out of the box, without inventory")
-    up.add_argument("--login", choices=("key", "password"), help="with --bare: what sshd accepts (default: key)")
-    up.add_argument("--sudo", choices=("free", "password", "refused"), help="with --bare: sudo there (default: free)")
+    option(up, "--sparks N", "number of Sparks (default: 2, or as in the spec)", int)
+    option(up, "--engine E", "engine: vllm, stub or none", choices=("vllm", "stub", "none"), default="vllm")
+    option(up, "--spec FILE", "description of each Spark, see docs/lab.md", Path)
+    option(up, "--bare", "Sparks as they come out of the box, without inventory")
+    option(up, "--login HOW", "with --bare: what sshd accepts, key or password", choices=("key", "password"))
+    option(up, "--sudo HOW", "with --bare: free, password or refused", choices=("free", "password", "refused"))
 
     down = commands.add_parser("down", help="remove the Sparks and everything of theirs, also after a crash")
 
     fault = commands.add_parser("fault", help="inject a fault")
-    fault.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
-    fault.add_argument("kind", nargs="?", default="", metavar="KIND", help="kind of fault; without it, they are listed")
-    fault.add_argument("argument", nargs="*", metavar="ARG", default=[], help="arguments of that kind")
+    option(fault, "node NODE", "name, address or number of a Spark")
+    option(fault, "kind KIND?", "kind of fault; without it, they are listed")
+    option(fault, "argument ARG*", "arguments of that kind")
 
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
-    heal.add_argument("node", nargs="?", metavar="NODE", help="name, address or number of a Spark (default: all)")
+    option(heal, "node NODE?", "name, address or number of a Spark (default: all)")
 
     run_on = commands.add_parser("run", help="run a command on a Spark as root, without SSH")
-    run_on.add_argument("node", metavar="NODE", help="name, address or number of a Spark")
+    option(run_on, "node NODE", "name, address or number of a Spark")
     about = "the command and its arguments, after --, or one text for sh (default: a shell); --name comes before NODE"
     run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help=about)
 
     for command in (up, down, fault, heal, run_on):
-        command.add_argument("--name", default="lab", help="name of the lab (default: lab)")
+        option(command, "--name NAME", "name of the lab (default: lab)", default="lab")
     for command in (up, down, fault, heal):
-        command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        option(command, "--json", "one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:

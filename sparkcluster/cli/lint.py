@@ -7,14 +7,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from sparkcluster.cli.common import assigned, common_flags, emitted
+from sparkcluster.cli.common import assigned, common_flags, emitted, option
 from sparkcluster.cli.output import data, show_error, show_finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    about = "inventories, playbooks, which may be names and have +OVERLAY, and overlays"
-    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help=about)
+    option(parser, "files FILE+", "inventories, playbooks, which may be names and have +OVERLAY, and overlays", Path)
     common_flags(parser, "--set", "--verbose", "--json")
 
 

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
-from sparkcluster.cli.common import at_least, inventory_argument, load_spec, querying, typed
+from sparkcluster.cli.common import at_least, inventory_argument, load_spec, option, querying, typed
 from sparkcluster.cli.output import coded, data, emit_json, log_colours, message, paint
 
 if TYPE_CHECKING:
@@ -23,35 +23,22 @@ _LINES, _LINES_SEARCHED = 200, 100_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``logs``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument("node", metavar="NODE", nargs="?", help="only this node (default: all, merged by time)")
-    parser.add_argument("--json-lines", action="store_true", help="print each line as a JSON document")
-    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines until Ctrl-C")
-    about = f"read the last N lines of each node (default: {_LINES}; with --since or --grep {_LINES_SEARCHED})"
-    parser.add_argument("-n", "--tail", metavar="N", type=at_least(0), help=about)
+    option(parser, "node NODE?", "only this node (default: all, merged by time)")
+    option(parser, "--json-lines", "print each line as a JSON document")
+    option(parser, "-f --follow", "keep printing new lines until Ctrl-C")
+    about = f"last N lines of each node (default: {_LINES}; with --since or --grep {_LINES_SEARCHED})"
+    option(parser, "-n --tail N", about, at_least(0))
     about = "only lines since TIME: 90s, 10m, 2h or 1d ago, or a date and time as 2026-11-26T04:10:00Z"
-    parser.add_argument("--since", metavar="TIME", type=_moment, help=about)
-    about = "only lines with a match for PATTERN: a Python regular expression, found anywhere in the line without its"
-    about += " colours; (?i) at its start ignores case"
-    parser.add_argument("--grep", metavar="PATTERN", type=_pattern, help=about)
-    about = "print the log that was kept of the rank that failed last, and the line that says why"
-    parser.add_argument("--failed", action="store_true", help=about)
+    option(parser, "--since TIME", about, _moment)
+    about = "only lines with a match for a Python regular expression; (?i) at its start ignores case"
+    option(parser, "--grep PATTERN", about, re.compile)
+    option(parser, "--failed", "print the log that was kept of the rank that failed last, and the line that says why")
 
 
 def _moment(text: str) -> float:
     from sparkcluster.inspect.logs import moment
 
-    try:
-        return moment(text, time.time())
-    except (ValueError, OverflowError) as error:
-        future = str(error) if "future" in str(error) else f"must be as 10m or 2026-11-26T04:10:00Z, is {text}"
-        raise argparse.ArgumentTypeError(future) from None
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"not a regular expression: {error}") from None
+    return moment(text, time.time())
 
 
 def run(args: argparse.Namespace) -> int:

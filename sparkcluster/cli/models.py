@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import emitted, inventory_argument, reporting
+from sparkcluster.cli.common import emitted, inventory_argument, option, reporting
 from sparkcluster.cli.output import data, message, table
 from sparkcluster.report import size
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``models``."""
     inventory_argument(parser, "--json-lines", playbook=False)
-    about = "count what this playbook (name or path) names as used; may be repeated"
-    parser.add_argument("--playbook", metavar="P", dest="playbooks", action="append", default=[], help=about)
-    about = "remove, after asking, what sparkcluster staged and no playbook, recorded release or other cluster uses"
-    parser.add_argument("--prune", action="store_true", help=about)
-    parser.add_argument("--yes", action="store_true", help="remove it without being asked")
+    about = "count what this playbook (name or path) names as used"
+    option(parser, "--playbook P*", about, dest="playbooks")
+    option(parser, "--prune", "remove, after asking, what was staged and nothing uses: playbook, release or cluster")
+    option(parser, "--yes", "remove it without being asked")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import emitted, inventory_argument, querying
+from sparkcluster.cli.common import emitted, inventory_argument, option, querying
 from sparkcluster.cli.output import message, write
 from sparkcluster.printable import LINES
 
@@ -30,7 +30,7 @@ NOW = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``plan``."""
     inventory_argument(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="show every variable and command, to be pasted")
+    option(parser, "-v --verbose", "show every variable and command, to be pasted")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import at_least, common_flags, connect_fleet, default_inventory, emitted
+from sparkcluster.cli.common import at_least, common_flags, connect_fleet, default_inventory, emitted, option
 from sparkcluster.cli.output import data, message, paint, table
 
 if TYPE_CHECKING:
@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``playbooks``."""
-    about = "show one: name, path or model, optionally with +OVERLAY (default: list the bundled ones)"
-    parser.add_argument("name", metavar="NAME", nargs="?", help=about)
-    parser.add_argument(
-        "--all", action="store_true", help="list every playbook, and the overlays (default: one of each model)"
-    )
-    about = "list all that one group of N Sparks can serve; with NAME, show what it is on N"
-    parser.add_argument("--sparks", metavar="N", type=at_least(1), help=about)
-    about = "inventory whose nodes are asked which weights they have (default: as other commands)"
-    parser.add_argument("--inventory", metavar="INV", type=Path, help=about)
+    option(parser, "name NAME?", "show one: name, path or model, also with +OVERLAY (default: list the bundled ones)")
+    option(parser, "--all", "list every playbook, and the overlays (default: one of each model)")
+    option(parser, "--sparks N", "list all that N Sparks can serve; with NAME, show what it is on N", at_least(1))
+    option(parser, "--inventory INV", "inventory whose nodes are asked which weights they have", Path)
     common_flags(parser, "--json")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, reporting, typed
+from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, option, reporting, typed
 from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.report import count
 
@@ -20,21 +20,14 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
     inventory_argument(parser, "--verbose", "--json-lines")
-    about = "accept what the playbook can do beyond serving, and with --fix every change, without being asked"
-    parser.add_argument("--yes", action="store_true", help=about)
-    about = "treat errors with this code as warnings"
-    parser.add_argument("--ignore", metavar="CODE", action="append", default=[], help=about)
-    about = "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)"
-    parser.add_argument("--deep", action="store_true", help=about)
-    parser.add_argument("--hash", action="store_true", help="also compare the weights' SHA-256 (reads all of them)")
-    about = (
-        "write everything that was read, and what only real machines can tell, without secrets, to a .tar.gz; "
-        "copies an image of 1 MiB between the first two nodes and removes it (docs/first-hour.md)"
-    )
-    parser.add_argument("--bundle", metavar="FILE", type=Path, help=about)
-    about = "then change the nodes by the steps of setup that fix what was found, after asking about each"
-    parser.add_argument("--fix", action="store_true", help=about)
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="also write a JUnit report")
+    option(parser, "--yes", "accept what the playbook can do, and with --fix every change, without being asked")
+    option(parser, "--ignore CODE*", "treat errors with this code as warnings")
+    option(parser, "--deep", "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)")
+    option(parser, "--hash", "also compare the weights' SHA-256 (reads all of them)")
+    about = "write all that was read, without secrets, to a .tar.gz; copies 1 MiB of image (docs/first-hour.md)"
+    option(parser, "--bundle FILE", about, Path)
+    option(parser, "--fix", "then run the steps of setup that fix what was found, after asking about each")
+    option(parser, "--junit FILE", "also write a JUnit report", Path)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.cli.common import at_least, emitted, inventory_argument, querying
+from sparkcluster.cli.common import at_least, emitted, inventory_argument, option, querying
 from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.errors import UsageError
 
@@ -15,9 +15,7 @@ from sparkcluster.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``releases``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument(
-        "numbers", metavar="NUMBER", type=at_least(1), nargs="*", help="two releases: show what differs between them"
-    )
+    option(parser, "numbers NUMBER*", "two releases: show what differs between them", at_least(1))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import at_least, common_flags, inventory_argument, reporting
+from sparkcluster.cli.common import at_least, common_flags, inventory_argument, option, reporting
 from sparkcluster.cli.upgrade import finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``rollback``."""
     inventory_argument(parser, "--json-lines", playbook=False)
-    parser.add_argument(
-        "release", metavar="RELEASE", type=at_least(1), nargs="?", help="number of the release; default: the one before"
-    )
-    parser.add_argument("--save", action="store_true", help="then write what was chosen for it into the inventory")
+    option(parser, "release RELEASE?", "number of the release; default: the one before", at_least(1))
+    option(parser, "--save", "then write what was chosen for it into the inventory")
     common_flags(parser, "--timeout", "--trust", "--wait")
 
 

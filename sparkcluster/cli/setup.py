@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import common_flags, connect_fleet, inventory_argument, load_spec
+from sparkcluster.cli.common import common_flags, connect_fleet, inventory_argument, load_spec, option
 from sparkcluster.cli.output import emit_json
 from sparkcluster.report import count
 
@@ -16,29 +16,14 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``setup``."""
     inventory_argument(parser, playbook=False)
-    parser.add_argument(
-        "--only", metavar="STEP", action="append", default=[], help="do (or undo) only this step; again for another"
-    )
-    parser.add_argument(
-        "--with",
-        dest="options",
-        metavar="STEP",
-        action="append",
-        default=[],
-        help="also do this step, which is done on request only: headless, hold",
-    )
-    parser.add_argument(
-        "--node",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="change only this node, and ask for no password of another; again for another",
-    )
+    option(parser, "--only STEP*", "do (or undo) only this step; again for another")
+    option(parser, "--with STEP*", "also do this step, which is done on request only: headless, hold", dest="options")
+    option(parser, "--node NAME*", "change only this node, and ask for no password of another; again for another")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--dry-run", action="store_true", help="show what would be changed, and with -v by which script")
-    what.add_argument("--undo", action="store_true", help="take back what setup changed")
-    what.add_argument("--show", action="store_true", help="show what setup changed, when, and by whose order")
-    parser.add_argument("--yes", action="store_true", help="change (or undo) without being asked")
+    option(what, "--dry-run", "show what would be changed, and with -v by which script")
+    option(what, "--undo", "take back what setup changed")
+    option(what, "--show", "show what setup changed, when, and by whose order")
+    option(parser, "--yes", "change (or undo) without being asked")
     common_flags(parser, "--verbose")
 
 

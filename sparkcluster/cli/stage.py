@@ -7,37 +7,26 @@ import shlex
 from pathlib import Path
 
 from sparkcluster.cli import consent, stage_view
-from sparkcluster.cli.common import emitted, inventory_argument, number_type, reporting
+from sparkcluster.cli.common import emitted, inventory_argument, number, option, reporting
 from sparkcluster.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
     inventory_argument(parser, "--json-lines", "--yes")
-    parser.add_argument("what", nargs="?", choices=("weights", "image"), help="stage only weights or only the image")
-    parser.add_argument(
-        "--from",
-        dest="given",
-        metavar="PATH",
-        type=Path,
-        help="directory on this machine with the weights (plain files or a Hugging Face cache), or an image archive "
-        "written by docker save; used only if no node has them",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show what is missing where, and change nothing")
-    parser.add_argument(
-        "--verify", action="store_true", help="read all weights, and replace corrupt copies with right ones"
-    )
+    about = "stage only weights or only the image"
+    option(parser, "what {weights,image}?", about, choices=("weights", "image"))
+    about = "directory with the weights, or an image archive, on this machine; used only if no node has them"
+    option(parser, "--from PATH", about, Path, dest="given")
+    option(parser, "--dry-run", "show what is missing where, and change nothing")
+    option(parser, "--verify", "read all weights, and replace corrupt copies with right ones")
     parser.add_argument(
         "--encrypt",
         action=argparse.BooleanOptionalAction,
         help="encrypt copies on cables too, or not; default: staging.encrypt of the inventory",
     )
-    parser.add_argument(
-        "--limit-rate",
-        type=number_type(float, lambda value: 1e-6 <= value < 1e9, "a number of MB/s above 0"),
-        metavar="MB/S",
-        help="the most that each node sends, in 10^6 bytes per second; default: staging.limit_mb_s",
-    )
+    about = "the most that each node sends, in 10^6 bytes per second; default: staging.limit_mb_s"
+    option(parser, "--limit-rate MB/S", about, number(0.001))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sparkcluster.cli.common import emitted, inventory_argument, querying
+from sparkcluster.cli.common import emitted, inventory_argument, option, querying
 from sparkcluster.cli.output import message
 from sparkcluster.cli.status_view import pasted, show
 
@@ -13,9 +13,8 @@ from sparkcluster.cli.status_view import pasted, show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``status``."""
     inventory_argument(parser, playbook=False)
-    about = "also show the image's digest, Ray, and the containers"
-    parser.add_argument("-v", "--verbose", action="store_true", help=about)
-    parser.add_argument("--watch", action="store_true", help="show it live on a terminal until q or Ctrl-C")
+    option(parser, "-v --verbose", "also show the image's digest, Ray, and the containers")
+    option(parser, "--watch", "show it live on a terminal until q or Ctrl-C")
 
 
 def run(args: argparse.Namespace) -> int:

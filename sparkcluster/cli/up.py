@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, common_flags, emitted, inventory_argument, reporting
+from sparkcluster.cli.common import begin_probe, common_flags, emitted, inventory_argument, option, reporting
 from sparkcluster.cli.output import data, message, paint, program
 
 if TYPE_CHECKING:
@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
     inventory_argument(parser, "--json-lines", "--yes")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
-    parser.add_argument(
-        "--replace",
-        action="store_true",
-        help="also replace groups that serve another plan or secret, have drifted, or do not answer as expected",
-    )
+    option(parser, "--dry-run", "show what would be done and change nothing")
+    option(parser, "--replace", "also replace groups that serve another plan or secret, or do not answer as expected")
     common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
     parser.set_defaults(min_speed=0.0)
     parser.set_defaults(verbose=False)  # of plan, for --dry-run
-    parser.add_argument("--clear-caches", action="store_true", help="delete compile caches before the start")
+    option(parser, "--clear-caches", "delete compile caches before the start")
 
 
 def run(args: argparse.Namespace) -> int:

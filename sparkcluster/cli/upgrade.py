@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import consent, stage_view
-from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, number_type, reporting, typed
+from sparkcluster.cli.common import (
+    at_least,
+    common_flags,
+    emitted,
+    inventory_argument,
+    number,
+    option,
+    reporting,
+    typed,
+)
 from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.cli.up import result, show
 from sparkcluster.errors import UsageError
@@ -28,27 +37,20 @@ _SHOWN = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``upgrade``."""
     inventory_argument(parser, "--json-lines", "--yes")
-    parser.add_argument("--image", metavar="REF", help="container image instead of the playbook's")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with --dry-run: show every difference and copy")
-    parser.add_argument("--save", action="store_true", help="then write what was chosen into the inventory")
-    parser.add_argument("--resume", action="store_true", help="end a switch that was cut off")
+    option(parser, "--image REF", "container image instead of the playbook's")
+    option(parser, "--dry-run", "show what would be done and change nothing")
+    option(parser, "-v --verbose", "with --dry-run: show every difference and copy")
+    option(parser, "--save", "then write what was chosen into the inventory")
+    option(parser, "--resume", "end a switch that was cut off")
     group_flags(parser)
     common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
 
 
 def group_flags(parser: argparse.ArgumentParser) -> None:
     """Flags about groups that are switched in turn."""
-    parser.add_argument("--order", metavar="GROUPS", default="", help="groups to switch first, as west,east")
-    parser.add_argument(
-        "--max-unavailable",
-        metavar="N",
-        type=at_least(1),
-        default=1,
-        help="groups switched at once after the first (1)",
-    )
-    seconds = number_type(float, lambda value: 0 <= value <= 86_400, "from 0 to 86400 seconds")
-    parser.add_argument("--pause", metavar="S", type=seconds, default=0.0, help="seconds between groups (0)")
+    option(parser, "--order GROUPS", "groups to switch first, as west,east", default="")
+    option(parser, "--max-unavailable N", "groups switched at once after the first (1)", at_least(1), default=1)
+    option(parser, "--pause S", "seconds between groups (0)", number(0, 86_400), default=0.0)
 
 
 def run(args: argparse.Namespace) -> int:

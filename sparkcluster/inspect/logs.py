@@ -42,7 +42,10 @@ def moment(text: str, now_s: float) -> float:
     if re.fullmatch(r"(?:\d{1,9}[smhd])+", text):
         ago_s = sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d{1,9})([smhd])", text))
         return max(0.0, now_s - ago_s)
-    at_s = datetime.fromisoformat(text).astimezone().timestamp()
+    try:
+        at_s = datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"must be as 10m or 2026-11-26T04:10:00Z, is {text}") from None
     if at_s > now_s:
         raise ValueError(f"{text} is in the future")
     return max(0.0, at_s)
