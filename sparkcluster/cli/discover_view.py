@@ -25,7 +25,7 @@ from sparkcluster.report import count
 from sparkcluster.setup import existing, networks, targets
 from sparkcluster.setup.cabling import Cabling, cabling
 from sparkcluster.setup.discover import Discovered, Spark, Target, by_name, discover
-from sparkcluster.setup.inventory_file import Entry, Ssh, for_more, new_text, with_nodes
+from sparkcluster.setup.inventory_file import Entry, for_more, new_text, with_nodes
 from sparkcluster.setup.ports import Trouble
 from sparkcluster.spec import Spec, load
 
@@ -129,15 +129,15 @@ def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark],
     new = [name for name, spark in sparks.items() if spark.how != "inventory"]
     if not new:
         return None
-    files = Ssh(args.identity, args.known_hosts)
-    entries = [Entry(name, sparks[name].host, sparks[name].user, files if spec else Ssh()) for name in new]
+    files = {"identity": args.identity, "known_hosts": args.known_hosts}
+    entries = [Entry(name, sparks[name].host, sparks[name].user, files if spec else {}) for name in new]
     cabled = {frozenset(pair) for segment in cables.segments for pair in itertools.combinations(segment.nodes, 2)}
     if spec is not None:
         names = [*(node.label for node in spec.inventory.nodes), *new]
         text = with_nodes(existing.read(args.into), str(args.into), entries, user=spec.inventory.ssh.user)
         return for_more(text, names, cabled)
     cluster = args.cluster or ("sparks" if len(new) > 1 else new[0])
-    return new_text(cluster, entries, cabled=cabled, ssh=files)
+    return new_text(cluster, entries, cabled=cabled, files=files)
 
 
 def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) -> None:

@@ -36,7 +36,6 @@ class Terminal(Closing):
         self._closed = False
         self._lock = threading.Lock()
         self._typed: dict[tuple[str, SshTarget | None], str] = {}
-        self._last: dict[str, str] = {}
 
     def close(self) -> None:
         """End the question that waits, and ask no other."""
@@ -66,9 +65,7 @@ class Terminal(Closing):
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
         """The password of a login; None for none. Enter takes that of the host before."""
         del name
-        with self._lock:
-            same = {"the same as before": self._last.get("login")}
-            return self._secret(f"password of {target.user}@{_address(target)}", ("login", target), same, again=again)
+        return self._secret(f"password of {target.user}@{_address(target)}", ("login", target), again=again)
 
     def sudo_password(self, node: str, target: SshTarget | None, *, again: bool = False) -> str | None:
         """The password for sudo on ``node``, whose ``target`` is None if it is this machine; None for none.
@@ -76,28 +73,24 @@ class Terminal(Closing):
         Enter takes the password of its login, else that for sudo on the node before.
         """
         user = target.user if target else getpass.getuser()
-        with self._lock:
-            same = {
-                "the login password": self._typed.get(("login", target)),
-                "the same as before": self._last.get("sudo"),
-            }
-            return self._secret(f"sudo password of {user} on {node}", ("sudo", target), same, again=again)
+        return self._secret(f"sudo password of {user} on {node}", ("sudo", target), again=again)
 
-    def _secret(
-        self, question: str, of: tuple[str, SshTarget | None], same: dict[str, str | None], *, again: bool
-    ) -> str | None:
-        """The password that is typed, or the first of ``same``, unless the last was refused, if none is."""
-        kind = of[0]
-        words, offered = next(((words, each) for words, each in same.items() if each and not again), ("", None))
-        if again and self._last.get(kind) == self._typed.pop(of, None):
-            self._last.pop(kind, None)  # Enter would take what was just refused
-        note = " (the last one was refused)" if again else f" (Enter: {words})" if words else ""
-        typed = self._line(clean(f"{question}{note}: "), hidden=True)
-        if typed == "":
-            typed = offered
-        if typed is not None:
-            self._typed[of] = self._last[kind] = typed
-        return typed
+    def _secret(self, question: str, of: tuple[str, SshTarget | None], *, again: bool) -> str | None:
+        """The password that is typed ``of`` a kind and a target; Enter takes a known one, unless one was refused."""
+        kind, target = of
+        with self._lock:
+            self._typed.pop(of, None)
+            login = self._typed.get(("login", target))
+            before = next((typed for (each, _), typed in reversed(self._typed.items()) if each == kind), None)
+            known, note = (login, "Enter: the login password") if login else (before, "Enter: the same as before")
+            if again:
+                known, note = None, "the last one was refused"
+            typed = self._line(clean(f"{question} ({note}): " if known or again else f"{question}: "), hidden=True)
+            if typed == "":
+                typed = known
+            if typed is not None:
+                self._typed[of] = typed
+            return typed
 
     def _line(self, question: str, *, hidden: bool = False) -> str | None:
         """The line that is typed, not shown if ``hidden``; None where nobody can be asked, or at the end of input."""

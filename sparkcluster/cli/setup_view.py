@@ -8,7 +8,6 @@ import datetime as dt
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.output import data, message, paint, show_error, table, write
@@ -24,13 +23,8 @@ if TYPE_CHECKING:
 _STATES = {"as before": " (not in effect)", "changed since": " (changed since)"}
 
 
-def show_steps(
-    changes: Collection[Change], inventory: str, *, why: bool = False, ran: Collection[tuple[str, str]] = ()
-) -> None:
-    """Every step that would change something, or cannot: what it finds and wants on which nodes, and ``why`` if asked.
-
-    ``ran`` are nodes and steps that were done, and should not be among ``changes``.
-    """
+def show_steps(changes: Collection[Change], inventory: str, *, why: bool = False) -> None:
+    """Every step that would change something, or cannot: what it finds and wants on which nodes, with ``why`` if so."""
     from sparkcluster.setup.steps import BY_NAME
 
     for name in [name for name in BY_NAME if any(each.step == name for each in changes)]:
@@ -39,10 +33,7 @@ def show_steps(
         hints = []
         for each in (each for each in changes if each.step == name):
             text = f"{each.found} -> {each.wanted}" + (f" ({each.later})" if each.later else "")
-            if (each.node, name) in ran:
-                text = f"ran, but the node still reports: {each.found}"
-            kind = "error" if each.blocked or (each.node, name) in ran else ""
-            nodes.setdefault((kind, each.blocked or text), []).append(each.node)
+            nodes.setdefault(("error", each.blocked) if each.blocked else ("", text), []).append(each.node)
             hints += [each.hint] if each.hint else []
         for (kind, text), names in nodes.items():
             data(f"{', '.join(names)}: {text}", kind=kind, indent="  ")
@@ -69,7 +60,7 @@ def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespac
     """What would be changed, with ``--verbose`` by which scripts; nothing was."""
     show_steps(found.changes, inventory, why=args.verbose)
     for node, scripts in texts.items() if args.verbose else ():
-        for text in filter(None, (scripts.login, scripts.root)):
+        for text in filter(None, scripts):
             data()
             data(paint(f"script for {node}", "bold"))
             write(sys.stdout, text, end="", keep="\n\t")
@@ -83,55 +74,47 @@ def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespac
         message(f"sparkcluster preflight {inventory}", kind="next")
 
 
-def show_done(
-    outcomes: Mapping[str, Outcome], files: Mapping[str, Path], found: Look, after: Look, inventory: str, *, ok: bool
-) -> None:
+def show_done(outcomes: Mapping[str, Outcome], found: Look, after: Look, inventory: str, *, ok: bool) -> None:
     """What became of what was ``found``, ``after`` it."""
     if not outcomes:
         data(paint("nothing was changed", "bold look"))
         return
-    _show_outcomes(outcomes, files, "done")
-    ran = {(node, step) for node, outcome in outcomes.items() for step in outcome.done}
+    _show_outcomes(outcomes, "setup")
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}
     if not after.errors:  # else what follows from all nodes is not known
-        show_steps([each for each in after.changes if each.blocked or each.node not in failed], inventory, ran=ran)
-    done = [each for each in found.changes if each.later and (each.node, each.step) in ran]
-    for text in dict.fromkeys(f"{each.step} takes effect {each.later}" for each in done):
-        message(text)
+        show_steps([each for each in after.changes if each.blocked or each.node not in failed], inventory)
     _show_wrong(() if after.errors else after.troubles, after.errors)
     _verdict(f"set up: {', '.join(found.due)}", "setup incomplete; run it again to continue", ok=ok)
-    if ran:
+    if any(outcome.done for outcome in outcomes.values()):
         message(f"to undo: sparkcluster setup {inventory} --undo")
     if ok:
         message(f"sparkcluster preflight {inventory}", kind="next")
 
 
-def _show_outcomes(outcomes: Mapping[str, Outcome], files: Mapping[str, Path], verb: str) -> None:
-    """What was done on every node, in the word ``verb``, and what was not."""
+def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
+    """What was done on every node, or undone, and what was not."""
     for node, outcome in outcomes.items():
         if outcome.done:
-            data(f"{node}: {verb}: {', '.join(dict.fromkeys(outcome.done))}")
+            data(f"{node}: {'undone' if kind == 'undo' else 'done'}: {', '.join(outcome.done)}")
         for step, reason in outcome.failed.items():
             data(f"{node}: {step}: {reason}", kind="error")
         if outcome.by_hand:
             data(f"{node}: {outcome.by_hand}", kind="error")
         if outcome.by_hand and outcome.error is None:
-            file = shlex.quote(str(files[node]))
+            file = shlex.quote(f"{kind}-{node}.sh")
             data(f"read {file}, copy it to {node}, and have an administrator run it there", kind="hint", indent="  ")
             data(f"on {node}: sudo sh {file}", kind="then", indent="  ")
         if outcome.error is not None:
             show_error(outcome.error)
 
 
-def show_undone(
-    outcomes: Mapping[str, Outcome], files: Mapping[str, Path], found: Collected, inventory: str, *, ok: bool
-) -> None:
+def show_undone(outcomes: Mapping[str, Outcome], found: Collected, inventory: str, *, ok: bool) -> None:
     """What became of every node that was undone; ``found`` is from before."""
     from sparkcluster.setup.journal import restoring
 
-    _show_outcomes(outcomes, files, "undone")
+    _show_outcomes(outcomes, "undo")
     for node, outcome in outcomes.items():
-        for text in dict.fromkeys(outcome.left):
+        for text in outcome.left:
             data(f"{node}: left {text}", kind="error")
             for number, hint in enumerate(restoring(node, found.surveys[node].journal, text)):
                 data(hint, kind="then" if number else "hint", indent="  ")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import os
 import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +12,6 @@ from typing import Any
 
 from sparkcluster import output_file
 from sparkcluster.cli import setup_view as view
-from sparkcluster.cli.output import message
 from sparkcluster.cli.progress import Shown
 from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import Interrupted, SetupError, UsageError
@@ -65,28 +62,23 @@ class Work:
         due = found.due
         texts = {node: setup.scripts(found, node, due) for node in found.surveys}
         if args.dry_run or not due:
-            self._remove_scripts("setup", found)
             nodes = {node: view.planned(found, node, text) for node, text in texts.items()}
             ok = not found.troubles and not any(each.blocked for each in found.changes)
             return ok, found, nodes, partial(view.show_plan, found, texts, args, self.name)
         accepted = self._accepted(found)
         texts = {node: setup.scripts(found, node, accepted) for node in found.surveys}
-        outcomes, files = self._run("setup", found.surveys, texts)
+        outcomes = self._run("setup", found.surveys, texts)
         after = self._look() if any(each.done for each in outcomes.values()) else found
-        self._remove_scripts("setup", after)
         nodes = {
             node: view.planned(after, node, text) | view.outcome(outcomes.get(node, setup.Outcome()))
             for node, text in texts.items()
         }
         ok = all(each.ok for each in outcomes.values()) and not (after.errors or after.changes or after.troubles)
-        return ok, after, nodes, partial(view.show_done, outcomes, files, found, after, self.name, ok=ok)
+        return ok, after, nodes, partial(view.show_done, outcomes, found, after, self.name, ok=ok)
 
     def _look(self) -> setup.Look:
-        args = self.args
-        only = (*args.only, *args.options) if args.only else ()
-        return setup.look(
-            self.fleet, self.inventory, only=only, options=args.options, keys=self._key, changing=args.node
-        )
+        only, options, changing = self.args.only, self.args.options, self.args.node
+        return setup.look(self.fleet, self.inventory, only=only, options=options, keys=self._key, changing=changing)
 
     def _key(self, node: str) -> str | None:
         """The operator's public key for ``node``, if a password was typed to log in; one that is missing is created.
@@ -106,19 +98,18 @@ class Work:
     def _accepted(self, found: setup.Look) -> list[str]:
         """Names of the steps whose changes the operator wants."""
         due = found.due
-        if not self.args.json:
-            with self.report.paused():
-                view.show_steps(found.changes, self.name, why=self.args.verbose)
-        if self.args.yes:
-            return list(due)
-        changes = "this change" if len(due) == 1 else f"these {len(due)} changes"
-        answer = self._ask(f"make {changes}? [Y/n{'/each' if len(due) > 1 else ''}] ")
+        changes = "this change? [Y/n] " if len(due) == 1 else f"these {len(due)} changes? [Y/n/each] "
+        answer = self._ask(f"make {changes}", partial(view.show_steps, found.changes, self.name, why=self.args.verbose))
         if answer in {"e", "each"}:
             return [step for step, nodes in due.items() if self._ask(f"{step} on {', '.join(nodes)}? [Y/n] ") in _YES]
         return list(due) if answer in _YES else []
 
-    def _ask(self, question: str) -> str:
-        answer = self.terminal.ask(question)
+    def _ask(self, question: str, show: Callable[[], None] = lambda: None) -> str:
+        """The answer to a question about what ``show`` shows, in small letters; with ``--yes`` it is yes."""
+        if not self.args.json:
+            with self.report.paused():
+                show()
+        answer = "yes" if self.args.yes else self.terminal.ask(question)
         if answer is None:
             shows = "--show" if self.args.undo else "--dry-run"
             hint = f"sparkcluster setup {self.name} {shows} shows what would be changed; --yes accepts it"
@@ -138,7 +129,6 @@ class Work:
             for node, each in found.surveys.items()
         }
         if args.show or not any(rows.values()):
-            self._remove_scripts("undo", found)
             nodes = {node: {"journal": each} for node, each in rows.items()}
             return not found.errors, found, nodes, partial(view.show_journals, rows, found.errors)
         texts = {}
@@ -147,63 +137,41 @@ class Work:
                 texts[node] = setup.undo_scripts(each, node, args.only)
             except SetupError as error:  # ranks on one node stop no other
                 found.errors[node] = error
-        if any(texts.values()) and not args.yes:
-            if not args.json:
-                with self.report.paused():
-                    view.show_journals({node: rows[node] for node in texts}, {})
-            if self._ask("undo these changes? [y/N] ") not in {"y", "yes"}:
-                raise UsageError("nothing was undone", hint="answer y, or add --yes")
-        outcomes, files = self._run("undo", found.surveys, texts)
+        shown = partial(view.show_journals, {node: rows[node] for node in texts}, {})
+        if any(map(any, texts.values())) and self._ask("undo these changes? [y/N] ", shown) not in {"y", "yes"}:
+            raise UsageError("nothing was undone", hint="answer y, or add --yes")
+        outcomes = self._run("undo", found.surveys, texts)
         ok = all(each.ok for each in outcomes.values()) and not found.errors
         nodes = {node: view.outcome(each) for node, each in outcomes.items()}
-        return ok, found, nodes, partial(view.show_undone, outcomes, files, found, self.name, ok=ok)
+        return ok, found, nodes, partial(view.show_undone, outcomes, found, self.name, ok=ok)
 
     def _run(
         self, kind: str, surveys: Mapping[str, Survey], texts: Mapping[str, setup.Scripts]
-    ) -> tuple[dict[str, setup.Outcome], dict[str, Path]]:
-        """Run the scripts of all nodes; what became of each, and the files that are to be run there by hand."""
+    ) -> dict[str, setup.Outcome]:
+        """Run the scripts of all nodes, and write those that are to be run there by hand; what became of each."""
 
         def password(host: Host, again: bool) -> str | None:
             return self.terminal.sudo_password(host.name, getattr(host, "target", None), again=again)
 
-        if not any(texts.values()):
-            return {}, {}
-        self.report.step("change" if kind == "setup" else "undo", ", ".join(node for node in texts if texts[node]))
+        names = [node for node, text in texts.items() if any(text)]
+        if not names:
+            return {}
+        self.report.step("change" if kind == "setup" else "undo", ", ".join(names))
         try:
             first = kind == "undo"
             outcomes = setup.run(self.fleet, surveys, texts, self.report, password=password, root_first=first)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run it again to continue") from None
-        files = {node: Path(f"{kind}-{node}.sh") for node, outcome in outcomes.items() if outcome.by_hand}
-        for node, path in files.items():
+        for node in (node for node, outcome in outcomes.items() if outcome.by_hand):
             try:
-                _write(path, texts[node].root)
+                _write(Path(f"{kind}-{node}.sh"), texts[node].root)
             except UsageError as error:
-                error.node, outcomes[node].error = node, error
-        return outcomes, files
-
-    def _remove_scripts(self, kind: str, found: Found) -> None:
-        """Remove scripts of ``_write`` for nodes on which nothing is left to do."""
-        if self.args.only or self.args.dry_run or self.args.show:
-            return
-        changes = found.changes if isinstance(found, setup.Look) else ()
-        left = {each.node for each in changes} | {
-            n for n, each in found.surveys.items() if kind == "undo" and each.journal
-        }
-        for node in self.args.node or found.surveys:
-            path = Path(f"{kind}-{node}.sh")
-            with contextlib.suppress(OSError, ValueError):
-                if node not in left and f" for node {node}, where it " in path.read_text():
-                    path.unlink()
-                    message(f"removed {path}: all that it does is done")
+                outcomes[node].error = error
+        return outcomes
 
 
 def _write(path: Path, script: str) -> None:
-    """Write a script that somebody has to run by hand, which confirms the network itself."""
-    if path.is_symlink() or (path.exists() and path.stat().st_uid != os.geteuid()):
-        raise UsageError(f"{path} exists, and is not a file of yours", hint="run this in another directory")
-    text = script.replace("\nCONFIRM=controller\n", "\nCONFIRM=self\n")
-    output_file.write(path, lambda file: file.write(text.encode()), private=True)
+    output_file.write(path, lambda file: file.write(script.encode()), private=True)
 
 
 _YES = {"", "y", "yes"}

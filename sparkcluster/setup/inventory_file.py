@@ -26,14 +26,6 @@ USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ssh:
-    """What an ``ssh`` section gets beside the login name: files that were named on the command line."""
-
-    identity: str | None = None
-    known_hosts: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """A node to be written.
 
@@ -41,13 +33,13 @@ class Entry:
         name: its name; see ``node_names``.
         host: address or name by which it was reached.
         user: login name there; None leaves it to ssh_config.
-        ssh: files for its own ``ssh`` section.
+        files: ``identity`` and ``known_hosts`` of its own ``ssh`` section.
     """
 
     name: str
     host: str
     user: str | None = None
-    ssh: Ssh = Ssh()
+    files: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[str]:
@@ -83,21 +75,24 @@ def new_text(
     entries: Sequence[Entry],
     *,
     cabled: Collection[frozenset[str]] = (),
-    ssh: Ssh | None = None,
+    files: Mapping[str, str | None] | None = None,
 ) -> str:
     """An inventory of ``entries``, the head first, with a comment for each section.
 
-    ``cabled`` are names of nodes that a cable or a switch joins.
+    ``cabled`` are names of nodes that a cable or a switch joins; ``files`` those of SSH for all.
     """
     user = common_user(entries)
+    ssh = [f"  {pair}" for pair in _ssh_pairs(user, files or {})]
+    head = "ssh:                              # for every node; a node's ssh section overrides it key by key"
+    first = "" if len(entries) == 1 else f"{' ' * 28}# the first is the head and serves the endpoint"
     lines = [
         "# Written by sparkcluster discover. Every key, with its default: docs/inventory.md",
         "",
         f"cluster: {scalar(cluster)}",
         "",
-        *_ssh_lines(user, ssh or Ssh()),
+        *([head, *ssh, ""] if ssh else []),
         "# Reserve these addresses where your router gives them out (DHCP): a node whose address changes is not found.",
-        f"nodes:{_note('the first is the head and serves the endpoint' if len(entries) > 1 else '')}",
+        f"nodes:{first}",
         *node_lines(entries, user=user, indent=2),
         "",
         *_serving([entry.name for entry in entries], cabled),
@@ -112,19 +107,8 @@ def new_text(
     return "\n".join(lines)
 
 
-def _note(text: str) -> str:
-    return f"{' ' * 28}# {text}" if text else ""
-
-
-def _ssh_lines(user: str | None, ssh: Ssh) -> list[str]:
-    lines = [f"  {pair}" for pair in _ssh_pairs(user, ssh)]
-    head = "ssh:                              # for every node; a node's ssh section overrides it key by key"
-    return [head, *lines, ""] if lines else []
-
-
-def _ssh_pairs(user: str | None, ssh: Ssh) -> list[str]:
-    keys = {"user": user, "identity": ssh.identity, "known_hosts": ssh.known_hosts}
-    return [f"{key}: {scalar(value)}" for key, value in keys.items() if value is not None]
+def _ssh_pairs(user: str | None, files: Mapping[str, str | None]) -> list[str]:
+    return [f"{key}: {scalar(value)}" for key, value in {"user": user, **files}.items() if value is not None]
 
 
 def _serving(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[str]:
@@ -162,7 +146,7 @@ def node_lines(entries: Iterable[Entry], *, user: str | None, indent: int) -> li
     for entry in entries:
         lines += [f"{space}- host: {scalar(entry.host)}", f"{space}  name: {scalar(entry.name)}"]
         other = entry.user if entry.user != user and USER.fullmatch(entry.user or "") else None
-        if own := _ssh_pairs(other, entry.ssh):
+        if own := _ssh_pairs(other, entry.files):
             lines.append(f"{space}  ssh: {{{', '.join(own)}}}")
     return lines
 

@@ -13,6 +13,7 @@ import getpass
 import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from sparkcluster.errors import AuthFailed, HostKeyUnknown, SetupError, SparkclusterError, SudoRefused
 from sparkcluster.facts.survey import Survey
@@ -24,7 +25,7 @@ from sparkcluster.report import Report
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.ports import Trouble
 from sparkcluster.setup.rails import Proposal, proposal
-from sparkcluster.setup.script import EXIT_BUSY, Run, confirm_script, parse_line, script, undo
+from sparkcluster.setup.script import CONFIRM, CONFIRMED_ANEW, EXIT_BUSY, Run, parse_line, script, undo
 from sparkcluster.setup.step import Change, Wanted
 from sparkcluster.setup.steps import STEPS, changes, requests, selected
 from sparkcluster.setup.survey import survey
@@ -59,15 +60,11 @@ class Look:
         return {step: found for step, found in nodes.items() if found}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Scripts:
+class Scripts(NamedTuple):
     """What a node runs: as its login, and as root; empty for nothing."""
 
     login: str
     root: str
-
-    def __bool__(self) -> bool:
-        return bool(self.login or self.root)
 
 
 @dataclasses.dataclass(slots=True)
@@ -184,9 +181,9 @@ def undo_scripts(survey: Survey, node: str, only: Collection[str]) -> Scripts:
 
 
 def _runs(survey: Survey, node: str) -> tuple[Run, Run]:
-    """That of the login and that of root, which waits for the controller where it changes the network."""
+    """That of the login and that of root."""
     operator = f"{getpass.getuser()}@{socket.gethostname()}"
-    root = Run(node, operator, survey.user, machine=survey.machine, confirm="controller")
+    root = Run(node, operator, survey.user, machine=survey.machine)
     return dataclasses.replace(root, root=False), root
 
 
@@ -226,7 +223,7 @@ def run(
             outcome.error = error
         return outcome
 
-    outcomes = fleet.each(one, [name for name, text in texts.items() if text], limit_s=RUN_S)
+    outcomes = fleet.each(one, [name for name, text in texts.items() if any(text)], limit_s=RUN_S)
     return {
         name: Outcome(error=found) if isinstance(found, SparkclusterError) else found
         for name, found in outcomes.items()
@@ -254,18 +251,17 @@ def _as_root(
             outcome.by_hand = "sudo wants a password, and none was given"
             return
         try:
-            stream = stream_as_root(host, text.encode(), sudo=sudo, password=typed, task="setup")
+            asking = f"{CONFIRMED_ANEW}{text}".encode()
+            stream = stream_as_root(host, asking, sudo=sudo, password=typed, task="setup")
             break
         except SudoRefused as error:
             if error.reason != "wrong password" or number + 1 == TRIES:
                 outcome.by_hand = error.message.removeprefix(f"{host.name}: ")
                 return
 
-    def confirm(token: str) -> None:
-        line = confirm_script(token).encode()
-
+    def confirm() -> None:
         def once() -> None:
-            with stream_as_root(fresh, line, sudo=sudo, password=typed, task="confirm") as answer:
+            with stream_as_root(fresh, CONFIRM.encode(), sudo=sudo, password=typed, task="confirm") as answer:
                 for _ in answer.lines(CONFIRM_S):
                     pass
 
@@ -276,7 +272,7 @@ def _as_root(
         _follow(stream, outcome, report, confirm)
 
 
-def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[str], None] | None = None) -> None:
+def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[], None] | None = None) -> None:
     """Read what a script says until it ends."""
     name, step, failed = stream.name, "setup", False
     for line in stream.lines(SILENCE_S, within_s=RUN_S):
@@ -294,7 +290,7 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
         elif event.kind == "confirm" and confirm is not None:
             report.progress(name, f"connecting anew to confirm {step}")
             try:
-                confirm(event.text)
+                confirm()
             except SparkclusterError as error:
                 # The node takes its network back by itself, and says so.
                 report.note(f"{name}: {step}: not confirmed: {error.message}")

@@ -1,8 +1,9 @@
 """The sh scripts that set a node up and undo that, as they are printed, run by hand and run by ``setup``. Pure.
 
 A line of output is ``STEP: text``. The last line of a step is ``done``, ``failed: REASON`` or, where it undoes,
-``left TARGET: REASON``; ``confirm: TOKEN`` asks the controller to connect anew and run ``confirm_script``. It exits
-with 0 when all is done, 1 when a step failed, 2 on another machine or as another user, 75 while another one runs.
+``left TARGET: REASON``; ``confirm``, after ``CONFIRMED_ANEW``, asks the controller to connect anew and run ``CONFIRM``.
+It exits with 0 when all is done, 1 when a step failed, 2 on another machine or as another user, 75 while another one
+runs.
 """
 
 from __future__ import annotations
@@ -22,14 +23,22 @@ from sparkcluster.setup.step import Change
 from sparkcluster.setup.steps import BY_NAME, STEPS
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
-Confirm = Literal["self", "controller"]
 Kind = Literal["text", "confirm", "done", "left", "failed"]
 
 EXIT_BUSY = 75
-PENDING = "/run/sparkcluster"
+PENDING = "/run/sparkcluster-setup"
+CONFIRMED_ANEW = "CONFIRM=controller\n"
+"""Before a script whose own look at the network is not enough."""
+CONFIRM = f"""\
+#!/bin/sh
+# The controller reaches this node by its new network.
+if ! [ -e {PENDING}/kept ] && ! mv {PENDING}/links {PENDING}/kept; then
+  echo 'netplan: failed: nothing waits for a confirmation'
+  exit 1
+fi
+"""
 _SH = Path(__file__).with_name("steps")
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-_TOKEN = re.compile(r"[0-9]{1,12}-[0-9]{1,10}")
 _LINE = re.compile(r"([a-z-]{1,32}): (?:(failed|confirm): |(left) |(done)$)?(.*)")
 
 
@@ -43,7 +52,6 @@ class Run:
         user: name of the login.
         root: whether root runs it, or the login.
         machine: SHA-256 of the node's /etc/machine-id; None not to look.
-        confirm: what confirms the network: the script's own look at it, or the controller as well.
     """
 
     node: str
@@ -51,7 +59,6 @@ class Run:
     user: str
     root: bool = True
     machine: str | None = None
-    confirm: Confirm = "self"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +102,6 @@ def undo(run: Run, steps: Collection[str]) -> str:
     return _assembled(run, about, ["common", "undo", *mine], bodies, "undo: ")
 
 
-def confirm_script(token: str) -> str:
-    """The script that confirms the network, for root; ``token`` is from a ``confirm`` event.
-
-    Raises:
-        SetupError: the node sent something else.
-    """
-    if not _TOKEN.fullmatch(token):
-        raise SetupError(f"{token!r} is no token", step="netplan")
-    mark = shlex.quote(f"{PENDING}/{token}")
-    return f"""\
-#!/bin/sh
-# The controller reaches this node by its new network.
-if ! [ -e {mark}.kept ] && ! mv {mark} {mark}.kept; then
-  echo 'netplan: failed: nothing waits for a confirmation'
-  exit 1
-fi
-"""
-
-
 def parse_line(line: str) -> Event:
     """What a line of output says, without what controls a terminal."""
     line = clean(line.rstrip("\r\n"))
@@ -144,7 +132,6 @@ def _assembled(
         "NETPLAN": NETPLAN,
         "MTU": str(MTU),
         "PENDING": PENDING,
-        "CONFIRM": run.confirm,
         "CONFIRM_S": "60",
     }
     by_hand = "sudo sh FILE" if run.root else f"sh FILE   (as {run.user})"

@@ -173,13 +173,11 @@ def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
         assert f"sudo sh setup-{spark.name}.sh" in refused.out
         spark.run(["sh", "-s"], text_in=script.read_text())
     assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
-    assert list(desk.inventory.parent.glob("setup-*.sh")) == []
     assert desk.setup("--undo").code == 1
     for spark in desk.lab.sparks:
         spark.run(["sh", "-s"], text_in=(desk.inventory.parent / f"undo-{spark.name}.sh").read_text())
     assert differences(before, desk.snapshots()) == {}
     desk.setup("--undo").ok()
-    assert list(desk.inventory.parent.glob("undo-*.sh")) == []
 
 
 @pytest.mark.full

@@ -50,7 +50,8 @@ def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple
     for name in options:
         if not BY_NAME[name].option:
             raise UsageError(f"{name} is no option: it is done without --with", hint="options are headless and hold")
-    return tuple(step for step in STEPS if (step.name in only if only else not step.option or step.name in options))
+    chosen = [*only, *options] if only else [step.name for step in STEPS if not step.option or step.name in options]
+    return tuple(step for step in STEPS if step.name in chosen)
 
 
 def requests(steps: Collection[Step] = STEPS) -> dict[str, list[str]]:

@@ -22,15 +22,27 @@ set_links() {
   done 2>/dev/null
 }
 
-# take_back MARK SHADOW: links as MARK has them, unless that was done or MARK is gone
+# in_effect LINKS: netplan files and LINKS are in effect
+in_effect() {
+  set_links <"$1"
+  timeout 60 netplan apply 2>&1
+  code=$?
+  set_links <"$1"
+  return "$code"
+}
+
+# take_back PENDING SHADOW SECONDS: links as PENDING has them, unless that is confirmed in time, or BACK says at once
 take_back() {
-  mv "$1" "$1.back" 2>/dev/null || return 0
+  seconds=$3
+  while [ "$seconds" -gt 0 ] && [ -e "$1/links" ] && [ ! -e "$1/back" ]; do
+    seconds=$((seconds - 1))
+    sleep 1
+  done
+  mv "$1/links" "$1/taken" 2>/dev/null || return 0
   rm -f "$2"
-  set_links <"$1.back"
-  timeout 60 netplan apply >/dev/null 2>&1
-  set_links <"$1.back"
-  rm -f "$1.back"
-  rmdir "${2%/*}" "${1%/*}" 2>/dev/null
+  in_effect "$1/taken" >/dev/null
+  rm -rf "$1"
+  rmdir "${2%/*}" 2>/dev/null
 }
 '
 eval "$GUARD"
@@ -43,117 +55,65 @@ links() {
   done
 }
 
-# others [FLAG]: addresses, IPv4 and IPv6, of interfaces that are not in $names, without those of containers, those that
-# are replaced by themselves (RFC 8981), those that cannot be used yet, and those with FLAG
-others() {
-  ip -o addr show | awk -v names=" $names " -v flags=" (temporary|tentative|dadfailed${1:+|$1}) " '
-    $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && !index(names, " " $2 " ") && $0 !~ flags { print $2 "=" $4 }' | sort
+# present [FLAG]: a line for each address, IPv4 and IPv6, and for the MTU of each of $names; without addresses of containers,
+# those that are replaced by themselves (RFC 8981), those that cannot be used yet, and those with FLAG
+present() {
+  ip -o addr show | awk -v flags=" (temporary|tentative|dadfailed${1:+|$1}) " '
+    $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && $0 !~ flags { print $2, "has", $4 }'
+  for each in $names; do echo "$each has MTU $(cat "/sys/class/net/$each/mtu")"; done
 }
 
-# Those of $others that have to stay: neither those that expire (RFC 4862, 5.5.4), nor link-local ones, which come and go
-# on ports where no DHCP server answers; whether a controller comes in by one is seen when it confirms.
-management() { others deprecated | grep -v -e '=fe80:' -e '=169\.254\.'; }
-
-complaint() {
-  others >"$saved/added"
-  comm -23 "$saved/others" "$saved/added" | sed 's/\(.*\)=\(.*\)/\1 has lost its address \2/'
-  while read -r name mtu _ wanted; do
-    now=" $(links "$name") "
-    for each in $wanted; do
-      case $now in
-        *" $each "*) ;;
-        *) echo "$name has no address $each" ;;
-      esac
-    done
-    [ "${now#" $name $mtu "}" != "$now" ] || echo "the MTU of $name is not $mtu"
-  done <"$saved/wanted"
+# What has to be present: $saved/wanted, and addresses of other interfaces. Neither those that expire (RFC 4862, 5.5.4), nor
+# link-local ones, which come and go on ports where no DHCP server answers; whether a controller comes in by one is seen
+# when it confirms.
+expected() {
+  present deprecated | awk -v names=" $names " '!index(names, " " $1 " ") && $3 !~ /^(fe80:|169\.254\.)/'
+  awk '{ print $1, "has MTU", $2; for (at = 4; at <= NF; at++) print $1, "has", $at }' "$saved/wanted"
 }
 
-no_complaint() { [ -z "$(complaint)" ]; }
+complaint() { present | sort | comm -23 "$saved/expected" - | sed -n '1s/ has / has no /p'; }
 
-is_gone() { [ ! -e "$1" ]; }
-
-# wait_for SECONDS COMMAND...
-wait_for() {
-  seconds=$1
-  shift
-  until "$@"; do
-    [ "$seconds" -gt 0 ] || return 1
-    seconds=$((seconds - 1))
-    sleep 1
-  done
-}
-
-# What a run that was killed did not keep is taken back first.
-take_back_all() {
-  for mark in "$PENDING"/*; do
-    case $mark in
-      *.back) wait_for 90 is_gone "$mark" || mv "$mark" "${mark%.back}" ;;
-      *.kept) rm -f "$mark" ;;
-    esac
-  done
-  for mark in "$PENDING"/*; do
-    take_back "$mark" "$SHADOW"
-  done
-}
-
-# start_guard MARK: takes back what has MARK in $CONFIRM_S seconds. It is in no session, since logind may end all processes
-# of one with the login (logind.conf(5), KillUserProcesses). systemd would expand a $ in its arguments (systemd.service(5)).
-start_guard() {
-  rm -f "$saved/guard"
-  printf '%s\n' "PATH='$PATH' LC_ALL=C" 'export PATH LC_ALL' "$GUARD" 'sleep "$3"' 'take_back "$1" "$2"' >"$saved/guard" ||
-    bad "cannot write $saved/guard"
-  set -- /bin/sh "$saved/guard" "$1" "$SHADOW" "$CONFIRM_S"
-  # sd_booted(3); without systemd as the init, netplan's generator makes that directory all the same
-  if [ -d /run/systemd/system ] &&
-    systemd-run --quiet --collect --service-type=exec "--unit=sparkcluster-setup-${3##*/}" -- "$@" 2>/dev/null; then
-    return
-  fi
-  setsid "$@" </dev/null >/dev/null 2>&1 9<&- &
-}
-
-# try_netplan COMMAND: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes, and COMMAND gets
-# the links as they are $saved/wanted. If one of them or an address of another interface is missing, or nobody confirms, all
-# is as before: the guard, which outlives this script, takes care of it.
+# try_netplan LINKS: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes, and so are LINKS,
+# which it does not set. If a link is not $saved/wanted, an address of another interface is missing, or nobody confirms, the
+# guard takes all back. It is in a session of its own, so that it outlives this script, and holds the lock until it ends.
 try_netplan() {
   say "apply the netplan files; they are taken back in $CONFIRM_S s unless all is well"
   names=$(cut -d ' ' -f 1 "$saved/wanted" | tr '\n' ' ')
-  management >"$saved/others"
-  mark=$PENDING/$(date +%s)-$$
-  start_guard "$mark"
+  expected | sort >"$saved/expected"
   mkdir -p "$PENDING" "${SHADOW%/*}"
-  links $names >"$PENDING/.part" && mv "$PENDING/.part" "$mark" || bad "cannot write $mark"
+  links $names >"$PENDING/part" && mv "$PENDING/part" "$PENDING/links" || bad "cannot write $PENDING/links"
+  setsid sh -c "$GUARD"'take_back "$@"' guard "$PENDING" "$SHADOW" "$CONFIRM_S" </dev/null >/dev/null 2>&1 &
   replace "$SHADOW" "$saved/new" 600 0:0
-  "$1" <"$saved/wanted"
-  reason=
-  if timeout 60 netplan apply >"$saved/output" 2>&1; then
-    "$1" <"$saved/wanted"
-    wait_for 15 no_complaint || reason=$(complaint | head -n 1)
+  if in_effect "$1" >"$saved/output"; then
+    seconds=15
+    until reason=$(complaint) && [ -z "$reason" ] || [ "$seconds" = 0 ]; do
+      seconds=$((seconds - 1))
+      sleep 1
+    done
   else
     reason="netplan apply: $(grep . "$saved/output" | tail -n 1)"
   fi
-  # Whoever confirms takes MARK from the guard: this script, or the controller, who connects anew to say that it can.
-  if [ -z "$reason" ] && [ "$CONFIRM" = controller ]; then
-    say "confirm: ${mark##*/}"
-    wait_for "$CONFIRM_S" is_gone "$mark"
-  elif [ -z "$reason" ]; then
-    mv "$mark" "$mark.kept" 2>/dev/null
+  # Whoever confirms takes the old links from the guard: this script, or the controller, who connects anew to say that it can.
+  if [ -n "$reason" ]; then
+    touch "$PENDING/back"
+  elif [ "${CONFIRM-}" = controller ]; then
+    say "confirm: by a new connection"
+  else
+    mv "$PENDING/links" "$PENDING/kept" 2>/dev/null
   fi
-  [ ! -e "$mark.kept" ] || return 0
-  take_back "$mark" "$SHADOW"
-  wait_for 90 is_gone "$mark.back"
-  bad "${reason:-no confirmation within $CONFIRM_S s}; the network is as before"
+  wait "$!"
+  [ -e "$PENDING/kept" ] || bad "${reason:-no confirmation within $CONFIRM_S s}; the network is as before"
 }
 
 end_try() {
-  rm -f "$SHADOW" "$mark.kept"
-  rmdir "${SHADOW%/*}" "$PENDING" 2>/dev/null
+  rm -rf "$SHADOW" "$PENDING"
+  rmdir "${SHADOW%/*}" 2>/dev/null
 }
 
 prepare() {
   no_ranks
-  command -v netplan >/dev/null || bad "netplan is missing: sudo apt-get install -y netplan.io"
-  take_back_all
+  take_back "$PENDING" "$SHADOW" 0 # of a guard that was killed
+  rm -rf "$PENDING"
   : >"$saved/wanted"
 }
 
@@ -163,12 +123,11 @@ set_netplan() {
   prepare
   for each; do
     name=${each%%=*} wanted="$MTU 1 ${each#*=}"
-    [ -e "/sys/class/net/$name" ] || bad "there is no interface $name"
     now=$(links "$name")
     [ "$now" = "$name $wanted" ] || record link "$name" "${now#* }" "$wanted"
     echo "$name $wanted" >>"$saved/wanted"
   done
-  try_netplan true
+  try_netplan /dev/null
   put "$NETPLAN" 600 0:0
   end_try
 }
@@ -187,18 +146,11 @@ undo_netplan() {
         *) leave ;;
       esac
     elif [ -e "/sys/class/net/$target" ]; then
-      other=
-      for each in $(addresses "$target"); do
-        case " $before $after" in
-          *" $each "*) ;;
-          *) other="$other $each" ;;
-        esac
-      done
-      echo "$target $before$other" >>"$saved/wanted"
+      echo "$target $before" $(addresses "$target" | grep -vxF -- "$(printf '%s\n' $after)") >>"$saved/wanted"
     fi
   done 3<"$saved/entries"
   cp -- "$text" "$saved/new" 2>/dev/null || echo 'network: {version: 2}' >"$saved/new"
-  try_netplan set_links
+  try_netplan "$saved/wanted"
   [ "$text" = "$NETPLAN" ] || restore "$NETPLAN" "${text##*/}" "$was"
   end_try
   for number in $(cut -f 1 "$saved/entries"); do

@@ -10,8 +10,7 @@ OPERATOR=me@laptop
 LABEL=io.sparkcluster.cluster
 NETPLAN=/etc/netplan/40-cx7.yaml
 MTU=9000
-PENDING=/run/sparkcluster
-CONFIRM=self
+PENDING=/run/sparkcluster-setup
 CONFIRM_S=60
 TOP=$HOME BELOW=.local/state/sparkcluster
 

@@ -68,7 +68,7 @@ def test_a_password_is_not_shown_and_enter_takes_the_one_before() -> None:
         terminal.until("-> ['hunter2', 'hunter2']")
         terminal.until("password of spark@10.0.0.12 (the last one was refused): ")
         terminal.type("\n")
-        terminal.until("password of spark@10.0.0.13 port 2222: ")
+        terminal.until("password of spark@10.0.0.13 port 2222 (Enter: the same as before): ")
         terminal.type("other\n")
         terminal.until("-> [None, 'other']")
         assert terminal.end() == 0

@@ -18,7 +18,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.setup import run as setup
 from sparkcluster.setup.run import Outcome
 from tests.unit.setup import wired
-from tests.unit.setup.test_changes import SYSCTL, SYSCTL_TEXT, bare, ready, state
+from tests.unit.setup.test_changes import SYSCTL, SYSCTL_TEXT, bare, state
 from tests.unit.setup.test_script import JOURNAL
 
 INVENTORY = """
@@ -57,7 +57,7 @@ class Nodes:
     def run(self, fleet, surveys, texts, report, **_):
         self.texts = texts
         self.answers |= self.afterwards
-        return {name: self.outcomes[name] for name, text in texts.items() if text}
+        return {name: self.outcomes[name] for name, text in texts.items() if any(text)}
 
     @property
     def contacted(self):
@@ -233,37 +233,16 @@ def test_without_a_terminal_nothing_is_changed(nodes, capsys):
 # Scripts for an administrator
 
 
-def test_a_script_is_removed_once_what_it_does_is_done(alone, capsys):
+def test_what_sudo_refuses_is_left_to_an_administrator(alone, capsys):
     alone.outcomes["spark-a"] = Outcome(by_hand="sudo refuses")
     assert guarded(["setup", "mine.yaml", "--yes"]) == 1
     assert "sudo sh setup-spark-a.sh" in capsys.readouterr().out
     script = Path("setup-spark-a.sh")
     assert script.stat().st_mode & 0o777 == 0o600
-
-    # Run by hand.
-    done = ready(interfaces=alone.answers["spark-a"]["interfaces"], journal=[e.model_dump() for e in JOURNAL[2:9]])
-    alone.answers["spark-a"] = done.model_dump(mode="json")
-    assert guarded(["setup", "mine.yaml", "--dry-run"]) == 0
-    assert script.exists()
-    assert guarded(["setup", "mine.yaml"]) == 0
-    assert not script.exists()
-    capsys.readouterr()
-
-    # The undo has a file of its own.
+    assert script.read_text() == alone.texts["spark-a"].root
+    alone.answers["spark-a"]["journal"] = journal("sysctl")
     assert guarded(["setup", "mine.yaml", "--undo", "--yes"]) == 1
     assert "sudo sh undo-spark-a.sh" in capsys.readouterr().out
-    assert not script.exists()
-    alone.answers["spark-a"]["journal"] = []
-    assert guarded(["setup", "mine.yaml", "--undo", "--yes"]) == 0
-    assert not Path("undo-spark-a.sh").exists()
-
-
-@pytest.mark.parametrize("text", ["#!/bin/sh\nmine\n", "#!/bin/sh\n# Made by sparkcluster 1 for node b, where"])
-def test_a_file_that_setup_did_not_write_for_the_node_stays(alone, capsys, text):
-    alone.answers["spark-a"] = ready(interfaces=alone.answers["spark-a"]["interfaces"]).model_dump(mode="json")
-    Path("setup-spark-a.sh").write_text(text)
-    assert guarded(["setup", "mine.yaml"]) == 0
-    assert Path("setup-spark-a.sh").read_text() == text
 
 
 # What people read

@@ -87,9 +87,9 @@ exec cat
 # Each stand-in by name. Where the text begins with #!, it is the whole program.
 STAND_INS = {
     "sleep": f"""
-# A second passes in no time; a longer time has passed when a test says so.
-[ "$1" -le 1 ] || while [ ! -e {STATE}/late ]; do /bin/sleep 0.02; done
+# A second passes in no time, or not at all if a test says so.
 /bin/sleep 0.01
+while [ -e {STATE}/still ]; do /bin/sleep 0.02; done
 """,
     "sysctl": f"""
 # -n NAME, or -q -w NAME=VALUE; of dirty_bytes and dirty_ratio one is 0, as in Linux.
@@ -146,13 +146,6 @@ case "$1 $2" in
     ;;
   *) exit 1 ;;
 esac
-""",
-    "systemd-run": f"""
-# A service: neither in a session nor with the environment of who starts it.
-printf '%s\\n' "$@" >{STATE}/systemd-run
-while [ "$1" != -- ]; do shift; done
-shift
-setsid env -i "$@" </dev/null >/dev/null 2>&1 9<&- &
 """,
     "timedatectl": f"""
 case "$1 $2" in
