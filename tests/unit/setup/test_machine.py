@@ -46,7 +46,7 @@ def found(spark: Machine, wanted: Wanted = WANTED, only: Collection[str] = ()) -
     live = all((name, str(address), netplan.MTU) in there for name, address in wanted.addresses.items())
     if live and spark.shell(f"cat {netplan.NETPLAN} 2>/dev/null || true") == wanted.netplan:
         wanted = replace(wanted, netplan=None)
-    return changes("spark-a", survey, wanted, selected(only, ["headless"]))
+    return changes("spark-a", survey, wanted, selected(only, () if only else ["headless"]))
 
 
 def set_up(spark: Machine, *only: str, wanted: Wanted = WANTED, run: Run = ROOT) -> subprocess.CompletedProcess[str]:
