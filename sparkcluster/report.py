@@ -88,11 +88,14 @@ def in_unit_of(size_bytes: float, whole: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0.4 s``, ``42 s``, ``10 min``, ``2 h 10 min``."""
+    """``0.4 s``, ``42 s``, ``10 min``, ``2 h 10 min``, ``5 d 2 h``."""
     if seconds < 89.5:
         return f"{round(seconds) if seconds >= 10 else round(max(seconds, 0.1), 1):g} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    days, hours = divmod(minutes // 60, 24)
+    if days > 1:
+        return f"{days} d {hours} h"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
 
 
 def speed_change(before: float, after: float) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.output import data, paint, table, typed
+from sparkcluster.report import duration, share
+
+if TYPE_CHECKING:
+    from sparkcluster.hints import Typed
 
 _STYLES = {"serving": "good", "degraded": "bad", "down": "bold"}  # the others need a look
 
 
-def pasted(document: dict[str, Any], inventory: object) -> dict[str, Any]:
+def pasted(document: dict[str, Any], fill: Typed) -> dict[str, Any]:
     """``document`` with the path of the inventory in what is to be typed."""
-    path = shlex.quote(str(inventory))
 
     def filled(found: dict[str, Any], *keys: str) -> dict[str, Any]:
-        return found | {key: found[key] and found[key].replace("INVENTORY", path) for key in keys}
+        return found | {key: found[key] and fill(found[key]) for key in keys}
 
     groups = [filled(group, "why", "warning") for group in document["groups"]]
     return filled(document, "why", "next") | {"groups": groups}
@@ -36,9 +38,7 @@ def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False
         if group["why"] and group["why"] not in (document["why"] or ""):
             data(typed(group["why"]), indent=indent)
         if group["warning"]:
-            what, _, command = group["warning"].partition(": sparkcluster ")
-            data(what, kind="warning", indent=indent)
-            data(f"sparkcluster {command}", kind="hint", indent=indent)
+            data(group["warning"], kind="warning", indent=indent)
     if not shown:
         _show_rest(document, verbose=verbose)
 
@@ -56,7 +56,7 @@ def _show_rest(document: dict[str, Any], *, verbose: bool) -> None:
     rows = []
     for node in document["nodes"]:
         state, found = "unreachable" if node["why"] else node["state"], node["memory"]
-        used = memory(found["total_bytes"] - found["available_bytes"], found["total_bytes"]) if found else "-"
+        used = share(found["total_bytes"] - found["available_bytes"], found["total_bytes"]) if found else "-"
         state = state if state in {"running", "empty"} else paint(state, "bad")
         more = (node["ray"] or "-", node["container"] or "-") if verbose else ()
         rows.append((node["name"], node["role"] or "-", state, used, *more))
@@ -73,7 +73,7 @@ def headline(document: dict[str, Any], later_s: float = 0) -> list[str]:
     why = f": {typed(document['why'])}" if document["why"] else ""
     if document.get("waiting"):
         word, why = "no token yet", f" of {', '.join(document['waiting'])}"
-    state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}" if word != "down" else "bold")
+    state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")
     uptimes = [group["uptime_s"] for group in document["groups"] if group["uptime_s"] is not None]
     lasted = f" for {duration(min(uptimes) + later_s)}" if uptimes and word == "serving" else ""
     release = f"   release {document['release']}{lasted}" if document["release"] else ""
@@ -110,16 +110,3 @@ def load(found: dict[str, Any]) -> str:
     parts = [text.format(known[key]) for key, text in kinds.items() if key in known]
     parts += [f"KV cache {known['kv_cache'] * 100:.0f} %"] if "kv_cache" in known else []
     return ", ".join(parts)
-
-
-def memory(used_bytes: int, total_bytes: int) -> str:
-    """``7 of 131 GB``."""
-    return f"{used_bytes / 1e9:.0f} of {total_bytes / 1e9:.0f} GB"
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if hours < 1:
-        return f"{minutes} min" if minutes else f"{seconds:.0f} s"
-    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import connect_fleet, load_spec
+from sparkcluster.cli.common import connect_fleet, load_spec, typed
 from sparkcluster.cli.output import in_colour, message, moves, paint, rich_table, rich_text
-from sparkcluster.cli.status_view import group_line, headline, load, memory, pasted
+from sparkcluster.cli.status_view import group_line, headline, load, pasted
+from sparkcluster.report import share
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from sparkcluster.errors import UsageError
 
-    if args.json or not moves(sys.stdout):
+    if args.json or not (moves(sys.stdout) and os.isatty(0)):
         raise UsageError("--watch needs a terminal", hint="sparkcluster status INVENTORY --json")
     spec = load_spec(args)
     from rich.console import Console
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         found, document, asked_at = ask()
 
         def draw() -> Group:
-            return view(pasted(document, args.inventory), history, time.monotonic() - asked_at)
+            return view(pasted(document, typed(args)), history, time.monotonic() - asked_at)
 
         console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
         with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
@@ -83,15 +84,12 @@ def _keys() -> Iterator[Callable[[float], bool]]:
     import termios
     import tty
 
-    keyboards = [0] if os.isatty(0) else []
-    before = [termios.tcgetattr(each) for each in keyboards]
-    for each in keyboards:
-        tty.setcbreak(each)
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
     try:
-        yield lambda wait_s: bool(select.select(keyboards, [], [], wait_s)[0]) and b"q" in os.read(0, 64).lower()
+        yield lambda wait_s: bool(select.select([0], [], [], wait_s)[0]) and b"q" in os.read(0, 64).lower()
     finally:
-        for each, settings in zip(keyboards, before, strict=True):
-            termios.tcsetattr(each, termios.TCSAFLUSH, settings)
+        termios.tcsetattr(0, termios.TCSAFLUSH, before)
 
 
 def view(document: dict[str, Any], history: History, later_s: float) -> Group:
@@ -117,7 +115,7 @@ def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
         return [paint(node.why, "bad") if node and node.why else "-"]
     used = "-"
     if node.used_bytes is not None and node.total_bytes:
-        used = f"{bar(node.used_bytes / node.total_bytes)} {memory(node.used_bytes, node.total_bytes)}"
+        used = f"{bar(node.used_bytes / node.total_bytes)} {share(node.used_bytes, node.total_bytes)}"
     gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
     gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
     sent = "-"

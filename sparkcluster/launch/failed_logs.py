@@ -14,6 +14,7 @@ from typing import Any
 from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.output_file import state_home
 from sparkcluster.printable import clean
+from sparkcluster.report import duration
 
 _COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
 _ABOUT = "failure.json"
@@ -40,11 +41,7 @@ class FailedLaunch:
 
     def ago(self, now_s: float) -> str:
         """How long before ``now_s`` it failed, in words."""
-        seconds = max(0.0, now_s - self.at_s)
-        for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-            if seconds >= size:
-                return f"{seconds / size:.0f} {unit} ago"
-        return f"{seconds:.0f} s ago"
+        return f"{duration(max(0.0, now_s - self.at_s))} ago"
 
     def described(self, now_s: float) -> str:
         """How long before ``now_s`` it failed and why, and the line that says so with its place."""

@@ -91,7 +91,7 @@ def test_what_moves_is_shown_in_figures_bars_and_sparklines(shown):
         "  2 running, 1 waiting, 40.0 tokens/s, KV cache 38 %  ███",
         "",
         "NODE   MEMORY                          GPU         RDMA SENT",
-        "alpha  ████████░░ 100 of 128 GB         87 % 45 W    32.0 Gb/s  ▃▅█  sockets 0.2",
+        "alpha  ████████░░ 100.0 of 128.0 GB     87 % 45 W    32.0 Gb/s  ▃▅█  sockets 0.2",
         "beta   beta did not answer within 4 s",
         "gamma  -",
         "",

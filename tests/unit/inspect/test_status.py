@@ -8,6 +8,7 @@ import pytest
 
 from sparkcluster.cli import status_view as cli_status
 from sparkcluster.errors import HostTimeout
+from sparkcluster.hints import Typed
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.status import status
@@ -64,10 +65,10 @@ def test_nothing(told, world):
 def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(told, world, capsys, inventory, is_open):
     document = told(served(world(**inventory)))
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
-    cli_status.show(cli_status.pasted(document, "my inventory.yaml"))
+    cli_status.show(cli_status.pasted(document, Typed("'my inventory.yaml'")))
     shown = capsys.readouterr().out
-    assert ("  warning: open to the network, and requires no key\n" in shown) is is_open
-    assert ("  hint: sparkcluster key 'my inventory.yaml'\n" in shown) is is_open
+    said = "  warning: open to the network, and requires no key: sparkcluster key 'my inventory.yaml'\n"
+    assert (said in shown) is is_open
 
 
 def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
@@ -149,7 +150,7 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "atlas  ● serving   release 3 for 1 h 53 min"
     assert "  2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
-    assert "100 of 128 GB" in out
+    assert "100.0 of 128.0 GB" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
