@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 
 from sparkcluster.cli.ask_view import tell_end, valid, writer
@@ -44,19 +43,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _prompt(args: argparse.Namespace) -> str:
     """The prompt of the command line, with standard input where it is ``-`` or left out."""
-    parts: list[str] = []
-    for is_input, words in itertools.groupby(args.prompt or ["-"], "-".__eq__):
-        parts.append(_standard_input(args).strip("\r\n") if is_input else " ".join(words))
-    text = valid("\n".join(parts))
-    if not text.strip():
+    parts = [_standard_input(args) if word == "-" else word for word in args.prompt or ["-"]]
+    text = valid(" ".join(parts)).strip()
+    if not text:
         raise _missing(args, "PROMPT is empty")
     return text
 
 
 def _standard_input(args: argparse.Namespace) -> str:
-    if sys.stdin is None:
-        raise _missing(args, "PROMPT is missing")
-    read = sys.stdin.buffer.read(_PROMPT_BYTES + 1)
+    read = sys.stdin.buffer.read(_PROMPT_BYTES + 1) if sys.stdin else b""
     if len(read) > _PROMPT_BYTES:
         raise _missing(args, f"the prompt on standard input has more than {_PROMPT_BYTES / 1e6:g} MB")
     return read.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Draws which port is cabled to which, as text: machines, with double lines for cables and switches."""
+"""Which port is cabled to which, as text: machines, and a letter for each cable and switch."""
 
 from __future__ import annotations
 

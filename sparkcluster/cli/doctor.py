@@ -32,14 +32,12 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         found = doctor(fleet, spec, args.timeout, report)
         if args.bundle:
-            gathered = first_hour.gather(fleet, spec, found.facts, None, report, changes=False)
-            bundle.write(args.bundle, found, gathered)
+            bundle.write(args.bundle, found, first_hour.gather(fleet, spec, found.facts, None, report, changes=False))
+            report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     following = typed(args)(found.next)
     if not emitted(args, found.as_json() | {"next": following}):
         show(found, typed(args), verbose=args.verbose)
         message(following, kind="next")
-    if args.bundle:
-        message(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return 0 if found.ok else 1
 
 

@@ -1,4 +1,4 @@
-"""Draws the cluster as text: nodes, double lines for the rails that join them, findings as codes at their place."""
+"""The cluster as text: nodes, the rails that their ports are on, and findings as codes at their place."""
 
 from __future__ import annotations
 
@@ -119,43 +119,23 @@ def rate(link: Link | Interface) -> tuple[str, str]:
 
 
 def stack(nodes: Sequence[Sequence[Row]], width: int) -> list[list[str]]:
-    """Lines of the nodes below each other, with the rails to their left, and which rail is which below.
+    """Lines of the nodes below each other, the letter of its rail before each row, and which rail is which below.
 
     The first row of a node is its title.
     """
-    rails = dict.fromkeys(row.rail for rows in nodes for row in rows if row.rail is not None)
-    fields = [row.fields for rows in nodes for row in rows if len(row.fields) > 1]
-    columns = [max(map(len, column)) for column in zip(*fields, strict=True)]
-    lines: list[tuple[str, str, Row | None]] = []
-    for number, rows in enumerate(nodes):
-        for at, row in enumerate(rows):
-            cells = [field.ljust(size) for field, size in zip(row.fields, columns, strict=False) if size]
-            first, *more = _wrapped(" ".join(cells if len(row.fields) > 1 else row.fields), width - 2 * len(rails) - 3)
-            corner = "│" if at else "├" if number else "┌"
-            lines += [("╡" if row.rail else corner, first, row), *(("│", line, None) for line in more)]
-    beside = _rails([row.rail if row else None for *_, row in lines])
-    drawn = [
-        [f"{left}{edge} ", paint(text, row.style) if row and row.style else text]
-        for left, (edge, text, row) in zip(beside, lines, strict=True)
-    ]
+    rows = [row for node in nodes for row in node]
+    rails = list(dict.fromkeys(row.rail for row in rows if row.rail is not None))
+    sizes = [max(map(len, column)) for column in zip(*(row.fields for row in rows if len(row.fields) > 1), strict=True)]
+    lines = []
+    for node in nodes:
+        for row in node:
+            cells = [field.ljust(size) for field, size in zip(row.fields, sizes, strict=False) if size]
+            text = " ".join(cells if len(row.fields) > 1 else row.fields)
+            letter = f"  {' ' if row.rail is None else chr(65 + rails.index(row.rail))} " if row != node[0] else ""
+            first, *more = _wrapped(text, width - len(letter))
+            lines += [[letter, paint(first, row.style) if row.style else first], *([f"    {line}"] for line in more)]
     legend = "  ".join(f"{chr(65 + at)}={rail}" for at, rail in enumerate(rails))
-    return [*drawn, *([line] for line in _wrapped(legend, width))]
-
-
-def _rails(attached: Sequence[str | None]) -> Iterator[str]:
-    """What is left of each line: a column for each rail, from the first to the last line that is ``attached`` to it."""
-    lines = {rail: [at for at, other in enumerate(attached) if other == rail] for rail in attached if rail is not None}
-    for at, own in enumerate(attached):
-        cells, joined = " " * bool(lines), False
-        for number, (rail, (first, *more)) in enumerate(lines.items()):
-            passes = first < at < max([first, *more])
-            if joined or rail != own:
-                cells += ("╬" if joined else "║") if passes else "═" if joined else " "
-            else:
-                joined = True
-                cells += chr(65 + number) if at == first else "╠" if passes else "╚"
-            cells += "═" if joined else " "
-        yield cells
+    return [*lines, *([line] for line in _wrapped(legend, width))]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -46,8 +46,10 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.errors import UsageError
     from sparkcluster.exit_codes import INTERRUPTED
 
-    if args.json and args.follow:
-        raise UsageError("--json and --follow cannot be combined", hint="use --json-lines instead of --json")
+    for one, other in (("json", "follow"), ("failed", "follow"), ("failed", "since")):
+        if getattr(args, one) and getattr(args, other):
+            hint = "use --json-lines instead of --json" if one == "json" else f"leave out --{other}"
+            raise UsageError(f"--{one} and --{other} cannot be combined", hint=hint)
     if args.failed:
         return _run_failed(args)
     from sparkcluster.inspect.logs import follow
@@ -77,28 +79,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_failed(args: argparse.Namespace) -> int:
     """Print what was kept of the last launch that failed; no node is contacted."""
-    from sparkcluster.errors import UsageError
     from sparkcluster.inspect.logs import last_failed, succeeded_since
     from sparkcluster.printable import COLOURS
 
-    for flag, given in (("--follow", args.follow), ("--since", args.since is not None)):
-        if given:
-            raise UsageError(f"--failed and {flag} cannot be combined", hint="--failed shows a log that has ended")
-    spec, quiet = load_spec(args), args.json or args.json_lines
+    spec = load_spec(args)
     cluster, (failed, node, lines) = spec.inventory.cluster, last_failed(spec, args.node)
-    if not quiet:
-        message(f"the last launch of {cluster} that failed, {failed.ago(time.time())}: {failed.message}")
-        if succeeded := succeeded_since(cluster, failed.at_s):
-            message(f"`{succeeded}` from this machine has succeeded since")
+    message(f"the last launch of {cluster} that failed, {failed.ago(time.time())}: {failed.message}")
+    if succeeded := succeeded_since(cluster, failed.at_s):
+        message(f"`{succeeded}` from this machine has succeeded since")
     printer, reason = _Printer(args, [node]), failed.reason
-    for number, text in list(enumerate(lines, 1))[0 if args.tail is None else max(0, len(lines) - args.tail) :]:
+    for text in lines if args.tail is None else lines[max(0, len(lines) - args.tail) :]:
         if args.grep is None or args.grep.search(COLOURS.sub("", text)):
-            printer.show(node, text, None, bad=reason is not None and (node, number) == (reason.node, reason.number))
+            printer.show(node, text, None)
     about = {"at": _iso(failed.at_s), "message": failed.message, "hint": failed.hint, "node": failed.node}
     printer.end(cluster, failed={**about, "reason": reason._asdict() if reason else None})
-    if not quiet and reason:
+    if reason:
         message(f"{reason.place}: ", paint(reason.line, "bold bad"))
-    if not quiet and failed.hint:
+    if failed.hint:
         message(typed(args)(failed.hint), kind="hint")
     return 0
 
@@ -113,8 +110,8 @@ class _Printer:
         self._none = True
         self._lines: list[dict[str, Any]] = []
 
-    def show(self, node: str, text: str, at_s: float | None, *, bad: bool = False, own: bool = False) -> None:
-        """Write one line; ``bad`` in red. One of ``own`` is a message of this program."""
+    def show(self, node: str, text: str, at_s: float | None, *, own: bool = False) -> None:
+        """Write one line; one of ``own`` is a message of this program."""
         self._none = self._none and own
         document = {"node": node, "line": text, "at": None if at_s is None else _iso(at_s)}
         if self._args.json:
@@ -123,7 +120,7 @@ class _Printer:
             emit_json(document, line=True)
         else:
             name = coded(f"{node:<{self._width}} | ", self._colours.get(node, "36"))
-            data(name, *([paint(text, "bold bad")] if bad else log_colours(text)))
+            data(name, *log_colours(text))
 
     def end(self, cluster: str, **more: Any) -> None:
         """Write the document of --json, with ``more`` in it; else say that --grep found no line of a rank."""

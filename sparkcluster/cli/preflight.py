@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
             gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
             bundle.write(args.bundle, found, gathered)
+            report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if args.junit:
         from sparkcluster import output_file
         from sparkcluster.cli import junit
@@ -59,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
             message(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
         if not args.fix:
             message(following, kind="next")
-    if args.bundle:
-        message(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     return _fix(args, found) if args.fix else 0 if found.ok else 1
 
 

@@ -115,7 +115,7 @@ def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
         return [paint(node.why, "bad") if node and node.why else "-"]
     used = "-"
     if node.used_bytes is not None and node.total_bytes:
-        used = f"{bar(node.used_bytes / node.total_bytes)} {share(node.used_bytes, node.total_bytes)}"
+        used = share(node.used_bytes, node.total_bytes)
     gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
     gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
     sent = "-"
@@ -124,12 +124,6 @@ def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
     if node.socket_gbps is not None and node.socket_gbps >= 0.05:
         sent += f"  sockets {node.socket_gbps:.1f}"
     return [used, " ".join(gpu) or "-", sent]
-
-
-def bar(part: float) -> str:
-    """A bar of ten cells for a part from 0 to 1."""
-    full = round(min(1.0, max(0.0, part)) * 10)
-    return "█" * full + "░" * (10 - full)
 
 
 def sparkline(values: Sequence[float]) -> str:

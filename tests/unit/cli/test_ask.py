@@ -45,7 +45,7 @@ def asked(world, monkeypatch):
     [
         (["why", "is", "it", "blue?"], "unread", "why is it blue?"),
         ([], "from\nstdin\n", "from\nstdin"),
-        (["explain", "this:", "-"], "a\nb\n", "explain this:\na\nb"),
+        (["explain", "this:", "-"], "a\nb\n", "explain this: a\nb"),
         ([], "a\udcffb", "a�b"),
     ],
 )

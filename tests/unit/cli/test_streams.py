@@ -76,10 +76,10 @@ def test_what_never_ends_by_itself_ends_with_its_reader() -> None:
 
 
 def test_what_is_drawn_is_drawn_in_ascii_where_the_encoding_has_nothing_else() -> None:
-    code = "from sparkcluster.cli import output, streams; streams.install(); output.data(' ╚═╬═╡ ✗ é')"
+    code = "from sparkcluster.cli import output, streams; streams.install(); output.data('├─ ✗ é')"
     assert (
         program("", "import", code=f"import sys; sys.stdout.reconfigure(encoding='ascii'); {code}").stdout
-        == " +=+=| x \\xe9\n"
+        == "+- x \\xe9\n"
     )
 
 
