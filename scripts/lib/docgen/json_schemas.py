@@ -150,7 +150,8 @@ EXPECTED = by_name(
     ),
     "what would move, by the name of the artifact (--dry-run)",
 )
-# What up, upgrade and rollback say of what serves.
+SPEED = record(before=number("tokens/s", null=True), after=number("tokens/s", null=True))
+# What up, upgrade, rollback and restart say of what serves.
 SERVES: dict[str, Any] = {
     "cluster": text(),
     "state": text(enum=["serving"]),
@@ -167,17 +168,12 @@ SERVES: dict[str, Any] = {
         ),
         "commands of the inventory that ran on the controller, in order",
     ),
-}
-SPEED = record(before=number("tokens/s", null=True), after=number("tokens/s", null=True))
-SWITCHED: dict[str, Any] = {
-    **SERVES,
+    "drift": by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
     "from": integer("the release that served before; 0 without one"),
+    "restored": integer("the release that serves again, under a new number; 0 without one"),
+    "moved_bytes": integer("of image and weights, that an upgrade copied while the release before served"),
     "downtime_s": number("of the group that was longest without an answer; 0 where nothing was stopped"),
     "speed": by_name(SPEED, "by group, where it was measured"),
-}
-RESTORED: dict[str, Any] = {
-    **SWITCHED,
-    "restored": integer("the release that serves again, under a new number"),
 }
 SAVED = boolean("whether what was chosen was written into the inventory, where it says otherwise")
 REASON: dict[str, Any] = {
@@ -323,28 +319,15 @@ DOCUMENTS: dict[str, Schema] = {
         troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text()), "of the cabling"),
         errors=by_name(text(), "nodes that did not answer"),
     ),
-    "up": record(
-        **SERVES,
-        drift=by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
-    ),
+    "up": record(**SERVES),
     "upgrade": record(
         "of upgrade --dry-run, what would be done: in place of state and what follows",
         _optional=(
-            *("state", "changed", "release", "model", "seconds", "groups", "from", "downtime_s", "speed"),
-            *("moved_bytes", "after_ready", "saved"),
-            *(
-                "dry_run",
-                "differences",
-                "staging",
-                "expected",
-                "versions",
-                "image_known",
-                "expected_downtime_s",
-                "findings",
-            ),
+            *(key for key in SERVES if key != "cluster"),
+            *("saved", "dry_run", "differences", "staging", "expected", "versions", "image_known"),
+            *("expected_downtime_s", "findings"),
         ),
-        **SWITCHED,
-        moved_bytes=integer("of image and weights, while the release before served"),
+        **SERVES,
         saved=SAVED,
         dry_run=boolean(),
         differences=DIFFERENCES,
@@ -355,8 +338,8 @@ DOCUMENTS: dict[str, Schema] = {
         expected_downtime_s=number("how long the last start took", null=True),
         findings=FINDINGS,
     ),
-    "rollback": record(_optional=("saved",), **RESTORED, saved=SAVED),
-    "restart": record(**RESTORED),
+    "rollback": record(_optional=("saved",), **SERVES, saved=SAVED),
+    "restart": record(**SERVES),
     "down": record(
         cluster=text(),
         state=text("of the nodes that were contacted", enum=["down"]),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.cli import up
+from sparkcluster.cli import change
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
 
 DOCUMENT = {
     "cluster": "atlas", "changed": True, "release": 3, "seconds": 66.5, "model": "Qwen/Qwen3-8B",
     "groups": [{"name": "default", "nodes": ["a"], "endpoint": "http://10.0.0.7:8000/v1"}],
+    "from": 2, "restored": 0, "moved_bytes": 0, "downtime_s": 0.0, "speed": {},
 }  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def shown(cluster, monkeypatch, capsys):
     def show(document=DOCUMENT, **inventory):
         spec = cluster({"a": "192.168.1.11"}, **inventory)
         spec = dataclasses.replace(spec, inventory_path=Path("my desk.yaml"))
-        up.show(document, spec)
+        change.show(document, spec)
         out, err = capsys.readouterr()
         return out.splitlines(), err
 

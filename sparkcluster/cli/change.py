@@ -1,0 +1,126 @@
+"""What ``up``, ``upgrade``, ``rollback`` and ``restart`` share: options, what they report, and their last lines."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.cli.common import emitted, reporting
+from sparkcluster.cli.output import data, message, paint, program
+from sparkcluster.report import Report, size, speed_change
+
+if TYPE_CHECKING:
+    from sparkcluster.hosts.fleet import Fleet
+    from sparkcluster.release.after_ready import Ran
+    from sparkcluster.release.deploy import Options
+    from sparkcluster.release.up import Up
+    from sparkcluster.spec import Spec
+
+
+def options(args: argparse.Namespace) -> Options:
+    """The flags that a command has; the others are as ``Options`` has them."""
+    import dataclasses
+
+    from sparkcluster.release.deploy import Options
+
+    given, named = vars(args), {"timeout_s": "timeout", "wait_s": "wait", "pause_s": "pause"}
+    names = {field.name: named.get(field.name, field.name) for field in dataclasses.fields(Options)}
+    found = {name: given[flag] for name, flag in names.items() if flag in given}
+    return Options(rollback=not given.get("no_rollback"), **found)
+
+
+def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Up]) -> int:
+    """Let ``change`` make a release serve, run what is to run then, and report; exit code 0."""
+    with reporting(args) as (fleet, spec, report):
+        done = change(fleet, spec, report)
+        from sparkcluster.release import after_ready
+
+        ran = after_ready.run(spec, done, report)
+    document, chosen = _document(done, ran), done.view.spec
+    if chosen.selected not in ({}, spec.inventory.selected) and hasattr(args, "save"):
+        document["saved"] = args.save or (not (args.json or args.json_lines) and _wanted(chosen))
+    lines = []
+    if document.get("saved"):
+        from sparkcluster.cli import saved
+
+        lines = saved.select(args.inventory, chosen.selected)
+    if not emitted(args, document):
+        show(document, chosen)
+        for line in lines:
+            message(line, indent="  ")
+        if document.get("saved") is False:
+            from sparkcluster.inspect.chosen import hints
+
+            message(hints(chosen)("sparkcluster upgrade INVENTORY --save   writes it into the inventory"), kind="hint")
+    return 0
+
+
+def _wanted(chosen: Spec) -> bool:
+    """Whether the user wants what was chosen in the inventory."""
+    from sparkcluster.cli.prompts import Terminal
+
+    words = [f"{key}: {value}" for key, value in chosen.selected.items() if chosen.inventory.selected.get(key) != value]
+    return Terminal().confirm(f"write {', '.join(words)} into {chosen.inventory_path}?", default=True)
+
+
+def _document(done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
+    """What is reported; ``ran`` are commands of ``after_ready``."""
+    spec, plan = done.view.spec, done.view.plan
+    return {
+        "cluster": spec.inventory.cluster,
+        "state": "serving",
+        "changed": done.changed,
+        "release": done.release,
+        "model": spec.playbook.model_name,
+        "seconds": round(done.seconds, 2),
+        "groups": [
+            {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
+            for group in (plan.groups if plan else ())
+        ],
+        "after_ready": [each.as_json() for each in ran],
+        "drift": {name: list(lines) for name, lines in done.drift.items()},
+        "from": done.source,
+        "restored": done.restored,
+        "moved_bytes": done.moved_bytes,
+        "downtime_s": round(max(done.downtime_s.values(), default=0.0), 2),
+        "speed": {name: {"before": before, "after": after} for name, (before, after) in done.speed.items()},
+    }
+
+
+def show(document: dict[str, Any], spec: Spec) -> None:
+    """The end for people, on stdout: where what serves answers, how it came to that, and what to type next."""
+    groups = document["groups"]
+    word = "up" if document["changed"] else "already up"
+    where = groups[0]["endpoint"] if len(groups) == 1 else f"{len(groups)} groups"
+    ended = f"   {document['model']}   release {document['release']}, {document['seconds']:.1f} s"
+    data(paint(f"{document['cluster']} is {word}", "bold good"), "   ", paint(where, "bold"), ended)
+    for word, text in _facts(document):
+        data(f"  {word:<9} {text}")
+    from sparkcluster.inspect.connect import connection
+    from sparkcluster.spec.inventory import OPEN_API
+
+    tunnel, path = connection(spec).tunnel, shlex.quote(str(spec.inventory_path))
+    typed = {"ask": f'ask {path} "Hello"', "clients": f"connect {path}", "stop": f"down {path}"}
+    commands = {word: f"{program()} {command}" for word, command in typed.items()}
+    for word, command in (({"tunnel": tunnel} if tunnel else {}) | commands).items():
+        data(f"  {word:<9} ", paint(command, "type"))
+    if spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
+        message("the API requires no key, and is open to the network", kind="warning")
+        message(f"{program()} key {path}", kind="hint")
+
+
+def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    several, source = len(document["groups"]) > 1, f"release {document['from']}"
+    for group in document["groups"] if several else ():
+        yield group["name"], f"{group['endpoint']}   {', '.join(group['nodes'])}"
+    if document["restored"]:
+        yield "again", f"release {document['restored']}, as it was recorded"
+    if document["moved_bytes"]:
+        yield "copied", f"{size(document['moved_bytes'])} while {source} served"
+    if document["downtime_s"]:
+        yield "downtime", f"{document['downtime_s']:.1f} s between {source} and this one"
+    for name, speed in document["speed"].items():
+        if speed["before"] and speed["after"]:
+            yield "speed", (f"{name}: " if several else "") + speed_change(speed["before"], speed["after"])
