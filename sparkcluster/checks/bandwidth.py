@@ -91,7 +91,8 @@ def collective(context: Context) -> Iterator[Seen]:
     for group, rate, bus in gathers(context):
         if floor(group) > bus > RECONFIGURED_GB_S and not one_twin(group, bus):
             yield Seen(
-                f"the all-gather of {group.name} reaches {bus:.1f} GB/s, healthy is at least {floor(group):g}",
+                f"the all-gather of {_name(context, group)} reaches {bus:.1f} GB/s, "
+                f"healthy is at least {floor(group):g}",
                 seen([rate]),
                 ("NCCL_DEBUG: INFO in env of the playbook shows what NCCL chose", *REBOOT),
             )
@@ -109,7 +110,7 @@ def fallback(context: Context) -> Iterator[Seen]:
         if "Socket" in rate.over and any(member.hcas for member in group.members):
             bus = "no result" if rate.gbit_s is None else f"{rate.gbit_s / 8:.1f} GB/s"
             yield Seen(
-                f"NCCL of {group.name} uses TCP instead of its HCAs: {bus}",
+                f"NCCL of {_name(context, group)} uses TCP instead of its HCAs: {bus}",
                 seen([rate]),
                 (
                     "ls /dev/infiniband   on every node; if it is missing, sudo modprobe -a ib_uverbs rdma_ucm",
@@ -135,8 +136,8 @@ def reconfigured(context: Context) -> Iterator[Seen]:
             reported = True
             names = listed(member.name for member in group.members)
             yield Seen(
-                f"the all-gather of {group.name} reaches {bus:.1f} GB/s though RDMA is not slow: "
-                "the fabric was reconfigured without a reboot",
+                f"the all-gather of {_name(context, group)} reaches {bus:.1f} GB/s "
+                "though RDMA is not slow: the fabric was reconfigured without a reboot",
                 seen([rate, *rates_of(context, "rdma")]),
                 (f"sudo reboot   on {names}, with the cables connected",),
             )
@@ -166,7 +167,8 @@ def half(context: Context) -> Iterator[Seen]:
     for group, rate, bus in gathers(context):
         if bus < floor(group) and one_twin(group, bus):
             yield Seen(
-                f"the all-gather of {group.name} reaches {bus:.1f} GB/s, the bandwidth of one twin, with two in use",
+                f"the all-gather of {_name(context, group)} reaches {bus:.1f} GB/s, "
+                "the bandwidth of one twin, with two in use",
                 seen([rate]),
                 ("sparkcluster plan INVENTORY -v   shows NCCL_IB_HCA of every node", "ibdev2netdev   on every node"),
             )
@@ -267,7 +269,7 @@ def unmeasured(context: Context) -> Iterator[Seen]:
     for group, rate in all_gathers(context):
         if rate.over.startswith("Gloo") and rate.gbit_s is not None:
             yield Seen(
-                f"the all-gather of {group.name} was measured with Gloo: torch finds no GPU in the image",
+                f"the all-gather of {_name(context, group)} was measured with Gloo: torch finds no GPU in the image",
                 seen([rate]),
                 ("nvidia-smi   on every node",),
             )
@@ -317,6 +319,10 @@ def all_gathers(context: Context) -> Iterator[tuple[Group, Rate]]:
     for rate in context.measured.rates:
         if rate.kind == "collective":
             yield context.topology.group_of(rate.nodes[0]), rate
+
+
+def _name(context: Context, group: Group) -> str:
+    return context.spec.inventory.called(group.name)
 
 
 def gathers(context: Context) -> Iterator[tuple[Group, Rate, float]]:

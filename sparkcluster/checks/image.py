@@ -134,7 +134,7 @@ def token(context: Context) -> Iterator[Seen]:
             continue
         remedy = "use an image with Ray 2.52 or newer, or executor: native in the playbook"
         yield Seen(
-            f"Ray {found.ray_version} of group {group.name} has no token authentication",
+            f"Ray {found.ray_version} of {context.spec.inventory.called(group.name)} has no token authentication",
             found.ray_version,
             (remedy,),
             severity="warning",

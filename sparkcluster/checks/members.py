@@ -63,9 +63,8 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
                 enabled = name in cluster.facts and read(cluster.facts[name].enabled) is not None
                 comes_back = f"{ENABLE}   once it serves: then it comes back after a reboot"
                 remedy = [UP, *([] if enabled else [comes_back]), f"{LOGS} {name}   if it was not rebooted"]
-            yield Seen(
-                f"the rank of {group} on {name} is not running: {ending}", clipped(seen), tuple(remedy), node=name
-            )
+            summary = f"the rank of {cluster.called(group)} on {name} is not running: {ending}"
+            yield Seen(summary, clipped(seen), tuple(remedy), node=name)
 
 
 def _taken(cluster: RunningCluster, group: str) -> Ranks:
@@ -206,12 +205,14 @@ def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
         remedy = (f"{make} && {RESTART}   makes another and takes it into use",)
         yield Seen("the API key that the cluster requires is not here", seen, remedy, severity="warning")
     for group, names in cluster.running.rotated.items():
+        called = cluster.called(group)
         for variable in names:
-            seen = f"{group} was started with another value of {variable} than is set here, or without it"
+            seen = f"{called} was started with another value of {variable} than is set here, or without it"
+
             if variable == cluster.engine.api_key:
                 seen += f": {KEY_NOT_IN_USE}"
             remedy = (f"{RESTART}   restarts it with the value here",)
-            yield Seen(f"{variable} has changed since {group} was started", seen, remedy, severity="warning")
+            yield Seen(f"{variable} has changed since {called} was started", seen, remedy, severity="warning")
 
 
 @running_check(
@@ -243,7 +244,7 @@ def false_success(cluster: RunningCluster) -> Iterator[Seen]:
         if group in cluster.explained or group in cluster.unlinked or _taken(cluster, group):
             continue
         for name, line in _false_success(cluster, ended).items():
-            summary = f"the engine of {group} on {name} died and its server exited with code 0"
+            summary = f"the engine of {cluster.called(group)} on {name} died and its server exited with code 0"
             yield Seen(summary, clipped(line), (f"{LOGS} {name}", UP), node=name)
 
 

@@ -56,9 +56,9 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
     suspects: list[str | None] = [*without] if 0 < len(without) < len(names) else [None]
     for name in suspects:
         yield Seen(
-            f"{name} has no interconnect with the rest of group {group.name}"
+            f"{name} has no interconnect with the rest of {context.spec.inventory.called(group.name)}"
             if name
-            else f"the nodes of group {group.name} share no interconnect",
+            else f"the nodes of {context.spec.inventory.called(group.name)} share no interconnect",
             "; ".join(f"{member.name}: {_cabled(context, member)}" for member in group.members),
             (
                 "connect the QSFP cable at both ends, then run `ip -br addr` on every node",
@@ -177,7 +177,7 @@ def prefixes(context: Context) -> Iterator[Seen]:
         lengths = group.prefix_lengths
         if group.kind == "ring" and len(lengths) > 1 and PREFIX_VARIABLE not in context.spec.playbook.env:
             yield Seen(
-                f"the rails of group {group.name} have different prefix lengths",
+                f"the rails of {context.spec.inventory.called(group.name)} have different prefix lengths",
                 ", ".join(sorted({link.subnet for member in group.members for link in member.links})),
                 (f"give every rail a /24 in {NETPLAN}", "sudo netplan apply"),
             )

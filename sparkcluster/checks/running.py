@@ -56,13 +56,13 @@ def answers(cluster: RunningCluster) -> Iterator[Seen]:
     for group, reply in _unexplained(cluster):
         starting = not any(cluster.ready(rank) for _, rank in cluster.groups[group])
         if reply.problem == "refused" and starting and lease is not None:
-            summary = f"{group} does not answer yet: {lease.describe(cluster.spec.inventory.cluster)}"
+            summary = f"{cluster.called(group)} does not answer yet: {lease.describe(cluster.spec.inventory.cluster)}"
             yield Seen(summary, reply.message, (LOGS,), severity="warning", node=reply.head)
             continue
         remedy: tuple[str, ...] = (LOGS, DOWN, UP)
         if reply.problem == "unauthorized":
             remedy = (f"{RESTART}   starts its ranks with the key of the inventory", LOGS)
-        yield Seen(f"{group} does not answer", clipped(reply.message), remedy, node=reply.head)
+        yield Seen(f"{cluster.called(group)} does not answer", clipped(reply.message), remedy, node=reply.head)
 
 
 def _unexplained(cluster: RunningCluster) -> Iterator[tuple[str, Reply]]:
@@ -110,12 +110,12 @@ def hung(cluster: RunningCluster) -> Iterator[Seen]:
         seen = "; ".join([figures, *drawn])
         if not spinning and not dead([], reply):
             limit_s = stall_limit_s(reply.context)
-            summary = f"{group} generates no tokens: it hangs, or is in the prefill of a long prompt"
+            summary = f"{cluster.called(group)} generates no tokens: it hangs, or is in the prefill of a long prompt"
             seen += f"; a prefill may take {limit_s:.0f} s"
             remedy = (f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}   to tell which", LOGS)
             yield Seen(summary, seen, remedy, severity="warning", node=reply.head)
             continue
-        summary = f"{group} hangs: its engine accepts requests and generates no tokens"
+        summary = f"{cluster.called(group)} hangs: its engine accepts requests and generates no tokens"
         if suspect:
             summary += f", and {suspect} idles while the others wait"
         remedy = ("sparkcluster preflight INVENTORY --deep", AGAIN)
@@ -145,9 +145,9 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
             first = cluster.engine.garbage_remedy(cluster.spec.playbook, cluster.lines(group))
             verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN} && {UP} --clear-caches"]
             remedy = [first] if first else verify
-        summary = f"{group} answers, and its output is garbage" if wrong else f"{group} returns empty answers"
+        what = "answers, and its output is garbage" if wrong else "returns empty answers"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
-        yield Seen(summary, wrong or tokens, tuple(remedy), node=reply.head)
+        yield Seen(f"{cluster.called(group)} {what}", wrong or tokens, tuple(remedy), node=reply.head)
 
 
 @running_check(
@@ -171,7 +171,7 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
         log = cluster.death(cluster.lines(group))
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         remedy = (LOGS, UP)
-        yield Seen(f"the engine of {group} is dead behind its API", seen, remedy, node=reply.head)
+        yield Seen(f"the engine of {cluster.called(group)} is dead behind its API", seen, remedy, node=reply.head)
 
 
 @running_check(
@@ -184,7 +184,8 @@ def linked(cluster: RunningCluster) -> Iterator[Seen]:
     for group, (name, interface) in cluster.unlinked.items():
         why = no_carrier(interface, name)
         ended = ", ".join(f"{node}: {rank.state}" for node, rank in cluster.ended.get(group, ()))
-        seen = f"{interface} of {name} has no carrier; {group} was started on it" + (f"; {ended}" if ended else "")
+        seen = f"{interface} of {name} has no carrier; {cluster.called(group)} was started on it"
+        seen += f"; {ended}" if ended else ""
         yield Seen(f"{name} has {why.summary}", seen, (why.hint or "", f"with the link up again: {UP}"), node=name)
 
 
@@ -205,7 +206,7 @@ def stalled(cluster: RunningCluster) -> Iterator[Seen]:
             line = _stalled(cluster, rank)
             if line:
                 remedy = (DOWN, f"{UP} --clear-caches")
-                summary = f"the ranks of {group} wait for each other while they compile"
+                summary = f"the ranks of {cluster.called(group)} wait for each other while they compile"
                 yield Seen(summary, clipped(line), remedy, node=name)
                 break
 
@@ -269,7 +270,7 @@ def busy(cluster: RunningCluster) -> Iterator[Seen]:
                 "raise max-num-seqs in the playbook, or send less at once",
                 "sparkcluster doctor INVENTORY --timeout 120",
             )
-            yield Seen(f"{group} is busy and queues new requests", seen, remedy, node=reply.head)
+            yield Seen(f"{cluster.called(group)} is busy and queues new requests", seen, remedy, node=reply.head)
 
 
 def _busy(cluster: RunningCluster, reply: Reply) -> bool:

@@ -65,6 +65,7 @@ class RunningCluster:
 
     def __init__(self, context: Context) -> None:
         self.facts, self.spec, self.engine = context.facts, context.spec, context.engine
+        self.called = self.spec.inventory.called
         self.running: Running = context.running
         self.recorded: ReleaseFact | None = self.running.recorded
         self.replies = self.running.replies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, option, querying
@@ -15,6 +15,7 @@ from sparkcluster.printable import LINES
 if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
     from sparkcluster.plan.model import Plan
+    from sparkcluster.release.states import GroupState
 
 NOW = {
     "empty": "is down: up starts it",
@@ -50,37 +51,42 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, view: View, plan: Plan) -> None:
     from sparkcluster.release.serving import states
     from sparkcluster.release.states import differences
-    from sparkcluster.spec import library, powers
 
-    spec, groups = view.spec, states(view)
-    differing = [each for group in groups.values() for each in differences(view, group)]
+    groups = states(view)
     document = {
         **plan.as_json(),
         "provisional": view.plan is None,
         "findings": [finding.as_json() for finding in view.findings],
-        "differences": [each.as_json() for each in differing],
-        "after_ready": spec.inventory.after_ready,
+        "differences": [each.as_json() for group in groups.values() for each in differences(view, group)],
+        "after_ready": view.spec.inventory.after_ready,
     }
     if emitted(args, document):
         return
     for line in lines(document, verbose=args.verbose):
         write(sys.stdout, line, keep=LINES)
-    if not args.verbose:
-        message("every variable, mount and command: -v")
     for finding in view.findings:
         message(finding.headline, kind=finding.severity)
-    if view.plan is None:
-        message(f"provisional: final once every node has {plan.image} (sparkcluster stage brings it)")
-    for name, group in groups.items():
-        message(f"{name} {NOW[group.state.value]}")
-    for line in [line for each in differing for line in each.shown()]:
-        message(line, indent="  ")
-    for command in spec.inventory.after_ready:
-        message(f"after it is ready, on this machine: {shlex.join(command)}")
-    for line in library.shadowing(spec) + powers.lines(
-        spec.playbook, spec.inventory, head="it may:", whole=args.verbose
-    ):
+    for line in _notes(view, groups, verbose=args.verbose):
         message(line)
+
+
+def _notes(view: View, groups: Mapping[str, GroupState], *, verbose: bool) -> Iterator[str]:
+    """What is not in the plan: what ``up`` finds, and what the playbook may do."""
+    from sparkcluster.release.states import differences
+    from sparkcluster.spec import library, powers
+
+    spec = view.spec
+    if not verbose:
+        yield "every variable, mount and command: -v"
+    if view.plan is None:
+        yield f"provisional: final once every node has {spec.reference} (sparkcluster stage brings it)"
+    for name, group in groups.items():
+        yield f"{spec.inventory.called(name)} {NOW[group.state.value]}"
+        for each in differences(view, group):
+            yield from (f"  {line}" for line in (each.shown() if verbose else [each.brief]))
+    yield from (f"after it is ready, on this machine: {shlex.join(each)}" for each in spec.inventory.after_ready)
+    yield from library.shadowing(spec)
+    yield from powers.lines(spec.playbook, spec.inventory, head="it may:", whole=verbose)
 
 
 def lines(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
@@ -88,9 +94,12 @@ def lines(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
     nodes = document["nodes"]
     yield f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}"
     yield f"image  {document['image'] or 'none, runtime process'}"
-    yield from (f"{name}  {endpoint}" for name, endpoint in document["endpoints"].items())
+    several = len(document["endpoints"]) > 1
+    for name, endpoint in document["endpoints"].items():
+        yield f"{name if several else 'endpoint'}  {endpoint}"
     for name, node in nodes.items():
-        yield f"{name}  rank {node['rank']} ({node['role']} of {node['group']})"
+        role = f"{node['role']} of {node['group']}" if several else node["role"]
+        yield f"{name}  rank {node['rank']} ({role})"
         for variable, value in sorted({**node["env"], **dict.fromkeys(node["secrets"], "(secret)")}.items()):
             if verbose or any(each["env"].get(variable) != node["env"].get(variable) for each in nodes.values()):
                 yield f"  {variable}={value}"

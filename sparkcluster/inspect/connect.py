@@ -21,7 +21,7 @@ from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_r
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
-from sparkcluster.spec.inventory import Node
+from sparkcluster.spec.inventory import ONLY_GROUP, Node
 from sparkcluster.spec.playbook import Playbook
 
 # For every node: who configures a client does not wait for a Spark that is switched off.
@@ -139,7 +139,7 @@ def document(found: Connection, client: str | None = None, release: int | None =
 def _group(inventory: Inventory, name: str | None) -> tuple[str, Node]:
     """The name of a group, by default of the first, and its head."""
     groups = {each.name: each.nodes for each in inventory.groups}
-    groups = groups or {"default": [node.label for node in inventory.nodes]}
+    groups = groups or {ONLY_GROUP: [node.label for node in inventory.nodes]}
     name = name or next(iter(groups))
     if name not in groups:
         raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(groups)}")

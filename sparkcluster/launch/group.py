@@ -116,10 +116,10 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         return attempt.until_answered()
     except SparkclusterError as error:
         if launch.left and isinstance(error, LaunchError):
-            report.note(f"{launch.group}: {error.message}: its ranks are left as they are")
+            report.note(f"the ranks on {', '.join(launch.plan.nodes)} are left as they are")
             raise
         if isinstance(error, LaunchError):
-            report.note(f"{launch.group}: {error.message}: stopping its ranks")
+            report.note(f"stopping the ranks on {', '.join(launch.plan.nodes)}")
         # What has not answered has nothing in flight to wait for.
         failed = stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(error), drain=False)
         final = with_failed_stops(error, failed)

@@ -24,7 +24,8 @@ def compare(old: ReleaseFact, new: ReleaseFact) -> list[str]:
         lines += difference(old.record["plan"], new.record["plan"])
     before, after = recorded_groups(old.record), recorded_groups(new.record)
     for name in after.keys() & before.keys():
-        lines += (f"{name}: {line}" for line in _group(before[name], after[name], old.number))
+        group = f"{name}: " if len(after) > 1 else ""
+        lines += (f"{group}{line}" for line in _group(before[name], after[name], old.number))
     return lines
 
 

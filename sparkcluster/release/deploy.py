@@ -162,7 +162,7 @@ class Deployment:
         """Remove every rank of ``groups``, whatever its state."""
         for name, group in groups.items():
             if group.seen and group.seen.dead:
-                self.report.note(f"{name} is dead ({group.seen.dead}): starting it again")
+                self.report.note(f"{self.spec.inventory.called(name)} is dead ({group.seen.dead}): starting it again")
         number = sum(len(found) for group in groups.values() for found in group.ranks.values())
         self.step("stop", count(number, "rank") + (f" of {', '.join(groups)}" if self.spec.inventory.groups else ""))
         self.refuse_elsewhere(groups)

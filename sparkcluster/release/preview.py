@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkcluster.errors import FoundErrors
@@ -17,7 +16,7 @@ from sparkcluster.plan.cost import Difference
 from sparkcluster.release import stage
 from sparkcluster.release.outcome import last_start_s
 from sparkcluster.release.serving import states
-from sparkcluster.release.states import differences
+from sparkcluster.release.states import differences, settings
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 from sparkcluster.staging.run import StageReport
@@ -93,9 +92,9 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
         now = software.versions(spec.playbook.engine, view.facts, [n for n in group.recorded.ranks if n in view.facts])
         # Without the image only the driver is known, which an upgrade leaves as it is.
         if view.plan is not None:
-            changed += [f"{name}: {line}" for line in versions(group.recorded.versions, now)]
+            changed += [f"{spec.inventory.called(name)}: {line}" for line in versions(group.recorded.versions, now)]
         old = group.recorded.plan
-        written |= dict.fromkeys(_written(group.recorded.playbook or {}, spec))
+        written |= dict.fromkeys(settings(group.recorded.playbook or {}, spec))
         starts.append(last_start_s(view.newest, plan, name) if plan else None)
     known = [each for each in starts if each is not None]
     return Preview(
@@ -110,17 +109,3 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
         start_s=max(known) if len(known) == len(starts) and known else None,
         findings=view.findings,
     )
-
-
-def _written(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
-    """A line for each argument and variable of the playbook that differs; the length of the context first."""
-    now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
-    for section in ("args", "env"):
-        old, new = recorded.get(section) or {}, now.get(section) or {}
-        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "max-model-len", name)):
-            if recorded and old.get(name) != new.get(name):
-                yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
-
-
-def _shown(value: object) -> str:
-    return "unset" if value is None else f"{value:,}" if type(value) is int else str(value)

@@ -11,7 +11,8 @@ from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import RESTART, endpoints
-from sparkcluster.endpoint.judge import brief, judge
+from sparkcluster.endpoint.judge import brief as longest
+from sparkcluster.endpoint.judge import judge
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Reply
@@ -32,6 +33,7 @@ from sparkcluster.release.states import (
     Seen,
     State,
     after_asking,
+    brief,
     differences,
     group_states,
 )
@@ -138,7 +140,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
                 host,
                 found[name],
                 verify,
-                max_tokens=brief(verify),
+                max_tokens=longest(verify),
                 counters=engines.engine(engine).counters,
                 until_dead=True,
                 progress=lambda text: report.progress(host.name, text),
@@ -207,6 +209,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     )
     cluster = f"{spec.inventory.cluster} serves{f' release {served.release}' if served else ''}"
     found = [each for group in refused.values() for each in differences(view, group)]
+    told = (list(brief(served, spec)) if served else []) or [each.brief for each in found]
     if not differing:
         keys = {engines.engine(spec.playbook.engine).api_key}
         only_key = all(keys >= {*group.rotated} for group in refused.values())
@@ -226,7 +229,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
             keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
             hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
     raise OtherPlan(
-        "\n".join([f"{message}; nothing was changed", *(each.brief for each in found)]),
+        "\n".join([f"{message}; nothing was changed", *map(fill, told)]),
         [line for each in found for line in each.shown()],
         hint=fill(hint),
     )
@@ -239,7 +242,7 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
     """
     for name, group in groups.items():
         if group.action is Action.REFUSE and group.seen:
-            wrong = f"{name} does not answer as its release expects: {group.seen.wrong}"
+            wrong = f"{view.spec.inventory.called(name)} does not answer as its release expects: {group.seen.wrong}"
             raise NotServing(
                 f"{wrong}; it is not dead and was left running",
                 node=group.seen.reply.head if group.seen.reply else None,
@@ -262,9 +265,10 @@ def taken(present: ClusterRanks) -> LaunchError:
 
 def note_differences(view: View, groups: Mapping[str, GroupState], report: Report) -> None:
     """Note how groups that are kept differ from what is written: drifted addresses, and an edited ``verify``."""
-    for name, group in groups.items():
+    for group in groups.values():
         if group.action is not Action.KEEP or group.recorded is None:
             continue
+        name = view.spec.inventory.called(group.name)
         if lost := secrets.lost_key(group.recorded.secrets, view.spec):
             report.note(f"warning: {lost[0]}")
             report.note(hints(view.spec)(f"hint: {lost[1]} && {RESTART}"))

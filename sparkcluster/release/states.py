@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from sparkcluster import engines
 from sparkcluster.errors import PlanError
@@ -46,8 +46,13 @@ from sparkcluster.plan.records import (
     runs_recorded,
     written_network,
 )
+from sparkcluster.report import count
+from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import ONLY_GROUP
 from sparkcluster.topology.model import Group, Topology
 from sparkcluster.topology.recorded import drift, restored
+
+CONTEXT = "max-model-len"
 
 AnyGroup = TypeVar("AnyGroup", Group, GroupPlan)
 
@@ -160,7 +165,7 @@ def group_states(view: View) -> dict[str, GroupState]:
     recorded = recorded_groups(view.newest.record) if view.newest else {}
     names = [group.name for group in view.topology.groups] if view.topology else []
     if not names:
-        names = [group.name for group in view.spec.inventory.groups] or ["default"]
+        names = [group.name for group in view.spec.inventory.groups] or [ONLY_GROUP]
     return {
         name: _group(view, name, present.get(name, {}), recorded.get(name))
         for name in dict.fromkeys([*names, *present])
@@ -189,7 +194,7 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         text = f"the record of its release cannot be read: {unread}"
         return GroupState(name, State.OTHER, ranks, planned=(Change("arguments", text),))
     if number is None and runs_unrecorded(view, name, ranks):
-        unknown = Change("arguments", f"{name} runs a plan that no release recorded")
+        unknown = Change("arguments", f"{view.spec.inventory.called(name)} runs a plan that no release recorded")
         return GroupState(name, State.OTHER, ranks, planned=(unknown,), unrecorded=True)
     state = State.REMAINS if number is None else State.STARTED
     return GroupState(name, state, ranks, recorded, number=number)
@@ -221,7 +226,8 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
         return ()
     found = [*group.planned, *(Change("addresses", line) for line in group.drift)]
     if group.recorded is not None:
-        found += [Change("secrets", f"{group.name}: {variable} has a new value") for variable in group.rotated]
+        name = view.spec.inventory.called(group.name)
+        found += [Change("secrets", f"{name}: {variable} has a new value") for variable in group.rotated]
         written = view.newest.record.get("playbook", {}) if view.newest else {}
         found += edited(written, view.spec, verify=group.recorded.verify != view.spec.playbook.verify)
     now = _named(view.topology.groups, group.name) if view.topology else None
@@ -229,6 +235,33 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
         return classed(group.name, found, ())
     missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)
     return classed(group.name, found, missing)
+
+
+def settings(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
+    """A line for each argument and variable that differs from the ``recorded`` playbook; the context first."""
+    now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
+    for section in ("args", "env"):
+        old, new = recorded.get(section) or {}, now.get(section) or {}
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != CONTEXT, name)):
+            if recorded and old.get(name) != new.get(name):
+                yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else f"{value:,}" if type(value) is int else str(value)
+
+
+def brief(recorded: RecordedGroup, spec: Spec) -> Iterator[str]:
+    """In what ``spec`` is another than what is recorded: model, image, context, and how many other settings."""
+    image = spec.reference if spec.inventory.runtime.kind == "docker" else None
+    for word, new in (("model", spec.playbook.model_name), ("image", image)):
+        if (old := recorded.plan.get(word)) != new:
+            yield f"{word} {old} → {new}"
+    found = list(settings(recorded.playbook or {}, spec))
+    context = [line for line in found if line.startswith(CONTEXT)]
+    yield from context
+    if others := len(found) - len(context):
+        yield f"{count(others, 'other setting')}: sparkcluster plan INVENTORY -v"
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], tuple[str, ...]]:

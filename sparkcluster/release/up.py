@@ -91,7 +91,8 @@ def up(
     note_differences(view, groups, report)
     left = [name for name, group in groups.items() if group.state is State.STARTED]
     if left and current_lease(view.facts) is None:
-        report.note(f"{', '.join(left)}: {left_by(view.facts)}; continuing with the ranks that it started")
+        names = ", ".join(map(spec.inventory.called, left))
+        report.note(f"{names}: {left_by(view.facts)}; continuing with the ranks that it started")
     source = view.newest.number if view.newest else 0
     unfinished = anything(view.facts) or any(group.lacking for group in groups.values())
     if not changing and not unfinished and not {Action.START, Action.WATCH, Action.CLEAN} & actions:

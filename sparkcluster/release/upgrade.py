@@ -38,6 +38,7 @@ from sparkcluster.release.way_back import agreed, find_kept, recorded_spec, refu
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import ONLY_GROUP
 
 
 def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
@@ -87,7 +88,8 @@ def _bring_back(
         if not lost or pending(view.facts, view.newest):
             return
         report.failed()
-        report.note(f"{cause(error)}: {', '.join(sorted(lost))} of release {number} is gone: starting it again")
+        gone = ", ".join(map(spec.inventory.called, sorted(lost)))
+        report.note(f"{cause(error)}: {gone} of release {number} is gone: starting it again")
         done = rollback(fleet, spec, number, options, report)
     except (LeaseHeld, LeaseLost, Interrupted):
         raise
@@ -159,7 +161,7 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         UsageError: nothing is recorded, or a switch was cut off; or as ``rollback``.
         RolledBack: it failed, and was started once more.
     """
-    report.step("probe", "what serves")
+    report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(view_cluster(fleet, spec, inside=False))
     if pending(view.facts, view.newest):
         raise UsageError("a switch to another release was cut off", hint="sparkcluster upgrade INVENTORY --resume")
@@ -190,7 +192,7 @@ def rollback(
             f"no node has the image of release {number} any more",
             hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   shows which releases are kept",
         )
-    written = {group.name for group in spec.inventory.groups} or {"default"}
+    written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
     gone = [name for name in kept.groups if name not in written]
     if gone or not kept.groups:
         raise UsageError(

@@ -292,7 +292,7 @@ class Walk:
         recorded = {name: each.recorded for name, each in answering.items() if each.recorded}
         if self.options.min_speed and recorded:
             for name in recorded:
-                self.report.progress(name, "measuring the speed of what serves")
+                self.report.progress(self.spec.inventory.called(name), "measuring the speed of what serves")
             self.measured.before = speed.of_groups(self.changer.fleet, recorded)
         return kept
 
@@ -330,13 +330,13 @@ class Walk:
         plan = self.new.view.ready()[1]
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         host = self.changer.fleet.hosts[endpoint.head]
-        self.report.progress(name, "measuring the speed of the new release")
+        self.report.progress(self.spec.inventory.called(name), "measuring the speed of the new release")
         after = speed.measure(host, endpoint, self.spec.playbook.verify, plan.engine)
         self.measured.after[name] = after
         if before.tokens_per_s and after.tokens_per_s:
             speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
             self.new.measured.setdefault(name, {})["switch"] = {"source": self.source(), **speeds}
-        note = speed.compare(name, before, after, self.options.min_speed, endpoint.head)
+        note = speed.compare(self.spec.inventory.called(name), before, after, self.options.min_speed, endpoint.head)
         if note:
             self.report.note(note)
 

@@ -222,6 +222,10 @@ class Permit(Section):
     builds: list[BesidePath] = Field([], description="build contexts of the playbook; what they run is root there")
 
 
+ONLY_GROUP = "default"
+"""Name of the group of all nodes, where the inventory has no groups."""
+
+
 class Inventory(Section):
     """The cluster."""
 
@@ -263,6 +267,10 @@ class Inventory(Section):
     def group_sizes(self) -> Collection[int]:
         """Numbers of nodes of its groups."""
         return {len(group.nodes) for group in self.groups} or {len(self.nodes)}
+
+    def called(self, group: str) -> str:
+        """``group`` as people know it: the only one is named as the cluster, unless the inventory names it."""
+        return group if self.groups or group != ONLY_GROUP else self.cluster
 
     def node_env(self, label: str) -> dict[str, str]:
         """Variables that the inventory sets for the ranks of one node."""

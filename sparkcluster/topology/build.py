@@ -11,7 +11,7 @@ from typing import Any
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
-from sparkcluster.spec.inventory import Api, Interconnect, Node
+from sparkcluster.spec.inventory import ONLY_GROUP, Api, Interconnect, Node
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, Network
 from sparkcluster.topology.model import Group, Kind, Link, Member, Rail, Topology
@@ -32,7 +32,7 @@ def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = 
     """
     inventory = spec.inventory
     nodes = {node.label: node for node in inventory.nodes}
-    groups = [(group.name, group.nodes) for group in inventory.groups] or [("default", list(nodes))]
+    groups = [(group.name, group.nodes) for group in inventory.groups] or [(ONLY_GROUP, list(nodes))]
     for name in itertools.chain.from_iterable(members for _, members in groups):
         if name not in nodes:
             raise PlanError(f"groups lists {name}, which is not a node of the inventory", step="topology")

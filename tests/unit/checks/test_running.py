@@ -356,8 +356,8 @@ def test_a_secret_that_has_changed_since_the_start(diagnosed):
     """The API key is what clients notice; both are used from the next start on."""
     found = diagnosed(rotated={"default": ("VLLM_API_KEY", "HF_TOKEN"), "other": ()})
     assert [(finding.code, finding.severity, finding.summary) for finding in found] == [
-        ("RUN-020", "warning", "VLLM_API_KEY has changed since default was started"),
-        ("RUN-020", "warning", "HF_TOKEN has changed since default was started"),
+        ("RUN-020", "warning", "VLLM_API_KEY has changed since atlas was started"),
+        ("RUN-020", "warning", "HF_TOKEN has changed since atlas was started"),
     ]
     assert ["HTTP 401" in finding.seen for finding in found] == [True, False]
 

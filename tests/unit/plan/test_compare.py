@@ -42,11 +42,11 @@ def test_versions_that_changed_on_all_nodes_are_one_line_and_others_name_theirs(
     one.change("beta", driver="580.105.08")
     new = released(one, 2, image=image(["a", "c"], "0.19.0"))
     lines = compare(old, new)
-    assert "default: vllm 0.18.0 → 0.19.0" in lines
-    assert "default: driver 580.95.05 → 580.105.08 on beta" in lines
-    assert "default: image: 1 of 2 layers are new" in lines
+    assert "vllm 0.18.0 → 0.19.0" in lines
+    assert "driver 580.95.05 → 580.105.08 on beta" in lines
+    assert "image: 1 of 2 layers are new" in lines
     assert not [line for line in lines if "ray" in line]
-    assert "default: vllm 0.19.0 → 0.18.0" in compare(new, old)
+    assert "vllm 0.19.0 → 0.18.0" in compare(new, old)
 
 
 def test_what_was_written_differently_is_said(world):
@@ -63,7 +63,7 @@ def test_what_was_written_differently_is_said(world):
     )
     lines = compare(old, released(one, 2))
     assert any("--max-model-len" in line for line in lines)
-    assert "default: verify was edited" in lines
+    assert "verify was edited" in lines
 
 
 def test_the_speed_is_what_the_switch_measured_and_not_that_of_two_short_answers(world):
@@ -73,6 +73,6 @@ def test_the_speed_is_what_the_switch_measured_and_not_that_of_two_short_answers
     measured |= {"tokens_per_s": 10.0}
     assert compare(old, new) == []
     measured |= {"switch": {"source": 1, "before": 407.1, "after": 366.6}}
-    assert compare(old, new) == ["default: speed: 407.1 → 366.6 tokens/s, 10 % slower"]
+    assert compare(old, new) == ["speed: 407.1 → 366.6 tokens/s, 10 % slower"]
     measured["switch"]["source"] = 3
     assert compare(old, new) == []

@@ -226,6 +226,15 @@ def test_a_restart_starts_what_is_recorded_anew_whatever_is_written(up, switchin
     assert (document["operation"], document["restores"]) == ("restart", 3)
 
 
+def test_a_restart_keeps_guards_from_starting_what_it_stops_and_tells_them_what_serves_then(up, switching):
+    cluster = switching().change("beta", enabled={"runs": True})
+    up(cluster, command=restart)
+    assert [each for each in up.done if each.split()[0] in {"lease", "stop", "stay-down", "launch"}] == [
+        "lease", "stop alpha beta", "stay-down beta", "launch alpha beta",
+    ]  # fmt: skip
+    assert up.starts["beta"]["ranks"]
+
+
 def test_a_restart_that_fails_is_tried_once_more(up, switching):
     cluster, tries = switching(), iter([LaunchError(BROKEN, node="alpha"), None])
     with pytest.raises(RolledBack, match="release 3 serves again, as release 4") as caught:

@@ -139,8 +139,8 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
     assert up(cluster).drift == {"default": ("beta: address 192.168.177.12 → 192.168.177.99",)}
     assert up.report.notes == [
-        "default: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started",
-        "hint: sparkcluster up inventory.yaml --replace   restarts default with the new values",
+        "atlas: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started",
+        "hint: sparkcluster up inventory.yaml --replace   restarts atlas with the new values",
     ]
 
 
@@ -160,7 +160,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     monkeypatch.setenv("KEY", "second")
     with pytest.raises(OtherPlan, match="another secret than is set here") as caught:
         up(cluster)
-    assert caught.value.lines == ("default: VLLM_API_KEY has a new value  (secrets: switch)",)
+    assert caught.value.lines == ("atlas: VLLM_API_KEY has a new value  (secrets: switch)",)
     assert (up.report.ended, up.report.begun) == (["connect", "check"], "")
     assert caught.value.hint.startswith("sparkcluster restart inventory.yaml   ")
     monkeypatch.delenv("KEY")
@@ -195,6 +195,19 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     assert caught.value.hint.startswith(switch)
     assert any("A" in line for line in caught.value.lines)
     assert "lease" not in up.done
+
+
+def test_another_plan_is_told_by_model_image_and_context_without_what_follows_from_them(up, world):
+    other = world(playbook={"args": {"max-model-len": 1024}})
+    cluster = world(playbook={"image": "a/new:1", "args": {"max-model-len": 2048, "block-size": 32}, "env": {"A": "1"}})
+    cluster.facts = served(other).facts
+    with pytest.raises(OtherPlan) as caught:
+        up(cluster)
+    assert caught.value.message.splitlines()[1:] == [
+        f"image {other.spec.reference} → a/new:1",
+        "max-model-len 1,024 → 2,048",
+        "2 other settings: sparkcluster plan inventory.yaml -v",
+    ]
 
 
 KEEP = "   keeps what serves, in inventory.yaml too; or sparkcluster upgrade inventory.yaml   switches to what"
