@@ -229,7 +229,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
             keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
             hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
     raise OtherPlan(
-        "\n".join([f"{message}; nothing was changed", *map(fill, told)]),
+        "\n".join([f"{message}; nothing was changed", *(fill(line) for line in told)]),
         [line for each in found for line in each.shown()],
         hint=fill(hint),
     )
