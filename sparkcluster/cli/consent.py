@@ -5,7 +5,6 @@ Acceptance is remembered by the hash of what is accepted (``powers.digest``).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,12 +43,9 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     """
     from sparkcluster.spec import library
 
-    if library.all_bundled(spec):
-        return
     for line in library.shadowing(spec):
         report.note(line)
-    kinds = pending(spec)
-    if not kinds:
+    if not (kinds := pending(spec)):
         return
     from sparkcluster.checks import check_written
     from sparkcluster.errors import FoundErrors, UsageError
@@ -59,19 +55,18 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
     findings = check_written(spec)
     if has_errors(findings):
         raise FoundErrors(findings)
-    path, accepted = str(spec.playbook_path), _acceptance(spec)
-    head = f"{path} is not a bundled playbook. It may:"
-    shown = "\n".join(powers.lines(spec.playbook, spec.inventory, head=head))
+    path, accepted = spec.playbook_path, _acceptance(spec)
+    shown = list(powers.lines(spec.playbook, spec.inventory, head=f"{path} is not a bundled playbook. It may:"))
     if yes:
-        for line in shown.splitlines():
+        for line in shown:
             report.note(line)
-    elif not report.confirm(f"{shown}\naccept it for cluster {spec.inventory.cluster}?"):
+    elif not report.confirm("\n".join([*shown, f"accept it for cluster {spec.inventory.cluster}?"])):
         raise UsageError(
             f"{path} may do more than serve, and this is not accepted yet: {', '.join(kinds)}",
             hint="to accept it, add --yes, or answer y on a terminal; sparkcluster plan INVENTORY -v   shows all of it",
         )
     try:
         accepted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(accepted, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        accepted.touch(0o600)
     except OSError as error:
         report.note(f"you will be asked again: cannot write {accepted}: {error.strerror}")

@@ -12,7 +12,7 @@ from typing import Any, Self, TextIO
 
 from sparkcluster.cli import transfers
 from sparkcluster.cli.output import in_colour, moves, noted, paint, rich_text, write
-from sparkcluster.printable import LINES, clean
+from sparkcluster.printable import clean
 from sparkcluster.report import Report, Transfer
 
 STILL_S = 15
@@ -195,7 +195,7 @@ class Lines(Shown):
             self.progress(transfer.node, transfers.line(transfer, rate) if transfer.state == "copying" else "")
 
 
-class JsonLines(Lines):
+class JsonLines(Shown):
     """Every event as one JSON document on stdout."""
 
     def _event(self, **document: Any) -> None:
@@ -204,12 +204,6 @@ class JsonLines(Lines):
     def step(self, name: str, text: str = "") -> None:
         """``{"event": "step", "name", "text"}``."""
         self._event(event="step", name=name, text=text)
-
-    def _end(self) -> None:
-        """Nothing: the next step says it."""
-
-    def tell(self) -> None:
-        """Nothing: a program knows when it last heard of a node."""
 
     def progress(self, node: str, text: str) -> None:
         """``{"event": "progress", "node", "text"}``, when it changes."""
@@ -281,13 +275,10 @@ class Screen(Shown):
         self._log = clean(f"  {node} | {line.strip()}")
 
     def confirm(self, question: str) -> bool:
-        """Whether the user answers ``question`` with yes; no where the input is not a terminal."""
-        if not sys.stdin.isatty():
-            return False
-        with self.paused():
-            write(sys.stderr, question, end=" [y/N] ", keep=LINES)
-            sys.stderr.flush()
-            return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        """Whether the user answers ``question`` with yes; no where nobody can be asked."""
+        from sparkcluster.cli.prompts import Terminal
+
+        return Terminal(self).confirm(question)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

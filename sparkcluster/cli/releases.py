@@ -22,34 +22,35 @@ def run(args: argparse.Namespace) -> int:
     """List verified releases, newest first, or compare two of them."""
     if len(args.numbers) not in {0, 2}:
         raise UsageError("two releases are compared, or all are listed", hint=f"sparkcluster releases {args.inventory}")
-    if args.numbers:
-        return _compare(args)
-    from sparkcluster.inspect.history import history
+    from sparkcluster.inspect.history import compared, history
 
     with querying(args) as (fleet, spec, _):
-        found = history(fleet, spec)
+        found = compared(fleet, spec, *args.numbers) if args.numbers else history(fleet, spec)
     if emitted(args, {"cluster": spec.inventory.cluster, **found}):
         return 0
-    _warn(found["errors"])
-    releases = found["releases"]
-    if not releases:
+    for name, why in found["errors"].items():
+        message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
+    if args.numbers:
+        same = f"releases {found['old']} and {found['new']} differ in nothing that is recorded"
+        for line in found["differences"] or [same]:
+            data(line)
+    elif found["releases"]:
+        table(("RELEASE", "VERIFIED", "BY", "MODEL", "CHANGED", "BACK"), list(map(_row, found["releases"])))
+    else:
         data(f"{spec.inventory.cluster} has no releases")
-        return 0
-    table(
-        ("RELEASE", "VERIFIED", "BY", "MODEL", "CHANGED", "BACK"),
-        [
-            (
-                paint(f"{release['number']} *", "bold good") if release["running"] else str(release["number"]),
-                dt.datetime.fromtimestamp(release["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
-                release["operator"].partition(" (pid")[0],
-                str(release["model"]),
-                _changed(release),
-                _kept(release),
-            )
-            for release in releases
-        ],
-    )
     return 0
+
+
+def _row(release: Mapping[str, Any]) -> tuple[str, ...]:
+    number = str(release["number"])
+    return (
+        paint(f"{number} *", "bold good") if release["running"] else number,
+        dt.datetime.fromtimestamp(release["verified_at"], tz=dt.UTC).strftime("%Y-%m-%d %H:%M"),
+        release["operator"].partition(" (pid")[0],
+        str(release["model"]),
+        _changed(release),
+        _kept(release),
+    )
 
 
 def _changed(release: Mapping[str, Any]) -> str:
@@ -67,23 +68,3 @@ def _kept(release: Mapping[str, Any]) -> str:
     """Whether a release can be gone back to: ``yes``, what of it is lost on which nodes, or ``-``."""
     lost = [f"{what} lost on {', '.join(nodes)}" for what, nodes in release["lost"].items() if nodes]
     return "; ".join(lost) or ("yes" if release["kept"] else "-")
-
-
-def _compare(args: argparse.Namespace) -> int:
-    from sparkcluster.inspect.history import compared
-
-    with querying(args) as (fleet, spec, _):
-        found = compared(fleet, spec, *args.numbers)
-    if emitted(args, {"cluster": spec.inventory.cluster, **found}):
-        return 0
-    _warn(found["errors"])
-    if not found["differences"]:
-        data(f"releases {found['old']} and {found['new']} differ in nothing that is recorded")
-    for line in found["differences"]:
-        data(line)
-    return 0
-
-
-def _warn(errors: Mapping[str, str]) -> None:
-    for name, why in errors.items():
-        message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")

@@ -43,16 +43,10 @@ def as_json(transfer: Transfer, rate: float | None) -> dict[str, Any]:
     left = _remaining_s(transfer, rate) if transfer.state == "copying" else None
     return {
         "event": "transfer",
-        "what": transfer.what,
-        "node": transfer.node,
-        "state": transfer.state,
-        "bytes": transfer.bytes,
-        "total": transfer.total,
+        **transfer._asdict(),
         "rate_bytes_s": None if rate is None else round(rate),
         "remaining_s": None if left is None else round(left, 1),
-        "source": transfer.source,
         "medium": None if transfer.source in _OUTSIDE else transfer.medium,
-        "encrypted": transfer.encrypted,
     }
 
 
