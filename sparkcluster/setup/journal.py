@@ -23,7 +23,6 @@ _WORDS = {
     "hold": "package {target} held at its version",
     "target": "{target} is {after} (was {before})",
     "ntp": "clock synchronization switched on",
-    "restart": "Docker is still to be restarted",
 }
 
 

@@ -12,21 +12,18 @@ of_root() {
 own_tree() {
   place=$(readlink -f -- "$1")
   [ "$place" = "$1" ] || bad "$1 leads to $place: set hf_home to that in the inventory"
-  of_root "$1" -printf '%U:%G %p\0' >"$saved/new" || bad "cannot list $1"
+  of_root "$1" -print0 >"$saved/new" || bad "cannot list $1"
   [ -s "$saved/new" ] || return 0
   record owner "$1" root "$2" '' "$saved/new"
-  of_root "$1" -execdir chown -h --from=+0 "$2:" -- {} + 2>/dev/null
+  of_root "$1" -execdir chown -h --from=+0 "$2" -- {} + 2>/dev/null
   [ -z "$(of_root "$1" -print -quit)" ] || bad "some files in $1 cannot be given to $2"
 }
 
-# What still belongs to the user goes back to root. The list that was saved has "UID:GID PATH" for each file, ended by a null
-# byte; of its paths only those count that are found in the directory without following a link.
+# What still belongs to the user goes back to root: of the paths that were saved, each ended by a null byte, those that are
+# found in the directory without following a link.
 undo_owner() {
   uid=$(id -u -- "${after%% *}") || leave
   [ -d "$target" ] || return 0
-  find -P "$target" -xdev -user "$uid" -printf '%p\0' | sort -z >"$saved/found"
-  cut -z -d ' ' -f 1 "$saved/$number.added" | sort -zu | tr '\0' '\n' | while read -r owner; do
-    grep -az "^$owner " "$saved/$number.added" | cut -z -d ' ' -f 2- | sort -zu | comm -z -12 - "$saved/found" |
-      xargs -0 -r chown -h "--from=$uid" "$owner" --
-  done 2>/dev/null
+  find -P "$target" -xdev -user "$uid" -print0 | sort -z >"$saved/found"
+  sort -zu "$saved/$number.added" | comm -z -12 - "$saved/found" | xargs -0 -r chown -h "--from=$uid" root -- 2>/dev/null
 }

@@ -9,9 +9,6 @@ configure_runtime() {
   run nvidia-ctk runtime configure --runtime=docker "--config=$saved/new"
   [ -s "$saved/new" ] || bad "nvidia-ctk wrote nothing"
   mode=$(stat -c '%a %u:%g' "$DAEMON" 2>/dev/null) || mode='644 0:0'
-  # It stays in the journal until Docker was restarted.
-  record restart docker due done
-  due=$number
   directory "${DAEMON%/*}" 755
   put "$DAEMON" "${mode% *}" "${mode#* }"
   if ! systemctl restart docker >"$saved/output" 2>&1; then
@@ -20,11 +17,9 @@ configure_runtime() {
       restore "$DAEMON" "$number" "$before"
       systemctl restart docker >/dev/null 2>&1
       forget "$number"
-      forget "$due"
     fi
     bad "Docker does not start with it: $said"
   fi
-  forget "$due"
 }
 
 undo_daemon() {
@@ -32,5 +27,3 @@ undo_daemon() {
   undo_value || leave
   run systemctl restart docker
 }
-
-get_restart() { echo due; }

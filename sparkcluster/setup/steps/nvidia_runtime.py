@@ -7,14 +7,13 @@ FILE = "/etc/docker/daemon.json"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """The journal says where Docker was not restarted since."""
-    due = any(entry.kind == "restart" for entry in survey.journal)
-    if "nvidia" in survey.runtimes and not due:
+    """The runtimes that Docker has, as it says itself."""
+    if "nvidia" in survey.runtimes:
         return None
-    found = "Docker was not restarted since" if due else "Docker has no runtime nvidia"
+    found, then = "Docker has no runtime nvidia", "Docker has the runtime nvidia"
     if survey.docker is None:
-        return without_docker(found, "Docker has the runtime nvidia")
-    return Change(found, "Docker has the runtime nvidia", (command("configure_runtime"),))
+        return without_docker(found, then)
+    return Change(found, then, (command("configure_runtime"),))
 
 
 STEP = Step(

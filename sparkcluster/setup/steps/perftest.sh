@@ -23,12 +23,7 @@ try_install() {
   new=$(sed -n 's/^Inst \([^ ]*\) (.*/\1/p' "$saved/output" | grep -vxF -- "$1" | sort | tr '\n' ' ')
   new="$1${new:+ ${new% }}"
   record package "$new" absent installed
-  ! quiet_apt install "$1" || return 0
-  for each in $new; do
-    ! installed "$each" || return 1
-  done
-  forget "$number"
-  return 1
+  quiet_apt install "$1"
 }
 
 get_package() {
