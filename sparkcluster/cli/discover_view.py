@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     file: Path | None = args.output or args.into
     with Waiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
         machines = _targets(args, spec, terminal, waiting)
-        found = discover(machines, networks.attached(), terminal, confirm=terminal.confirm)
+        found = discover(machines, networks.attached(), terminal)
         waiting.end()
         sparks = by_name(found.sparks)
         cables = cabling({name: spark.survey for name, spark in sparks.items()})
@@ -106,8 +106,6 @@ def _announced(ssh: SshSettings, terminal: Terminal, waiting: Waiting, *, ask: b
     likely = [each for each in browsed.candidates if each.looks_like_spark]
     others = [each.name for each in browsed.candidates if not each.looks_like_spark]
     with waiting.paused():
-        for line in browsed.dropped:
-            message(f"not tried: {line}")
         if others:
             message(f"not tried, since not named like a Spark: {', '.join(others)}")
         if browsed.problem:

@@ -32,7 +32,6 @@ class Cabling:
         groups: nodes that are connected with each other, directly or through one another; in their order.
         segments: in the order in which rails are numbered.
         loose: ports whose other end is unknown, or does not confirm it.
-        empty: nodes without a cable.
         swapped: nodes at which two cables have to be swapped.
         troubles: what is wrong.
     """
@@ -41,7 +40,6 @@ class Cabling:
     groups: tuple[tuple[str, ...], ...]
     segments: tuple[Segment, ...]
     loose: tuple[Loose, ...]
-    empty: tuple[str, ...]
     swapped: tuple[str, ...]
     troubles: tuple[Trouble, ...]
 
@@ -53,8 +51,7 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     nodes = list(single)
     ports = {name: ports_of(name, survey) for name, survey in single.items()}
     cabled = [port for name in single for port in ports[name] if port.cabled]
-    owners, shared = _owners(itertools.chain.from_iterable(ports.values()))
-    heard = _heard(single, cabled, owners)
+    heard = _heard(single, cabled, _owners(itertools.chain.from_iterable(ports.values())))
     pairs = [(one, other) for one, seen in heard.items() for other in seen.values() if other is not None]
     segments: list[Segment] = []
     loose: list[Loose] = []
@@ -76,7 +73,6 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     wrong = [
         *(troubles.same_machine(name, first) for name, first in doubled.items()),
         *map(troubles.unread, unread),
-        *(troubles.same_mac(mac, names) for mac, names in shared.items()),
         *(troubles.no_cable(name, ports[name]) for name in empty if len(single) > 1),
         *map(troubles.unknown_end, loose),
         *(each for group in groups for each in troubles.unconnected(group, segments, ports)),
@@ -84,23 +80,21 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
         *troubles.twins_down(cabled),
     ]
     at = tuple(each.node for each in swapped if each.node)
-    return Cabling(tuple(nodes), groups, tuple(segments), tuple(loose), tuple(empty), at, tuple(wrong))
+    return Cabling(tuple(nodes), groups, tuple(segments), tuple(loose), at, tuple(wrong))
 
 
 def _is_unaddressed(port: Port, survey: Survey) -> bool:
     return all(twin.name in survey.unaddressed for twin in port.twins if twin.carrier)
 
 
-def _owners(ports: Iterable[Port]) -> tuple[dict[str, Port], dict[str, list[str]]]:
-    """The port of each hardware address, and the nodes of one that several ports have, which says nothing."""
+def _owners(ports: Iterable[Port]) -> dict[str, Port]:
+    """The port of each hardware address; one that several ports have says nothing."""
     found: dict[str, list[Port]] = defaultdict(list)
     for port in ports:
         for mac in {twin.mac.lower() for twin in port.twins}:
             if is_own(mac):
                 found[mac].append(port)
-    owners = {mac: each[0] for mac, each in found.items() if len(each) == 1}
-    nodes = {mac: list(dict.fromkeys(port.node for port in each)) for mac, each in found.items()}
-    return owners, {mac: names for mac, names in nodes.items() if len(names) > 1}
+    return {mac: each[0] for mac, each in found.items() if len(each) == 1}
 
 
 def _heard(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -98,8 +98,6 @@ def discover(
     targets: Sequence[Target],
     networks: Sequence[Attached],
     prompts: Prompts | None = None,
-    *,
-    confirm: Callable[[str], bool] = lambda _: False,
 ) -> Discovered:
     """Survey ``targets``, whose labels differ, and the machines at the other end of the cables of the Sparks.
 
@@ -107,14 +105,13 @@ def discover(
         targets: machines to try, all at once.
         networks: those of this machine: a Spark that was reached over a cable is looked for in them.
         prompts: asks about host keys and for passwords; None asks nobody.
-        confirm: asks a question that is answered with yes or no.
 
     Raises:
         UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
     """
     answers = None if prompts is None else Remembering(prompts)
     with connect({target.label: target.address for target in targets}, answers) as fleet:
-        search = _Search(fleet, networks, answers, confirm)
+        search = _Search(fleet, networks, answers)
         search.targets(targets)
         search.cables()
     return search.found
@@ -125,7 +122,6 @@ class _Search:
     fleet: Fleet
     networks: Sequence[Attached]
     prompts: Remembering | None
-    confirm: Callable[[str], bool]
     found: Discovered = dataclasses.field(default_factory=Discovered)
 
     def targets(self, targets: Sequence[Target]) -> None:
@@ -211,9 +207,6 @@ class _Search:
         """
         addresses = [str(address.ip) for address in spark.survey.outside()]
         near = [each for each in addresses if network_of(ipaddress.ip_address(each), self.networks)]
-        if addresses and not near:
-            question = f"{name} has the address {addresses[0]}, which is in no network of this machine; use it?"
-            near = addresses[:1] if self.confirm(question) else []
         if not near:
             seen = f", only {', '.join(addresses[:4])}" if addresses else ""
             self._unreached(spark.label, f"{name} has no address on your network{seen}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ipaddress
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 from zeroconf import DNSQuestionType, IPVersion, ServiceStateChange
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from sparkcluster.printable import clean
 from sparkcluster.setup.networks import Attached, IpAddress, network_of
 
 SERVICE = "_ssh._tcp.local."
@@ -54,12 +52,10 @@ class Browsed:
 
     Attributes:
         candidates: by name.
-        dropped: what is left out, and why; a line for each.
         problem: why mDNS cannot be used on this machine, or None.
     """
 
     candidates: tuple[Candidate, ...] = ()
-    dropped: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -111,24 +107,14 @@ async def _announced(own: list[str], seconds: float) -> dict[str, list[IpAddress
 def judged(announced: Mapping[str, Iterable[IpAddress]], networks: Sequence[Attached]) -> Browsed:
     """``announced`` addresses by host name as candidates: names are host names, and addresses are in ``networks``."""
     own = {each.address.ip for each in networks}
-    candidates: list[Candidate] = []
-    dropped: list[str] = []
-    for announced_name, addresses in sorted(itertools.islice(announced.items(), MAX_NAMES)):
-        name = announced_name.rstrip(".").lower()
-        if _HOST_NAME.fullmatch(name) is None:
-            dropped.append(f"{clean(announced_name)[:80]}: not a host name in .local")
-            continue
+    candidates = []
+    for name, addresses in sorted((name.rstrip(".").lower(), each) for name, each in announced.items()):
         near: list[tuple[int, bool, int, str]] = []
-        elsewhere = []
         for address in (each for each in addresses if each not in own):
             network = network_of(address, networks)
-            if network is None:
-                elsewhere.append(str(address))
-            elif address.version == 4 or not address.is_link_local:  # link-local IPv6 comes without its interface
+            # link-local IPv6 comes without its interface
+            if network is not None and (address.version == 4 or not address.is_link_local):
                 near.append((address.version, address.is_link_local, networks.index(network), str(address)))
-        if near:
+        if near and _HOST_NAME.fullmatch(name) is not None:
             candidates.append(Candidate(name, min(near)[-1]))
-        elif elsewhere:
-            where = ", ".join(elsewhere[:4])
-            dropped.append(f"{name}: {where} is in no network that this machine is attached to")
-    return Browsed(tuple(candidates), tuple(dropped))
+    return Browsed(tuple(candidates[:MAX_NAMES]))

@@ -42,12 +42,6 @@ class Rail:
     subnet: IPv4Network | None = None
     addresses: dict[str, Address] = dataclasses.field(default_factory=dict)
 
-    def fits(self, number: int, used: set[IPv4Address]) -> bool:
-        """Whether the host number is in the subnet and free."""
-        if self.subnet is None or not 0 < number < self.subnet.num_addresses - 1:
-            return False
-        return self.subnet.network_address + number not in used
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proposal:
@@ -84,15 +78,9 @@ def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[st
         for node, twin in rail.ends.items():
             if node in rail.addresses:
                 addresses.setdefault(node, {})[twin.name] = rail.addresses[node]
-            elif rail.subnet is not None:
-                troubles.append(_no_number(node, rail))
     texts: dict[str, str] = {}
     for node, own in addresses.items():
-        odd = next((name for name in own if not netplan.is_plain(name)), None)
-        if odd is not None:
-            troubles.append(_odd_name(node, odd))
-            continue
-        text = netplan.text({**own, **_idle(surveys[node], own)})
+        text = netplan.text(own)
         if not (_is_live(surveys[node], own) and _is_set(surveys[node], own, text)):
             texts[node] = text
         troubles += _contradicting(node, surveys[node], own)
@@ -168,20 +156,18 @@ def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Address]:
 
 
 def _count(rails: Sequence[Rail], surveys: Mapping[str, Survey], numbers: Mapping[str, int]) -> None:
-    """Give each twin without address a number that is free: its node's, else the lowest from 11 on.
-
-    That is one number for all twins of a node, where the subnets have room for it.
-    """
+    """Give each twin without address a number that is free: its node's, else the lowest from 11 on."""
     used = {address.ip for rail in rails for address in rail.addresses.values()} | set(_heard(surveys))
-    for node in dict.fromkeys(node for rail in rails for node in rail.ends):
-        missing = [rail for rail in rails if rail.subnet and node in rail.ends and node not in rail.addresses]
-        wanted = [numbers[node], *range(FIRST, 255), *range(1, FIRST)]
-        common = [number for number in wanted if all(rail.fits(number, used) for rail in missing)]
-        for rail in missing:
-            for number in (common or [number for number in wanted if rail.fits(number, used)])[:1]:
-                assert rail.subnet is not None  # noqa: S101 - it is one of those that have one
-                rail.addresses[node] = netplan.numbered(rail.subnet, number)
-        used |= {rail.addresses[node].ip for rail in missing if node in rail.addresses}
+    for rail in rails:
+        if (subnet := rail.subnet) is None:
+            continue
+        for node in (node for node in rail.ends if node not in rail.addresses):
+            for number in (numbers[node], *range(FIRST, 255), *range(1, FIRST)):
+                address = netplan.numbered(subnet, number)
+                if address.ip not in used and subnet[0] < address.ip < subnet[-1]:
+                    rail.addresses[node] = address
+                    used.add(address.ip)
+                    break
 
 
 # --------------------------------------------------------------------------------------------------- files
@@ -208,20 +194,6 @@ def _is_set(survey: Survey, wanted: Mapping[str, Address], text: str) -> bool:
     found = {name for _, name, settings in files if str(wanted.get(name)) in _addresses(settings)}
     sized = {name for _, name, settings in files if name in wanted and settings.get("mtu") == MTU}
     return set(wanted) == found == sized
-
-
-def _idle(survey: Survey, wanted: Mapping[str, Address]) -> dict[str, Address]:
-    """What the file sets now of QSFP ports that are on no rail: their cable may be out, or its other end off."""
-    names = {each.name for each in read(survey.interfaces) or () if each.driver == DRIVER} - set(wanted)
-    found: dict[str, Address] = {}
-    for path, name, settings in _ethernets(survey):
-        for text in _addresses(settings)[:1] if path == NETPLAN and name in names and netplan.is_plain(name) else ():
-            with contextlib.suppress(ValueError):
-                address = Address(text)
-                others = [*wanted.values(), *found.values()]
-                if not any(address.network.overlaps(other.network) for other in others):
-                    found[name] = address
-    return found
 
 
 def _contradicting(node: str, survey: Survey, wanted: Mapping[str, Address]) -> Iterator[Trouble]:
@@ -260,13 +232,3 @@ def _addresses(settings: Mapping[str, Any]) -> list[str]:
 def _no_subnet(segment: Segment) -> Trouble:
     text = f"no subnet of 192.168.177.0 to 192.168.254.0 is free for the cable between {' and '.join(segment.nodes)}"
     return Trouble("no-subnet", segment.nodes[0], text, f"give its twins addresses in {NETPLAN} yourself")
-
-
-def _no_number(node: str, rail: Rail) -> Trouble:
-    text = f"{rail.subnet} has no free address for {rail.ends[node].name} of {node}"
-    return Trouble("no-subnet", node, text, f"give this rail a wider subnet in {NETPLAN} of every node")
-
-
-def _odd_name(node: str, name: str) -> Trouble:
-    text = f"the interface {name!r} of {node} has a name that cannot be written to a netplan file"
-    return Trouble("odd-name", node, text, f"rename the interface of {node}, or set its address yourself")

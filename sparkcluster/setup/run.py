@@ -129,7 +129,6 @@ def look(
         if changing and name not in changing:
             continue
         wanted = Wanted(
-            user=surveyed.user,
             key=keys(name),
             netplan=addresses.texts.get(name),
             addresses=addresses.addresses.get(name, {}),

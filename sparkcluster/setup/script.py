@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 from sparkcluster import __version__
-from sparkcluster.errors import SetupError
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.printable import clean
 from sparkcluster.setup.step import Change
@@ -38,7 +37,6 @@ if ! [ -e {PENDING}/kept ] && ! mv {PENDING}/links {PENDING}/kept; then
 fi
 """
 _SH = Path(__file__).with_name("steps")
-_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 _LINE = re.compile(r"([a-z-]{1,32}): (?:(failed|confirm): |(left) |(done)$)?(.*)")
 
 
@@ -78,17 +76,10 @@ def folder(root: bool) -> str:
 def script(run: Run, changes: Iterable[Change]) -> str:
     """The script for those of ``changes`` that ``run`` can make and that are not blocked; empty if there are none."""
     made = {each.step: each for each in changes if not each.blocked and BY_NAME[each.step].root is run.root}
-    bodies: dict[str, list[str]] = {}
-    for step in (each.name for each in STEPS if each.name in made):
-        change = made[step]
-        later = [f"say {shlex.quote(f'takes effect {change.later}')}"] if change.later else []
-        bodies[step] = [*(line for each in change.commands for line in each), *later, "say done"]
-    about = [
-        f"What it changes; what was there before is kept in {folder(run.root)}:",
-        *(f"  {step}: {clean(made[step].wanted)}" for step in bodies),
-        "It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.",
-    ]
-    return _assembled(run, about, ["common", *bodies], bodies)
+    steps = [step.name for step in STEPS if step.name in made]
+    return _assembled(
+        run, {name: [*(line for each in made[name].commands for line in each), "say done"] for name in steps}
+    )
 
 
 def undo(run: Run, steps: Collection[str]) -> str:
@@ -97,9 +88,8 @@ def undo(run: Run, steps: Collection[str]) -> str:
     It reads the journal itself: root believes root's alone, and that of the login undoes what the login may change.
     """
     mine = [step.name for step in STEPS if step.name in steps and step.root is run.root]
-    about = ["What it undoes, unless that was changed since:", *(f"  {name}: {BY_NAME[name].title}" for name in mine)]
     bodies = {name: ["act undo_netplan" if name == "netplan" else "undo_step"] for name in mine}
-    return _assembled(run, about, ["common", "undo", *mine], bodies, "undo: ")
+    return _assembled(run, bodies, undo=True)
 
 
 def parse_line(line: str) -> Event:
@@ -111,18 +101,10 @@ def parse_line(line: str) -> Event:
     return Event(found[1], found[2] or found[3] or found[4] or "text", found[5])  # type: ignore[arg-type]
 
 
-def _assembled(
-    run: Run, about: Sequence[str], files: Iterable[str], bodies: Mapping[str, Sequence[str]], prefix: str = ""
-) -> str:
-    """A whole script, or none: its header has the lines ``about``, each step a title with ``prefix``.
-
-    Raises:
-        SetupError: the login is no name of a user.
-    """
+def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = False) -> str:
+    """A whole script with a function for each step, or none; what an administrator reads is said before."""
     if not bodies:
         return ""
-    if not _USER.fullmatch(run.user):
-        raise SetupError(f"{run.user!r} is not the name of a user", node=run.node, step="setup")
     top, below = ("/var/lib", "sparkcluster") if run.root else ("$HOME", ".local/state/sparkcluster")
     variables = {
         "RUN_AS": "root" if run.root else run.user,
@@ -132,22 +114,22 @@ def _assembled(
         "NETPLAN": NETPLAN,
         "MTU": str(MTU),
         "PENDING": PENDING,
-        "CONFIRM_S": "60",
     }
     by_hand = "sudo sh FILE" if run.root else f"sh FILE   (as {run.user})"
     lines = [
         "#!/bin/sh",
         f"# Made by sparkcluster {__version__} for node {clean(run.node)}, where it can be run by hand: {by_hand}",
-        *(f"# {line}" for line in about),
+        f"# What was there before is kept in {folder(run.root)}. It can be run again at any time.",
+        "# sparkcluster setup INVENTORY --undo undoes it.",
         "set -u",
         *(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
         f"TOP={top} BELOW={below}",
     ]
-    for path in (_SH / f"{name}.sh" for name in files):
+    for path in (_SH / f"{name}.sh" for name in ("common", *["undo"] * undo, *bodies)):
         lines += ["", *path.read_text().splitlines()] if path.exists() else []
     functions = {step: f"step_{step.replace('-', '_')}" for step in bodies}
     for step, body in bodies.items():
-        title = shlex.quote(prefix + BY_NAME[step].title)
+        title = shlex.quote(f"{'undo: ' if undo else ''}{BY_NAME[step].title}")
         # Here-documents are not indented, so nothing is.
         lines += ["", f"# {BY_NAME[step].why}", f"{functions[step]}() {{", f"step={step}", f"say {title}", *body, "}"]
     # All of it has been read before any of it runs: what arrives in part does nothing.

@@ -17,14 +17,12 @@ class Wanted:
     """What a node is to be like.
 
     Attributes:
-        user: name of the login.
         key: the operator's public key, a line of authorized_keys; empty if there is none, None to leave that file.
         netplan: text of the netplan file; None to leave the network.
         addresses: what that text gives, with prefix, by interface.
         hosts: lines of the block in /etc/hosts; empty to leave that file.
     """
 
-    user: str
     key: str | None = None
     netplan: str | None = None
     addresses: Mapping[str, IPv4Interface] = field(default_factory=dict)

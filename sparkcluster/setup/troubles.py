@@ -23,13 +23,6 @@ def unread(node: str) -> Trouble:
     return Trouble("unread", node, text, f"check that `ls /sys/class/net` works on {node}")
 
 
-def same_mac(mac: str, nodes: Sequence[str]) -> Trouble:
-    """Ports of several ``nodes`` have the hardware address ``mac``, so that it says nothing of the cables."""
-    text = f"{' and '.join(nodes)} have a QSFP port with the same hardware address {mac}"
-    hint = f"ip link   on {' and '.join(nodes)}: find out where the address was set, and remove that"
-    return Trouble("same-mac", nodes[-1], text, hint)
-
-
 def no_cable(node: str, ports: Sequence[Port]) -> Trouble:
     """No port of ``node`` has a link."""
     text, hint = f"no QSFP port of {node} has a link", f"connect the cable at {node} and at its other end"

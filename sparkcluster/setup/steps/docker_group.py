@@ -6,17 +6,17 @@ from sparkcluster.setup.step import Change, Step, Wanted, command, without_docke
 FILE = "/etc/group"
 
 
-def look(survey: Survey, wanted: Wanted) -> Change | None:
+def look(survey: Survey, _: Wanted) -> Change | None:
     """Who was added to the group is in it when logging in again."""
     fields = [line.split(":") for line in (survey.files.get(FILE, FileState()).text or "").splitlines()]
-    member = any(len(each) == 4 and each[0] == "docker" and wanted.user in each[3].split(",") for each in fields)
+    member = any(len(each) == 4 and each[0] == "docker" and survey.user in each[3].split(",") for each in fields)
     if survey.uid == 0 or "docker" in survey.groups or member:
         return None
-    found, then = f"{wanted.user} is not in the group docker", f"{wanted.user} is in it"
+    found, then = f"{survey.user} is not in the group docker", f"{survey.user} is in it"
     if survey.docker is None:
         return without_docker(found, then)
-    join = command("change", "group", f"docker:{wanted.user}", "member")
-    return Change(found, then, (join,), later=f"when {wanted.user} logs in again")
+    join = command("change", "group", f"docker:{survey.user}", "member")
+    return Change(found, then, (join,), later=f"when {survey.user} logs in again")
 
 
 STEP = Step(

@@ -10,17 +10,17 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 _SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var"}
 
 
-def look(survey: Survey, wanted: Wanted) -> Change | None:
+def look(survey: Survey, _: Wanted) -> Change | None:
     """A directory that has more than a cache in it is not given away."""
     if not survey.foreign:
         return None
     path, home = PurePosixPath(survey.hf_home), PurePosixPath(survey.home)
-    found, then = f"{count(survey.foreign, 'file')} of root in {path}", f"all of it belongs to {wanted.user}"
+    found, then = f"{count(survey.foreign, 'file')} of root in {path}", f"all of it belongs to {survey.user}"
     top = path.parts[1:2]
     elsewhere = bool(_SYSTEM & set(top)) or (top == ("home",) and home not in path.parents)
     if elsewhere or path in (home, *home.parents):
         return Change(found, then, blocked=f"{path} is more than a cache", hint="set hf_home in the inventory")
-    return Change(found, then, (command("own_tree", str(path), wanted.user),))
+    return Change(found, then, (command("own_tree", str(path), survey.user),))
 
 
 STEP = Step(

@@ -6,13 +6,13 @@ from sparkcluster.setup.step import Change, Step, Wanted, described, is_written,
 FILE = "/etc/security/limits.d/90-sparkcluster.conf"
 
 
-def look(survey: Survey, wanted: Wanted) -> Change | None:
+def look(survey: Survey, _: Wanted) -> Change | None:
     """A limit applies to logins that begin after it."""
-    text = f"{wanted.user} - memlock unlimited\n"
+    text = f"{survey.user} - memlock unlimited\n"
     if is_written(survey, FILE, text):
         return None
-    found, then = described(survey, FILE), f"{wanted.user} may lock memory without a limit"
-    return Change(found, then, (write_file(FILE, text),), later=f"when {wanted.user} logs in again")
+    found, then = described(survey, FILE), f"{survey.user} may lock memory without a limit"
+    return Change(found, then, (write_file(FILE, text),), later=f"when {survey.user} logs in again")
 
 
 STEP = Step(

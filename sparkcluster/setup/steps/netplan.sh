@@ -1,4 +1,4 @@
-SHADOW=/run/netplan/${NETPLAN##*/}
+SHADOW=/run/netplan/${NETPLAN##*/} CONFIRM_S=60
 
 # The guard runs these functions as well. A link is a line of NAME MTU ADDR_GEN_MODE ADDRESS..., the addresses without those
 # that come and go by themselves; the mode is how IPv6 link-local ones come to be (Linux, networking/ip-sysctl.rst).

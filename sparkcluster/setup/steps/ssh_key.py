@@ -22,7 +22,7 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
         return None
     return unreadable(survey, path) or Change(
         "others may write authorized_keys" if present else "your key is not in authorized_keys",
-        f"{wanted.user} accepts your key",
+        f"{survey.user} accepts your key",
         (command("add_key", path, wanted.key),),
     )
 

@@ -1,8 +1,7 @@
 #!/bin/sh
 # Made by sparkcluster VERSION for node spark-a, where it can be run by hand: sh FILE   (as nvidia)
-# What it changes; what was there before is kept in ~/.local/state/sparkcluster/setup:
-#   ssh-key: nvidia accepts your key
-# It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.
+# What was there before is kept in ~/.local/state/sparkcluster/setup. It can be run again at any time.
+# sparkcluster setup INVENTORY --undo undoes it.
 set -u
 RUN_AS=nvidia
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
@@ -11,7 +10,6 @@ LABEL=io.sparkcluster.cluster
 NETPLAN=/etc/netplan/40-cx7.yaml
 MTU=9000
 PENDING=/run/sparkcluster-setup
-CONFIRM_S=60
 TOP=$HOME BELOW=.local/state/sparkcluster
 
 (common.sh)

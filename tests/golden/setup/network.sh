@@ -1,8 +1,7 @@
 #!/bin/sh
 # Made by sparkcluster VERSION for node spark-a, where it can be run by hand: sudo sh FILE
-# What it changes; what was there before is kept in /var/lib/sparkcluster/setup:
-#   netplan: enp1s0f1np1 192.168.177.11/24, enP2p1s0f1np1 192.168.178.11/24, MTU 9000
-# It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.
+# What was there before is kept in /var/lib/sparkcluster/setup. It can be run again at any time.
+# sparkcluster setup INVENTORY --undo undoes it.
 set -u
 RUN_AS=root
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
@@ -11,7 +10,6 @@ LABEL=io.sparkcluster.cluster
 NETPLAN=/etc/netplan/40-cx7.yaml
 MTU=9000
 PENDING=/run/sparkcluster-setup
-CONFIRM_S=60
 TOP=/var/lib BELOW=sparkcluster
 
 (common.sh)

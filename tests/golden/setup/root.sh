@@ -1,18 +1,7 @@
 #!/bin/sh
 # Made by sparkcluster VERSION for node spark-a, where it can be run by hand: sudo sh FILE
-# What it changes; what was there before is kept in /var/lib/sparkcluster/setup:
-#   docker-group: nvidia is in it
-#   nvidia-runtime: Docker has the runtime nvidia
-#   sysctl: vm.swappiness=1, vm.dirty_bytes=268435456
-#   limits: nvidia may lock memory without a limit
-#   hf-cache: all of it belongs to nvidia
-#   hosts: spark-a-rail1 to spark-a-rail2 resolve
-#   perftest: perftest is installed
-#   clock: NTP synchronizes the clock
-#   headless: it boots to multi-user.target
-#   hold: kernel and driver are held
-#   netplan: enp1s0f1np1 192.168.177.11/24, enP2p1s0f1np1 192.168.178.11/24, MTU 9000
-# It can be run again at any time. sparkcluster setup INVENTORY --undo undoes it.
+# What was there before is kept in /var/lib/sparkcluster/setup. It can be run again at any time.
+# sparkcluster setup INVENTORY --undo undoes it.
 set -u
 RUN_AS=root
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
@@ -21,7 +10,6 @@ LABEL=io.sparkcluster.cluster
 NETPLAN=/etc/netplan/40-cx7.yaml
 MTU=9000
 PENDING=/run/sparkcluster-setup
-CONFIRM_S=60
 TOP=/var/lib BELOW=sparkcluster
 
 (common.sh)
@@ -51,7 +39,6 @@ step_docker_group() {
 step=docker-group
 say 'the login in the group docker'
 act change group docker:nvidia member || return 1
-say 'takes effect when nvidia logs in again'
 say done
 }
 
@@ -83,7 +70,6 @@ say 'locked memory without a limit'
 act write_file /etc/security/limits.d/90-sparkcluster.conf <<'END' || return 1
 nvidia - memlock unlimited
 END
-say 'takes effect when nvidia logs in again'
 say done
 }
 
@@ -129,7 +115,6 @@ step_headless() {
 step=headless
 say 'no desktop after the next boot'
 act change target default.target multi-user.target || return 1
-say 'takes effect at the next boot'
 say done
 }
 

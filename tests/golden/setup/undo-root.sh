@@ -1,17 +1,7 @@
 #!/bin/sh
 # Made by sparkcluster VERSION for node spark-a, where it can be run by hand: sudo sh FILE
-# What it undoes, unless that was changed since:
-#   docker-group: the login in the group docker
-#   nvidia-runtime: NVIDIA's runtime in Docker
-#   sysctl: vm.swappiness=1, vm.dirty_bytes=268435456
-#   limits: locked memory without a limit
-#   hf-cache: the Hugging Face cache belongs to the login
-#   hosts: names of all rails in /etc/hosts
-#   perftest: the package perftest
-#   clock: a synchronized clock
-#   headless: no desktop after the next boot
-#   hold: kernel and driver stay at their version
-#   netplan: an address for each twin in a subnet of its own, with MTU 9000, in /etc/netplan/40-cx7.yaml
+# What was there before is kept in /var/lib/sparkcluster/setup. It can be run again at any time.
+# sparkcluster setup INVENTORY --undo undoes it.
 set -u
 RUN_AS=root
 MACHINE=0000000000000000000000000000000000000000000000000000000000000000
@@ -20,7 +10,6 @@ LABEL=io.sparkcluster.cluster
 NETPLAN=/etc/netplan/40-cx7.yaml
 MTU=9000
 PENDING=/run/sparkcluster-setup
-CONFIRM_S=60
 TOP=/var/lib BELOW=sparkcluster
 
 (common.sh)

@@ -87,8 +87,8 @@ exec cat
 # Each stand-in by name. Where the text begins with #!, it is the whole program.
 STAND_INS = {
     "sleep": f"""
-# A second passes in no time, or not at all if a test says so.
-/bin/sleep 0.01
+# A second passes in a twentieth of it, or not at all if a test says so.
+/bin/sleep 0.05
 while [ -e {STATE}/still ]; do /bin/sleep 0.02; done
 """,
     "sysctl": f"""

@@ -26,7 +26,7 @@ ADDRESSES = {
 }
 TEXT = netplan.text(ADDRESSES)
 HOSTS = ("192.168.177.11 spark-a-rail1", "192.168.178.11 spark-a-rail2")
-WANTED = Wanted(USER, KEY, TEXT, ADDRESSES, HOSTS)
+WANTED = Wanted(KEY, TEXT, ADDRESSES, HOSTS)
 SYSCTL_TEXT = "vm.swappiness = 1\nvm.dirty_bytes = 268435456\n"
 LIMITS_TEXT = f"{USER} - memlock unlimited\n"
 SYSCTL = "/etc/sysctl.d/90-sparkcluster.conf"

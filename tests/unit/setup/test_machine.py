@@ -21,7 +21,7 @@ from tests.unit.setup.machine import KILL_ALL, STATE, SYSTEM_PATH, TWINS, USER, 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop"
 ADDRESSES = {twin: IPv4Interface(f"192.168.{177 + at}.11/24") for at, twin in enumerate(TWINS)}
 HOSTS = tuple(f"{address.ip} spark-a-rail{at}" for at, address in enumerate(ADDRESSES.values(), 1))
-WANTED = Wanted(USER, KEY, netplan.text(ADDRESSES), ADDRESSES, HOSTS)
+WANTED = Wanted(KEY, netplan.text(ADDRESSES), ADDRESSES, HOSTS)
 LOGIN = Run("spark-a", "me@laptop", USER, root=False)
 ROOT = Run("spark-a", "me@laptop", USER)
 BOTH = (LOGIN, ROOT)
@@ -237,6 +237,7 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
         assert running.stdout
         running.stdin.write(with_stand_ins(CONFIRMED_ANEW + text))
         running.stdin.close()
+        spark.shell(f"touch {STATE}/still" if confirms else "true")
         for line in running.stdout:
             event = parse_line(line)
             said.append((event.step, event.kind, event.text))
@@ -244,6 +245,7 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
                 assert not spark.shell("ls -A /etc/netplan")
                 spark.run(CONFIRM, check=True)
                 spark.run(CONFIRM)  # again, where the answer to the first was lost
+                spark.shell(f"rm {STATE}/still")
     return said
 
 

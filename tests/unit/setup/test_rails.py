@@ -159,15 +159,6 @@ def test_what_is_not_right_is_replaced(own, expected):
 # ----------------------------------------------------------------------------------------------------- hostile
 
 
-def test_odd_names_get_no_file():
-    found = documents(ONE)
-    for interface in found["b"]["interfaces"]:
-        interface["name"] = interface["name"].replace("enp1s0f1np1", "x:{y}")
-    result = proposed(parsed(found))
-    assert set(result.texts) == {"a"}
-    assert [(each.name, each.node) for each in result.troubles] == [("odd-name", "b")]
-
-
 def test_a_false_claim_leaves_the_others_what_they_would_have():
     """Two pairs, of which one was set up: who claims to hear all of them has none renumbered, and gets no address."""
     set_up = {node: SET_UP[node] for node in "ab"}

@@ -106,12 +106,6 @@ def test_what_the_operator_calls_things_is_quoted():
     assert "OPERATOR='me�'\"'\"'; reboot #�@x'" in text
 
 
-def test_the_login_is_a_name():
-    for run in (replace(LOGIN, user="x y"), replace(ROOT, user="$(id)")):
-        with pytest.raises(SetupError, match="not the name of a user"):
-            script(run, ALL)
-
-
 @pytest.mark.parametrize(
     ("line", "event"),
     [
