@@ -14,7 +14,6 @@ from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
-    from sparkcluster.plan.model import Plan
     from sparkcluster.release.states import GroupState
 
 NOW = {
@@ -38,20 +37,14 @@ def run(args: argparse.Namespace) -> int:
     """Show what ``up`` would do; exit 1 where a finding would stop it."""
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import view_cluster
+    from sparkcluster.release.serving import states
+    from sparkcluster.release.states import differences
 
     with querying(args) as (fleet, spec, _):
         view = view_cluster(fleet, spec)
     if (plan := view.plan or view.draft) is None:
         view.stop_on_errors()
         return 1
-    _show(args, view, plan)
-    return 1 if has_errors(view.findings) else 0
-
-
-def _show(args: argparse.Namespace, view: View, plan: Plan) -> None:
-    from sparkcluster.release.serving import states
-    from sparkcluster.release.states import differences
-
     groups = states(view)
     document = {
         **plan.as_json(),
@@ -60,14 +53,14 @@ def _show(args: argparse.Namespace, view: View, plan: Plan) -> None:
         "differences": [each.as_json() for group in groups.values() for each in differences(view, group)],
         "after_ready": view.spec.inventory.after_ready,
     }
-    if emitted(args, document):
-        return
-    for line in lines(document, verbose=args.verbose):
-        write(sys.stdout, line, keep=LINES)
-    for finding in view.findings:
-        message(finding.headline, kind=finding.severity)
-    for line in _notes(view, groups, verbose=args.verbose):
-        message(line)
+    if not emitted(args, document):
+        for line in lines(document, verbose=args.verbose):
+            write(sys.stdout, line, keep=LINES)
+        for finding in view.findings:
+            message(finding.headline, kind=finding.severity)
+        for line in _notes(view, groups, verbose=args.verbose):
+            message(line)
+    return 1 if has_errors(view.findings) else 0
 
 
 def _notes(view: View, groups: Mapping[str, GroupState], *, verbose: bool) -> Iterator[str]:

@@ -95,14 +95,15 @@ def _dry_run(args: argparse.Namespace) -> int:
 
 
 def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
-    serves = f"release {found.source} serves {found.model[0]}" if found.source else "nothing was deployed yet"
+    serves, model = f"release {found.source} serves {found.model}", spec.playbook.model_name
     restarts = any(each.cost != "nothing" for each in found.differences)
     would = "this would restart it" if restarts else "nothing needs a restart"
-    data(f"{serves}; {would if found.model[0] == found.model[1] else f'this would serve {found.model[1]}'}")
-    for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s, verbose=args.verbose):
+    would = would if found.model == model else f"this would serve {model}"
+    data(f"{serves if found.source else 'nothing was deployed yet'}; {would}")
+    for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s):
         data(f"  {word:<9}{text}")
     if args.verbose:
-        for line in [*found.lines(), *found.versions]:
+        for line in [*(line for each in found.differences for line in each.shown()), *found.versions]:
             data(line, indent="  ")
         stage_view.planned(found.staging)
     for finding in found.findings:
@@ -112,15 +113,9 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
             data(finding.headline, kind="error", indent="  ")
 
 
-def _summary(found: Preview, limit_s: float, *, verbose: bool) -> Iterator[tuple[str, str]]:
+def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
     """What would change, be copied, and for how long nothing answers."""
-    for word, (old, new) in (("model", found.model), ("image", found.image)):
-        if old != new:
-            yield word, f"{old or 'none'} → {new or 'none'}"
-    shown = found.written if verbose else found.written[:1]
-    if shown:
-        more = [f"{len(found.written) - 1} more: -v"] if len(found.written) > len(shown) else []
-        yield "settings", "; ".join([*shown, *more])
+    yield from found.changes
     moving = [each for each in found.staging.stagings if each.what in ("weights", "image")]
     for staging in moving:
         yield from (("copy", f"{staging.what}{text}") for text in _moves(found.staging.expected.get(staging.name, ())))

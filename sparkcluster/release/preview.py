@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from sparkcluster.errors import FoundErrors
@@ -16,7 +15,7 @@ from sparkcluster.plan.cost import Difference
 from sparkcluster.release import stage
 from sparkcluster.release.outcome import last_start_s
 from sparkcluster.release.serving import states
-from sparkcluster.release.states import differences, settings
+from sparkcluster.release.states import brief, differences
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 from sparkcluster.staging.run import StageReport
@@ -28,8 +27,8 @@ class Preview:
 
     Attributes:
         source: number of the release that serves; None without one.
-        model, image: of that release, and what they would be.
-        written: keys of the playbook's ``args`` and ``env`` that differ, with both values, in lines.
+        model: that it serves; None likewise.
+        changes: of model, image and settings, each with what it is called.
         differences: between what runs and what would, with what each costs.
         staging: what would move.
         versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
@@ -40,22 +39,14 @@ class Preview:
     """
 
     source: int | None
-    model: tuple[str | None, str]
-    image: tuple[str | None, str | None]
-    written: tuple[str, ...]
+    model: str | None
+    changes: tuple[tuple[str, str], ...]
     differences: tuple[Difference, ...]
     staging: StageReport
     versions: tuple[str, ...]
     known: bool
     start_s: float | None
     findings: tuple[Finding, ...]
-
-    def lines(self) -> list[str]:
-        """What differs, without variables that sparkcluster sets whatever is written."""
-        written = {line.split()[0] for line in self.written}
-        found = [line for each in self.differences for line in each.shown()]
-        variables = [re.search(r": env (\w+): ", line) for line in found]
-        return [line for line, env in zip(found, variables, strict=True) if env is None or env[1] in written]
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``upgrade --dry-run``."""
@@ -83,9 +74,8 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     groups = states(view)
     changed: list[str] = []
     starts = []
-    written: dict[str, None] = {}
     plan = view.plan or view.draft
-    old: dict[str, Any] = {}
+    recorded = next((group.recorded for group in groups.values() if group.recorded), None)
     for name, group in groups.items():
         if group.recorded is None:
             continue
@@ -93,15 +83,12 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
         # Without the image only the driver is known, which an upgrade leaves as it is.
         if view.plan is not None:
             changed += [f"{spec.inventory.called(name)}: {line}" for line in versions(group.recorded.versions, now)]
-        old = group.recorded.plan
-        written |= dict.fromkeys(settings(group.recorded.playbook or {}, spec))
         starts.append(last_start_s(view.newest, plan, name) if plan else None)
     known = [each for each in starts if each is not None]
     return Preview(
         source=view.newest.number if view.newest else None,
-        model=(old.get("model"), spec.playbook.model_name),
-        image=(old.get("image"), spec.reference if spec.inventory.runtime.kind == "docker" else None),
-        written=tuple(written),
+        model=recorded.plan.get("model") if recorded else None,
+        changes=tuple(brief(recorded, spec, "-v")),
         differences=tuple(each for group in groups.values() for each in differences(view, group)),
         staging=stage.stage(fleet, spec, stage.Options(dry_run=True), report),
         versions=tuple(changed),

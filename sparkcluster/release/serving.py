@@ -209,7 +209,8 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     )
     cluster = f"{spec.inventory.cluster} serves{f' release {served.release}' if served else ''}"
     found = [each for group in refused.values() for each in differences(view, group)]
-    told = (list(brief(served, spec)) if served else []) or [each.brief for each in found]
+    chosen = brief(served, spec, "sparkcluster plan INVENTORY -v") if served else ()
+    told = [f"{word} {text}" for word, text in chosen] or [each.brief for each in found]
     if not differing:
         keys = {engines.engine(spec.playbook.engine).api_key}
         only_key = all(keys >= {*group.rotated} for group in refused.values())

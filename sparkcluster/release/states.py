@@ -46,13 +46,10 @@ from sparkcluster.plan.records import (
     runs_recorded,
     written_network,
 )
-from sparkcluster.report import count
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
 from sparkcluster.topology.model import Group, Topology
 from sparkcluster.topology.recorded import drift, restored
-
-CONTEXT = "max-model-len"
 
 AnyGroup = TypeVar("AnyGroup", Group, GroupPlan)
 
@@ -237,31 +234,30 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
     return classed(group.name, found, missing)
 
 
-def settings(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
+def brief(recorded: RecordedGroup | None, spec: Spec, more: str) -> Iterator[tuple[str, str]]:
+    """In what ``spec`` is another than what is recorded: model, image, and the first setting; ``more`` shows others."""
+    old = recorded.plan if recorded else {}
+    image = spec.reference if spec.inventory.runtime.kind == "docker" else None
+    for word, new in (("model", spec.playbook.model_name), ("image", image)):
+        if old.get(word) != new:
+            yield word, f"{old.get(word) or 'none'} → {new or 'none'}"
+    found = list(_settings((recorded and recorded.playbook) or {}, spec))
+    if found:
+        yield "settings", found[0] + (f"; {len(found) - 1} more: {more}" if found[1:] else "")
+
+
+def _settings(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
     """A line for each argument and variable that differs from the ``recorded`` playbook; the context first."""
     now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
     for section in ("args", "env"):
         old, new = recorded.get(section) or {}, now.get(section) or {}
-        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != CONTEXT, name)):
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "max-model-len", name)):
             if recorded and old.get(name) != new.get(name):
                 yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
 
 
 def _shown(value: object) -> str:
     return "unset" if value is None else f"{value:,}" if type(value) is int else str(value)
-
-
-def brief(recorded: RecordedGroup, spec: Spec) -> Iterator[str]:
-    """In what ``spec`` is another than what is recorded: model, image, context, and how many other settings."""
-    image = spec.reference if spec.inventory.runtime.kind == "docker" else None
-    for word, new in (("model", spec.playbook.model_name), ("image", image)):
-        if (old := recorded.plan.get(word)) != new:
-            yield f"{word} {old} → {new}"
-    found = list(settings(recorded.playbook or {}, spec))
-    context = [line for line in found if line.startswith(CONTEXT)]
-    yield from context
-    if others := len(found) - len(context):
-        yield f"{count(others, 'other setting')}: sparkcluster plan INVENTORY -v"
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], tuple[str, ...]]:

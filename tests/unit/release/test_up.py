@@ -205,8 +205,7 @@ def test_another_plan_is_told_by_model_image_and_context_without_what_follows_fr
         up(cluster)
     assert caught.value.message.splitlines()[1:] == [
         f"image {other.spec.reference} → a/new:1",
-        "max-model-len 1,024 → 2,048",
-        "2 other settings: sparkcluster plan inventory.yaml -v",
+        "settings max-model-len 1,024 → 2,048; 2 more: sparkcluster plan inventory.yaml -v",
     ]
 
 
