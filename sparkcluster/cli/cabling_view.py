@@ -49,11 +49,7 @@ def _rails(cabling: Cabling) -> Ports:
 def _other_ends(cabling: Cabling) -> Ports:
     """What is at the other end of the ports that are on none."""
     loose = [each for each in cabling.loose if each.seen]
-    return {each.port.key: f"hears {_few([name.partition(' (')[0] for name in each.seen])}" for each in loose}
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    return {each.port.key: f"hears {', '.join(name.partition(' (')[0] for name in each.seen)}" for each in loose}
 
 
 def _node(node: str, survey: Survey, rails: Ports, ends: Ports) -> list[Row]:

@@ -7,13 +7,12 @@ import contextlib
 
 from sparkcluster.cli import common
 from sparkcluster.cli.ask_view import tell_end, valid, writer
-from sparkcluster.cli.common import connect_fleet, load_spec
+from sparkcluster.cli.common import asking, load_spec
 from sparkcluster.cli.interrupt import forget
 from sparkcluster.cli.output import message, paint, show_error
 from sparkcluster.cli.progress import Waiting
 from sparkcluster.errors import PromptTooLong, SparkclusterError
 from sparkcluster.inspect.ask import Conversation
-from sparkcluster.report import count
 
 _ENDS = frozenset({"exit", "quit", "bye"})
 _HELP = "/clear begins a new conversation; exit, quit, bye or Ctrl-D ends the chat; Ctrl-C an answer"
@@ -31,10 +30,10 @@ def chat(args: argparse.Namespace) -> int:
         # Python turns it off; a pasted text of several lines is one prompt with it.
         readline.parse_and_bind("set enable-bracketed-paste on")
     spec, system = load_spec(args), args.system and valid(args.system)
-    with connect_fleet(spec.inventory) as fleet:
+    with asking(spec.inventory) as (fleet, waiting):
         conversation = Conversation(fleet, spec, group=args.group, max_tokens=args.max_tokens, system=system)
-        with Waiting(f"querying {count(len(spec.inventory.nodes), 'node')}"):
-            endpoint = conversation.find()
+        endpoint = conversation.find()
+        waiting.end()
         message(paint(endpoint.model, "bold"), f" on {spec.inventory.cluster}; /help lists what else can be typed")
         while True:
             try:

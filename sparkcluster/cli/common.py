@@ -186,14 +186,14 @@ def load_spec(args: argparse.Namespace) -> Spec:
     spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
     if playbook:
         spec = dataclasses.replace(spec, selected={**spec.selected, "playbook": _from_inventory(spec, playbook)})
-    trust, names = getattr(args, "trust", None), [node.label for node in spec.inventory.nodes]
-    if trust not in {None, *names}:
-        from sparkcluster.errors import UsageError
-        from sparkcluster.suggest import did_you_mean
+    given, names = getattr(args, "node", None) or [], [node.label for node in spec.inventory.nodes]
+    for name in [getattr(args, "trust", None), *([given] if isinstance(given, str) else given)]:
+        if name not in {None, *names}:
+            from sparkcluster.errors import UsageError
+            from sparkcluster.suggest import did_you_mean
 
-        raise UsageError(
-            f"--trust: no node named {trust}", hint=did_you_mean(trust, names, f"nodes: {', '.join(names)}")
-        )
+            hint = did_you_mean(name, names, f"its nodes: {', '.join(names)}")
+            raise UsageError(f"{name} is not a node of {args.inventory}", hint=hint)
     return spec
 
 
@@ -223,13 +223,20 @@ def typed(args: argparse.Namespace) -> Typed:
 @contextmanager
 def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Waiting]]:
     """Nodes and spec of the command line, for commands that show only what they wait for."""
+    spec = load_spec(args)
+    with asking(spec.inventory, waiting_for) as (fleet, waiting):
+        yield fleet, spec, waiting
+
+
+@contextmanager
+def asking(inventory: Inventory, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Waiting]]:
+    """All nodes of the inventory, while it is shown what is waited for."""
     from sparkcluster.cli.progress import Waiting
     from sparkcluster.report import count
 
-    spec = load_spec(args)
-    text = waiting_for or f"querying {count(len(spec.inventory.nodes), 'node')}"
-    with connect_fleet(spec.inventory) as fleet, Waiting(text) as waiting:
-        yield fleet, spec, waiting
+    text = waiting_for or f"querying {count(len(inventory.nodes), 'node')}"
+    with connect_fleet(inventory) as fleet, Waiting(text) as waiting:
+        yield fleet, waiting
 
 
 @contextmanager

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import common
-from sparkcluster.cli.common import emitted, inventory_argument, load_spec, option
-from sparkcluster.cli.output import data, message, paint, table, typed, write
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.common import emitted, inventory_argument, load_spec, option, typed
+from sparkcluster.cli.output import data, message, paint, table, write
 
-WIDTH = 80
+if TYPE_CHECKING:
+    from sparkcluster.hints import Typed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,19 +44,18 @@ def run(args: argparse.Namespace) -> int:
 
     served = Serving(spec)
     if spec.selected == spec.inventory.selected:
-        with common.connect_fleet(spec.inventory) as fleet, Waiting("querying what serves"):
+        with common.asking(spec.inventory) as (fleet, _):
             served = serving(fleet, spec, args.group)
     found = document(connection(served.spec, args.group, key=key), args.client, served.release)
     if not emitted(args, found):
         for text in served.notes:
-            _said("note", text.replace("INVENTORY", shlex.quote(str(args.inventory))))
-        show(found, args.inventory)
+            message(typed(args)(text), kind="note")
+        show(found, typed(args))
     return 0
 
 
-def show(found: dict[str, Any], inventory: Path) -> None:
-    """The block of a client, or the list of clients."""
-    path = shlex.quote(str(inventory))
+def show(found: dict[str, Any], fill: Typed) -> None:
+    """The block of a client, or the list of clients; ``fill`` fills in INVENTORY."""
     client = found["client"]
     if client is None:
         key = found["key"]
@@ -66,26 +63,17 @@ def show(found: dict[str, Any], inventory: Path) -> None:
         endpoint = paint(found["endpoint"] or "address unknown", "bold")
         data(endpoint, *(f"  {url}" for url in found["others"]), f"  model {found['model']}  key {where}")
         table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]])
-        message(f"sparkcluster connect {path} --client NAME", kind="next")
+        message(fill("sparkcluster connect INVENTORY --client NAME"), kind="next")
     else:
         message(f"{client['title']}: paste into {client['where']}")
         write(sys.stdout, client["block"], keep="\n")
-        for text in client["warnings"]:
-            _said("warning", text.replace("INVENTORY", path))
-        for text in client["notes"]:
-            _said("note", text)
+        for kind in ("warning", "note"):
+            for text in client[f"{kind}s"]:
+                message(fill(text), kind="" if text.startswith("  ") else kind)
     if found["tunnel"]:
-        _said("note", "this machine reaches the API through SSH alone; while it is used, keep running:")
+        message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
         message(f"  {found['tunnel']}")
     if found["endpoint"] is None:
-        _said("note", f"the address is known once it serves: sparkcluster status {path}")
+        message(fill("the address is known once it serves: sparkcluster status INVENTORY"), kind="note")
     if client is not None:
         message(client["source"], kind="docs")
-
-
-def _said(kind: str, text: str) -> None:
-    """Write a message; what is to be pasted stays on one line."""
-    if text.startswith("  "):
-        message(typed(text))
-    else:
-        message(text, kind=kind)

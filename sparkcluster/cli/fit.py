@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import assigned, at_least, common_flags, connect_fleet, emitted, number, option
+from sparkcluster.cli.common import asking, assigned, at_least, common_flags, emitted, number, option
 from sparkcluster.cli.output import data, message, paint
 from sparkcluster.report import count, size
 
@@ -76,12 +76,11 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
 
 def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
     """What was measured on the nodes of the inventory; None where nothing was, or none of them answers."""
-    from sparkcluster.cli.progress import Waiting
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.inspect.history import measured
 
     try:
-        with connect_fleet(spec.inventory) as fleet, Waiting(f"querying {spec.inventory.cluster}"):
+        with asking(spec.inventory) as (fleet, _):
             return measured(fleet, spec, nodes)
     except SparkclusterError as error:
         message(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")

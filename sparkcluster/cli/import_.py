@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparkcluster.cli.common import common_flags, emitted, option
@@ -92,14 +92,13 @@ def _inspected(args: argparse.Namespace) -> str:
         return inspected(fleet[next(iter(nodes))], args.container)
 
 
-def _show_notes(notes: Iterable[str]) -> None:
+def _show_notes(notes: Sequence[str]) -> None:
     """What was left out, by the reason for it, and then what needs a look, since it says what to write where."""
+    needs = "[:;] (write|set|copy|build|mount|add|did you|kept|listed) "
+    look = [note for note in notes if ": left out" not in note and re.search(needs, note)]
     left: dict[str, list[str]] = {}
-    look = []
     for note in notes:
-        if ": left out" not in note and re.search("[:;] (write|set|copy|build|mount|add|did you|kept|listed) ", note):
-            look.append(note)
-        else:
+        if note not in look:
             what, _, why = note.replace(": left out", "").partition(": ")
             left.setdefault(why, []).append(what)
     out = [": ".join(filter(None, [", ".join(names), why])) for why, names in left.items()]

@@ -121,18 +121,14 @@ def _guarded(argv: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort: no user sees a traceback
         from sparkcluster.errors import SparkclusterError
 
-        if isinstance(error, SparkclusterError):
-            return _fail(error, argv)
-        from sparkcluster.cli.streams import ReaderGone
-
-        return exit_codes.DONE if isinstance(error, ReaderGone) else _internal(error, argv)
+        return _fail(error, argv) if isinstance(error, SparkclusterError) else _internal(error, argv)
 
 
 def _flushed(argv: Sequence[str]) -> int:
     """``main``; also what it wrote last has reached its destination, or that is its error."""
     try:
         code = main(argv)
-    except SystemExit:  # --help of a command
+    except SystemExit:  # --help of a command, or nobody reads on
         sys.stdout.flush()
         raise
     sys.stdout.flush()

@@ -76,19 +76,17 @@ def lines(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> Iter
     for number, text in enumerate(texts):
         name = "or" if number else kind
         lead = [paint(f"{name}:", _KINDS.get(name, "")), " "] if name else []
-        line = [typed(part) for part in text] if kind else text
+        line = [typed(part) for part in text]
         plain, room = "".join([*lead, *map(clean, line)]), columns(stream) - len(indent)
         if room <= 0 or len(plain) <= room:
             yield [indent, *lead, *line]
             continue
         first, *more = _folded(plain, room)
+        # The word that matters stands first, in its colour; a text of one part has one colour.
         rest, begins = first[len("".join(lead)) :], text[0] if isinstance(text[0], Painted) else coded("", "")
-        if len(text) > 1 and rest.startswith(begins):  # the word that matters stands first, in its colour
-            yield [indent, *lead, begins, rest[len(begins) :]]
-            yield from ([indent, each] for each in more)
-            continue
-        yield [indent, *lead, coded(rest, begins.colour)]
-        yield from ([indent, coded(each, begins.colour)] for each in more)
+        size, colour = (len(begins), "") if len(text) > 1 else (len(plain), begins.colour)
+        yield [indent, *lead, coded(rest[:size], begins.colour), rest[size:]]
+        yield from ([indent, coded(each, colour)] for each in more)
 
 
 def noted(stream: TextIO, text: str) -> Iterator[list[str]]:
@@ -96,7 +94,7 @@ def noted(stream: TextIO, text: str) -> Iterator[list[str]]:
     word, colon, rest = text.partition(": ")
     if colon and word.strip() in _KINDS:
         return lines(stream, rest, kind=word.strip(), indent=word[: len(word) - len(word.lstrip())])
-    return lines(stream, typed(text))
+    return lines(stream, text)
 
 
 def _folded(text: str, width: int) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import at_least, common_flags, connect_fleet, default_inventory, emitted, option
+from sparkcluster.cli.common import asking, at_least, common_flags, default_inventory, emitted, option
 from sparkcluster.cli.output import data, message, paint, table
 
 if TYPE_CHECKING:
@@ -50,27 +50,23 @@ def _staged(args: argparse.Namespace, found: list[Offer]) -> list[Offer]:
     """``found`` with the nodes of the inventory that have the weights; without where no inventory is known.
 
     Raises:
-        UsageError: the inventory that was typed cannot be used; of the default one a warning says that.
+        UsageError: the inventory that was typed cannot be used; the default one is left out then.
     """
-    from sparkcluster.cli.progress import Waiting
-    from sparkcluster.errors import SparkclusterError, UsageError
+    from sparkcluster.errors import SparkclusterError
     from sparkcluster.inspect import playbooks
     from sparkcluster.spec.load import load_inventory
 
     try:
         path, why = (args.inventory, "") if args.inventory else default_inventory()
-    except UsageError:
-        return found
-    if why and not args.json:
-        message(f"{path} ({why})", kind="inventory")
-    try:
+        if why and not args.json:
+            message(f"{path} ({why})", kind="inventory")
         inventory = load_inventory(path)
-        with connect_fleet(inventory) as fleet, Waiting(f"querying {inventory.cluster}"):
+        with asking(inventory) as (fleet, _):
             found, errors = playbooks.staged(fleet, inventory, found)
-    except SparkclusterError as error:
-        if not why:
+    except SparkclusterError:
+        if args.inventory:
             raise
-        errors = {str(path): error.message.splitlines()[0].removeprefix(f"{path}:")}
+        return found
     for where, text in errors.items():
         message(f"which weights are staged is unknown: {where}: {text.strip()}", kind="warning")
     return found

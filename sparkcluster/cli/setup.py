@@ -31,18 +31,11 @@ def run(args: argparse.Namespace) -> int:
     """Set up every node of the inventory, undo that, or show it."""
     from sparkcluster.errors import UsageError
     from sparkcluster.setup.steps import selected
-    from sparkcluster.suggest import did_you_mean
 
     selected(args.only, args.options)
     if args.options and (args.undo or args.show):
         raise UsageError("--with is for what is to be done", hint="--undo takes back all steps, or those of --only")
-    inventory = load_spec(args).inventory
-    names = [node.label for node in inventory.nodes]
-    for name in args.node:
-        if name not in names:
-            hint = did_you_mean(name, names, f"nodes of {args.inventory}: {', '.join(names)}")
-            raise UsageError(f"{name} is not a node of {args.inventory}", hint=hint)
-    return on_nodes(inventory, args)
+    return on_nodes(load_spec(args).inventory, args)
 
 
 def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:

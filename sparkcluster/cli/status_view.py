@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.output import data, paint, table, typed
+from sparkcluster.cli.output import data, paint, table
 from sparkcluster.report import duration, share
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False
         if group["load"]:
             data(load(group["load"]), indent=indent)
         if group["why"] and group["why"] not in (document["why"] or ""):
-            data(typed(group["why"]), indent=indent)
+            data(group["why"], indent=indent)
         if group["warning"]:
             data(group["warning"], kind="warning", indent=indent)
     if not shown:
@@ -70,7 +70,7 @@ def _show_rest(document: dict[str, Any], *, verbose: bool) -> None:
 def headline(document: dict[str, Any], later_s: float = 0) -> list[str]:
     """The state of the cluster in one line, and why it does not serve; ``later_s`` after it was asked."""
     word = document["state"]
-    why = f": {typed(document['why'])}" if document["why"] else ""
+    why = f": {document['why']}" if document["why"] else ""
     if document.get("waiting"):
         word, why = "no token yet", f" of {', '.join(document['waiting'])}"
     state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")

@@ -15,10 +15,6 @@ _PLAIN = dict(zip("─│├└█▁▂▃▄▅▆▇✓✗●…→", "-|++#.
 """What is shown in place of what an encoding lacks."""
 
 
-class ReaderGone(Exception):
-    """Whoever read stdout has closed it, as ``head`` does; ends a command with exit code 0 and no message."""
-
-
 class _Output(io.FileIO):
     """The unbuffered side of stdout or stderr.
 
@@ -48,10 +44,8 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _plain(error: Any) -> tuple[str, int]:
     """An error handler of codecs: for each character that cannot be encoded one in ASCII, or its number."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
     lacking = error.object[error.start : error.end]
     return "".join(_PLAIN.get(char) or ascii(char)[1:-1] for char in lacking), error.end
 
@@ -78,11 +72,7 @@ def install() -> None:
 
 
 def check_reader() -> None:
-    """For commands that write until they are stopped.
-
-    Raises:
-        ReaderGone: whoever read stdout has closed it.
-    """
+    """End a command that writes until it is stopped once its reader has closed stdout, as ``head`` does."""
     buffer = getattr(sys.stdout, "buffer", None)
     if getattr(getattr(buffer, "raw", buffer), "reader_gone", False):
-        raise ReaderGone
+        raise SystemExit(0)

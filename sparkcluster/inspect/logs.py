@@ -78,12 +78,9 @@ def follow(
 
     Raises:
         NotServing: no rank runs there.
-        UsageError: there is no such node, or ``since_s`` with a runtime that keeps no times.
+        UsageError: ``since_s`` with a runtime that keeps no times.
         HostError: no rank runs on the nodes that answered, and some did not.
     """
-    names = [entry.label for entry in spec.inventory.nodes]
-    if node is not None and node not in names:
-        raise UsageError(f"{node} is not in the inventory", hint=f"its nodes: {', '.join(names)}")
     if since_s is not None and spec.inventory.runtime.kind == "process":
         raise UsageError(
             "--since: with runtime process the times of log lines are not kept", hint="-n N reads the last N lines"

@@ -67,7 +67,7 @@ MISTAKES = [
         "mine.yaml:2:1: nodes: playbook gpt-oss-20b is for 1 Spark, and the inventory lists 2",
         "list that many, or make groups of that size; sparkcluster playbooks --sparks 2",
     ),
-    Mistake("logs mine.yaml spark-9", 2, "spark-9 is not in the inventory", "its nodes: spark-1, spark-2"),
+    Mistake("logs mine.yaml spark-9", 2, "spark-9 is not a node of mine.yaml", "did you mean spark-2?"),
     Mistake("logs mine.yaml --since yesterday", 2, "--since: must be as 10m or", "sparkcluster logs --help", 0),
     Mistake("logs mine.yaml --failed", 1, "no log of a failed launch of pair", "sparkcluster doctor mine.yaml", 1),
     Mistake("up mine.yaml --set modle.id=x", 2, "--set modle.id: modle: unknown key", "did you mean model?"),

@@ -22,6 +22,7 @@ import pytest
 import sparkcluster
 from sparkcluster.cli import common, junit, output, progress
 from sparkcluster.cli import down as cli_down
+from sparkcluster.cli import logs as cli_logs
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.hosts.base import Result
@@ -117,7 +118,8 @@ def commands(serving, monkeypatch, tmp_path):
                 hosts[name].program(program, answer)
         for module in (common, cli_down):
             monkeypatch.setattr(module, "connect_fleet", lambda _: Fleet(hosts))
-        monkeypatch.setattr(common, "load_spec", lambda _: serving.spec)
+        for module in (common, cli_logs):
+            monkeypatch.setattr(module, "load_spec", lambda _: serving.spec)
         with terminal(monkeypatch) as shown:
             guarded([argv[0], "inventory.yaml", *argv[1:]])
         assert "internal error" not in shown[0] or ATTACK not in shown[0]
