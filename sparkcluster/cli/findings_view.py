@@ -38,8 +38,8 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, fill: Typed, verb
 
 def counted(findings: Sequence[Finding], *, verbose: bool) -> list[str]:
     """How many errors are where, and how many warnings and notes there are."""
-    wrong = Counter(finding.node or "the cluster" for finding in findings if finding.severity == "error")
-    shown = [f"{count(number, 'error')} on {place}" for place, number in wrong.items()]
+    wrong = Counter(finding.node for finding in findings if finding.severity == "error")
+    shown = [count(number, "error") + (f" on {node}" if node else "") for node, number in wrong.items()]
     severities = Counter(finding.severity for finding in findings)
     if severities["warning"]:
         shown.append(count(severities["warning"], "warning"))

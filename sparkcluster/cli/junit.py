@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from sparkcluster.hints import Typed
 from sparkcluster.printable import LINES, clean
 
 if TYPE_CHECKING:
-    from sparkcluster.findings import Finding
     from sparkcluster.inspect.preflight import Preflight
 
 
@@ -31,18 +31,15 @@ def document(found: Preflight) -> bytes:
             case = SubElement(suite, "testcase", classname=place, name=_legal(f"{code} {title}"))
             for each in (each for each in seen if each.code == code):
                 about = {"type": code, "message": _legal(each.summary)} if each.severity == "error" else {}
-                SubElement(case, "failure" if about else "system-out", about).text = _legal(_text(each))
+                SubElement(case, "failure" if about else "system-out", about).text = _legal(
+                    "\n".join(each.notes(Typed()))
+                )
             if not len(case) and (node in found.errors or code in unread):
                 SubElement(case, "skipped", message="the node, or a fact that it needs, could not be read")
     for key, tag in (("tests", ""), ("failures", "/failure"), ("skipped", "/skipped")):
         suite.set(key, str(len(suite.findall(f"testcase{tag}"))))
     content: bytes = tostring(suite, encoding="utf-8", xml_declaration=True)
     return content
-
-
-def _text(finding: Finding) -> str:
-    details = (f"{word}: {text}" for word, text in finding.details())
-    return "\n".join([f"{finding.severity}: {finding.code} {finding.summary}", *details])
 
 
 def _legal(text: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from pathlib import Path
 
+from sparkcluster.cli import findings_view
 from sparkcluster.cli.common import assigned, common_flags, emitted, option
 from sparkcluster.cli.output import data, show_error, show_finding
 
@@ -37,11 +37,8 @@ def run(args: argparse.Namespace) -> int:
         if args.verbose or each.severity != "info":
             headline = f"{each.place}{each.code} {each.summary}"
             show_finding(each, Typed(), stream=sys.stdout, headline=headline, indent="", why=args.verbose)
-    severities = Counter(each.severity for each in linted.findings)
-    notes = severities.pop("info", 0)
-    found = " and ".join(count(number, severity) for severity, number in sorted(severities.items()))
-    more = f", and {count(notes, 'note')} with --verbose" if notes and not args.verbose else ""
-    data(f"{count(len(args.files), 'file')}: {found or 'no problems'}{more}")
+    found = ", ".join(findings_view.counted(linted.findings, verbose=args.verbose))
+    data(f"{count(len(args.files), 'file')}: {found or 'no problems'}")
     for path, (spec, *others) in linted.specs.items():
         shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others])
         for line in library.shadowing(spec) + shown:

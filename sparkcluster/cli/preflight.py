@@ -118,19 +118,16 @@ def show_rates(measured: Measured) -> None:
     figures: dict[tuple[str, str], dict[str, list[str]]] = {}
     for rate in measured.rates:
         rail = {"rdma-both": "both twins", "collective": "all-gather"}.get(rate.kind, rate.subnet or rate.over)
-        floor = FLOORS_GBIT_S.get(rate.kind, 0)
-        mark = "" if not floor else " ✓" if (rate.gbit_s or 0) >= floor else " ✗"
-        text = "no result" if rate.gbit_s is None else f"{rate.gbit_s:.1f}"
-        figures.setdefault((", ".join(sorted(rate.nodes)), rail), {}).setdefault(kinds[rate.kind], []).append(
-            text + mark
-        )
+        text, floor = "no result" if rate.gbit_s is None else f"{rate.gbit_s:.1f}", FLOORS_GBIT_S.get(rate.kind)
+        if floor:
+            text += " ✓" if (rate.gbit_s or 0) >= floor else " ✗"
+        row = figures.setdefault((", ".join(sorted(rate.nodes)), rail), {})
+        row.setdefault(kinds[rate.kind], []).append(text)
     if figures:
-        columns = [name for name in ("TCP", "RDMA", "NCCL") if any(name in row for row in figures.values())]
+        columns = dict.fromkeys(kinds[rate.kind] for rate in measured.rates)
+        rows = [(*place, *(" / ".join(row.get(name, ())) for name in columns)) for place, row in figures.items()]
         data()
-        table(
-            ("NODES", "RAIL", *columns),
-            [(*place, *(" / ".join(row.get(name, ())) for name in columns)) for place, row in figures.items()],
-        )
+        table(("NODES", "RAIL", *columns), rows)
         data("in Gb/s, each way; by RDMA 92 or more are healthy, over both twins of a port 190")
     for what, why in measured.skipped.items():
         data(f"not measured: {'all-gather' if what == 'collective' else kinds[what]} ({why})")
