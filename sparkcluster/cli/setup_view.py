@@ -8,25 +8,23 @@ import datetime as dt
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkcluster.cli.output import data, message, paint, show_error, table, write
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.report import count
-
-if TYPE_CHECKING:
-    from sparkcluster.errors import SparkclusterError
-    from sparkcluster.setup.ports import Trouble
-    from sparkcluster.setup.run import Look, Outcome, Scripts
-    from sparkcluster.setup.step import Change
-    from sparkcluster.setup.survey import Collected
+from sparkcluster.setup.journal import restoring
+from sparkcluster.setup.ports import Trouble
+from sparkcluster.setup.run import Look, Outcome, Scripts
+from sparkcluster.setup.step import Change
+from sparkcluster.setup.steps import BY_NAME
+from sparkcluster.setup.survey import Collected
 
 _STATES = {"as before": " (not in effect)", "changed since": " (changed since)"}
 
 
 def show_steps(changes: Collection[Change], inventory: str, *, why: bool = False) -> None:
     """Every step that would change something, or cannot: what it finds and wants on which nodes, with ``why`` if so."""
-    from sparkcluster.setup.steps import BY_NAME
-
     for name in [name for name in BY_NAME if any(each.step == name for each in changes)]:
         data(paint(f"{name}: {BY_NAME[name].title}", "bold"))
         nodes: dict[tuple[str, str], list[str]] = {}
@@ -110,8 +108,6 @@ def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
 
 def show_undone(outcomes: Mapping[str, Outcome], found: Collected, inventory: str, *, ok: bool) -> None:
     """What became of every node that was undone; ``found`` is from before."""
-    from sparkcluster.setup.journal import restoring
-
     _show_outcomes(outcomes, "undo")
     for node, outcome in outcomes.items():
         for text in outcome.left:
@@ -127,19 +123,15 @@ def show_undone(outcomes: Mapping[str, Outcome], found: Collected, inventory: st
 def show_journals(rows: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping[str, SparkclusterError]) -> None:
     """What ``setup`` changed on each node, when and by whom."""
     if any(rows.values()):
-        cells = [
-            (node, row["step"], row["text"] + _STATES.get(row["state"], ""), f"{_time(row['at'])} by {row['operator']}")
-            for node, of_node in rows.items()
-            for row in of_node
-        ]
+        cells = []
+        for node, row in ((node, row) for node, of_node in rows.items() for row in of_node):
+            at = dt.datetime.fromtimestamp(row["at"])  # noqa: DTZ006 - the user's own time
+            change = row["text"] + _STATES.get(row["state"], "")
+            cells.append((node, row["step"], change, f"{at:%Y-%m-%d %H:%M} by {row['operator']}"))
         table(("NODE", "STEP", "CHANGE", "WHEN"), cells)
     for node in (node for node, of_node in rows.items() if not of_node):
         data(f"{node}: nothing to undo")
     _show_wrong((), errors)
-
-
-def _time(at: float) -> str:
-    return dt.datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - the user's own time
 
 
 # --------------------------------------------------------------------------------------------------- JSON

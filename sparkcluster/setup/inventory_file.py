@@ -57,17 +57,14 @@ def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[st
 
 def pairs(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[list[str]]:
     """``names`` in groups of two, along the cables in ``cabled`` first, and of one where a node is left over."""
-    left, alone, groups = list(names), list[str](), list[list[str]]()
+    left, groups = list(names), list[list[str]]()
     while left:
         name = left.pop(0)
-        other = next((each for each in left if frozenset({name, each}) in cabled), None)
-        if other is None:
-            alone.append(name)
-        else:
-            left.remove(other)
-            groups.append([name, other])
-    groups += [alone[at : at + 2] for at in range(0, len(alone), 2)]
-    return sorted(groups, key=lambda group: names.index(group[0]))
+        loose = [each for each in left if not any(each in pair for pair in cabled)]
+        other = ([each for each in left if frozenset({name, each}) in cabled] or loose)[:1]
+        left = [each for each in left if each not in other]
+        groups.append([name, *other])
+    return groups
 
 
 def new_text(

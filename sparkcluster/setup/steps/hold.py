@@ -15,10 +15,8 @@ def look(survey: Survey, _: Wanted) -> Change | None:
     """Of ``PACKAGES`` those that are installed."""
     installed = sorted(name for name, version in survey.packages.items() if version and name != PACKAGE)
     free = [name for name in installed if name not in survey.held]
-    if installed and not free:
+    if not free:
         return None
-    if not installed:
-        return Change("no such package", "", blocked="neither kernel nor driver is a package here")
     commands = tuple(command("change", "hold", name, "hold") for name in free)
     return Change(f"not held: {', '.join(free)}", "kernel and driver are held", commands)
 
