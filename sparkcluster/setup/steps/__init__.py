@@ -41,15 +41,12 @@ def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple
         options: names of options that are switched on.
 
     Raises:
-        UsageError: a name is unknown, or that of a step that is no option.
+        UsageError: a name is unknown.
     """
     for name in [*only, *options]:
         if name not in BY_NAME:
             hint = did_you_mean(name, BY_NAME, f"steps are {', '.join(BY_NAME)}")
             raise UsageError(f"there is no step {name!r}", hint=hint)
-    for name in options:
-        if not BY_NAME[name].option:
-            raise UsageError(f"{name} is no option: it is done without --with", hint="options are headless and hold")
     chosen = [*only, *options] if only else [step.name for step in STEPS if not step.option or step.name in options]
     return tuple(step for step in STEPS if step.name in chosen)
 
