@@ -99,16 +99,12 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     for word, text in _facts(document):
         data(f"  {word:<9} {text}")
     from sparkcluster.inspect.connect import connection
-    from sparkcluster.spec.inventory import OPEN_API
 
     tunnel, path = connection(spec).tunnel, shlex.quote(str(spec.inventory_path))
     typed = {"ask": f'ask {path} "Hello"', "clients": f"connect {path}", "stop": f"down {path}"}
     commands = {word: f"{program()} {command}" for word, command in typed.items()}
     for word, command in (({"tunnel": tunnel} if tunnel else {}) | commands).items():
         data(f"  {word:<9} ", paint(command, "type"))
-    if spec.inventory.api.open_without_key and OPEN_API not in spec.inventory.ignore:
-        message("the API requires no key, and is open to the network", kind="warning")
-        message(f"{program()} key {path}", kind="hint")
 
 
 def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
