@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparkcluster.cli.output import paint
 from sparkcluster.facts.base import read
@@ -30,8 +29,7 @@ _KINDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line of a node: its fields, seven or a single text, and the rail that it is attached to."""
 
     fields: tuple[str, ...]

@@ -111,6 +111,5 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
         data(paint(figure.source, "dim"), indent="  ")
     for line in playbook.source:
         data(paint(line, "dim"), indent="  ")
-    message(
-        f"sparkcluster up {shlex.quote(str(inventory or 'INVENTORY'))} --playbook {shlex.quote(reference)}", kind="next"
-    )
+    path = shlex.quote(str(inventory or "INVENTORY"))
+    message(f"sparkcluster up {path} --playbook {shlex.quote(reference)}", kind="next")
