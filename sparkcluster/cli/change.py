@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, reporting
-from sparkcluster.cli.output import data, message, paint, program
+from sparkcluster.cli.output import data, message, paint, typed
 from sparkcluster.report import Report, size, speed_change
 
 if TYPE_CHECKING:
@@ -50,10 +49,6 @@ def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Up]) -
         show(document, chosen)
         for line in lines:
             message(line, indent="  ")
-        if document.get("saved") is False:
-            from sparkcluster.inspect.chosen import hints
-
-            message(hints(chosen)("sparkcluster upgrade INVENTORY --save   writes it into the inventory"), kind="hint")
     return 0
 
 
@@ -98,13 +93,21 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     data(paint(f"{document['cluster']} is {word}", "bold good"), "   ", paint(where, "bold"), ended)
     for word, text in _facts(document):
         data(f"  {word:<9} {text}")
+    from sparkcluster.inspect.chosen import hints
     from sparkcluster.inspect.connect import connection
 
-    tunnel, path = connection(spec).tunnel, shlex.quote(str(spec.inventory_path))
-    typed = {"ask": f'ask {path} "Hello"', "clients": f"connect {path}", "stop": f"down {path}"}
-    commands = {word: f"{program()} {command}" for word, command in typed.items()}
-    for word, command in (({"tunnel": tunnel} if tunnel else {}) | commands).items():
-        data(f"  {word:<9} ", paint(command, "type"))
+    commands = {
+        "tunnel": connection(spec).tunnel,
+        "keep": "sparkcluster upgrade INVENTORY --save" if document.get("saved") is False else None,
+        "ask": 'sparkcluster ask INVENTORY "Hello"',
+        "clients": "sparkcluster connect INVENTORY",
+        "stop": "sparkcluster down INVENTORY",
+    }
+    inventory = hints(spec)._replace(flags=())
+    for word, command in commands.items():
+        if command:
+            fill = hints(spec) if word == "keep" else inventory
+            data(f"  {word:<9} ", paint(typed(fill(command)), "type"))
 
 
 def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
