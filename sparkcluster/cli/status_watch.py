@@ -46,7 +46,6 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.status import asked, look
 
     history = History()
-    message(f"asking {spec.inventory.cluster}")
     with contextlib.suppress(KeyboardInterrupt), connect_fleet(spec.inventory) as fleet, _keys() as pressed_q:
 
         def ask(_: None = None) -> Any:

@@ -214,7 +214,12 @@ def between(
     reach = ask_reach(fleet, spec, facts, topology, report, epochs=epochs)
     found = run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
     number = sum(check.stage in ("written", "facts", "reach") for check in CATALOGUE.values())
-    report.step("check", f"{number} checks{', each Spark reaches the others' if reach.paths and not found else ''}")
+    text = f"{number} checks"
+    if errors := [each for each in found if each.severity == "error"]:
+        text += f", {count(len(errors), 'error')}"
+    elif reach.paths:
+        text += ", each Spark reaches the others"
+    report.step("check", text)
     return reach, found
 
 

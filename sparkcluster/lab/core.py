@@ -105,7 +105,7 @@ class Lab:
         machine.require()
         found = State.read(state.directory_of(name))
         if found is None or found.stage != "up":
-            raise LabError(f"no lab {name} is up", hint=another(name) or f"sparkcluster lab up --name {name}")
+            raise LabError(f"lab {name} is not up", hint=another(name) or f"sparkcluster lab up --name {name}")
         return cls(found)
 
     def _make(self, report: Report) -> None:

@@ -176,7 +176,7 @@ def api_key(spec: Spec) -> str:
 def _from_environment(name: str, why: str, otherwise: str = "") -> str:
     value = os.environ.get(name, "")
     if not value:
-        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=…{otherwise}")
+        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=VALUE{otherwise}")
     return _one_line(value, f"the value of {name}", f"export {name} again without it")
 
 

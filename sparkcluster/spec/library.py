@@ -17,7 +17,7 @@ from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
-# In a checkout strangers' files may lie among the bundled ones, and in an installed package one may be edited.
+# By content: a checkout and an installed package hold the same files, and strangers' or edited ones may lie among them.
 _SHIPPED = Path(__file__).with_name("bundled.txt")
 _PLAYBOOK, _OVERLAY = rb"^(model|extends):", rb"^overlay:"
 
@@ -36,23 +36,24 @@ def all_bundled(spec: Spec) -> bool:
     if spec.bundled is not None:
         return spec.bundled
     files = {spec.playbook_path, *(Path(file) for file, _ in spec.places.values())}
-    return {listed(file) for file in files} <= set(_SHIPPED.read_text(encoding="utf-8").splitlines())
+    return all(map(_is_shipped, files))
 
 
 def shadowing(spec: Spec) -> list[str]:
     """A line that names the playbook's file, if it has the name of a bundled one and is elsewhere."""
     path = spec.playbook_path
-    elsewhere = not listed(path) and _file(path.stem, bundled()) is not None
-    return [f"playbook: {path}, not the bundled {path.stem}"] if elsewhere else []
+    other = _file(path.stem, bundled()) is not None and not _is_shipped(path)
+    return [f"playbook: {path}, not the bundled {path.stem}"] if other else []
 
 
-def listed(file: Path) -> str:
-    """The line of ``file`` in the listing, if it is bundled; an empty one if it is elsewhere or cannot be read."""
-    for directory in bundled():
-        with contextlib.suppress(ValueError, OSError):
-            name = file.resolve().relative_to(directory.resolve()).as_posix()
-            return f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}"
-    return ""
+def _is_shipped(file: Path) -> bool:
+    """Whether ``file`` has the name and the content of one that comes with sparkcluster."""
+    name = f"overlays/{file.name}" if file.parent.name == "overlays" else file.name
+    try:
+        line = f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}"
+    except OSError:
+        return False
+    return line in _SHIPPED.read_text(encoding="utf-8").splitlines()
 
 
 def overlay(name: str, beside: Sequence[Path]) -> Path:
