@@ -56,8 +56,11 @@ def _wanted(chosen: Spec) -> bool:
     """Whether the user wants what was chosen in the inventory."""
     from sparkcluster.cli.prompts import Terminal
 
-    words = [f"{key}: {value}" for key, value in chosen.selected.items() if chosen.inventory.selected.get(key) != value]
-    return Terminal().confirm(f"write {', '.join(words)} into {chosen.inventory_path}?", default=True)
+    written = chosen.inventory.selected
+    added = [f"{key}: {value}" for key, value in chosen.selected.items() if written.get(key) != value]
+    gone = [f"remove {key}: {value}" for key, value in written.items() if key not in chosen.selected]
+    words = ", ".join([*(f"write {each}" for each in added), *gone])
+    return Terminal().confirm(f"{words} in {chosen.inventory_path}, so that the next up keeps this?", default=True)
 
 
 def _document(done: Up, ran: Sequence[Ran]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = parser.add_mutually_exclusive_group()
     option(file, "-o --output FILE", "write the inventory to FILE, not to stdout", Path)
     option(file, "--into FILE", "add Sparks that are not in it to the inventory FILE", Path)
-    option(parser, "--yes", "overwrite or change FILE without being asked")
+    option(parser, "--yes", "overwrite FILE, or change it without being asked")
     common_flags(parser, "--json")
 
 

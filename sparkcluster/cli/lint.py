@@ -7,13 +7,18 @@ import sys
 from pathlib import Path
 
 from sparkcluster.cli import findings_view
-from sparkcluster.cli.common import assigned, common_flags, emitted, option
+from sparkcluster.cli.common import assigned, common_flags, default_inventory, emitted, option
 from sparkcluster.cli.output import data, show_error, show_finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    option(parser, "files FILE+", "inventories, playbooks, which may be names and have +OVERLAY, and overlays", Path)
+    option(
+        parser,
+        "files FILE*",
+        "inventories, playbooks, which may be names and have +OVERLAY, and overlays (default: as INVENTORY elsewhere)",
+        Path,
+    )
     common_flags(parser, "--set", "--verbose", "--json")
 
 
@@ -25,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.report import count
     from sparkcluster.spec import library, powers
 
-    linted = lint(args.files, assigned(args))
+    files = args.files or [default_inventory()[0]]
+    linted = lint(files, assigned(args))
     failed = 2 if linted.errors else 1 if has_errors(linted.findings) else 0
     if emitted(args, {"ok": not failed, "findings": [each.as_json() for each in linted.findings], "nodes": {}}):
         return failed
@@ -37,10 +43,14 @@ def run(args: argparse.Namespace) -> int:
         if args.verbose or each.severity != "info":
             headline = f"{each.place}{each.code} {each.summary}"
             show_finding(each, Typed(), stream=sys.stdout, headline=headline, indent="", why=args.verbose)
-    found = ", ".join(findings_view.counted(linted.findings, verbose=args.verbose))
-    data(f"{count(len(args.files), 'file')}: {found or 'no problems'}")
+from sparkcluster.cli import findings_view
+    severities = Counter(each.severity for each in linted.findings)
+    notes = severities.pop("info", 0)
+    found = " and ".join(count(number, severity) for severity, number in sorted(severities.items()))
+    more = f", and {count(notes, 'note')} with --verbose" if notes and not args.verbose else ""
+    data(f"{count(len(files), 'file')}: {found or 'no problems'}{more}")
     for path, (spec, *others) in linted.specs.items():
         shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others])
         for line in library.shadowing(spec) + shown:
-            data(f"{path}: {line}" if len(args.files) > 1 else line)
+            data(f"{path}: {line}" if len(files) > 1 else line)
     return failed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec, typed
-from sparkcluster.cli.output import in_colour, message, moves, paint, rich_table, rich_text
+from sparkcluster.cli.output import in_colour, moves, paint, rich_table, rich_text
 from sparkcluster.cli.status_view import group_line, headline, load, pasted
 from sparkcluster.report import share
 

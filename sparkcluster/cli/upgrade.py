@@ -124,7 +124,7 @@ def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
     if all(each.cost == "nothing" for each in found.differences):
         yield "downtime", "none"
     elif found.start_s is None:
-        yield "downtime", f"unknown: not started here yet with this image; at most {duration(limit_s)}"
+        yield "downtime", f"unknown: the last start was of another model or image; at most {duration(limit_s)}"
     else:
         yield "downtime", f"about {duration(found.start_s)}, as the last start, and what requests in flight take"
 

@@ -220,6 +220,8 @@ def between(
     elif reach.paths:
         text += ", each Spark reaches the others"
     report.step("check", text)
+    if errors:
+        report.failed()
     return reach, found
 
 

@@ -192,6 +192,8 @@ def rollback(
             f"no node has the image of release {number} any more",
             hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   shows which releases are kept",
         )
+    if operation == "rollback":
+        report.note(f"back to release {number}")
     written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
     gone = [name for name in kept.groups if name not in written]
     if gone or not kept.groups:

@@ -50,7 +50,7 @@ def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of
         "  model    Qwen/Qwen3-8B → openai/gpt-oss-120b",
         "  settings max-model-len 1,024 → 131,072; 3 more: -v",
         "  copy     weights (65.3 GB) from huggingface.co to 2 Sparks (33 s)",
-        "  downtime unknown: not started here yet with this image; at most 30 min",
+        "  downtime unknown: the last start was of another model or image; at most 30 min",
     ]
     assert "next: sparkcluster upgrade mine.yaml" in err
 
