@@ -13,12 +13,7 @@ from sparkcluster.cli.output import data, show_error, show_finding
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    option(
-        parser,
-        "files FILE*",
-        "inventories, playbooks, which may be names and have +OVERLAY, and overlays (default: as INVENTORY elsewhere)",
-        Path,
-    )
+    option(parser, "files FILE*", "inventories, playbooks, which may be names and have +OVERLAY, and overlays", Path)
     common_flags(parser, "--set", "--verbose", "--json")
 
 
@@ -43,12 +38,8 @@ def run(args: argparse.Namespace) -> int:
         if args.verbose or each.severity != "info":
             headline = f"{each.place}{each.code} {each.summary}"
             show_finding(each, Typed(), stream=sys.stdout, headline=headline, indent="", why=args.verbose)
-from sparkcluster.cli import findings_view
-    severities = Counter(each.severity for each in linted.findings)
-    notes = severities.pop("info", 0)
-    found = " and ".join(count(number, severity) for severity, number in sorted(severities.items()))
-    more = f", and {count(notes, 'note')} with --verbose" if notes and not args.verbose else ""
-    data(f"{count(len(files), 'file')}: {found or 'no problems'}{more}")
+    found = ", ".join(findings_view.counted(linted.findings, verbose=args.verbose))
+    data(f"{count(len(files), 'file')}: {found or 'no problems'}")
     for path, (spec, *others) in linted.specs.items():
         shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others])
         for line in library.shadowing(spec) + shown:
