@@ -5,74 +5,41 @@ from __future__ import annotations
 import signal
 import sys
 
-TYPE_CHECKING = False  # as in main
-if TYPE_CHECKING:
-    from threading import Timer
-    from types import FrameType
-    from typing import Any, Self
-
 _AGAIN_S = 0.02
-_open: list[Interrupts] = []
+_hook = sys.unraisablehook
+_seen = False
 
 
-def forget() -> None:
-    """Take Ctrl-C as handled: it ended a part of the command, which goes on and has an exit code of its own."""
-    for interrupts in _open:
-        interrupts.seen = False
+def forget() -> bool:
+    """Take Ctrl-C as handled: it ended a part of the command, which goes on; returns whether there was one."""
+    global _seen  # noqa: PLW0603 - there is one Ctrl-C
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    was, _seen = _seen, False
+    return was
 
 
-class Interrupts:
-    """Remembers SIGINT while open, and raises KeyboardInterrupt again if it was dropped.
+def install() -> None:
+    """Remember SIGINT from now on, and raise KeyboardInterrupt again if it was dropped.
 
     Exceptions in finalizers, weakref callbacks and generators that are being collected go to ``sys.unraisablehook``
-    and no further; imports run many of these. Native code may drop an exception without a trace: ``seen`` is then
-    all that is left of it.
+    and no further; imports run many of these. Native code may drop an exception without a trace: what is remembered
+    is then all that is left of it.
     """
+    # ignored, as in a shell's background jobs, stays ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGALRM, _on_signal)
+        signal.signal(signal.SIGINT, _on_signal)
+        sys.unraisablehook = _on_unraisable
 
-    def __init__(self) -> None:
-        self.seen = False
-        self._again: Timer | None = None
-        self._before: Any = None
-        self._hook = sys.unraisablehook
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.seen = True
-        raise KeyboardInterrupt
+def _on_signal(*_: object) -> None:
+    global _seen  # noqa: PLW0603 - likewise
+    _seen = True
+    raise KeyboardInterrupt
 
-    def _on_unraisable(self, dropped: sys.UnraisableHookArgs) -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
-            self._hook(dropped)
-            return
-        import threading
 
-        self.seen = True
-        # not now: this runs inside what dropped it
-        main = threading.main_thread().ident or 0
-        self._again = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT))
-        self._again.daemon = True
-        self._again.start()
-
-    def __enter__(self) -> Self:
-        sys.unraisablehook = self._on_unraisable
-        _open.append(self)
-        # ignored, as in a shell's background jobs, stays ignored
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.default_int_handler
-            signal.signal(signal.SIGINT, self._on_signal)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.restore()
-
-    def restore(self) -> None:
-        """Put back what was there before; again if that was interrupted."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-        if self._again is not None:
-            self._again.cancel()
-        sys.unraisablehook = self._hook
-        if self in _open:
-            _open.remove(self)
-        # An interrupt inside of exec(), as in each dataclass, would end ``python -m`` by the signal; this forgets it.
-        exec("")  # noqa: S102
+def _on_unraisable(dropped: sys.UnraisableHookArgs) -> None:
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)  # not now: this runs inside what dropped it
+    else:
+        _hook(dropped)

@@ -99,16 +99,16 @@ def console() -> NoReturn:
 
 def guarded(argv: Sequence[str]) -> int:
     """Run one command; report whatever it raises and return the exit code."""
-    from sparkcluster.cli.interrupt import Interrupts
+    from sparkcluster.cli import interrupt
 
-    interrupts = Interrupts()
     try:
-        with interrupts:
-            code = _guarded(argv)
+        interrupt.install()
+        code = _guarded(argv)
     except KeyboardInterrupt:
-        interrupts.restore()
-        return exit_codes.INTERRUPTED
-    return exit_codes.INTERRUPTED if interrupts.seen else code
+        code = exit_codes.INTERRUPTED
+    # An interrupt inside of exec(), as in each dataclass, would end ``python -m`` by the signal; this forgets it.
+    exec("")  # noqa: S102
+    return exit_codes.INTERRUPTED if interrupt.forget() else code
 
 
 def _guarded(argv: Sequence[str]) -> int:
