@@ -67,12 +67,10 @@ def cabling(surveys: Mapping[str, Survey]) -> Cabling:
     groups = tuple(tuple(each) for each in found if len(each) > 1)
     places = {node: (number, place) for number, group in enumerate(groups) for place, node in enumerate(group)}
     segments.sort(key=lambda segment: (sorted(places[node] for node in segment.nodes), segment.ports[0].name))
-    unread = [name for name, survey in single.items() if read(survey.interfaces) is None]
-    empty = [name for name in single if name not in unread and not any(port.cabled for port in ports[name])]
+    empty = [name for name in single if not any(port.cabled for port in ports[name])]
     swapped = list(troubles.swapped(nodes, segments, ports))
     wrong = [
         *(troubles.same_machine(name, first) for name, first in doubled.items()),
-        *map(troubles.unread, unread),
         *(troubles.no_cable(name, ports[name]) for name in empty if len(single) > 1),
         *map(troubles.unknown_end, loose),
         *(each for group in groups for each in troubles.unconnected(group, segments, ports)),

@@ -38,7 +38,7 @@ def describe(survey: Survey) -> list[dict[str, Any]]:
         state: State = "unknown"
         if entry.kind == "file" and not file.unread:
             states: dict[str, State] = {entry.before: "as before", entry.after: "as written"}
-            other: State = "unknown" if entry.step in {"ssh-key", "hosts"} else "changed since"
+            other: State = "unknown" if entry.step == "ssh-key" else "changed since"
             state = states.get(file.sha256 or "absent", other)
         about = {"step": entry.step, "what": f"{entry.kind} {entry.target}", "text": described(entry)}
         rows.append({**about, "at": entry.at, "operator": entry.operator, "state": state})

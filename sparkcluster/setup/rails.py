@@ -35,7 +35,7 @@ Address = IPv4Interface
 
 @dataclasses.dataclass(slots=True)
 class Rail:
-    """One subnet of a segment, None where none is free: a twin of each node on it, and the addresses of these."""
+    """One subnet of a segment, None until it is chosen: a twin of each node on it, and the addresses of these."""
 
     segment: Segment
     ends: dict[str, Interface]
@@ -69,10 +69,10 @@ def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[st
     for rail in rails:
         _keep(rail, rails, cabling, surveys)
     for rail in (each for each in rails if each.subnet is None):
-        rail.subnet = next(netplan.unused(_taken(rail, rails, cabling, surveys)), None)
+        rail.subnet = next(netplan.unused(_taken(rail, rails, cabling, surveys)))
     _count(rails, surveys, {name: place for place, name in enumerate(dict.fromkeys([*order, *cabling.nodes]), FIRST)})
 
-    troubles = [_no_subnet(rail.segment) for rail in rails if rail.subnet is None]
+    troubles: list[Trouble] = []
     addresses: dict[str, dict[str, Address]] = {}
     for rail in rails:
         for node, twin in rail.ends.items():
@@ -224,11 +224,3 @@ def _addresses(settings: Mapping[str, Any]) -> list[str]:
     found = settings.get("addresses")
     listed = found if isinstance(found, list) else []
     return [str(next(iter(each), "")) if isinstance(each, dict) else str(each) for each in listed]
-
-
-# --------------------------------------------------------------------------------------------------- troubles
-
-
-def _no_subnet(segment: Segment) -> Trouble:
-    text = f"no subnet of 192.168.177.0 to 192.168.254.0 is free for the cable between {' and '.join(segment.nodes)}"
-    return Trouble("no-subnet", segment.nodes[0], text, f"give its twins addresses in {NETPLAN} yourself")

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from sparkcluster.errors import AuthFailed, HostKeyUnknown, SetupError, SparkclusterError, SudoRefused
+from sparkcluster.errors import SetupError, SparkclusterError, SudoRefused
 from sparkcluster.facts.survey import Survey
 from sparkcluster.hosts.again import until_reached
 from sparkcluster.hosts.base import Host, Stream
@@ -24,7 +23,7 @@ from sparkcluster.hosts.root import Sudo, stream_as_root
 from sparkcluster.report import Report
 from sparkcluster.setup.cabling import cabling
 from sparkcluster.setup.ports import Trouble
-from sparkcluster.setup.rails import Proposal, proposal
+from sparkcluster.setup.rails import proposal
 from sparkcluster.setup.script import CONFIRM, CONFIRMED_ANEW, EXIT_BUSY, Run, parse_line, script, undo
 from sparkcluster.setup.step import Change, Wanted
 from sparkcluster.setup.steps import STEPS, changes, requests, selected
@@ -123,7 +122,6 @@ def look(
     everyone = {} if apart or missing else found.surveys
     cables = cabling(everyone)
     addresses = proposal(cables, everyone, [node.label for node in inventory.nodes])
-    lines = _hosts(addresses)
     differences: list[Change] = []
     for name, surveyed in found.surveys.items():
         if changing and name not in changing:
@@ -132,7 +130,6 @@ def look(
             key=keys(name),
             netplan=addresses.texts.get(name),
             addresses=addresses.addresses.get(name, {}),
-            hosts=lines.get(name, ()),
         )
         differences += changes(name, surveyed, wanted, steps)
         differences += [_unknown(name, step, other, error) for step in joint for other, error in missing.items()]
@@ -143,21 +140,7 @@ def look(
 def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Change:
     """A step on ``node`` that cannot be done, since ``other`` did not answer."""
     reason = f"it follows from all nodes, and {other} did not answer: {error.message.removeprefix(f'{other}: ')}"
-    first = f"sparkcluster setup INVENTORY --only ssh-key --node {shlex.quote(other)}, then this again"
-    asks = isinstance(error, HostKeyUnknown) or (isinstance(error, AuthFailed) and error.takes_password)
-    return Change("", "", blocked=reason, hint=first if asks else error.hint, node=node, step=step)
-
-
-def _hosts(addresses: Proposal) -> dict[str, tuple[str, ...]]:
-    """By node, lines of /etc/hosts for every node on its rails: ``192.168.177.12 spark-b-rail1``."""
-    found: dict[str, tuple[str, ...]] = {}
-    for number, rail in enumerate(addresses.rails, 1):
-        # A node without a name is called by its address, which is no name of a host if it is an IPv6 one.
-        ends = {node: rail.addresses[node] for node in rail.ends if node in rail.addresses and ":" not in node}
-        for node in rail.addresses:
-            lines = (f"{address.ip} {other}-rail{number}" for other, address in ends.items())
-            found[node] = (*found.get(node, ()), *lines)
-    return found
+    return Change("", "", blocked=reason, hint=error.hint, node=node, step=step)
 
 
 def scripts(look: Look, node: str, steps: Collection[str]) -> Scripts:

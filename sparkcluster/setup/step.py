@@ -20,13 +20,11 @@ class Wanted:
         key: the operator's public key, a line of authorized_keys; empty if there is none, None to leave that file.
         netplan: text of the netplan file; None to leave the network.
         addresses: what that text gives, with prefix, by interface.
-        hosts: lines of the block in /etc/hosts; empty to leave that file.
     """
 
     key: str | None = None
     netplan: str | None = None
     addresses: Mapping[str, IPv4Interface] = field(default_factory=dict)
-    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +102,6 @@ def described(survey: Survey, path: str) -> str:
     """How a file is that is not as wanted."""
     state = survey.files.get(path, FileState(unread="not read"))
     return f"{path} is {'unknown' if state.unread else 'another' if state.sha256 else 'missing'}"
-
-
-def unreadable(survey: Survey, path: str) -> Change | None:
-    """What blocks a step that has to know the lines of a file; None where they are known."""
-    state = survey.files.get(path, FileState())
-    reason = state.unread or ("not UTF-8 text" if state.sha256 and state.text is None else None)
-    hint = f"on NODE: ls -l {shlex.quote(path)}   and make it UTF-8 text of at most 1 MiB that {survey.user} may read"
-    return Change("", "", blocked=f"{path} cannot be read: {reason}", hint=hint) if reason else None
 
 
 def without_docker(found: str, wanted: str) -> Change:

@@ -17,12 +17,6 @@ def same_machine(name: str, first: str) -> Trouble:
     return Trouble("same-machine", name, text, f"remove one of {first} and {name}")
 
 
-def unread(node: str) -> Trouble:
-    """The interfaces of ``node`` are unknown."""
-    text = f"the interfaces of {node} could not be read"
-    return Trouble("unread", node, text, f"check that `ls /sys/class/net` works on {node}")
-
-
 def no_cable(node: str, ports: Sequence[Port]) -> Trouble:
     """No port of ``node`` has a link."""
     text, hint = f"no QSFP port of {node} has a link", f"connect the cable at {node} and at its other end"
@@ -36,8 +30,7 @@ def unknown_end(loose: Loose) -> Trouble:
     """What is at the other end of a cable is none of the nodes, or does not confirm it."""
     name, port, seen = "unknown-end", loose.port, loose.seen
     if seen:
-        more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
-        text = f"{port} has no other end that confirms it: it reports {', '.join(seen[:3])}{more}"
+        text = f"{port} has no other end that confirms it: it reports {', '.join(seen[:3])}"
         flush = "; ".join(f"sudo ip neigh flush dev {quote(twin.name)}" for twin in port.twins)
         hint = f"add the machine at its other end, or follow the cable; if it was moved: {flush}   on {port.node}"
     elif loose.unaddressed:

@@ -13,7 +13,7 @@ from tests.lab.test_serving import until
 from tests.unit.on_terminal import OnTerminal
 
 ONE_CABLE = "topology: direct"
-DONE = {"docker-group", "sysctl", "limits", "hf-cache", "perftest", "netplan", "hosts"}
+DONE = {"docker-group", "sysctl", "limits", "hf-cache", "perftest", "netplan"}
 """Steps that every bare Spark with a cable needs; its clock is synchronized, and Docker has NVIDIA's runtime."""
 
 

@@ -14,7 +14,6 @@ from sparkcluster.setup.steps import (
     headless,
     hf_cache,
     hold,
-    hosts,
     limits,
     netplan,
     nvidia_runtime,
@@ -26,7 +25,7 @@ from sparkcluster.suggest import did_you_mean
 from sparkcluster.topology.netplan import NETPLAN
 
 _MODULES = (
-    *(ssh_key, docker_group, nvidia_runtime, sysctl, limits, hf_cache, hosts, perftest, clock, headless, hold),
+    *(ssh_key, docker_group, nvidia_runtime, sysctl, limits, hf_cache, perftest, clock, headless, hold),
     netplan,  # last: it may cut the connection
 )
 STEPS: tuple[Step, ...] = tuple(module.STEP for module in _MODULES)
@@ -53,7 +52,7 @@ def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple
 
 def requests(steps: Collection[Step] = STEPS) -> dict[str, list[str]]:
     """What a survey has to read for ``steps``; ``held`` is not empty if that is to be read."""
-    files = [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, hosts.FILE, docker_group.FILE, nvidia_runtime.FILE]
+    files = [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, docker_group.FILE, nvidia_runtime.FILE]
     return {
         "files": files,
         "sysctls": list(sysctl.VALUES),

@@ -6,8 +6,12 @@ from sparkcluster.setup.steps.perftest import PACKAGE
 
 # Kernel and driver of Ubuntu and of DGX OS, which unattended upgrades would replace.
 PACKAGES = (
-    *("linux-image-*", "linux-headers-*", "linux-modules-*", "linux-nvidia*"),
-    *("nvidia-driver-*", "nvidia-kernel-*"),
+    "linux-image-*",
+    "linux-headers-*",
+    "linux-modules-*",
+    "linux-nvidia*",
+    "nvidia-driver-*",
+    "nvidia-kernel-*",
 )
 
 

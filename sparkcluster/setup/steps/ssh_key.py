@@ -1,7 +1,7 @@
 """``ssh-key``: the login accepts the operator's key."""
 
 from sparkcluster.facts.survey import FileState, Survey
-from sparkcluster.setup.step import Change, Step, Wanted, command, unreadable
+from sparkcluster.setup.step import Change, Step, Wanted, command
 
 FILE = ".ssh/authorized_keys"
 
@@ -20,7 +20,7 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
     present = any(blob in line.split() for line in lines)
     if present and not (state.mode or 0) & 0o022:
         return None
-    return unreadable(survey, path) or Change(
+    return Change(
         "others may write authorized_keys" if present else "your key is not in authorized_keys",
         f"{survey.user} accepts your key",
         (command("add_key", path, wanted.key),),

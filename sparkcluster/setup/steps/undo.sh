@@ -23,7 +23,7 @@ undo_step() {
 
 undo_entry() {
   case $step/$kind in
-    ssh-key/file | hosts/file) undo_lines ;;
+    ssh-key/file) undo_lines ;;
     nvidia-runtime/file) undo_daemon ;;
     hf-cache/owner) undo_owner ;;
     *) undo_value || leave ;;

@@ -22,8 +22,6 @@ TOP=/var/lib BELOW=sparkcluster
 
 (hf-cache.sh)
 
-(hosts.sh)
-
 (perftest.sh)
 
 (clock.sh)
@@ -78,19 +76,6 @@ step_hf_cache() {
 step=hf-cache
 say 'the Hugging Face cache belongs to the login'
 act own_tree /home/nvidia/.cache/huggingface nvidia || return 1
-say done
-}
-
-# NODE-rail1 is the node's first address on the QSFP ports; host names alone resolve as before
-step_hosts() {
-step=hosts
-say 'names of all rails in /etc/hosts'
-act set_hosts <<'END' || return 1
-# BEGIN sparkcluster: written by sparkcluster setup
-192.168.177.11 spark-a-rail1
-192.168.178.11 spark-a-rail2
-# END sparkcluster
-END
 say done
 }
 
@@ -156,7 +141,6 @@ main() {
   attempt step_sysctl
   attempt step_limits
   attempt step_hf_cache
-  attempt step_hosts
   attempt step_perftest
   attempt step_clock
   attempt step_headless

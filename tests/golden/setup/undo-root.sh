@@ -24,8 +24,6 @@ TOP=/var/lib BELOW=sparkcluster
 
 (hf-cache.sh)
 
-(hosts.sh)
-
 (perftest.sh)
 
 (clock.sh)
@@ -71,13 +69,6 @@ say 'undo: the Hugging Face cache belongs to the login'
 undo_step
 }
 
-# NODE-rail1 is the node's first address on the QSFP ports; host names alone resolve as before
-step_hosts() {
-step=hosts
-say 'undo: names of all rails in /etc/hosts'
-undo_step
-}
-
 # ib_write_bw measures RDMA in preflight --deep (linux-rdma/perftest)
 step_perftest() {
 step=perftest
@@ -120,7 +111,6 @@ main() {
   attempt step_sysctl
   attempt step_limits
   attempt step_hf_cache
-  attempt step_hosts
   attempt step_perftest
   attempt step_clock
   attempt step_headless

@@ -167,7 +167,7 @@ known["runtimes"] = {{"nvidia": {{"args": [], "path": "nvidia-container-runtime"
 open(path, "w").write(json.dumps(known, indent=4) + "\\n")
 """,
     "apt-get": f"""
-# install or purge of perftest, which comes with libibumad3; -s only says what it would do
+# install of perftest, which comes with libibumad3; -s only says what it would do
 simulate='' verb='' name=''
 while [ $# -gt 0 ]; do
   case $1 in
@@ -189,19 +189,17 @@ if [ "$verb" = install ]; then
     if [ -n "$simulate" ]; then echo "Inst $each (4.5 Ubuntu:24.04 [arm64])"; else echo "$each" >>{STATE}/packages; fi
   done
   [ -z "$simulate" ] || echo "Inst libibverbs1 [50.0] (51.0 Ubuntu:24.04 [arm64])"
-else
-  gone=$name
-  case " $name " in
-    *" perftest "*) ;;
-    *) gone="perftest $name" ;;
-  esac
-  for each in $gone; do
-    grep -qx "$each" {STATE}/packages || continue
-    if [ -n "$simulate" ]; then echo "Purg $each [4.5]"; else sed -i "/^$each\\$/d" {STATE}/packages; fi
-  done
 fi
 """,
-    "dpkg": "exit 0",
+    "dpkg": f"""
+# --purge NAME...: refused where another package needs one
+case " $* " in
+  *" perftest "*) ;;
+  *) echo "dpkg: dependency problems prevent removal of $2" >&2; exit 1 ;;
+esac
+shift
+for each; do sed -i "/^$each\\$/d" {STATE}/packages; done
+""",
     "dpkg-query": f"""
 # -W -f FORMAT NAME...: of the survey the names with status and version, else the status alone
 status=1

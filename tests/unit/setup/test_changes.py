@@ -13,7 +13,6 @@ from sparkcluster.errors import UsageError
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Wanted
 from sparkcluster.setup.steps import changes, selected
-from sparkcluster.setup.steps.hosts import BEGIN, END
 from sparkcluster.topology import netplan
 from tests.unit.setup import wired
 
@@ -25,8 +24,7 @@ ADDRESSES = {
     "enP2p1s0f1np1": IPv4Interface("192.168.178.11/24"),
 }
 TEXT = netplan.text(ADDRESSES)
-HOSTS = ("192.168.177.11 spark-a-rail1", "192.168.178.11 spark-a-rail2")
-WANTED = Wanted(KEY, TEXT, ADDRESSES, HOSTS)
+WANTED = Wanted(KEY, TEXT, ADDRESSES)
 SYSCTL_TEXT = "vm.swappiness = 1\nvm.dirty_bytes = 268435456\n"
 LIMITS_TEXT = f"{USER} - memlock unlimited\n"
 SYSCTL = "/etc/sysctl.d/90-sparkcluster.conf"
@@ -83,7 +81,6 @@ def ready(**changed: Any) -> Survey:
             netplan.NETPLAN: state(TEXT, 0o600),
             SYSCTL: state(SYSCTL_TEXT),
             LIMITS: state(LIMITS_TEXT),
-            "/etc/hosts": state("\n".join(["127.0.0.1 localhost", BEGIN, *HOSTS, END]) + "\n"),
             "/etc/group": state(f"sudo:x:27:{USER}\ndocker:x:988:{USER}\n"),
         },
         "sysctls": {"vm.swappiness": "1", "vm.dirty_bytes": "268435456", "vm.dirty_ratio": "0"},
@@ -109,7 +106,6 @@ def test_a_bare_spark_gets_all_but_the_options():
         "sysctl": "vm.swappiness=60, vm.dirty_bytes=0",
         "limits": f"{LIMITS} is missing",
         "hf-cache": f"3 files of root in {HOME}/.cache/huggingface",
-        "hosts": "/etc/hosts has no rails",
         "perftest": "perftest is not installed",
         "clock": "the clock is not synchronized",
         "netplan": "enp1s0f1np1 has no address; enP2p1s0f1np1 has no address",
@@ -177,13 +173,6 @@ def test_an_mtu_or_an_address_alone_is_found():
     change = one(ready(interfaces=interfaces), "netplan")
     assert change
     assert change.found == "enp1s0f1np1 has MTU 1500; enP2p1s0f1np1 has 169.254.3.4/16"
-
-
-def test_a_file_that_the_next_look_could_not_judge_is_left():
-    change = one(bare(files={"/etc/hosts": {"unread": "larger than 1048576 bytes"}}), "hosts")
-    assert change
-    assert (change.commands, change.blocked) == ((), "/etc/hosts cannot be read: larger than 1048576 bytes")
-    assert "on spark-a: ls -l /etc/hosts " in change.hint
 
 
 def test_a_cache_that_contains_the_home_is_blocked():

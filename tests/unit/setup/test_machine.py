@@ -20,8 +20,7 @@ from tests.unit.setup.machine import KILL_ALL, STATE, SYSTEM_PATH, TWINS, USER, 
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMine me@laptop"
 ADDRESSES = {twin: IPv4Interface(f"192.168.{177 + at}.11/24") for at, twin in enumerate(TWINS)}
-HOSTS = tuple(f"{address.ip} spark-a-rail{at}" for at, address in enumerate(ADDRESSES.values(), 1))
-WANTED = Wanted(KEY, netplan.text(ADDRESSES), ADDRESSES, HOSTS)
+WANTED = Wanted(KEY, netplan.text(ADDRESSES), ADDRESSES)
 LOGIN = Run("spark-a", "me@laptop", USER, root=False)
 ROOT = Run("spark-a", "me@laptop", USER)
 BOTH = (LOGIN, ROOT)
@@ -85,7 +84,7 @@ def test_a_machine_is_set_up_and_then_as_it_was(spark):
     made = difference(before, after)
     cache = f"/home/{USER}/.cache/huggingface/hub/models--x"
     assert set(made) == {
-        *("/etc/group", "/etc/gshadow", "/etc/hosts", "/etc/docker/daemon.json", "/etc/netplan/40-cx7.yaml"),
+        *("/etc/group", "/etc/gshadow", "/etc/docker/daemon.json", "/etc/netplan/40-cx7.yaml"),
         *("/etc/security/limits.d/90-sparkcluster.conf", "/etc/sysctl.d/90-sparkcluster.conf"),
         *("/etc/systemd/system/default.target", f"/home/{USER}/.ssh/authorized_keys"),
         *(cache, f"{cache}/file", f"{cache}/link", f"{cache}/a 'name\nof lines"),
@@ -97,13 +96,7 @@ def test_a_machine_is_set_up_and_then_as_it_was(spark):
     assert (made["swappiness"], made["dirty_bytes"], made["dirty_ratio"]) == (["1"], ["268435456"], ["0"])
     assert made["/etc/netplan/40-cx7.yaml"][1:] == ["0o100600", 0, 0]
     assert made[f"{cache}/link"] == ["-> /etc/passwd", "0o120777", 4242, 0]
-    assert after["/etc/hosts"][1:] == before["/etc/hosts"][1:]
     assert spark.shell("id -nG spark").split() == ["spark", "docker"]
-    assert spark.shell("tail -n 4 /etc/hosts").splitlines() == [
-        "# BEGIN sparkcluster: written by sparkcluster setup",
-        *HOSTS,
-        "# END sparkcluster",
-    ]
     assert spark.shell(f"cat /home/{USER}/.ssh/authorized_keys").splitlines()[1:] == [KEY]
 
     assert found(spark) == []
@@ -129,12 +122,11 @@ def test_what_was_there_before_comes_back(spark):
 
 def test_undo_goes_back_through_all_runs(spark):
     before = spark.snapshot()
-    set_up(spark, "hosts", "netplan")
+    set_up(spark, "netplan")
     others = {twin: IPv4Interface(f"192.168.{201 + at}.15/24") for at, twin in enumerate(TWINS)}
-    second = replace(WANTED, netplan=netplan.text(others), addresses=others, hosts=("192.168.201.15 spark-a-rail1",))
-    assert set_up(spark, "hosts", "netplan", wanted=second).returncode == 0
+    second = replace(WANTED, netplan=netplan.text(others), addresses=others)
+    assert set_up(spark, "netplan", wanted=second).returncode == 0
     assert spark.snapshot()[TWINS[0]][2] == ["192.168.201.15/24"]
-    assert spark.shell("grep -c rail /etc/hosts") == "1\n"
     assert undone(spark).returncode == 0
     assert spark.snapshot() == before
 
@@ -289,16 +281,11 @@ def test_ranks_that_started_meanwhile_are_not_disturbed(spark):
 
 
 def test_lines_that_others_added_stay(spark):
-    whole(spark, "ssh-key", "hosts")
+    whole(spark, "ssh-key")
     keys = f"/home/{USER}/.ssh/authorized_keys"
-    spark.shell(f"echo 'ssh-rsa AAAALater other' >>{keys}; echo '10.0.0.9 printer' >>/etc/hosts")
+    spark.shell(f"echo 'ssh-rsa AAAALater other' >>{keys}")
     wholly_undone(spark)
     assert spark.shell(f"cut -d ' ' -f 2 {keys}").split() == ["AAAAC3NzaC1lZDI1NTE5AAAAIOther", "AAAALater"]
-    assert spark.shell("cat /etc/hosts").splitlines() == [
-        "127.0.0.1 localhost",
-        "192.168.86.11 spark-a",
-        "10.0.0.9 printer",
-    ]
     assert not spark.survey().journal
 
 
@@ -400,7 +387,6 @@ def test_docker_that_does_not_start_gets_its_file_back(spark):
     [
         ("sed -i /^docker:/d /etc/group", "docker-group", "usermod: group 'docker' does not exist"),
         ("ln -sf /etc/passwd /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
-        ("sed -i '1i# BEGIN sparkcluster: written by sparkcluster setup' /etc/hosts", "hosts", "/etc/hosts has "),
     ],
 )
 def test_what_cannot_be_done_says_why_and_changes_nothing(spark, prepare, step, reason):

@@ -43,7 +43,6 @@ JOURNAL = [
     entry(5, "sysctl", "sysctl", "vm.dirty_bytes", "vm.dirty_ratio=20", "vm.dirty_bytes=268435456"),
     entry(6, "limits", "file", LIMITS, "absent", A),
     entry(7, "hf-cache", "owner", f"{HOME}/.cache/huggingface", "root", USER),
-    entry(8, "hosts", "file", "/etc/hosts", A, B),
     entry(9, "perftest", "package", "perftest libibumad3", "absent", "installed"),
     entry(11, "clock", "ntp", "clock", "no", "yes"),
     entry(12, "headless", "target", "default.target", "absent", "multi-user.target"),
