@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,6 @@ from sparkcluster.report import count, size
 if TYPE_CHECKING:
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
-
-WIDTH = 78
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,8 +115,7 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
         requests = count(int(cache["concurrency"]), "request")
         data(f"  {requests} of {found['context']:,} tokens at once, {free} stay free")
     data()
-    for line in bar(memory, cache["bytes"]):
-        data(line)
+    _parts(memory, cache["bytes"])
     data()
     enough = f"; {safe:.2f} is enough for {count(found['concurrency_wanted'], 'request')} at once" if safe <= 1 else ""
     data(f"gpu-memory-utilization {found['gpu_memory_utilization']:.2f}{enough}")
@@ -126,22 +123,19 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
         data(f"vLLM will log a KV cache of {cache['tokens']:,} tokens, as its version counts them")
 
 
-def bar(memory: Mapping[str, Any], cache: int) -> Iterator[str]:
-    """The node's memory as a bar, and what each part of it is; together they are what is installed."""
+def _parts(memory: Mapping[str, Any], cache: int) -> None:
+    """What the node's memory is taken by; together they are what is installed."""
     left = max(0, memory["left_for_system_bytes"])
     system = min(left, memory["system_needs_bytes"])
     parts = [
-        ("W", "weights" if memory["weights_counted"] else "weights, estimated", memory["weights_bytes"]),
-        ("r", "a step, driver, CUDA graphs (estimate)", memory["runtime_bytes"]),
-        ("K", "KV cache", cache),
-        ("h", "the engine's processes (estimate)", memory["engine_host_bytes"]),
-        ("s", "system", system),
-        (".", "free", left - system),
-        ("x", "reserved by firmware", memory["installed_bytes"] - memory["visible_bytes"]),
+        ("weights" if memory["weights_counted"] else "weights, estimated", memory["weights_bytes"]),
+        ("a step, driver, CUDA graphs (estimate)", memory["runtime_bytes"]),
+        ("KV cache", cache),
+        ("the engine's processes (estimate)", memory["engine_host_bytes"]),
+        ("system", system),
+        ("free", left - system),
+        ("reserved by firmware", memory["installed_bytes"] - memory["visible_bytes"]),
     ][: None if cache else 2]
-    total, drawn, so_far = sum(amount for *_, amount in parts), "", 0
-    for sign, _, amount in parts:
-        so_far += amount
-        drawn = drawn.ljust(round(so_far / total * WIDTH), sign)
-    yield f"|{drawn}|"
-    yield from (f"  {sign}  {name:<40}{size(amount):>9}" for sign, name, amount in parts if amount > 0)
+    for name, amount in parts:
+        if amount > 0:
+            data(f"  {name:<40}{size(amount):>9}")

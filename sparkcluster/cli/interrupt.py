@@ -12,7 +12,7 @@ _seen = False
 
 def forget() -> bool:
     """Take Ctrl-C as handled: it ended a part of the command, which goes on; returns whether there was one."""
-    global _seen  # noqa: PLW0603 - there is one Ctrl-C
+    global _seen
     signal.setitimer(signal.ITIMER_REAL, 0)
     was, _seen = _seen, False
     return was
@@ -33,7 +33,7 @@ def install() -> None:
 
 
 def _on_signal(*_: object) -> None:
-    global _seen  # noqa: PLW0603 - likewise
+    global _seen  # noqa: PLW0603 - there is one Ctrl-C
     _seen = True
     raise KeyboardInterrupt
 

@@ -25,12 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the models on every node, and remove what nothing names."""
-    from sparkcluster.errors import UsageError
     from sparkcluster.inspect.models import models
     from sparkcluster.spec.load import load
 
-    if args.yes and not args.prune:
-        raise UsageError("--yes is for --prune", hint="add --prune, or remove --yes")
     others = [load(args.inventory, each, starts=False) for each in args.playbooks]
     removed: dict[str, dict[str, int]] = {}
     with reporting(args) as (fleet, spec, report):

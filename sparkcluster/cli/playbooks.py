@@ -94,9 +94,6 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
         "context": f"{features.context:,} tokens" if features.context else "as the model has it, or memory allows",
         "API": ", ".join(name for name in ("tools", "reasoning", "messages") if getattr(features, name)),
         "overlays": ", ".join(playbook.overlays),
-        "request": ", ".join(
-            f"{key} {each}" for key, each in playbook.request.model_dump(exclude_defaults=True).items()
-        ),
         "staged": "" if found.staged is None else ", ".join(found.staged) or "on no node",
         "file": str(found.path),
     }

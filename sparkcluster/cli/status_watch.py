@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import connect_fleet, load_spec, typed
@@ -18,12 +18,14 @@ from sparkcluster.report import share
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from sparkcluster.inspect.live import History, NodeNow
+    from sparkcluster.facts.base import Unread
+    from sparkcluster.facts.running import Observation
+    from sparkcluster.inspect.live import NodeNow
+    from sparkcluster.plan.records import ClusterRanks
 
 # Between two readings of every node, and between two requests of a token from every group.
 TICK_S, ASK_S = 2.0, 15.0
 READ_S = 4.0
-_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,11 +43,10 @@ def run(args: argparse.Namespace) -> int:
     from rich.live import Live
 
     from sparkcluster.hosts.fleet import Calls, values
-    from sparkcluster.inspect.live import History
     from sparkcluster.inspect.observing import begin_observing, observed
     from sparkcluster.inspect.status import asked, look
 
-    history = History()
+    seen: dict[str, Any] = {}
     with contextlib.suppress(KeyboardInterrupt), connect_fleet(spec.inventory) as fleet, _keys() as pressed_q:
 
         def ask(_: None = None) -> Any:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         found, document, asked_at = ask()
 
         def draw() -> Group:
-            return view(pasted(document, typed(args)), history, time.monotonic() - asked_at)
+            return view(pasted(document, typed(args)), seen, found.present, time.monotonic() - asked_at)
 
         console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
         with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
                     reading = begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
                     began = now
                 if reading is not None and (not reading.pending() or now > began + READ_S):
-                    history.add(observed(reading, 0), found.present)
+                    seen = observed(reading, 0)
                     reading = None
                 if asking is None and now >= asked_at + ASK_S:
                     asking = Calls(ask, {"status": None})
@@ -91,41 +92,35 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(0, termios.TCSAFLUSH, before)
 
 
-def view(document: dict[str, Any], history: History, later_s: float) -> Group:
-    """``document`` of ``status`` as it is ``later_s`` after it was asked, and what moved since."""
+def view(
+    document: dict[str, Any], seen: Mapping[str, Observation | Unread], present: ClusterRanks, later_s: float
+) -> Group:
+    """``document`` of ``status`` as it is ``later_s`` after it was asked, and what nodes were ``seen`` to do since."""
     from rich.console import Group
     from rich.text import Text
 
+    from sparkcluster.inspect.live import loads, node_now
+
+    engines = loads(seen, present)
     lines: list[Sequence[str]] = [headline(document, later_s)]
     for group in document["groups"]:
-        name = group["name"]
         lines.append(group_line(document, group))
-        if name in history.loads:
-            lines.append(["  ", load(history.loads[name]), "  ", sparkline(history.speeds[name])])
+        if group["name"] in engines:
+            lines.append(["  ", load(engines[group["name"]])])
     names = [node["name"] for node in document["nodes"]]
-    rows = [(name, *_cells(history, name, history.nodes.get(name))) for name in names]
+    rows = [(name, *(_cells(node_now(seen[name])) if name in seen else "-")) for name in names]
     texts = [Text.assemble(*map(rich_text, line), no_wrap=True, overflow="ellipsis") for line in lines]
     end = rich_text(paint("q ends this view, and nothing else", "dim"))
-    return Group(*texts, "", rich_table(("NODE", "MEMORY", "GPU", "RDMA SENT"), rows), "", end)
+    return Group(*texts, "", rich_table(("NODE", "MEMORY", "GPU", "RDMA SENT", "SOCKETS"), rows), "", end)
 
 
-def _cells(history: History, name: str, node: NodeNow | None) -> list[str]:
-    if node is None or node.why is not None:
-        return [paint(node.why, "bad") if node and node.why else "-"]
+def _cells(node: NodeNow) -> list[str]:
+    if node.why is not None:
+        return [paint(node.why, "bad")]
     used = "-"
     if node.used_bytes is not None and node.total_bytes:
         used = share(node.used_bytes, node.total_bytes)
     gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
     gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
-    sent = "-"
-    if node.rdma_gbps is not None:
-        sent = f"{node.rdma_gbps:6.1f} Gb/s  {sparkline(list(history.links.get(name, ()))[-12:])}"
-    if node.socket_gbps is not None and node.socket_gbps >= 0.05:
-        sent += f"  sockets {node.socket_gbps:.1f}"
-    return [used, " ".join(gpu) or "-", sent]
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """A cell for each value, as high as it is compared with the greatest."""
-    top = max(values, default=0.0)
-    return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1)) if top > 0 else 0] for value in values)
+    rates = (node.rdma_gbps, node.socket_gbps)
+    return [used, " ".join(gpu) or "-", *("-" if rate is None else f"{rate:6.1f} Gb/s" for rate in rates)]

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # as in main
 if TYPE_CHECKING:
     from typing import Any
 
-_PLAIN = dict(zip("─│├└█▁▂▃▄▅▆▇✓✗●…→", "-|++#..::==#+x*.>", strict=True))
+_PLAIN = dict(zip("─│├└✓✗●…→", "-|+++x*.>", strict=True))
 """What is shown in place of what an encoding lacks."""
 
 

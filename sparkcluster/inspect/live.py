@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,9 +10,6 @@ from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import GpuSample, Observation, Traffic
 from sparkcluster.inspect.status import load_of
 from sparkcluster.plan.records import ClusterRanks
-
-# Readings that are kept: about a minute and a half.
-KEPT = 45
 
 T = TypeVar("T")
 
@@ -82,28 +78,7 @@ def _rate(traffic: Sequence[Traffic], key: str) -> float | None:
     return float(sent * 8 / 1e9 / (traffic[-1].at_s - traffic[0].at_s))
 
 
-class History:
-    """The last readings of a cluster.
-
-    Attributes:
-        nodes: the newest of each node.
-        loads: the newest of each group's engine; groups without one are left out.
-        speeds: tokens/s of each group, from the oldest reading on.
-        links: Gb/s by RDMA of each node, likewise.
-    """
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, NodeNow] = {}
-        self.loads: dict[str, dict[str, Any]] = {}
-        self.speeds: dict[str, deque[float]] = {}
-        self.links: dict[str, deque[float]] = {}
-
-    def add(self, seen: Mapping[str, Observation | Unread], present: ClusterRanks) -> None:
-        """Take one reading of every node."""
-        self.nodes = {name: node_now(observation) for name, observation in seen.items()}
-        loads = {group: load_of(nodes, seen) for group, nodes in present.groups().items()}
-        self.loads = {group: found for group, found in loads.items() if found is not None}
-        for group, found in self.loads.items():
-            self.speeds.setdefault(group, deque(maxlen=KEPT)).append(found["tokens_per_s"] or 0.0)
-        for name, now in self.nodes.items():
-            self.links.setdefault(name, deque(maxlen=KEPT)).append(now.rdma_gbps or 0.0)
+def loads(seen: Mapping[str, Observation | Unread], present: ClusterRanks) -> dict[str, dict[str, Any]]:
+    """What each group's engine does in one reading; groups without one are left out."""
+    found = {group: load_of(nodes, seen) for group, nodes in present.groups().items()}
+    return {group: load for group, load in found.items() if load is not None}
