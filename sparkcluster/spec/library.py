@@ -48,16 +48,14 @@ def shadowing(spec: Spec) -> list[str]:
 
 def _is_shipped(file: Path) -> bool:
     """Whether ``file`` has the name and the content of one that comes with sparkcluster."""
-    try:
-        return listed(file) in _SHIPPED.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
+    return listed(file) in _SHIPPED.read_text(encoding="utf-8").splitlines()
 
 
 def listed(file: Path) -> str:
     """The line of ``file`` in the listing: SHA-256 and name, as ``sha256sum`` prints them."""
     name = f"overlays/{file.name}" if file.parent.name == "overlays" else file.name
-    return f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}"
+    content = file.read_bytes() if file.is_file() else b""
+    return f"{hashlib.sha256(content).hexdigest()}  {name}"
 
 
 def overlay(name: str, beside: Sequence[Path]) -> Path:

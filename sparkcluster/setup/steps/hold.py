@@ -5,14 +5,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 from sparkcluster.setup.steps.perftest import PACKAGE
 
 # Kernel and driver of Ubuntu and of DGX OS, which unattended upgrades would replace.
-PACKAGES = (
-    "linux-image-*",
-    "linux-headers-*",
-    "linux-modules-*",
-    "linux-nvidia*",
-    "nvidia-driver-*",
-    "nvidia-kernel-*",
-)
+PACKAGES = ("linux-image-*", "linux-headers-*", "linux-nvidia*", "nvidia-driver-*", "nvidia-kernel-*")
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
