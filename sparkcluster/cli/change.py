@@ -40,15 +40,14 @@ def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Up]) -
     document, chosen = _document(done, ran), done.view.spec
     if chosen.selected not in ({}, spec.inventory.selected) and hasattr(args, "save"):
         document["saved"] = args.save or (not (args.json or args.json_lines) and _wanted(chosen))
-    lines = []
     if document.get("saved"):
         from sparkcluster.cli import saved
 
-        lines = saved.select(args.inventory, chosen.selected)
+        saved.select(args.inventory, chosen.selected)
     if not emitted(args, document):
         show(document, chosen)
-        for line in lines:
-            message(line, indent="  ")
+        if document.get("saved"):
+            message(f"{_difference(chosen)} in {args.inventory}", kind="saved")
     return 0
 
 
@@ -56,11 +55,15 @@ def _wanted(chosen: Spec) -> bool:
     """Whether the user wants what was chosen in the inventory."""
     from sparkcluster.cli.prompts import Terminal
 
-    written = chosen.inventory.selected
-    added = [f"{key}: {value}" for key, value in chosen.selected.items() if written.get(key) != value]
-    gone = [f"remove {key}: {value}" for key, value in written.items() if key not in chosen.selected]
-    words = ", ".join([*(f"write {each}" for each in added), *gone])
-    return Terminal().confirm(f"{words} in {chosen.inventory_path}, so that the next up keeps this?", default=True)
+    question = f"save {_difference(chosen)} in {chosen.inventory_path}, so that the next up keeps it?"
+    return Terminal().confirm(question, default=True)
+
+
+def _difference(chosen: Spec) -> str:
+    """What was chosen beside what is written, in words."""
+    old, new = chosen.inventory.selected, chosen.selected
+    differing = [key for key in {**new, **old} if new.get(key) != old.get(key)]
+    return ", ".join(f"{key}: {new.get(key, 'removed')}" for key in differing)
 
 
 def _document(done: Up, ran: Sequence[Ran]) -> dict[str, Any]:

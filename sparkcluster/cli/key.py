@@ -40,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
     data(f"  try      {document['curl']}")
     data(f"  clients  {program()} connect {path}")
     if made.key != "kept":
-        message("what serves has its old key, or none, until it restarts:")
-        message(f"sparkcluster restart {path}", kind="next")
+        message(f"sparkcluster restart {path}   until then what serves has its old key, or none", kind="next")
     if found.tunnel:
         message("this machine reaches the API through SSH alone; while it is used, keep running:")
         message(f"  {found.tunnel}")

@@ -13,8 +13,8 @@ _OWN = {"playbook", "image"}
 """Keys of a selection that an inventory has outside of ``set``."""
 
 
-def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -> list[str]:
-    """Write ``selection`` (``spec.assignments``) into the inventory, and change nothing else; the difference in lines.
+def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -> None:
+    """Write ``selection`` (``spec.assignments``) into the inventory, and change nothing else.
 
     Raises:
         UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
@@ -32,4 +32,3 @@ def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -
     existing.check(path, after)
     if not dry_run:
         existing.replace(path, after)
-    return existing.difference(path, before, after)

@@ -68,8 +68,8 @@ def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespac
     if found.due:
         good = f"{count(len(found.due), 'step')} would change something; nothing was changed"
     _verdict(good, "setup incomplete; nothing was changed", ok=ready or bool(found.due))
-    if ready and not args.dry_run:
-        message(f"sparkcluster preflight {inventory}", kind="next")
+    if ready or found.due:
+        message(f"sparkcluster {'preflight' if ready else 'setup'} {inventory}", kind="next")
 
 
 def show_done(outcomes: Mapping[str, Outcome], found: Look, after: Look, inventory: str, *, ok: bool) -> None:

@@ -101,7 +101,7 @@ def test_a_key_is_rotated_on_request_alone_and_the_old_one_is_gone(desk):
     assert desk.file.read_text() != key
     assert mode(desk.file) == 0o600
     assert "made a new key in" in said.out
-    assert "its old key, or none, until it restarts" in said.err
+    assert "next: sparkcluster restart desk.yaml" in said.err
 
 
 def test_a_key_that_others_may_read_is_kept_and_closed(desk):
