@@ -25,7 +25,8 @@ def draw(surveys: Mapping[str, Survey], cabling: Cabling, width: int) -> list[li
         parts.append((f"{len(group)} machines, {joined}", group))
     if alone:
         parts.append(("connected to none of the others" if parts else "not connected", alone))
-    rails, ends = _rails(cabling), _other_ends(cabling)
+    ends = {each.port.key: ", ".join(name.partition(" (")[0] for name in each.seen) for each in cabling.loose}
+    rails = _rails(cabling)
     lines: list[list[str]] = []
     for heading, nodes in parts:
         lines += [[], [heading], *stack([_node(node, surveys[node], rails, ends) for node in nodes], width)]
@@ -46,12 +47,6 @@ def _rails(cabling: Cabling) -> Ports:
     return named
 
 
-def _other_ends(cabling: Cabling) -> Ports:
-    """What is at the other end of the ports that are on none."""
-    loose = [each for each in cabling.loose if each.seen]
-    return {each.port.key: f"hears {', '.join(name.partition(' (')[0] for name in each.seen)}" for each in loose}
-
-
 def _node(node: str, survey: Survey, rails: Ports, ends: Ports) -> list[Row]:
     management = survey.management()
     title = ", ".join(dict.fromkeys([node, *([str(management.ip)] if management else [])]))
@@ -68,4 +63,4 @@ def _rows(port: Port, rail: str | None, end: str | None) -> Iterator[Row]:
         state = "" if twin.carrier else "down"
         yield Row((port.name, twin.name, address, "", state, *rate(twin)), rail=rail)
     if rail is None:
-        yield Row((f"{port.name} {end or 'nothing answers'}",))
+        yield Row((f"{port.name} {f'hears {end}' if end else 'nothing answers'}",))

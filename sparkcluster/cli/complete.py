@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from argcomplete.completers import SuppressCompleter
@@ -56,9 +56,13 @@ class _Finder(CompletionFinder):
 
 
 def _offered(completion: str, prefix: str) -> bool:
-    """Whether ``completion`` begins with what was typed, and no shell has to quote the rest; zsh quotes a ``~``."""
+    """Whether ``completion`` begins with what was typed, and no shell has to quote the rest; zsh quotes a ``~``.
+
+    A name that begins with a dash would be a flag.
+    """
     quoted = prefix.startswith("~") and os.environ.get("_ARGCOMPLETE_SHELL") == "zsh"
-    return not quoted and completion.startswith(prefix) and _PLAIN.fullmatch(completion, len(prefix)) is not None
+    flag = completion.startswith("-") and not prefix
+    return not (quoted or flag) and completion.startswith(prefix) and bool(_PLAIN.fullmatch(completion, len(prefix)))
 
 
 def _attach(name: str, parser: argparse.ArgumentParser) -> None:
@@ -71,32 +75,24 @@ def _attach(name: str, parser: argparse.ArgumentParser) -> None:
             vars(action)["completer"] = COMPLETERS.get(f"{name} {metavar}") or COMPLETERS.get(metavar)
 
 
-def _nodes(*, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
-    """Nodes of the inventory, with their addresses."""
-    nodes = [(node.get("name"), node.get("host")) for node in _inventory(parsed_args, "nodes")]
-    return _plain((name or host, host if name else "") for name, host in nodes)
+def _nodes(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Nodes of the inventory."""
+    return [str(node.get("name") or node.get("host")) for node in _inventory(parsed_args, "nodes")]
 
 
-def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Groups of the inventory; after a comma, another one."""
     base, comma, _group = prefix.rpartition(",")
-    return _plain((f"{base}{comma}{group.get('name')}", "") for group in _inventory(parsed_args, "groups"))
+    return [f"{base}{comma}{group.get('name')}" for group in _inventory(parsed_args, "groups")]
 
 
 def _releases(*, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
     """Releases of the cluster as ``releases`` last listed them."""
     from sparkcluster.output_file import state_home
 
-    found = _plain([(_inventory(parsed_args, "cluster"), "")])
-    return _plain(
-        row.split("\t") for cluster in found for row in _small(f"{state_home()}/releases/{cluster}").splitlines()
-    )
-
-
-def _plain(pairs: Iterable[Iterable[object]]) -> dict[str, str]:
-    """Names that no shell has to quote, with what is shown beside them; a dash would begin a flag."""
-    texts = ((str(name), str(about)) for name, about in pairs)
-    return {name: about for name, about in texts if name[:1].isalnum() and _PLAIN.fullmatch(name + about)}
+    rows = _small(f"{state_home()}/releases/{_inventory(parsed_args, 'cluster')}").splitlines()
+    pairs = (row.split("\t") for row in rows)
+    return {number: about for number, about in pairs if _PLAIN.fullmatch(about)}
 
 
 def _inventory(args: argparse.Namespace, key: str) -> Any:

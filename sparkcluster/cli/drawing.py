@@ -77,11 +77,8 @@ def _node(found: Preflight, node: str, group: Group | None) -> list[Row]:
 
 def _rows_of(finding: Finding, rows: Sequence[Row]) -> list[int]:
     """Twins whose interface, address or HCA is in the summary of the finding, or else in what it saw."""
-    for text in (finding.summary, finding.seen):
-        words = {word.rstrip(".:-") for word in re.findall(r"[\w.:-]+", text)}
-        if named := [at for at, row in enumerate(rows) if words & {*row.fields[1:4]}]:
-            return named
-    return []
+    words = {word.rstrip(".:-") for word in re.findall(r"[\w.:-]+", f"{finding.summary} {finding.seen}")}
+    return [at for at, row in enumerate(rows) if words & {*row.fields[1:4]}]
 
 
 def _used(links: Sequence[Link], facts: Facts) -> Iterator[Row]:
@@ -98,17 +95,14 @@ def _used(links: Sequence[Link], facts: Facts) -> Iterator[Row]:
 
 def _unused(used: set[str], facts: Facts) -> Iterator[Row]:
     """The other interfaces that have an HCA, by port."""
-    known = read(facts.interfaces) or ()
-    twins = [(each, hca.name) for each in known if each.name not in used and (hca := facts.hca_of(each.name))]
-    for label in sorted({twin.port for twin, _ in twins}):
-        of_port = [each for each in twins if each[0].port == label]
-        if not any(twin.carrier for twin, _ in of_port) and label not in map(port_of, used):
-            yield Row((f"{label} no cable".strip(),))
-            continue
-        for twin, device in of_port:
-            address = twin.addresses[0].partition("/")[0] if twin.addresses else ""
-            why = "no cable" if not twin.carrier else "not in use" if address else "no address"
-            yield Row((label, twin.name, address, device, why, *rate(twin)))
+    twins = [each for each in read(facts.interfaces) or () if each.name not in used and facts.hca_of(each.name)]
+    lines = []
+    for twin in sorted(twins, key=lambda twin: twin.port):
+        why = "no cable" if not twin.carrier else "not in use" if twin.addresses else "no address"
+        lines.append(
+            f"{twin.name if twin.port in map(port_of, used) or twin.carrier else twin.port or twin.name} {why}"
+        )
+    yield from (Row((line,)) for line in dict.fromkeys(lines))
 
 
 def rate(link: Link | Interface) -> tuple[str, str]:

@@ -98,12 +98,9 @@ def show(found: Preflight, fill: Typed, *, verbose: bool) -> None:
     if found.measured is not None:
         show_rates(found.measured)
     findings_view.show(found.findings, [node.label for node in found.spec.inventory.nodes], fill=fill, verbose=verbose)
-    unasked: dict[tuple[str, str], list[str]] = {}
-    for gap in found.unasked:
-        unasked.setdefault((gap.what, gap.why), []).append(gap.node or "the cluster")
     data()
-    for (what, why), names in unasked.items():
-        data(f"{what}, on {', '.join(names)} ({why})", kind="unknown")
+    for gap in found.unasked:
+        data(f"{gap.what}, on {gap.node or 'the cluster'} ({gap.why})", kind="unknown")
     word = paint("ready", "bold good") if found.ok else paint("not ready", "bold bad")
     ran = [count(len(found.facts), "node"), count(found.checks, "check")] if found.ok else []
     counts = findings_view.counted(found.findings, verbose=verbose)

@@ -58,21 +58,13 @@ def install() -> None:
         if stream is None:  # its descriptor was closed at the start
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
             continue
-        raw = _Output(stream.fileno(), name)
-        buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
+        buffer = io.BufferedWriter(_Output(stream.fileno(), name))
         # Names from other machines, and what is drawn, may have characters that this locale cannot encode.
-        text = io.TextIOWrapper(
-            buffer,
-            encoding=stream.encoding,
-            errors="plain",
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
-        setattr(sys, name, text)
+        lines = stream.line_buffering or stream.write_through
+        setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "plain", line_buffering=lines))
 
 
 def check_reader() -> None:
     """End a command that writes until it is stopped once its reader has closed stdout, as ``head`` does."""
-    buffer = getattr(sys.stdout, "buffer", None)
-    if getattr(getattr(buffer, "raw", buffer), "reader_gone", False):
+    if getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "reader_gone", False):
         raise SystemExit(0)
