@@ -44,8 +44,6 @@ def chat(args: argparse.Namespace) -> int:
             except EOFError:
                 message()
                 return 0
-            except UnicodeDecodeError:
-                message("what was typed is no text in the encoding of this terminal")
             except KeyboardInterrupt:
                 forget()
                 message()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +26,11 @@ def run(args: argparse.Namespace) -> int:
     """Print what to paste into a client to stdout, and what to know about it to stderr."""
     from sparkcluster.endpoint.clients import CLIENTS
     from sparkcluster.errors import UsageError
-    from sparkcluster.suggest import closest, did_you_mean
+    from sparkcluster.suggest import did_you_mean
 
     if args.client is not None and args.client not in CLIENTS:
         hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
         raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
-    if (near := closest(args.inventory, CLIENTS)) and not os.path.exists(args.inventory):  # noqa: PTH110 - false for every error
-        raise UsageError(f"{args.inventory}: no such file", hint=f"did you mean --client {near}?")
     spec = load_spec(args)
     key = None
     if args.show_key:

@@ -107,11 +107,9 @@ def _announced(ssh: SshSettings, terminal: Terminal, waiting: Waiting, *, ask: b
     others = [each.name for each in browsed.candidates if not each.looks_like_spark]
     with waiting.paused():
         if others:
-            message(f"not tried, since not named like a Spark: {', '.join(others)}")
+            message(f"not tried without --host, since not named like a Spark: {', '.join(others)}")
         if browsed.problem:
-            message(browsed.problem, kind="warning")
-        if browsed.problem or others:
-            message("sparkcluster discover --host A --host B   tries those that you name", kind="hint")
+            message(f"{browsed.problem}; name each by --host", kind="warning")
     shown = ", ".join(f"{each.name} ({each.address})" for each in likely)
     if ask and likely and (terminal.ask(f"log in to {shown}? [Y/n] ") or "y").strip().lower() not in {"y", "yes"}:
         raise UsageError("no machine was logged in to", hint="sparkcluster discover --host A --host B   names yours")

@@ -64,8 +64,6 @@ def _node(found: Preflight, node: str, group: Group | None) -> list[Row]:
     if facts is not None:
         links = member.links if member else ()
         rows += [*_used(links, facts), *_unused({link.interface for link in links}, facts)]
-        if member and group and group.kind in {"ring", "management"}:
-            rows.append(Row((f"{member.interface} {member.address}: rendezvous of the ranks",)))
     below: list[dict[Row, None]] = [{row: None} for row in rows]
     for finding in found.findings:
         if finding.node == node and finding.severity in _MARKS:

@@ -33,7 +33,6 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster import output_file
     from sparkcluster.errors import UsageError
     from sparkcluster.importer import convert, defines
-    from sparkcluster.report import count
 
     source, text = _text(args)
     made = convert(text, source, name=args.name, defines=defines(args.define), block=args.block)
@@ -47,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if written is None:
         write(sys.stdout, made.text, end="", keep=LINES)
     else:
-        arguments = count(len(made.document.get("args", {})), "argument")
-        message(paint(f"wrote {written}", "good"), f": {next(iter(made.document['model'].values()))}, {arguments}")
+        message(paint(f"wrote {written}", "good"), f": {next(iter(made.document['model'].values()))}")
     _show_notes(made.notes)
     message(f"sparkcluster lint {written or 'FILE'}", kind="next")
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import asking, at_least, common_flags, default_inventory, emitted, option
+from sparkcluster.cli.common import asking, at_least, common_flags, emitted, fill_in_inventory, option
 from sparkcluster.cli.output import data, message, paint, table
 
 if TYPE_CHECKING:
@@ -57,14 +57,13 @@ def _staged(args: argparse.Namespace, found: list[Offer]) -> list[Offer]:
     from sparkcluster.spec.load import load_inventory
 
     try:
-        path, why = (args.inventory, "") if args.inventory else default_inventory()
-        if why and not args.json:
-            message(f"{path} ({why})", kind="inventory")
-        inventory = load_inventory(path)
+        if not (typed := args.inventory):
+            fill_in_inventory(args, "", [])
+        inventory = load_inventory(args.inventory)
         with asking(inventory) as (fleet, _):
             found, errors = playbooks.staged(fleet, inventory, found)
     except SparkclusterError:
-        if args.inventory:
+        if typed:
             raise
         return found
     for where, text in errors.items():

@@ -52,12 +52,10 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import junit
 
         output_file.write(args.junit, lambda file: file.write(junit.document(found)))
-    asks, fill = consent.pending(spec), typed(args)
+    fill = typed(args)
     following = fill(found.next)
-    if not emitted(args, found.as_json() | {"asks": asks, "next": following}):
+    if not emitted(args, found.as_json() | {"asks": consent.pending(spec), "next": following}):
         show(found, fill, verbose=args.verbose)
-        if asks:
-            message(f"up asks first whether {spec.playbook_path} may do more than serve ({', '.join(asks)})")
         if not args.fix:
             message(following, kind="next")
     return _fix(args, found) if args.fix else 0 if found.ok else 1

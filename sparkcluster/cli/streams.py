@@ -24,10 +24,6 @@ class _Output(io.FileIO):
 
     reader_gone = False
 
-    def __init__(self, descriptor: int, shown: str) -> None:
-        super().__init__(descriptor, "w", closefd=False)
-        self._shown = shown
-
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
@@ -37,7 +33,7 @@ class _Output(io.FileIO):
             os.close(nowhere)
             if isinstance(error, BrokenPipeError):
                 self.reader_gone = True
-            elif self._shown == "stdout":
+            elif self.fileno() == 1:
                 from sparkcluster.errors import OutputError
 
                 raise OutputError(f"cannot write to stdout: {error.strerror}") from error
@@ -58,7 +54,7 @@ def install() -> None:
         if stream is None:  # its descriptor was closed at the start
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
             continue
-        buffer = io.BufferedWriter(_Output(stream.fileno(), name))
+        buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
         # Names from other machines, and what is drawn, may have characters that this locale cannot encode.
         lines = stream.line_buffering or stream.write_through
         setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "plain", line_buffering=lines))

@@ -376,7 +376,7 @@ def test_notes_are_what_was_left_out_by_its_reason_and_what_to_look_at(tmp_path,
     out = tmp_path / "out.yaml"
     assert guarded(["import", str(tmp_path / "run.sh"), "-o", str(out)]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"wrote {out}: a/b, 0 arguments"
+    assert lines[0] == f"wrote {out}: a/b"
     left, look = lines.index("left out"), lines.index("look at")
     assert lines[look + 1 :] == [
         "  --port 9000: write api.port: 9000 in the inventory",
