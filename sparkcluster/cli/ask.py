@@ -8,7 +8,7 @@ import sys
 from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, option, querying
 
-# The node takes documents of 16 MB, and no context is that long.
+# More than any context has, so the engine refuses what is cut off here; the node takes documents of 16 MB.
 _PROMPT_BYTES = 8_000_000
 
 
@@ -43,18 +43,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _prompt(args: argparse.Namespace) -> str:
     """The prompt of the command line, with standard input where it is ``-`` or left out."""
-    parts = [_standard_input(args) if word == "-" else word for word in args.prompt or ["-"]]
+    parts = [_standard_input() if word == "-" else word for word in args.prompt or ["-"]]
     text = valid(" ".join(parts)).strip()
     if not text:
         raise _missing(args, "PROMPT is empty")
     return text
 
 
-def _standard_input(args: argparse.Namespace) -> str:
-    read = sys.stdin.buffer.read(_PROMPT_BYTES + 1) if sys.stdin else b""
-    if len(read) > _PROMPT_BYTES:
-        raise _missing(args, f"the prompt on standard input has more than {_PROMPT_BYTES / 1e6:g} MB")
-    return read.decode(errors="replace")
+def _standard_input() -> str:
+    return sys.stdin.buffer.read(_PROMPT_BYTES).decode(errors="replace") if sys.stdin else ""
 
 
 def _missing(args: argparse.Namespace, message: str) -> Exception:

@@ -48,8 +48,7 @@ def _show_rest(document: dict[str, Any], *, verbose: bool) -> None:
         if document[key]:
             data(f"  {key} {document[key]}")
     if document["enabled"] or document["guards"]:
-        missing = "no guard runs" if len(document["guards"]) == len(document["nodes"]) else "not every guard runs"
-        runs = f"enabled, but {missing}" if document["guards"] else "enabled: comes back after a reboot"
+        runs = "enabled, but not every guard runs" if document["guards"] else "enabled: comes back after a reboot"
         data(f"  {runs}" if document["enabled"] else "  not enabled on every node")
         for name, trouble in document["guards"].items():
             data(f"guard on {name}: {trouble}", indent="  ")
