@@ -136,10 +136,7 @@ def _files(*ends: str) -> Callable[..., dict[str, str]]:
 
 
 def _playbooks(*, prefix: str, **_: Any) -> dict[str, str]:
-    """The bundled playbooks, and files; after a ``+``, overlays."""
-    base, plus, _overlay = prefix.rpartition("+")
-    if plus:
-        return {f"{base}+{name}": about for name, about in _words("OVERLAY")(prefix="").items()}
+    """The bundled playbooks, and files."""
     return _words("PLAYBOOK")(prefix="") | _YAML(prefix=prefix)
 
 

@@ -53,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
             found = look(fleet, spec)
             return found, asked(fleet, found), time.monotonic()
 
+        def read() -> Calls[Observation]:
+            return begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
+
         found, document, asked_at = ask()
 
         def draw() -> Group:
@@ -60,15 +63,11 @@ def run(args: argparse.Namespace) -> int:
 
         console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
         with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
-            asking, reading, began = None, None, 0.0
+            asking, reading, began = None, read(), time.monotonic()
             while not pressed_q(0.1):
                 now = time.monotonic()
-                if reading is None and now >= began + TICK_S:
-                    reading = begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
-                    began = now
-                if reading is not None and (not reading.pending() or now > began + READ_S):
-                    seen = observed(reading, 0)
-                    reading = None
+                if now > began + (READ_S if reading.pending() else TICK_S):
+                    seen, reading, began = observed(reading, 0), read(), now
                 if asking is None and now >= asked_at + ASK_S:
                     asking = Calls(ask, {"status": None})
                 if asking is not None and not asking.pending():

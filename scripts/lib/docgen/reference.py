@@ -90,7 +90,6 @@ def words() -> str:
         "KIND": {kind: fault.argument or "" for kind, fault in FAULTS.items()},
         "CLIENT": {name: client.title for name, client in CLIENTS.items()},
         "PLAYBOOK": dict.fromkeys(library.names(), ""),
-        "OVERLAY": dict.fromkeys(library.overlays(), ""),
     }
     return "".join(f"{kind}\t{name}\t{about}\n" for kind, names in kinds.items() for name, about in names.items())
 
