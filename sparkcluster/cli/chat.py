@@ -41,6 +41,8 @@ def chat(args: argparse.Namespace) -> int:
                 if typed.removeprefix("/") in _ENDS:
                     return 0
                 _act(conversation, typed, args)
+            except UnicodeDecodeError as error:
+                message(f"not text in this terminal's encoding, {error.encoding}")
             except EOFError:
                 message()
                 return 0

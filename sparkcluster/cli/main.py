@@ -103,6 +103,7 @@ def guarded(argv: Sequence[str]) -> int:
 
     try:
         interrupt.install()
+        interrupt.forget()
         code = _guarded(argv)
     except KeyboardInterrupt:
         code = exit_codes.INTERRUPTED

@@ -79,8 +79,9 @@ class Terminal(Closing):
         """The password that is typed ``of`` a kind and a target; Enter takes a known one, unless one was refused."""
         kind, target = of
         with self._lock:
-            self._typed.pop(of, None)
-            login = self._typed.get(("login", target))
+            if again:
+                self._typed.pop(of, None)
+            login = self._typed.get(("login", target)) if kind == "sudo" else None
             before = next((typed for (each, _), typed in reversed(self._typed.items()) if each == kind), None)
             known, note = (login, "Enter: the login password") if login else (before, "Enter: the same as before")
             if again:

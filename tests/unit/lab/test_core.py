@@ -22,10 +22,10 @@ def test_a_lab_that_is_not_up_is_looked_for_among_those_that_are(tmp_path, monke
     (tmp_path / "eyes").mkdir()
     (tmp_path / "eyes/state.json").write_text("{}")
     for name, hint in (("eyse", "did you mean --name eyes?"), ("desk", "add --name eyes")):
-        with pytest.raises(LabError, match=f"no lab {name} is up") as caught:
+        with pytest.raises(LabError, match=f"lab {name} is not up") as caught:
             Lab.open(name)
         assert caught.value.hint == hint
     (tmp_path / "eyes/state.json").unlink()
-    with pytest.raises(LabError, match="no lab desk is up") as caught:
+    with pytest.raises(LabError, match="lab desk is not up") as caught:
         Lab.open("desk")
     assert caught.value.hint == "sparkcluster lab up --name desk"
