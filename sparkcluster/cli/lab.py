@@ -66,6 +66,12 @@ def run(args: argparse.Namespace) -> int:
             argv = ["sh", "-c", *argv]
         return subprocess.run(core.Lab.open(args.name).spark(args.node).enter(argv or ["bash"]), check=False).returncode
     else:
+        if args.lab_command == "fault" and args.kind is None:
+            from sparkcluster.errors import UsageError
+            from sparkcluster.lab.faults import FAULTS
+
+            kinds = (f"{kind} {fault.argument or ''}".strip() for kind, fault in FAULTS.items())
+            raise UsageError("KIND is missing", hint=f"one of: {', '.join(kinds)}")
         lab, healing = core.Lab.open(args.name), args.lab_command == "heal"
         done = lab.heal(args.node) if healing else [lab.fault(args.node, args.kind, *args.argument)]
         if not emitted(args, {"lab": args.name, **({"healed": done} if healing else {"fault": done[0]})}):

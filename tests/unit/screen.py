@@ -10,7 +10,7 @@ _PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|(\r|\n)|([^\x1b\r\n]+)")
 
 PASTED = re.compile(
     r" *(hint|then|or|next): .*(sparkcluster|sudo|ssh-keygen|[-=])|  (sparkcluster|docker) |  (try|curl|ssh|use|stop)  +"
-    r"|  \$ |    inside: |  \w+="
+    r"|  \$ |docker exec |    inside: |  \w+="
 )
 """Lines that are to be pasted, and stay on one line however long."""
 

@@ -25,6 +25,7 @@ TOOLS = {
     "timedatectl": "settings",
     "apt-get": "packages",
     "apt-mark": "packages",
+    "dpkg": "packages",
     "dpkg-query": "packages",
     "dmesg": "logs",
     "journalctl": "logs",

@@ -1,4 +1,4 @@
-"""apt-get, apt-mark and dpkg-query, as far as setting up a Spark uses them; a virtual Spark has no mirror.
+"""apt-get, apt-mark, dpkg and dpkg-query, as far as setting up a Spark uses them; a virtual Spark has no mirror.
 
 The only package that can be installed or removed is perftest, whose program the lab has. The others are the
 machine's, and the real dpkg-query answers for them.
@@ -60,6 +60,18 @@ def apt_get(args: list[str]) -> int:
         os.symlink(PROGRAM, PERFTEST)
         sys.stdout.write("Setting up perftest (%s) ...\n" % FIELDS["Version"])
     elif "perftest" in names and verb != "install" and os.path.lexists(PERFTEST):
+        os.unlink(PERFTEST)
+        sys.stdout.write("Removing perftest (%s) ...\n" % FIELDS["Version"])
+    return 0
+
+
+def dpkg(args: list[str]) -> int:
+    """``--purge`` of perftest; the real program does all else."""
+    if "--purge" not in args or "perftest" not in args:
+        os.execv("/usr/bin/dpkg", ["dpkg", *args])
+    if not hardware.is_root():
+        return hardware.refuse("dpkg: error: requested operation requires superuser privilege", 2)
+    if os.path.lexists(PERFTEST):
         os.unlink(PERFTEST)
         sys.stdout.write("Removing perftest (%s) ...\n" % FIELDS["Version"])
     return 0
