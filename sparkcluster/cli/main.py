@@ -129,7 +129,7 @@ def _flushed(argv: Sequence[str]) -> int:
     """``main``; also what it wrote last has reached its destination, or that is its error."""
     try:
         code = main(argv)
-    except SystemExit:  # --help of a command, or nobody reads on
+    except SystemExit:  # --help of a command, or the reader of the pipe is gone
         sys.stdout.flush()
         raise
     sys.stdout.flush()
