@@ -47,8 +47,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sparkcluster import exit_codes
-from sparkcluster.hints import Typed
+from sparkcluster import exit_codes, hints
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
@@ -64,12 +63,10 @@ class SparkclusterError(Exception):
         hint: what to type or do.
 
     Attributes:
-        typed: fills in INVENTORY in hints and remedies, once the command line is known.
         others: failures of other nodes in the same step.
     """
 
     exit_code = exit_codes.FAILED
-    typed = Typed()
 
     def __init__(
         self, message: str, *, node: str | None = None, step: str | None = None, hint: str | None = None
@@ -100,7 +97,7 @@ class SparkclusterError(Exception):
             "message": self.message,
             "node": self.node,
             "step": self.step,
-            "hint": self.hint and self.typed(self.hint),
+            "hint": self.hint and hints.command_line(self.hint),
             **self.details(),
         }
         if self.others:
@@ -337,6 +334,7 @@ class LaunchError(SparkclusterError):
     Attributes:
         logs: every line that was kept of its group, by node.
         reason: the line that says why; None where none does.
+        kept: whether ``logs --failed`` shows its log.
     """
 
     def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
@@ -344,6 +342,7 @@ class LaunchError(SparkclusterError):
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
         self.reason: Reason | None = None
+        self.kept = False
 
     def details(self) -> dict[str, Any]:
         """The last log lines, and the one that says why."""

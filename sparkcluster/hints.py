@@ -22,3 +22,7 @@ class Typed(NamedTuple):
         text = re.sub(_TAKES_PLAYBOOK, lambda found: " ".join([found[1], *map(shlex.quote, self.flags)]), text)
         text = text.replace("upgrade INVENTORY --set image=", "upgrade INVENTORY --image ")
         return text.replace("INVENTORY", self.inventory)
+
+
+command_line = Typed()
+"""What the command line of this process chose; ``cli.main`` sets it."""

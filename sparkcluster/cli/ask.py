@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Stream one completion to stdout and its speed to stderr; or chat."""
     if not args.prompt and sys.stdin is not None and sys.stdin.isatty():
         if args.json or not sys.stdout.isatty():
-            raise _missing(args, "PROMPT is missing")
+            raise _missing("PROMPT is missing")
         from sparkcluster.cli.chat import chat
 
         return chat(args)
@@ -46,7 +46,7 @@ def _prompt(args: argparse.Namespace) -> str:
     parts = [_standard_input() if word == "-" else word for word in args.prompt or ["-"]]
     text = valid(" ".join(parts)).strip()
     if not text:
-        raise _missing(args, "PROMPT is empty")
+        raise _missing("PROMPT is empty")
     return text
 
 
@@ -54,9 +54,7 @@ def _standard_input() -> str:
     return sys.stdin.buffer.read(_PROMPT_BYTES).decode(errors="replace") if sys.stdin else ""
 
 
-def _missing(args: argparse.Namespace, message: str) -> Exception:
-    import shlex
-
+def _missing(message: str) -> Exception:
     from sparkcluster.errors import UsageError
 
-    return UsageError(message, hint=f'sparkcluster ask {shlex.quote(str(args.inventory))} "Hello"')
+    return UsageError(message, hint='sparkcluster ask INVENTORY "Hello"')

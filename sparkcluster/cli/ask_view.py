@@ -9,12 +9,12 @@ from sparkcluster.cli.output import data, log_colours, message, paint, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.progress import Shown
     from sparkcluster.endpoint.ask import Show
     from sparkcluster.facts.running import Reply
 
 
-def writer(waiting: Waiting) -> Show:
+def writer(waiting: Shown) -> Show:
     """What writes an answer as it comes: its content to stdout, the reasoning before it dimmed to stderr."""
     last = sys.stdout
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 
-from sparkcluster.cli import common
 from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import asking, load_spec
 from sparkcluster.cli.interrupt import forget
 from sparkcluster.cli.output import message, paint, show_error
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.progress import awaiting
 from sparkcluster.errors import PromptTooLong, SparkclusterError
 from sparkcluster.inspect.ask import Conversation
 
@@ -41,8 +40,6 @@ def chat(args: argparse.Namespace) -> int:
                 if typed.removeprefix("/") in _ENDS:
                     return 0
                 _act(conversation, typed, args)
-            except UnicodeDecodeError as error:
-                message(f"not text in this terminal's encoding, {error.encoding}")
             except EOFError:
                 message()
                 return 0
@@ -60,11 +57,11 @@ def _act(conversation: Conversation, typed: str, args: argparse.Namespace) -> No
         message("this is a new conversation")
     elif typed:
         try:
-            with Waiting("waiting for the first token") as waiting:
+            with awaiting("waiting for the first token") as waiting:
                 reply = conversation.ask(typed, writer(waiting))
         except SparkclusterError as error:
             if isinstance(error, PromptTooLong) and conversation.goes_on:
                 error.hint = "/clear begins a new conversation"
-            show_error(error, common.typed(args))
+            show_error(error)
         else:
             tell_end(reply, args.max_tokens)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
     option(parser, "codes CODE*", "show the pages of these checks, for example NET-014")
-    option(parser, "--explain CODE*", "as CODE alone")
     common_flags(parser, "--json")
 
 
@@ -23,13 +22,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the catalogue, or pages of it."""
     from sparkcluster.checks.pages import find, pages
 
-    codes = [*args.codes, *args.explain]
-    chosen = [find(code) for code in codes] or list(pages().values())
+    chosen = [find(code) for code in args.codes] or list(pages().values())
     if emitted(args, {"checks": [page.as_json() for page in chosen]}):
         return 0
-    for page in chosen if codes else ():
+    for page in chosen if args.codes else ():
         _explain(page)
-    if not codes:
+    if not args.codes:
         rows = [(page.code, page.severity, page.stage, page.title) for page in chosen]
         table(("CODE", "SEVERITY", "STAGE", "PASSES WHEN"), rows)
     return 0

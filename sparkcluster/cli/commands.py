@@ -52,3 +52,12 @@ _MODULES = {"import": "import_"}
 def module(name: str) -> str:
     """The module of the command ``name``."""
     return f"sparkcluster.cli.{_MODULES.get(name, name)}"
+
+
+def help_of(name: str) -> str | None:
+    """The text of ``--help`` of a command, as ``lab up``, or of all if ``name`` is empty; None of another.
+
+    It is written ahead, by ``scripts/make-docs``: argparse alone takes as long to import as Python to start.
+    """
+    with open(__file__.replace("commands.py", "help.txt"), encoding="utf-8") as file:  # noqa: PTH123 - quick to import
+        return dict(part.split("\n", 1) for part in file.read().split("\f")).get(name)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.output import emit_json, message
+from sparkcluster.errors import UsageError
 
 if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Shown, Waiting
+    from sparkcluster.cli.progress import Shown
     from sparkcluster.hints import Typed
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.hosts.prompts import Prompts
@@ -58,8 +59,6 @@ def default_inventory() -> tuple[Path, str]:
     Raises:
         UsageError: there is none, or the variable names no file.
     """
-    from sparkcluster.errors import UsageError
-
     named = os.environ.get(INVENTORY_VARIABLE)
     path = Path(named).expanduser() if named else Path(INVENTORY_FILE)
     if path.is_file():
@@ -77,8 +76,6 @@ def fill_in_inventory(args: argparse.Namespace, prog: str, words: Sequence[str])
     Raises:
         UsageError: as :func:`default_inventory`; or one of ``words``, the arguments of ``prog``, is an inventory.
     """
-    from sparkcluster.errors import UsageError
-
     try:
         args.inventory, why = default_inventory()
     except UsageError:
@@ -189,7 +186,6 @@ def load_spec(args: argparse.Namespace) -> Spec:
     given, names = getattr(args, "node", None) or [], [node.label for node in spec.inventory.nodes]
     for name in [getattr(args, "trust", None), *([given] if isinstance(given, str) else given)]:
         if name not in {None, *names}:
-            from sparkcluster.errors import UsageError
             from sparkcluster.suggest import did_you_mean
 
             hint = did_you_mean(name, names, f"its nodes: {', '.join(names)}")
@@ -199,7 +195,6 @@ def load_spec(args: argparse.Namespace) -> Spec:
 
 def _from_inventory(spec: Spec, name: str) -> str:
     """The playbook that ``--playbook NAME`` found from the current directory, as the inventory has to name it."""
-    from sparkcluster.errors import UsageError
     from sparkcluster.spec.library import find
 
     base, plus, overlays = name.partition("+")
@@ -221,7 +216,7 @@ def typed(args: argparse.Namespace) -> Typed:
 
 
 @contextmanager
-def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Waiting]]:
+def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Shown]]:
     """Nodes and spec of the command line, for commands that show only what they wait for."""
     spec = load_spec(args)
     with asking(spec.inventory, waiting_for) as (fleet, waiting):
@@ -229,13 +224,13 @@ def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterat
 
 
 @contextmanager
-def asking(inventory: Inventory, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Waiting]]:
+def asking(inventory: Inventory, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Shown]]:
     """All nodes of the inventory, while it is shown what is waited for."""
-    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.progress import awaiting
     from sparkcluster.report import count
 
     text = waiting_for or f"querying {count(len(inventory.nodes), 'node')}"
-    with connect_fleet(inventory) as fleet, Waiting(text) as waiting:
+    with connect_fleet(inventory) as fleet, awaiting(text) as waiting:
         yield fleet, waiting
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkcluster.cli import common
-from sparkcluster.cli.common import emitted, inventory_argument, load_spec, option, typed
+from sparkcluster.cli.common import emitted, inventory_argument, load_spec, option
 from sparkcluster.cli.output import data, message, paint, table, write
-
-if TYPE_CHECKING:
-    from sparkcluster.hints import Typed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
     found = document(connection(served.spec, args.group, key=key), args.client, served.release)
     if not emitted(args, found):
         for text in served.notes:
-            message(typed(args)(text), kind="note")
-        show(found, typed(args))
+            message(text, kind="note")
+        show(found)
     return 0
 
 
-def show(found: dict[str, Any], fill: Typed) -> None:
-    """The block of a client, or the list of clients; ``fill`` fills in INVENTORY."""
+def show(found: dict[str, Any]) -> None:
+    """The block of a client, or the list of clients."""
     client = found["client"]
     if client is None:
         key = found["key"]
@@ -60,17 +57,16 @@ def show(found: dict[str, Any], fill: Typed) -> None:
         endpoint = paint(found["endpoint"] or "address unknown", "bold")
         data(endpoint, *(f"  {url}" for url in found["others"]), f"  model {found['model']}  key {where}")
         table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]])
-        message(fill("sparkcluster connect INVENTORY --client NAME"), kind="next")
+        message("sparkcluster connect INVENTORY --client NAME", kind="next")
     else:
         message(f"{client['title']}: paste into {client['where']}")
         write(sys.stdout, client["block"], keep="\n")
         for kind in ("warning", "note"):
             for text in client[f"{kind}s"]:
-                message(fill(text), kind="" if text.startswith("  ") else kind)
+                message(text, kind="" if text.startswith("  ") else kind)
+        message(client["source"], kind="docs")
     if found["tunnel"]:
         message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
         message(f"  {found['tunnel']}")
     if found["endpoint"] is None:
-        message(fill("the address is known once it serves: sparkcluster status INVENTORY"), kind="note")
-    if client is not None:
-        message(client["source"], kind="docs")
+        message("the address is known once it serves: sparkcluster status INVENTORY", kind="note")

@@ -5,6 +5,7 @@ Acceptance is remembered by the hash of what is accepted (``powers.digest``).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def ask(spec: Spec, report: Report, *, yes: bool) -> None:
             f"{path} may do more than serve, and this is not accepted yet: {', '.join(kinds)}",
             hint="to accept it, add --yes, or answer y on a terminal; sparkcluster plan INVENTORY -v   shows all of it",
         )
-    try:
+    with suppress(OSError):  # else it is asked again
         accepted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         accepted.touch(0o600)
-    except OSError as error:
-        report.note(f"you will be asked again: cannot write {accepted}: {error.strerror}")

@@ -15,7 +15,7 @@ from typing import Any
 from sparkcluster import output_file
 from sparkcluster.cli import cabling_view, findings_view
 from sparkcluster.cli.output import data, emit_json, message, paint, show_error, table, write
-from sparkcluster.cli.progress import Waiting
+from sparkcluster.cli.progress import Shown, awaiting
 from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.base import read
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Find Sparks and write an inventory; exit 1 if none was found, or one was not reached."""
     spec = _checked(args)
     file: Path | None = args.output or args.into
-    with Waiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
+    with awaiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
         machines = _targets(args, spec, terminal, waiting)
         found = discover(machines, networks.attached(), terminal)
         waiting.end()
@@ -75,13 +75,14 @@ def _checked(args: argparse.Namespace) -> Spec | None:
         targets.login_name(args.user)
     if file := args.output or args.into:
         output_file.check_path(file, "-o" if args.output else "--into", "mine.yaml")
-    if args.output and args.output.expanduser().exists() and not args.yes:
+    overwrites = args.output and args.output.expanduser().exists() and not args.yes
+    if overwrites and not Terminal(silent=args.json).confirm(f"{args.output} already exists: overwrite it?"):
         hint = f"add --yes to overwrite it, or add the Sparks to it: --into {args.output}"
         raise UsageError(f"{args.output} already exists", hint=hint)
     return load.load(args.into, starts=False) if args.into else None
 
 
-def _targets(args: argparse.Namespace, spec: Spec | None, terminal: Terminal, waiting: Waiting) -> list[Target]:
+def _targets(args: argparse.Namespace, spec: Spec | None, terminal: Terminal, waiting: Shown) -> list[Target]:
     """The machines to try; those that the inventory does not have as its others, unless flags say otherwise."""
     flags = {key: value for key in ("user", "identity", "known_hosts") if (value := getattr(args, key)) is not None}
     ssh = dataclasses.replace(SshSettings(**spec.inventory.ssh.model_dump()) if spec else SshSettings(), **flags)
@@ -98,7 +99,7 @@ def _targets(args: argparse.Namespace, spec: Spec | None, terminal: Terminal, wa
     return [targets.with_login(each, answer) if answer and each.label in unnamed else each for each in chosen]
 
 
-def _announced(ssh: SshSettings, terminal: Terminal, waiting: Waiting, *, ask: bool) -> list[Target]:
+def _announced(ssh: SshSettings, terminal: Terminal, waiting: Shown, *, ask: bool) -> list[Target]:
     """Machines that announce SSH and are named like a Spark; it may be a neighbour's, so the operator is asked."""
     from sparkcluster.setup.mdns import browse
 

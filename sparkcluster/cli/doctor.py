@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import emitted, inventory_argument, number, option, reporting, typed
+from sparkcluster import hints
+from sparkcluster.cli.common import emitted, inventory_argument, number, option, reporting
 from sparkcluster.cli.output import data, message, paint
 
 if TYPE_CHECKING:
-    from sparkcluster.hints import Typed
     from sparkcluster.inspect.doctor import Diagnosis
 
 
@@ -34,19 +34,18 @@ def run(args: argparse.Namespace) -> int:
         if args.bundle:
             bundle.write(args.bundle, found, first_hour.gather(fleet, spec, found.facts, None, report, changes=False))
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
-    following = typed(args)(found.next)
-    if not emitted(args, found.as_json() | {"next": following}):
-        show(found, typed(args), verbose=args.verbose)
-        message(following, kind="next")
+    if not emitted(args, found.as_json() | {"next": hints.command_line(found.next)}):
+        show(found, verbose=args.verbose)
+        message(found.next, kind="next")
     return 0 if found.ok else 1
 
 
-def show(found: Diagnosis, fill: Typed, *, verbose: bool) -> None:
+def show(found: Diagnosis, *, verbose: bool) -> None:
     """The diagnosis for people, on stdout: findings by node, and the verdict."""
     from sparkcluster.cli import findings_view
 
     nodes = [node.label for node in found.spec.inventory.nodes]
-    findings_view.show(found.findings, nodes, fill=fill, verbose=verbose)
+    findings_view.show(found.findings, nodes, verbose=verbose)
     if any(verbose or finding.severity != "info" for finding in found.findings):
         data()
     answer, comma, more = found.verdict().partition(", ")

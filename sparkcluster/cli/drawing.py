@@ -94,13 +94,12 @@ def _used(links: Sequence[Link], facts: Facts) -> Iterator[Row]:
 def _unused(used: set[str], facts: Facts) -> Iterator[Row]:
     """The other interfaces that have an HCA, by port."""
     twins = [each for each in read(facts.interfaces) or () if each.name not in used and facts.hca_of(each.name)]
-    lines = []
+    lines: dict[str, None] = {}
     for twin in sorted(twins, key=lambda twin: twin.port):
+        alone = twin.carrier or twin.port in map(port_of, used)
         why = "no cable" if not twin.carrier else "not in use" if twin.addresses else "no address"
-        lines.append(
-            f"{twin.name if twin.port in map(port_of, used) or twin.carrier else twin.port or twin.name} {why}"
-        )
-    yield from (Row((line,)) for line in dict.fromkeys(lines))
+        lines[f"{twin.name if alone else twin.port or twin.name} {why}"] = None
+    yield from (Row((line,)) for line in lines)
 
 
 def rate(link: Link | Interface) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.findings import Finding
-    from sparkcluster.hints import Typed
 
 
 def width() -> int:
@@ -20,10 +19,10 @@ def width() -> int:
     return max(30, min(100, columns(sys.stdout) or 80))
 
 
-def show(findings: Sequence[Finding], nodes: Iterable[str], *, fill: Typed, verbose: bool) -> None:
+def show(findings: Sequence[Finding], nodes: Iterable[str], *, verbose: bool) -> None:
     """Write findings to stdout by node in the order of ``nodes``, those of the whole cluster first.
 
-    Notes, and why each finding matters, are shown if ``verbose``. ``fill`` fills in INVENTORY in remedies.
+    Notes, and why each finding matters, are shown if ``verbose``.
     """
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     for place in dict.fromkeys([None, *nodes, *(finding.node for finding in shown)]):
@@ -33,7 +32,7 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, fill: Typed, verb
             data(paint(place or "cluster", "bold"))
         for finding in of_place:
             headline = f"{finding.code} {finding.place}{finding.summary}"
-            show_finding(finding, fill, stream=sys.stdout, headline=headline, why=verbose)
+            show_finding(finding, stream=sys.stdout, headline=headline, why=verbose)
 
 
 def counted(findings: Sequence[Finding], *, verbose: bool) -> list[str]:

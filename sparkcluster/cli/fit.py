@@ -33,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show how much memory a playbook needs; exit 1 where it does not fit, 0 where it does or that is not known."""
     from sparkcluster import engines
-    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.progress import awaiting
     from sparkcluster.errors import UsageError
     from sparkcluster.models.source import spark
     from sparkcluster.staging.known_models import Known, known, not_recorded
     from sparkcluster.staging.model_headers import from_path
 
     playbook, nodes, spec = _what(args)
-    with Waiting(f"reading the headers of {playbook.model.label}"):
+    with awaiting(f"reading the headers of {playbook.model.label}"):
         known_model = Known(from_path(args.config)) if args.config else known(playbook.model, playbook.companions)
     if known_model.model is None:
         found = not_recorded(playbook, known_model) | {"nodes": nodes}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import message, paint, write
+from sparkcluster.errors import UsageError
 from sparkcluster.printable import LINES
 
 
@@ -31,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
     from sparkcluster import output_file
-    from sparkcluster.errors import UsageError
     from sparkcluster.importer import convert, defines
 
     source, text = _text(args)
@@ -58,7 +58,6 @@ def _text(args: argparse.Namespace) -> tuple[str, str]:
     Raises:
         UsageError: it cannot be read, or what it is is not given once.
     """
-    from sparkcluster.errors import UsageError
     from sparkcluster.spec import load
 
     if (args.file is None) == (args.container is None) or (args.node and args.file):
@@ -73,7 +72,7 @@ def _text(args: argparse.Namespace) -> tuple[str, str]:
 
 def _inspected(args: argparse.Namespace) -> str:
     """What Docker says of the container, on the machine that was named."""
-    from sparkcluster.cli.progress import Waiting
+    from sparkcluster.cli.progress import awaiting
     from sparkcluster.cli.prompts import Terminal
     from sparkcluster.hosts.connect import Address, connect
     from sparkcluster.hosts.resolve import SshSettings
@@ -83,7 +82,7 @@ def _inspected(args: argparse.Namespace) -> str:
     hosts = given([args.node], SshSettings(), "--node") if args.node else []
     nodes = {each.label: each.address for each in hosts} or {"this machine": Address("localhost", "local")}
     with (
-        Waiting(f"reading {args.container}") as waiting,
+        awaiting(f"reading {args.container}") as waiting,
         Terminal(waiting, silent=args.json) as terminal,
         connect(nodes, terminal) as fleet,
     ):

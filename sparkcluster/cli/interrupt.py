@@ -25,6 +25,7 @@ def install() -> None:
     and no further; imports run many of these. Native code may drop an exception without a trace: what is remembered
     is then all that is left of it.
     """
+    forget()
     # ignored, as in a shell's background jobs, stays ignored
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGALRM, _on_signal)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 
 from sparkcluster.cli.common import emitted, inventory_argument, option
-from sparkcluster.cli.output import data, message, program
+from sparkcluster.cli.output import data, message, typed
 
 _SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "kept the key in"}
 
@@ -33,15 +32,11 @@ def run(args: argparse.Namespace) -> int:
     document = made.as_json() | {"curl": curl(found)}
     if emitted(args, document):
         return 0
-    path = shlex.quote(str(args.inventory))
     data(f"{_SAID[made.key]} {made.file}")
     for line in made.difference:
         data(f"  {line}")
     data(f"  try      {document['curl']}")
-    data(f"  clients  {program()} connect {path}")
+    data("  clients  ", typed("sparkcluster connect INVENTORY"))
     if made.key != "kept":
-        message(f"sparkcluster restart {path}   until then what serves has its old key, or none", kind="next")
-    if found.tunnel:
-        message("this machine reaches the API through SSH alone; while it is used, keep running:")
-        message(f"  {found.tunnel}")
+        message("sparkcluster restart INVENTORY   until then what serves has its old key, or none", kind="next")
     return 0

@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check schema, rules and engine arguments of each file; exit 2 if a file is malformed, 1 if it has errors."""
     from sparkcluster.findings import has_errors
-    from sparkcluster.hints import Typed
     from sparkcluster.linting import lint
     from sparkcluster.report import count
     from sparkcluster.spec import library, powers
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     for each in linted.findings:
         if args.verbose or each.severity != "info":
             headline = f"{each.place}{each.code} {each.summary}"
-            show_finding(each, Typed(), stream=sys.stdout, headline=headline, indent="", why=args.verbose)
+            show_finding(each, stream=sys.stdout, headline=headline, indent="", why=args.verbose)
     found = ", ".join(findings_view.counted(linted.findings, verbose=args.verbose))
     data(f"{count(len(files), 'file')}: {found or 'no problems'}")
     for path, (spec, *others) in linted.specs.items():

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
-from sparkcluster.cli.common import at_least, inventory_argument, load_spec, option, querying, typed
+from sparkcluster.cli.common import at_least, inventory_argument, load_spec, option, querying
 from sparkcluster.cli.output import coded, data, emit_json, log_colours, message, paint
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _run_failed(args: argparse.Namespace) -> int:
     if reason:
         message(f"{reason.place}: ", paint(reason.line, "bold bad"))
     if failed.hint:
-        message(typed(args)(failed.hint), kind="hint")
+        message(failed.hint, kind="hint")
     return 0
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 from sparkcluster import exit_codes
-from sparkcluster.cli.commands import COMMANDS, GROUPS
+from sparkcluster.cli.commands import COMMANDS, help_of
 
 TYPE_CHECKING = False  # typing takes as long to import as all of this; mypy knows the name
 if TYPE_CHECKING:
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from sparkcluster.errors import SparkclusterError
 
-_USAGE = """\
-usage: sparkcluster COMMAND [INVENTORY] [--json] …
-{}
-INVENTORY is the path of a YAML file; inventory/ in the project has examples.
-Without it: the file that SPARKCLUSTER_INVENTORY names, or ./sparkcluster.yaml.
-Flags of a command: sparkcluster COMMAND --help. Also: --version, --help.
-"""
-
 
 def main(argv: Sequence[str]) -> int:
     """Run one command, given as the command line without the name of the program; returns the exit code.
@@ -34,46 +26,35 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         SparkclusterError: as the command does; UsageError for an invalid command line.
     """
-    first, *words = argv or [""]
-    if first == "help" and words:
-        first, *words = words[0], "--help"
-    if first in COMMANDS:
-        return _run(first, words)
-    if first in {"-V", "--version", "version"}:
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    if argv[-1:] in (["--help"], ["-h"]) and (text := help_of(" ".join(argv[:-1]))):
+        sys.stdout.write(text)
+    elif not argv:
+        sys.stderr.write(help_of("") or "")
+        return exit_codes.USAGE
+    elif argv[0] in COMMANDS:
+        return _run(argv[0], argv[1:])
+    elif argv[0] in {"-V", "--version", "version"}:
         from sparkcluster import __version__
 
         sys.stdout.write(f"sparkcluster {__version__}\n")
-    elif first in {"-h", "--help", "help"}:
-        sys.stdout.write(usage())
-    elif not first:
-        sys.stderr.write(usage())
-        return exit_codes.USAGE
     else:
-        raise _no_command([first, *words])
+        raise _no_command(argv)
     return exit_codes.DONE
 
 
 def _run(name: str, words: Sequence[str]) -> int:
+    from sparkcluster import hints
+    from sparkcluster.cli.common import typed
     from sparkcluster.cli.parser import parser_of
 
     parser, command = parser_of(name)
+    hints.command_line = hints.Typed()
     args = parser.read(words)
-    try:
-        return int(command.run(args))
-    except Exception as error:
-        if getattr(args, "inventory", None) is not None and hasattr(error, "typed"):
-            from sparkcluster.cli.common import typed
-
-            error.typed = typed(args)
-        raise
-
-
-def usage() -> str:
-    """The text of ``--help``, within 80 columns."""
-    lines: list[str] = []
-    for heading, commands in GROUPS.items():
-        lines += ["", heading, *(f"  {name:<11} {about}" for name, about in commands.items())]
-    return _USAGE.format("\n".join([*lines, ""]))
+    if getattr(args, "inventory", None) is not None:
+        hints.command_line = typed(args)
+    return int(command.run(args))
 
 
 def console() -> NoReturn:
@@ -103,7 +84,6 @@ def guarded(argv: Sequence[str]) -> int:
 
     try:
         interrupt.install()
-        interrupt.forget()
         code = _guarded(argv)
     except KeyboardInterrupt:
         code = exit_codes.INTERRUPTED
@@ -173,17 +153,12 @@ def _internal(error: BaseException, argv: Sequence[str]) -> int:
     from sparkcluster.errors import SparkclusterError
 
     report = "".join(traceback.format_exception(error))
-    if os.environ.get("SPARKCLUSTER_DEBUG"):
-        from sparkcluster.cli.output import write
-        from sparkcluster.printable import LINES
-
-        write(sys.stderr, report, end="", keep=LINES)
     try:
         descriptor, path = tempfile.mkstemp(prefix="sparkcluster-", suffix=".traceback")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(report)
         hint = f"please report it and attach {path}"
     except OSError:
-        hint = "set SPARKCLUSTER_DEBUG=1 to see the traceback"
+        hint = "free space on this machine, and run it again: its traceback could not be written"
     first = (str(error).splitlines() or [""])[0][:200]
     return _fail(SparkclusterError(f"internal error: {type(error).__name__}: {first}".rstrip(": "), hint=hint), argv)

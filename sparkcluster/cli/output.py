@@ -15,7 +15,6 @@ from sparkcluster.printable import as_json, clean
 if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.findings import Finding
-    from sparkcluster.hints import Typed
 
 _STYLES = {"good": "32", "look": "33", "bad": "31", "type": "36", "dim": "2", "bold": "1"}
 _KINDS = {"error": "bold bad", "does not fit": "bold bad", "warning": "look"} | dict.fromkeys(
@@ -76,7 +75,8 @@ def lines(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> Iter
     for number, text in enumerate(texts):
         name = "or" if number else kind
         lead = [paint(f"{name}:", _KINDS.get(name, "")), " "] if name else []
-        line = [typed(part) for part in text]
+        ours = bool(kind) or stream is sys.stderr
+        line = [typed(part) if ours else part for part in text]
         plain, room = "".join([*lead, *map(clean, line)]), columns(stream) - len(indent)
         if room <= 0 or len(plain) <= room:
             yield [indent, *lead, *line]
@@ -116,63 +116,62 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def show_finding(
-    found: Finding,
-    fill: Typed,
-    *,
-    stream: TextIO | None = None,
-    headline: str = "",
-    indent: str = "  ",
-    why: bool = False,
+    found: Finding, *, stream: TextIO | None = None, headline: str = "", indent: str = "  ", why: bool = False
 ) -> None:
-    """Write a finding: severity, ``headline`` (by default its own), what was seen, and what to type.
-
-    ``fill`` fills in INVENTORY; ``why`` it matters only if that is asked for.
-    """
+    """Write a finding: severity, ``headline`` (by default its own), what was seen, what to type, ``why`` it matters."""
     stream = stream or sys.stderr
     put(stream, headline or found.headline, kind=found.severity, indent=indent)
     for word, text in found.details(headed=bool(headline)):
         if word != "why" or why:
-            put(stream, fill(text), kind=word, indent=f"{indent}  ")
+            put(stream, text, kind=word, indent=f"{indent}  ")
 
 
-def show_error(failed: SparkclusterError, fill: Typed | None = None) -> None:
+def show_error(failed: SparkclusterError) -> None:
     """Write an error to stderr: ``error: …``, its findings, the line of the log that says why, and what to type.
 
-    ``fill`` fills in INVENTORY, by default as ``failed`` does.
+    Other nodes with the same error are listed.
     """
-    fill = fill or failed.typed
     for problem in getattr(failed, "problems", ()):
         message(str(problem), kind="error")
         if problem.hint:
-            message(fill(problem.hint), kind="hint", indent="  ")
+            message(problem.hint, kind="hint", indent="  ")
     if hasattr(failed, "problems"):
         return
     where = f"{failed.node}: " if failed.node and failed.node not in failed.message else ""
-    during = f" (during {failed.step})" if failed.step and failed.step not in failed.message else ""
     first, *more = failed.message.splitlines() or [""]
+    during = f" (during {failed.step})" if failed.step and failed.step not in failed.message else ""
     message(f"{where}{first}{during}", kind="error")
+    alike = [each for each in failed.others if _essence(each) == _essence(failed)]
+    more += [f"the same on {', '.join(each.node or '' for each in alike)}"] if alike else []
     for line in more:
         message(line, indent="  ")
     for line in _reason(failed):
         message("  ", line)
-    findings = [each for each in getattr(failed, "findings", ()) if each.severity != "info"]
-    for each in findings:
-        show_finding(each, fill)
-    if failed.hint and not any(failed.hint in each.remedy for each in findings):
-        _show_hint(fill(failed.hint), failed.node)
-    for other in failed.others:
-        show_error(other, fill)
+    _show_hints(failed)
+    for each in failed.others:
+        if each not in alike:
+            show_error(each)
 
 
-def _show_hint(text: str, node: str | None) -> None:
-    """Write a hint, and apart from it the command that shows the log."""
+def _essence(failed: SparkclusterError) -> tuple[str, str | None]:
+    """What nodes share of an error: all but their names, ports and amounts."""
+    import re
+
+    return re.sub(r"\d+", "", failed.message.replace(failed.node or " ", " ")), failed.hint
+
+
+def _show_hints(failed: SparkclusterError) -> None:
+    """Write the findings of an error, what to type, and where its log is."""
     from sparkcluster.findings import placed
 
-    hint, _, log = f"; {text}".partition("; last log lines: ")
-    if hint:
-        message(placed(hint.removeprefix("; "), node), kind="hint")
-    if log:
-        message(log, kind="log")
+    findings = [each for each in getattr(failed, "findings", ()) if each.severity != "info"]
+    for each in findings:
+        show_finding(each)
+    hint = failed.hint or ""
+    if hint and not any(hint in each.remedy for each in findings):
+        message(placed(hint, failed.node), kind="hint")
+    if getattr(failed, "kept", False) and "--failed" not in hint:
+        message("sparkcluster logs INVENTORY --failed", kind="log")
 
 
 def _reason(failed: SparkclusterError) -> Iterator[str]:
@@ -273,20 +272,20 @@ def program() -> str:
     import shlex
     import shutil
 
-    typed_path, found = sys.argv[0], shutil.which("sparkcluster")
-    if os.path.basename(typed_path) != "sparkcluster":  # noqa: PTH119 - pathlib is slow to import
-        return "sparkcluster"
-    if found and os.path.exists(typed_path) and os.path.samefile(found, typed_path):  # noqa: PTH110, PTH121 - likewise
-        return "sparkcluster"
-    return shlex.quote(typed_path)
+    path, found = sys.argv[0], shutil.which("sparkcluster")
+    ours = os.path.basename(path) == "sparkcluster"  # noqa: PTH119 - pathlib is slow to import
+    same = found and os.path.exists(path) and os.path.samefile(found, path)  # noqa: PTH110, PTH121 - likewise
+    return shlex.quote(path) if ours and not same else "sparkcluster"
 
 
 def typed(text: str) -> str:
-    """``text`` with every `sparkcluster COMMAND` in it as it has to be typed here."""
+    """``text`` with what the command line chose, and every `sparkcluster COMMAND` as it has to be typed here."""
     import re
 
+    from sparkcluster import hints
     from sparkcluster.cli.commands import COMMANDS
 
+    text = hints.command_line(text) if "INVENTORY" in text else text
     if "sparkcluster " not in text or (name := program()) == "sparkcluster":
         return text
     return re.sub(rf"(?<![\w./-])sparkcluster (?=({'|'.join(COMMANDS)})\b)", lambda _: f"{name} ", text)

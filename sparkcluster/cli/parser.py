@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from sparkcluster.cli.commands import COMMANDS, module
+from sparkcluster.cli.commands import COMMANDS, help_of, module
+from sparkcluster.errors import UsageError
+from sparkcluster.suggest import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,9 +66,6 @@ class Parser(argparse.ArgumentParser):
         return flags, rest
 
     def _refuse(self, word: str) -> NoReturn:
-        from sparkcluster.errors import UsageError
-        from sparkcluster.suggest import did_you_mean
-
         flag = word.partition("=")[0]
         if flag.startswith("-"):
             hint = did_you_mean(flag, sorted(self._option_string_actions), f"{self.prog} --help")
@@ -97,6 +96,10 @@ class Parser(argparse.ArgumentParser):
 
         return rest[0] in (takes[1].choices or ()) or not is_inventory(rest[0])
 
+    def format_help(self) -> str:
+        """The text that was written ahead."""
+        return help_of(self.prog.removeprefix("sparkcluster ")) or super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print.
 
@@ -104,8 +107,6 @@ class Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         from sparkcluster.cli.verbs import ALIASES
-        from sparkcluster.errors import UsageError
-        from sparkcluster.suggest import did_you_mean
 
         text = re.sub(r"^argument (\S+): ", r"\1: ", " ".join(message.split()))
         hint: str | None = f"{self.prog} --help"

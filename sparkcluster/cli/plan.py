@@ -5,21 +5,23 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, option, querying
-from sparkcluster.cli.output import message, write
+from sparkcluster.cli.output import message, show_finding, write
 from sparkcluster.printable import LINES
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
+    from sparkcluster.plan.cost import Difference
     from sparkcluster.release.states import GroupState
 
 NOW = {
     "empty": "is down: up starts it",
     "started": "is starting: up waits for its answer",
     "serving": "runs as planned: up asks it, and leaves it if it answers",
+    "drifted": "runs as planned, on addresses that have changed since: up leaves it; --replace restarts it",
     "other": "runs, and not as planned: up refuses if it answers; --replace restarts it",
     "remains": "has ended, or in part: up removes what is left, and starts it",
     "taken": "has ranks here with another state_dir: up refuses",
@@ -46,26 +48,31 @@ def run(args: argparse.Namespace) -> int:
         view.stop_on_errors()
         return 1
     groups = states(view)
+    changes = {name: differences(view, group) for name, group in groups.items()}
     document = {
         **plan.as_json(),
         "provisional": view.plan is None,
         "findings": [finding.as_json() for finding in view.findings],
-        "differences": [each.as_json() for group in groups.values() for each in differences(view, group)],
+        "differences": [each.as_json() for found in changes.values() for each in found],
         "after_ready": view.spec.inventory.after_ready,
     }
     if not emitted(args, document):
         for line in lines(document, verbose=args.verbose):
             write(sys.stdout, line, keep=LINES)
         for finding in view.findings:
-            message(finding.headline, kind=finding.severity)
-        for line in _notes(view, groups, verbose=args.verbose):
+            if args.verbose or finding.severity == "error":
+                show_finding(finding, indent="", why=args.verbose)
+            else:
+                message(finding.headline, kind=finding.severity)
+        for line in _notes(view, groups, changes, verbose=args.verbose):
             message(line)
     return 1 if has_errors(view.findings) else 0
 
 
-def _notes(view: View, groups: Mapping[str, GroupState], *, verbose: bool) -> Iterator[str]:
+def _notes(
+    view: View, groups: Mapping[str, GroupState], changes: Mapping[str, Sequence[Difference]], *, verbose: bool
+) -> Iterator[str]:
     """What is not in the plan: what ``up`` finds, and what the playbook may do."""
-    from sparkcluster.release.states import differences
     from sparkcluster.spec import library, powers
 
     spec = view.spec
@@ -74,8 +81,9 @@ def _notes(view: View, groups: Mapping[str, GroupState], *, verbose: bool) -> It
     if view.plan is None:
         yield f"provisional: final once every node has {spec.reference} (sparkcluster stage brings it)"
     for name, group in groups.items():
-        yield f"{spec.inventory.called(name)} {NOW[group.state.value]}"
-        for each in differences(view, group):
+        state = "drifted" if group.state.value == "serving" and group.drift else group.state.value
+        yield f"{spec.inventory.called(name)} {NOW[state]}"
+        for each in changes[name]:
             yield from (f"  {line}" for line in (each.shown() if verbose else [each.brief]))
     yield from (f"after it is ready, on this machine: {shlex.join(each)}" for each in spec.inventory.after_ready)
     yield from library.shadowing(spec)

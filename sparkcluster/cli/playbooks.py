@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import asking, at_least, common_flags, emitted, fill_in_inventory, option
+from sparkcluster.cli.common import at_least, common_flags, emitted, option
 from sparkcluster.cli.output import data, message, paint, table
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "name NAME?", "show one: name, path or model, also with +OVERLAY (default: list the bundled ones)")
     option(parser, "--all", "list every playbook, and the overlays (default: one of each model)")
     option(parser, "--sparks N", "list all that N Sparks can serve; with NAME, show what it is on N", at_least(1))
-    option(parser, "--inventory INV", "inventory whose nodes are asked which weights they have", Path)
     common_flags(parser, "--json")
 
 
@@ -29,12 +27,11 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect import playbooks
     from sparkcluster.spec import library
 
-    chosen = playbooks.offers(args.sparks) if args.name is None else [playbooks.offer(args.name, args.sparks)]
-    found = _staged(args, chosen)
+    found = playbooks.offers(args.sparks) if args.name is None else [playbooks.offer(args.name, args.sparks)]
     if emitted(args, {"playbooks": [each.as_json() for each in found]}):
         return 0
     if args.name is not None:
-        _page(found[0], args.name, args.inventory)
+        _page(found[0], args.name)
         return 0
     short = found if args.all or args.sparks else playbooks.one_of_each(found)
     _list(short)
@@ -46,40 +43,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _staged(args: argparse.Namespace, found: list[Offer]) -> list[Offer]:
-    """``found`` with the nodes of the inventory that have the weights; without where no inventory is known.
-
-    Raises:
-        UsageError: the inventory that was typed cannot be used; the default one is left out then.
-    """
-    from sparkcluster.errors import SparkclusterError
-    from sparkcluster.inspect import playbooks
-    from sparkcluster.spec.load import load_inventory
-
-    try:
-        if not (typed := args.inventory):
-            fill_in_inventory(args, "", [])
-        inventory = load_inventory(args.inventory)
-        with asking(inventory) as (fleet, _):
-            found, errors = playbooks.staged(fleet, inventory, found)
-    except SparkclusterError:
-        if typed:
-            raise
-        return found
-    for where, text in errors.items():
-        message(f"which weights are staged is unknown: {where}: {text.strip()}", kind="warning")
-    return found
-
-
 def _list(found: Sequence[Offer]) -> None:
     rows = [(each.playbook.name, each.between, each.weights, each.speed, each.playbook.use) for each in found]
     table(("PLAYBOOK", "SPARKS", "WEIGHTS", "SPEED", "FOR"), rows)
-    for nodes in dict.fromkeys(each.staged for each in found if each.staged):
-        there = [each.playbook.name for each in found if each.staged == nodes]
-        data(f"staged on {', '.join(nodes)}: {', '.join(there)}")
 
 
-def _page(found: Offer, reference: str, inventory: Path | None) -> None:
+def _page(found: Offer, reference: str) -> None:
     from sparkcluster import engines
     from sparkcluster.report import size
 
@@ -93,7 +62,6 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
         "context": f"{features.context:,} tokens" if features.context else "as the model has it, or memory allows",
         "API": ", ".join(name for name in ("tools", "reasoning", "messages") if getattr(features, name)),
         "overlays": ", ".join(playbook.overlays),
-        "staged": "" if found.staged is None else ", ".join(found.staged) or "on no node",
         "file": str(found.path),
     }
     data(paint(playbook.name, "bold"), f"  {playbook.description}")
@@ -107,5 +75,4 @@ def _page(found: Offer, reference: str, inventory: Path | None) -> None:
         data(paint(figure.source, "dim"), indent="  ")
     for line in playbook.source:
         data(paint(line, "dim"), indent="  ")
-    path = shlex.quote(str(inventory or "INVENTORY"))
-    message(f"sparkcluster up {path} --playbook {shlex.quote(reference)}", kind="next")
+    message(f"sparkcluster up INVENTORY --playbook {shlex.quote(reference)}", kind="next")

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkcluster import hints
 from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, option, reporting, typed
+from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, option, reporting
 from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
     from sparkcluster.facts.measured import Measured
-    from sparkcluster.hints import Typed
     from sparkcluster.inspect.preflight import Preflight
 
 
@@ -27,12 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "write all that was read, without secrets, to a .tar.gz; copies 1 MiB of image (docs/first-hour.md)"
     option(parser, "--bundle FILE", about, Path)
     option(parser, "--fix", "then run the steps of setup that fix what was found, after asking about each")
-    option(parser, "--junit FILE", "also write a JUnit report", Path)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every node; exit 1 where a finding would stop ``up``."""
-    _check_flags(args)
+    from sparkcluster import output_file
+    from sparkcluster.errors import UsageError
+
+    if args.fix and (args.json or args.json_lines):
+        hint = "each finding has its step: sparkcluster setup INVENTORY --only STEP --json"
+        raise UsageError("--fix has no JSON of its own", hint=hint)
+    if args.bundle:
+        output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
     with reporting(args) as (fleet, spec, report):
         if (args.deep or args.bundle) and spec.inventory.runtime.kind == "docker":
             consent.ask(spec, report, yes=args.yes)
@@ -47,31 +53,11 @@ def run(args: argparse.Namespace) -> int:
             gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
             bundle.write(args.bundle, found, gathered)
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
-    if args.junit:
-        from sparkcluster import output_file
-        from sparkcluster.cli import junit
-
-        output_file.write(args.junit, lambda file: file.write(junit.document(found)))
-    fill = typed(args)
-    following = fill(found.next)
-    if not emitted(args, found.as_json() | {"asks": consent.pending(spec), "next": following}):
-        show(found, fill, verbose=args.verbose)
+    if not emitted(args, found.as_json() | {"asks": consent.pending(spec), "next": hints.command_line(found.next)}):
+        show(found, verbose=args.verbose)
         if not args.fix:
-            message(following, kind="next")
+            message(found.next, kind="next")
     return _fix(args, found) if args.fix else 0 if found.ok else 1
-
-
-def _check_flags(args: argparse.Namespace) -> None:
-    """Raise UsageError for flags that cannot be together and files that cannot be written."""
-    from sparkcluster import output_file
-    from sparkcluster.errors import UsageError
-
-    if args.fix and (args.json or args.json_lines):
-        hint = "each finding has its step: sparkcluster setup INVENTORY --only STEP --json"
-        raise UsageError("--fix has no JSON of its own", hint=hint)
-    for flag, path, like in (("--junit", args.junit, "preflight.xml"), ("--bundle", args.bundle, "bundle.tar.gz")):
-        if path:
-            output_file.check_path(path, flag, like)
 
 
 def _fix(args: argparse.Namespace, found: Preflight) -> int:
@@ -87,7 +73,7 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
     return setup.on_nodes(found.spec.inventory, argparse.Namespace(**vars(args) | flags))
 
 
-def show(found: Preflight, fill: Typed, *, verbose: bool) -> None:
+def show(found: Preflight, *, verbose: bool) -> None:
     """The report as text: drawing, measurements, findings, verdict."""
     from sparkcluster.cli import drawing, findings_view
 
@@ -95,7 +81,7 @@ def show(found: Preflight, fill: Typed, *, verbose: bool) -> None:
         data(*parts)
     if found.measured is not None:
         show_rates(found.measured)
-    findings_view.show(found.findings, [node.label for node in found.spec.inventory.nodes], fill=fill, verbose=verbose)
+    findings_view.show(found.findings, [node.label for node in found.spec.inventory.nodes], verbose=verbose)
     data()
     for gap in found.unasked:
         data(f"{gap.what}, on {gap.node or 'the cluster'} ({gap.why})", kind="unknown")

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Self, TextIO
 
 from sparkcluster.cli import transfers
@@ -20,55 +21,19 @@ COPY_S = 5
 SILENT_S = 2
 
 
-def reporter(*, as_json: bool = False, json_lines: bool = False, stream: TextIO | None = None) -> Shown:
+def reporter(*, as_json: bool = False, json_lines: bool = False) -> Shown:
     """The Report for this output: to stderr, except JSON lines, which are data."""
-    err = stream or sys.stderr
     if json_lines:
         return JsonLines(sys.stdout)
-    return Lines(err) if as_json or not moves(err) else Screen(err)
+    return Lines(sys.stderr) if as_json or not moves(sys.stderr) else Screen(sys.stderr)
 
 
-class Waiting:
-    """Shows what a command waits for, once that has taken two seconds, and leaves nothing; a context manager."""
-
-    def __init__(self, text: str, stream: TextIO | None = None) -> None:
-        self.text = text
-        self._stream = stream or sys.stderr
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._shown: Shown | None = None
-        self._thread = threading.Thread(target=self._show, daemon=True)
-
-    def _show(self) -> None:
-        began, pause = time.monotonic(), SILENT_S if moves(self._stream) else 0.0
-        with ExitStack() as stack:
-            while not self._over.wait(pause):
-                pause = 0.2
-                with self._lock:
-                    self._shown = self._shown or stack.enter_context(reporter(stream=self._stream))
-                    self._shown.step("", self.text)
-                    self._shown.began = began
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Write nothing within the block."""
-        with self._lock, ExitStack() as stack:
-            if self._shown:
-                stack.enter_context(self._shown.paused())
-            yield
-
-    def end(self) -> None:
-        """Stop; a second call does nothing."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.end()
+@contextmanager
+def awaiting(text: str) -> Iterator[Shown]:
+    """Show within the block what a command waits for, once that has taken ``SILENT_S``; leaves nothing."""
+    with Screen(sys.stderr, after_s=SILENT_S) if moves(sys.stderr) else Lines(sys.stderr) as shown:
+        shown.step("", text)
+        yield shown
 
 
 class Shown(Report):
@@ -137,6 +102,11 @@ class Shown(Report):
         """Write nothing within the block."""
         with self._lock:
             yield
+
+    def end(self) -> None:
+        """Write nothing more; a second call does nothing."""
+        if not self._over.is_set():
+            self.__exit__(None)
 
     def __enter__(self) -> Self:
         return self
@@ -225,16 +195,25 @@ class JsonLines(Shown):
 
 
 class Screen(Shown):
-    """On a terminal: below the steps that ended, live, what each node is doing."""
+    """On a terminal: below the steps that ended, live, what each node is doing; drawn once ``after_s`` are over."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, after_s: float = 0) -> None:
+        super().__init__(stream)
+        self._after_s = after_s
+        self._live: Any = None
+
+    @cached_property
+    def _console(self) -> Any:
         from rich.console import Console
+
+        # With NO_COLOR alone rich still writes bold and dim.
+        return Console(file=self._stream, highlight=False, color_system="auto" if in_colour(self._stream) else None)
+
+    @cached_property
+    def _spinner(self) -> Any:
         from rich.spinner import Spinner
 
-        super().__init__(stream)
-        # With NO_COLOR alone rich still writes bold and dim.
-        self._console = Console(file=stream, highlight=False, color_system="auto" if in_colour(stream) else None)
-        self._spinner = Spinner("dots")
+        return Spinner("dots")
 
     def _draw(self) -> Any:
         from rich.console import Group
@@ -284,13 +263,13 @@ class Screen(Shown):
     def paused(self) -> Iterator[None]:
         """Draw nothing within the block, whose time, that of the user, counts for no step."""
         asked = self._clock()
-        self._live.stop()
+        self._stop()
         yield
         self.__enter__()
         self.asked_s += self._clock() - asked
         self.began += self._clock() - asked
 
-    def __enter__(self) -> Self:
+    def _start(self) -> None:
         """Draw, with a new display each time, as one that was stopped erases first what it drew before.
 
         Data goes past it where stdout is no terminal.
@@ -300,8 +279,23 @@ class Screen(Shown):
         data = sys.stdout.isatty()
         self._live = Live(get_renderable=self._draw, console=self._console, transient=True, redirect_stdout=data)
         self._live.start()
+
+    def _stop(self) -> None:
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
+        if self._live is not None:
+            self._live.stop()
+
+    def __enter__(self) -> Self:
+        self._timer = threading.Timer(self._after_s, self._start)
+        self._timer.daemon = True
+        if self._after_s:
+            self._timer.start()
+        else:
+            self._start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._live.stop()
+        self._stop()
         super().__exit__(*exception)

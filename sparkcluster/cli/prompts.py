@@ -15,7 +15,7 @@ from sparkcluster.hosts.base import Closing
 from sparkcluster.printable import clean
 
 if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Shown, Waiting
+    from sparkcluster.cli.progress import Shown
     from sparkcluster.hosts.resolve import SshTarget
 
 _LINE_BYTES = 4096  # the most that a terminal returns at once, N_TTY_BUF_SIZE of Linux
@@ -30,7 +30,7 @@ class Terminal(Closing):
     one, and restores the terminal's echo. Close it before ``display``, which pauses meanwhile.
     """
 
-    def __init__(self, display: Shown | Waiting | None = None, *, silent: bool = False) -> None:
+    def __init__(self, display: Shown | None = None, *, silent: bool = False) -> None:
         self._display = display
         self._silent = silent or sys.stdin is None or not sys.stdin.isatty()
         self._closed = False

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List verified releases, newest first, or compare two of them."""
     if len(args.numbers) not in {0, 2}:
-        raise UsageError("two releases are compared, or all are listed", hint=f"sparkcluster releases {args.inventory}")
+        raise UsageError("two releases are compared, or all are listed", hint="sparkcluster releases INVENTORY")
     from sparkcluster.inspect.history import compared, history
 
     with querying(args) as (fleet, spec, _):

@@ -12,12 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``restart``."""
     inventory_argument(parser, "--json-lines", playbook=False)
     common_flags(parser, "--timeout", "--trust", "--wait")
-    parser.set_defaults(min_speed=0.0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Start what serves anew, with the API key of today."""
     from sparkcluster.release.upgrade import restart
 
-    options = change.options(args)
-    return change.run(args, lambda fleet, spec, report: restart(fleet, spec, options, report))
+    return change.run(args, lambda fleet, spec, report: restart(fleet, spec, change.options(args), report))

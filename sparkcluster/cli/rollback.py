@@ -14,7 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "release RELEASE?", "number of the release; default: the one before", at_least(1))
     option(parser, "--save", "then write what was chosen for it into the inventory")
     common_flags(parser, "--timeout", "--trust", "--wait")
-    parser.set_defaults(min_speed=0.0)
 
 
 def run(args: argparse.Namespace) -> int:

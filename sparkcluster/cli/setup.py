@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import common_flags, connect_fleet, inventory_argument, load_spec, option, typed
+from sparkcluster.cli.common import common_flags, connect_fleet, inventory_argument, load_spec, option
 from sparkcluster.cli.output import emit_json
 from sparkcluster.report import count
 
@@ -56,8 +56,6 @@ def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:
         ok, found, nodes, show = work.undo() if args.undo or args.show else work.set_up()
         if not ok:
             report.failed()
-    for error in found.errors.values():
-        error.typed = typed(args)
     if args.json:
         emit_json(as_json(inventory.cluster, nodes, found))
     else:

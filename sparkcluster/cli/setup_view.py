@@ -23,7 +23,7 @@ from sparkcluster.setup.survey import Collected
 _STATES = {"as before": " (not in effect)", "changed since": " (changed since)"}
 
 
-def show_steps(changes: Collection[Change], inventory: str, *, why: bool = False) -> None:
+def show_steps(changes: Collection[Change], *, why: bool = False) -> None:
     """Every step that would change something, or cannot: what it finds and wants on which nodes, with ``why`` if so."""
     for name in [name for name in BY_NAME if any(each.step == name for each in changes)]:
         data(paint(f"{name}: {BY_NAME[name].title}", "bold"))
@@ -38,7 +38,7 @@ def show_steps(changes: Collection[Change], inventory: str, *, why: bool = False
         if why:
             data(paint(f"why: {BY_NAME[name].why}", "dim"), indent="  ")
         for hint in dict.fromkeys(hints):
-            data(hint.replace("INVENTORY", inventory), kind="hint", indent="  ")
+            data(hint, kind="hint", indent="  ")
 
 
 def _show_wrong(troubles: Collection[Trouble], errors: Mapping[str, SparkclusterError]) -> None:
@@ -54,9 +54,9 @@ def _verdict(good: str, bad: str, *, ok: bool) -> None:
     data(paint(good if ok else bad, "bold good" if ok else "bold bad"))
 
 
-def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespace, inventory: str) -> None:
+def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespace) -> None:
     """What would be changed, with ``--verbose`` by which scripts; nothing was."""
-    show_steps(found.changes, inventory, why=args.verbose)
+    show_steps(found.changes, why=args.verbose)
     for node, scripts in texts.items() if args.verbose else ():
         for text in filter(None, scripts):
             data()
@@ -69,10 +69,10 @@ def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespac
         good = f"{count(len(found.due), 'step')} would change something; nothing was changed"
     _verdict(good, "setup incomplete; nothing was changed", ok=ready or bool(found.due))
     if ready or found.due:
-        message(f"sparkcluster {'preflight' if ready else 'setup'} {inventory}", kind="next")
+        message(f"sparkcluster {'preflight' if ready else 'setup'} INVENTORY", kind="next")
 
 
-def show_done(outcomes: Mapping[str, Outcome], found: Look, after: Look, inventory: str, *, ok: bool) -> None:
+def show_done(outcomes: Mapping[str, Outcome], found: Look, after: Look, *, ok: bool) -> None:
     """What became of what was ``found``, ``after`` it."""
     if not outcomes:
         data(paint("nothing was changed", "bold look"))
@@ -80,13 +80,13 @@ def show_done(outcomes: Mapping[str, Outcome], found: Look, after: Look, invento
     _show_outcomes(outcomes, "setup")
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}
     if not after.errors:  # else what follows from all nodes is not known
-        show_steps([each for each in after.changes if each.blocked or each.node not in failed], inventory)
+        show_steps([each for each in after.changes if each.blocked or each.node not in failed])
     _show_wrong(() if after.errors else after.troubles, after.errors)
     _verdict(f"set up: {', '.join(found.due)}", "setup incomplete; run it again to continue", ok=ok)
     if any(outcome.done for outcome in outcomes.values()):
-        message(f"to undo: sparkcluster setup {inventory} --undo")
+        message("sparkcluster setup INVENTORY --undo", kind="to undo")
     if ok:
-        message(f"sparkcluster preflight {inventory}", kind="next")
+        message("sparkcluster preflight INVENTORY", kind="next")
 
 
 def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
@@ -106,7 +106,7 @@ def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
             show_error(outcome.error)
 
 
-def show_undone(outcomes: Mapping[str, Outcome], found: Collected, inventory: str, *, ok: bool) -> None:
+def show_undone(outcomes: Mapping[str, Outcome], found: Collected, *, ok: bool) -> None:
     """What became of every node that was undone; ``found`` is from before."""
     _show_outcomes(outcomes, "undo")
     for node, outcome in outcomes.items():
@@ -117,7 +117,7 @@ def show_undone(outcomes: Mapping[str, Outcome], found: Collected, inventory: st
     _show_wrong((), found.errors)
     _verdict("all changes undone", "undo incomplete", ok=ok)
     if not ok:
-        message(f"sparkcluster setup {inventory} --undo", kind="next")
+        message("sparkcluster setup INVENTORY --undo", kind="next")
 
 
 def show_journals(rows: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping[str, SparkclusterError]) -> None:

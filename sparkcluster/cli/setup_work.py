@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,6 @@ class Work:
     terminal: Terminal
     created: str | None = None
 
-    @property
-    def name(self) -> str:
-        """The inventory as a word of a command line."""
-        return shlex.quote(str(self.args.inventory))
-
     def set_up(self) -> Result:
         """Look, ask, run the scripts of what was accepted, and look again; with ``--dry-run`` only look.
 
@@ -64,7 +59,7 @@ class Work:
         if args.dry_run or not due:
             nodes = {node: view.planned(found, node, text) for node, text in texts.items()}
             ok = not found.troubles and not any(each.blocked for each in found.changes)
-            return ok, found, nodes, partial(view.show_plan, found, texts, args, self.name)
+            return ok, found, nodes, partial(view.show_plan, found, texts, args)
         accepted = self._accepted(found)
         texts = {node: setup.scripts(found, node, accepted) for node in found.surveys}
         outcomes = self._run("setup", found.surveys, texts)
@@ -74,7 +69,7 @@ class Work:
             for node, text in texts.items()
         }
         ok = all(each.ok for each in outcomes.values()) and not (after.errors or after.changes or after.troubles)
-        return ok, after, nodes, partial(view.show_done, outcomes, found, after, self.name, ok=ok)
+        return ok, after, nodes, partial(view.show_done, outcomes, found, after, ok=ok)
 
     def _look(self) -> setup.Look:
         only, options, changing = self.args.only, self.args.options, self.args.node
@@ -99,7 +94,7 @@ class Work:
         """Names of the steps whose changes the operator wants."""
         due = found.due
         changes = "this change? [Y/n] " if len(due) == 1 else f"these {len(due)} changes? [Y/n/each] "
-        answer = self._ask(f"make {changes}", partial(view.show_steps, found.changes, self.name, why=self.args.verbose))
+        answer = self._ask(f"make {changes}", partial(view.show_steps, found.changes, why=self.args.verbose))
         if answer in {"e", "each"}:
             return [step for step, nodes in due.items() if self._ask(f"{step} on {', '.join(nodes)}? [Y/n] ") in _YES]
         return list(due) if answer in _YES else []
@@ -112,7 +107,7 @@ class Work:
         answer = "yes" if self.args.yes else self.terminal.ask(question)
         if answer is None:
             shows = "--show" if self.args.undo else "--dry-run"
-            hint = f"sparkcluster setup {self.name} {shows} shows what would be changed; --yes accepts it"
+            hint = f"sparkcluster setup INVENTORY {shows} shows what would be changed; --yes accepts it"
             raise UsageError("nothing was changed: no terminal to ask on", hint=hint)
         return answer.strip().lower()
 
@@ -143,7 +138,7 @@ class Work:
         outcomes = self._run("undo", found.surveys, texts)
         ok = all(each.ok for each in outcomes.values()) and not found.errors
         nodes = {node: view.outcome(each) for node, each in outcomes.items()}
-        return ok, found, nodes, partial(view.show_undone, outcomes, found, self.name, ok=ok)
+        return ok, found, nodes, partial(view.show_undone, outcomes, found, ok=ok)
 
     def _run(
         self, kind: str, surveys: Mapping[str, Survey], texts: Mapping[str, setup.Scripts]
@@ -164,14 +159,11 @@ class Work:
             raise Interrupted("interrupted; run it again to continue") from None
         for node in (node for node, outcome in outcomes.items() if outcome.by_hand):
             try:
-                _write(Path(f"{kind}-{node}.sh"), texts[node].root)
+                fill = methodcaller("write", texts[node].root.encode())
+                output_file.write(Path(f"{kind}-{node}.sh"), fill, private=True)
             except UsageError as error:
                 outcomes[node].error = error
         return outcomes
-
-
-def _write(path: Path, script: str) -> None:
-    output_file.write(path, lambda file: file.write(script.encode()), private=True)
 
 
 _YES = {"", "y", "yes"}

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.output import data, table
+from sparkcluster.cli.transfers import OUTSIDE
 from sparkcluster.report import duration, size
 
 if TYPE_CHECKING:
     from sparkcluster.staging.plan import Staging
     from sparkcluster.staging.run import StageReport
-
-_ORIGINS = {"download": "downloaded", "controller": "from this machine", "build": "built"}
 
 
 def copied(done: StageReport, given: Path | None = None) -> None:
@@ -30,7 +29,7 @@ def copied(done: StageReport, given: Path | None = None) -> None:
         for copy in copies:
             amount = f", {size(copy.bytes)}" if copy.bytes else ""
             rate = f", {size(copy.bytes / copy.seconds)}/s" if copy.bytes and copy.seconds > 0 else ""
-            origin = _ORIGINS.get(copy.source, f"from {copy.source}")
+            origin = OUTSIDE.get(copy.source, f"from {copy.source}")
             data(f"{head}: {copy.node} {origin}{amount} in {duration(copy.seconds)}{rate}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sparkcluster.cli.common import emitted, inventory_argument, option, querying, typed
+from sparkcluster.cli.common import emitted, inventory_argument, option, querying
 from sparkcluster.cli.output import message
 from sparkcluster.cli.status_view import pasted, show
 
@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> int:
         def quick(document: dict[str, Any]) -> None:
             early.append(document)
             with waiting.paused():
-                show(pasted(document, typed(args)), verbose=args.verbose)
-            waiting.text = f"waiting for a token of {', '.join(document['waiting'])}"
+                show(pasted(document), verbose=args.verbose)
+            waiting.step("", f"waiting for a token of {', '.join(document['waiting'])}")
 
-        document = pasted(status(fleet, spec, None if args.json else quick), typed(args))
+        document = pasted(status(fleet, spec, None if args.json else quick))
     if not emitted(args, document):
         show(document, verbose=args.verbose, shown=bool(early))
         message(document["next"], kind="next")

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkcluster import hints
 from sparkcluster.cli.output import data, paint, table
 from sparkcluster.report import duration, share
-
-if TYPE_CHECKING:
-    from sparkcluster.hints import Typed
 
 _STYLES = {"serving": "good", "degraded": "bad", "down": "bold"}  # the others need a look
 
 
-def pasted(document: dict[str, Any], fill: Typed) -> dict[str, Any]:
+def pasted(document: dict[str, Any]) -> dict[str, Any]:
     """``document`` with the path of the inventory in what is to be typed."""
 
     def filled(found: dict[str, Any], *keys: str) -> dict[str, Any]:
-        return found | {key: found[key] and fill(found[key]) for key in keys}
+        return found | {key: found[key] and hints.command_line(found[key]) for key in keys}
 
     groups = [filled(group, "why", "warning") for group in document["groups"]]
     return filled(document, "why", "next") | {"groups": groups}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import connect_fleet, load_spec, typed
+from sparkcluster.cli.common import connect_fleet, load_spec
 from sparkcluster.cli.output import in_colour, moves, paint, rich_table, rich_text
 from sparkcluster.cli.status_view import group_line, headline, load, pasted
 from sparkcluster.report import share
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         found, document, asked_at = ask()
 
         def draw() -> Group:
-            return view(pasted(document, typed(args)), seen, found.present, time.monotonic() - asked_at)
+            return view(pasted(document), seen, found.present, time.monotonic() - asked_at)
 
         console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
         with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
@@ -116,9 +116,7 @@ def view(
 def _cells(node: NodeNow) -> list[str]:
     if node.why is not None:
         return [paint(node.why, "bad")]
-    used = "-"
-    if node.used_bytes is not None and node.total_bytes:
-        used = share(node.used_bytes, node.total_bytes)
+    used = "-" if node.used_bytes is None or not node.total_bytes else share(node.used_bytes, node.total_bytes)
     gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
     gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
     rates = (node.rdma_gbps, node.socket_gbps)

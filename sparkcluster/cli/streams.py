@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
 import sys
@@ -10,9 +9,6 @@ import sys
 TYPE_CHECKING = False  # as in main
 if TYPE_CHECKING:
     from typing import Any
-
-_PLAIN = dict(zip("─│├└✓✗●…→", "-|+++x*.>", strict=True))
-"""What is shown in place of what an encoding lacks."""
 
 
 class _Output(io.FileIO):
@@ -40,15 +36,8 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes
 
 
-def _plain(error: Any) -> tuple[str, int]:
-    """An error handler of codecs: for each character that cannot be encoded one in ASCII, or its number."""
-    lacking = error.object[error.start : error.end]
-    return "".join(_PLAIN.get(char) or ascii(char)[1:-1] for char in lacking), error.end
-
-
 def install() -> None:
     """Replace ``sys.stdout`` and ``sys.stderr``, so that a failed write is dealt with wherever it happens."""
-    codecs.register_error("plain", _plain)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # its descriptor was closed at the start
@@ -57,7 +46,7 @@ def install() -> None:
         buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
         # Names from other machines, and what is drawn, may have characters that this locale cannot encode.
         lines = stream.line_buffering or stream.write_through
-        setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "plain", line_buffering=lines))
+        setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=lines))
 
 
 def check_reader() -> None:

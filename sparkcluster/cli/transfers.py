@@ -16,7 +16,7 @@ RATE_S, LEAST_S = 10.0, 0.5
 """Seconds over which a rate is measured, and over which at least."""
 _SURE_S, _SURE_BYTES = 5.0, 1 << 16  # less may be a connection that has just been made
 
-_OUTSIDE = {"download": "downloaded", "controller": "from this machine", None: ""}
+OUTSIDE = {"download": "downloaded", "controller": "from this machine", "build": "built", None: ""}
 _OVER = {"rail": "", "wire": " over the management network", "wifi": " over WiFi", "tunnel": " over a tunnel"}
 
 
@@ -46,7 +46,7 @@ def as_json(transfer: Transfer, rate: float | None) -> dict[str, Any]:
         **transfer._asdict(),
         "rate_bytes_s": None if rate is None else round(rate),
         "remaining_s": None if left is None else round(left, 1),
-        "medium": None if transfer.source in _OUTSIDE else transfer.medium,
+        "medium": None if transfer.source in OUTSIDE else transfer.medium,
     }
 
 
@@ -79,8 +79,8 @@ def _cells(transfer: Transfer, rate: float | None) -> tuple[str, str, str, str]:
     if transfer.state == "copying":
         left = _remaining_s(transfer, rate)
         pace = "nothing arrives" if rate == 0 else pace
-    origin = _OUTSIDE.get(transfer.source, f"from {transfer.source}{_OVER[transfer.medium]}")
-    origin += ", encrypted" if transfer.encrypted and transfer.source not in _OUTSIDE else ""
+    origin = OUTSIDE.get(transfer.source, f"from {transfer.source}{_OVER[transfer.medium]}")
+    origin += ", encrypted" if transfer.encrypted and transfer.source not in OUTSIDE else ""
     return amount, pace, "" if left is None else f"{duration(left)} left", origin
 
 

@@ -8,16 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli import change, consent, stage_view
-from sparkcluster.cli.common import (
-    at_least,
-    common_flags,
-    emitted,
-    inventory_argument,
-    number,
-    option,
-    reporting,
-    typed,
-)
+from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, number, option, reporting
 from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.errors import UsageError
 from sparkcluster.report import Report, count, duration, size
@@ -90,7 +81,7 @@ def _dry_run(args: argparse.Namespace) -> int:
         _show_preview(args, spec, found)
         more = ["--dry-run", "-v"] if wrong and not args.verbose else []
         if found.differences:
-            message(" ".join([typed(args)("sparkcluster upgrade INVENTORY"), *more]), kind="next")
+            message(" ".join(["sparkcluster upgrade INVENTORY", *more]), kind="next")
     return int(wrong)
 
 
@@ -108,7 +99,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
         stage_view.planned(found.staging)
     for finding in found.findings:
         if args.verbose and finding.severity != "info":
-            show_finding(finding, typed(args), stream=sys.stdout)
+            show_finding(finding, stream=sys.stdout)
         elif finding.severity == "error":
             data(finding.headline, kind="error", indent="  ")
 

@@ -1,25 +1,21 @@
-"""``playbooks``: on how many Sparks each serves, how large its weights are, and which nodes have them."""
+"""``playbooks``: on how many Sparks each serves, and how large its weights are."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.checks.disks import recorded_forecast
 from sparkcluster.errors import UsageError
-from sparkcluster.hosts.fleet import Fleet, failures, values
-from sparkcluster.inspect.models import Model, ask
 from sparkcluster.report import count
-from sparkcluster.spec import Inventory, Playbook, library
+from sparkcluster.spec import Playbook, library
 from sparkcluster.spec.load import named, read_playbook, variant_sizes
 
 MOST_SPARKS = 8
 """A playbook with ``tensor_parallel: auto`` is tried on up to as many: cables join two or three, a switch more."""
-
-_NEARLY = 0.97
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,14 +28,12 @@ class Offer:
         sparks: numbers of Sparks of a group that can serve it: its ranks come out at them, and the memory that it is
             predicted to need is there as far as its model is recorded.
         weights_bytes: of the files of its model; None where they are not recorded.
-        staged: nodes that have its weights; None where no node was asked.
     """
 
     playbook: Playbook
     path: Path
     sparks: tuple[int, ...]
     weights_bytes: int | None = None
-    staged: tuple[str, ...] | None = None
 
     @property
     def between(self) -> str:
@@ -60,11 +54,6 @@ class Offer:
         value = statistics.mean(figure.value) if isinstance(figure.value, list) else figure.value
         return f"{'~' if figure.approximate else ''}{value:.0f}/s"
 
-    @property
-    def repositories(self) -> list[str]:
-        """The model and what is loaded beside it: repositories, or the directory of the model."""
-        return [self.playbook.model.label, *(each.label for each in self.playbook.companions)]
-
     def as_json(self) -> dict[str, Any]:
         """The playbook as an element of ``playbooks --json``."""
         playbook = self.playbook
@@ -77,7 +66,6 @@ class Offer:
             "tensor_parallel": playbook.tensor_parallel,
             "sparks": list(self.sparks),
             "weights_bytes": self.weights_bytes,
-            "staged": None if self.staged is None else list(self.staged),
             "overlays": playbook.overlays,
             "source": playbook.source,
             "figures": [figure.model_dump() for figure in playbook.figures],
@@ -136,32 +124,3 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
         tuple(serving),
         weights,
     )
-
-
-def staged(fleet: Fleet, inventory: Inventory, found: Iterable[Offer]) -> tuple[list[Offer], dict[str, str]]:
-    """``found`` with the nodes that have their weights, and why other nodes did not answer.
-
-    A node has them if it has the revision of the playbook, and nearly as many bytes as are recorded of the model: some
-    are recorded in GB. Whether every byte is right, `stage --verify` says.
-    """
-    listed = list(found)
-    outcomes = fleet.each(ask(inventory, [name for each in listed for name in each.repositories]))
-    nodes = values(outcomes)
-    errors = {node: error.message.removeprefix(f"{node}: ") for node, error in failures(outcomes).items()}
-    if not nodes:
-        return listed, errors
-    having = [
-        dataclasses.replace(each, staged=tuple(node for node, models in nodes.items() if _has(each, models)))
-        for each in listed
-    ]
-    return having, errors
-
-
-def _has(found: Offer, models: Sequence[Model]) -> bool:
-    there = {name: model for model in models for name in (model.name, *model.asked)}
-    wanted = [there.get(name) for name in found.repositories]
-    if any(model is None or (model.repository and not model.commits) for model in wanted):
-        return False
-    main, revision = there[found.playbook.model.label], found.playbook.model.revision
-    commit = len(revision) == len("f" * 40) and main.repository is not None
-    return (not commit or revision in main.commits) and main.bytes >= _NEARLY * (found.weights_bytes or 0)

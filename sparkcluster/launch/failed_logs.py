@@ -114,11 +114,6 @@ def lines_of(path: Path) -> list[str]:
         return []
 
 
-def pointed(hint: str | None) -> str:
+def pointed(hint: str | None) -> str | None:
     """``hint`` with the command that shows what was kept in place of the one that would no longer find any log."""
-    failed = "sparkcluster logs INVENTORY --failed"
-    if hint is None:
-        return f"last log lines: {failed}"
-    if _COMMAND.search(hint):
-        return _COMMAND.sub(lambda found: f"{found[0].removesuffix(' NODE')} --failed", hint)
-    return f"{hint}; last log lines: {failed}"
+    return hint and _COMMAND.sub(lambda found: f"{found[0].removesuffix(' NODE')} --failed", hint)

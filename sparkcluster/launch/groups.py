@@ -75,4 +75,4 @@ def _keep_logs(outcomes: dict[str, Outcome], logs: Path | None) -> None:
         return
     if keep(logs, failed):
         for error in failed:
-            error.hint = pointed(error.hint)
+            error.kept, error.hint = True, pointed(error.hint)

@@ -69,7 +69,7 @@ class Options:
     replace: bool = False
     rollback: bool = True
     trust: str | None = None
-    min_speed: float = 0.7
+    min_speed: float = 0
     wait_s: float = 0
     order: tuple[str, ...] = ()
     max_unavailable: int = 1

@@ -165,6 +165,8 @@ def until_free(take: Callable[[], T], wait_s: float, report: Report) -> T:
         try:
             return take()
         except LeaseHeld as held:
+            if not wait_s:
+                held.hint = f"add --wait 600; or {held.hint}"
             if time.monotonic() >= until:
                 raise
             if not waiting:

@@ -85,6 +85,8 @@ def _bring_back(
     try:
         view = once_reached(fleet, lambda: whole(view_cluster(fleet, spec, inside=False)), report)
         lost = set(served) - _serving(view)
+        if not lost:
+            report.note(f"release {number} still serves")
         if not lost or pending(view.facts, view.newest):
             return
         report.failed()
@@ -183,7 +185,9 @@ def rollback(
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     answers, _ = node_records(fleet, spec)
+    report.step("find", f"release {number}" if number else "the release before")
     number = number or _stopped(fleet, spec) or _before(answers, spec)
+    report.step("find", f"release {number}")
     kept = find_kept(fleet, spec, number, report, trust=options.trust)
     images = {node: answer.images for node, answer in answers.items() if answer.images is not None}
     needs_image = any(group.image for group in kept.groups.values())
@@ -192,8 +196,6 @@ def rollback(
             f"no node has the image of release {number} any more",
             hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   shows which releases are kept",
         )
-    if operation == "rollback":
-        report.note(f"back to release {number}")
     written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
     gone = [name for name in kept.groups if name not in written]
     if gone or not kept.groups:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sparkcluster import hints
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.facts.engine import image_digest
@@ -166,7 +167,8 @@ WEIGHTS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What commands remember on this machine is each test's own; the folder is made by those who write."""
+    """What commands remember, on this machine and in this process, is each test's own; those who write make the folder."""
+    hints.command_line = hints.Typed()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{uuid.uuid4()}"))
 
 

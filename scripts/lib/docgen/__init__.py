@@ -18,6 +18,7 @@ def files() -> dict[str, str]:
         # What counts as bundled.
         "../sparkcluster/spec/bundled.txt": _listing(),
         "../sparkcluster/cli/words.txt": reference.words(),
+        "../sparkcluster/cli/help.txt": reference.help_texts(),
     }
 
 

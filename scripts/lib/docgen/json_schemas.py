@@ -651,9 +651,6 @@ DOCUMENTS: dict[str, Schema] = {
                 tensor_parallel={},
                 sparks=many(integer(), "numbers of Sparks of a group that can serve it"),
                 weights_bytes=integer("of the files of its model; null where they are not recorded", null=True),
-                staged=plain(
-                    "array", "nodes that have its weights; null where none was asked", null=True, items=text()
-                ),
                 overlays=STRINGS,
                 source={"anyOf": [text(), STRINGS]},
                 figures=many(ref("Figure")),

@@ -20,7 +20,6 @@ _ENVIRONMENT = {
     "NO_COLOR": "no colours",
     "SPARKCLUSTER_CACHE": "directory of what is downloaded to this machine (default: ~/.cache/sparkcluster)",
     "SPARKCLUSTER_INVENTORY": "path of the inventory where none is typed; without it ./sparkcluster.yaml",
-    "SPARKCLUSTER_DEBUG": "if set to 1, the traceback of an internal error is shown",
 }
 _EXAMPLES = {
     "discover -o mine.yaml": "find the Sparks and write their inventory",

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections import ChainMap
+from collections.abc import Iterable
 from pathlib import Path
 
 from sparkcluster import exit_codes
-from sparkcluster.cli.commands import COMMANDS
+from sparkcluster.cli.commands import COMMANDS, GROUPS
 from sparkcluster.cli.parser import parser_of
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 """A command line and what it wrote, for each command; ``tests/examples.py`` says how they are made."""
 
+_USAGE = """\
+usage: sparkcluster COMMAND [INVENTORY] [--json] …
+{}
+INVENTORY is the path of a YAML file; inventory/ in the project has examples.
+Without it: the file that SPARKCLUSTER_INVENTORY names, or ./sparkcluster.yaml.
+Flags of a command: sparkcluster COMMAND --help. Also: --version, --help.
+"""
+
 _COMMANDS = """# Commands
 
 Every command takes `--json`: one document on stdout and nothing else there ([json.md](json.md) documents it). Progress
-and messages go to stderr; `NO_COLOR` is honoured. `SPARKCLUSTER_DEBUG=1` shows the traceback of an internal error.
+and messages go to stderr; `NO_COLOR` is honoured.
 Control and format characters of nodes, logs, models and files are shown as `�`, in a pipe too, and escaped in JSON.
 A closed pipe (`| head -1`) discards the rest of the output and leaves the exit code as it is; a full disk is an error.
 
@@ -74,6 +85,42 @@ def shown(action: argparse.Action) -> str:
         return f"[{value}]" if action.nargs in {"?", "*"} else value
     takes = "" if action.nargs == 0 else f" {value}"
     return ", ".join(f"{flag}{takes}" for flag in action.option_strings)
+
+
+def help_texts() -> str:
+    """What ``--help`` writes within 80 columns, of all and of each command behind its name; form feeds between."""
+    groups = (f"\n{heading}\n{_listed(about.items(), 10)}" for heading, about in GROUPS.items())
+    texts = {"": _USAGE.format("".join(groups))}
+    for name, about in COMMANDS.items():
+        texts |= _help(parser_of(name)[0], about)
+    return "\f".join(f"{name}\n{text}" for name, text in texts.items())
+
+
+def _help(parser: argparse.ArgumentParser, about: str) -> dict[str, str]:
+    """The texts of a command, which is ``about`` something, and of its own commands, by name."""
+    actions = [one for one in parser._actions if one.dest != "help"]  # noqa: SLF001 - there is no public list
+    own = [one for one in actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001 - likewise
+    values = [one for one in actions if not one.option_strings and one not in own]
+    flags = [one for one in actions if one.option_strings]
+    commands = {each.dest: each.help or "" for one in own for each in one._choices_actions}  # noqa: SLF001 - likewise
+    line = [parser.prog, *(["COMMAND"] if own else []), *map(shown, values), *(["[flags]"] if flags else [])]
+    described = parser.description or about
+    parts = [f"usage: {' '.join(line)}\n", described if "\n" in described else f"{about[0].upper()}{about[1:]}.\n"]
+    parts += [_listed(commands.items(), 6)] if own else []
+    rows = [(shown(one).strip("[]"), one.help or "") for one in (*values, *flags)]
+    parts += [_listed(rows, max(len(name) for name, _ in rows if len(name) <= 20))] if rows else []
+    children = [_help(one.choices[name], text) for one in own for name, text in commands.items()]
+    return dict(ChainMap({parser.prog.removeprefix("sparkcluster "): "\n".join(parts)}, *children))
+
+
+def _listed(rows: Iterable[tuple[str, str]], size: int) -> str:
+    """Names in a column, and what they are beside them."""
+    lines: list[str] = []
+    for name, about in rows:
+        first, *more = textwrap.wrap(about, 76 - size) or [""]
+        lines += [f"  {name:<{size}}  {first}"] if len(name) <= size else [f"  {name}", f"  {'':<{size}}  {first}"]
+        lines += [f"  {'':<{size}}  {line}" for line in more]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def words() -> str:

@@ -26,7 +26,7 @@ def test_every_code_has_a_page_and_a_row(capsys):
 
 def test_every_page_is_shown_in_whatever_case_its_code_is_typed(capsys):
     for code in pages():
-        assert guarded(["checks", "--explain", code.lower()]) == 0
+        assert guarded(["checks", code.lower()]) == 0
         text = capsys.readouterr().out
         assert text.startswith(f"{code}  ")
         assert text.count("\nwhy  ") == 1
@@ -34,7 +34,7 @@ def test_every_page_is_shown_in_whatever_case_its_code_is_typed(capsys):
 
 @pytest.mark.parametrize(("typed", "hint"), [("NET-06", "did you mean NET-006?"), ("\x1b[2J", ""), ("x" * 500, "")])
 def test_an_unknown_code_is_wrong_usage_with_the_nearest(typed, hint, capsys):
-    assert guarded(["checks", "--explain", typed]) == 2
+    assert guarded(["checks", typed]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: unknown check")
     assert hint in told

@@ -56,7 +56,7 @@ def inventory(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["up", "--help"]])
 def test_help_and_version_import_next_to_nothing(argv: list[str]) -> None:
     modules = imported_plainly(argv)
     assert ours(modules) == [

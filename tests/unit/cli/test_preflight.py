@@ -1,11 +1,9 @@
-"""``sparkcluster preflight`` as its user meets it: report, JSON, JUnit, exit codes; the nodes are scripted."""
+"""``sparkcluster preflight`` as its user meets it: report, JSON, exit codes; the nodes are scripted."""
 
 from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -96,33 +94,14 @@ def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(ask
     assert out.splitlines()[-1].startswith("not ready: 1 error on beta")
 
 
-@pytest.mark.parametrize("place", ["missing/report.xml", "pipe"])
-def test_a_report_that_cannot_be_written_is_told_before_anybody_is_asked(place, asked, tmp_path, capsys):
+@pytest.mark.parametrize("place", ["missing/bundle.tar.gz", "pipe"])
+def test_a_bundle_that_cannot_be_written_is_told_before_anybody_is_asked(place, asked, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
-    assert asked("--junit", tmp_path / place) == 2
+    assert asked("--bundle", tmp_path / place) == 2
     err = capsys.readouterr().err
     assert "error: " in err
     assert "hint: " in err
     assert not any(host.calls for host in asked.hosts.values())
-
-
-def cases(path: Path):
-    root = ET.parse(path).getroot()
-    return root, {(case.get("classname"), case.get("name").split(" ")[0]): case for case in root.iter("testcase")}
-
-
-def test_junit_has_a_case_per_check_and_node(asked, tmp_path):
-    report = tmp_path / "report.xml"
-    report.write_text("an older one")
-    assert asked("--junit", report, beta={"infiniband_devices": False}) == 1
-    root, found = cases(report)
-    failure = found["preflight.beta", "NET-010"].find("failure")
-    assert failure.get("type") == "NET-010"
-    assert "hint: on beta: sudo modprobe" in failure.text
-    assert found["preflight.alpha", "NET-010"].find("failure") is None
-    assert root.get("failures") == "1"
-    assert int(root.get("tests")) == len(list(root.iter("testcase")))
-    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".report")] == []
 
 
 def test_what_was_measured_is_one_row_per_rail_and_says_what_is_healthy(capsys):

@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
+from sparkcluster import hints
 from sparkcluster.cli import findings_view, output, progress
-from sparkcluster.errors import FoundErrors, LaunchError, Reason
+from sparkcluster.errors import FoundErrors, LaunchError, Reason, StageError
 from sparkcluster.findings import Finding
-from sparkcluster.hints import Typed
-from sparkcluster.launch.failed_logs import pointed
 from sparkcluster.printable import LINES
 from tests.unit.screen import Terminal
 
@@ -21,7 +20,8 @@ def test_a_terminal_that_cannot_overwrite_lines_gets_plain_lines(
     term: str, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    assert type(progress.reporter(as_json=False, json_lines=False, stream=Terminal())) is kind
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert type(progress.reporter()) is kind
 
 
 def test_logs_and_answers_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,12 +47,12 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     """In a virtual environment that is not on PATH, `sparkcluster` alone is not found."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
     error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
-    error.typed = Typed("'my pair.yaml'")
+    hints.command_line = hints.Typed("'my pair.yaml'")
     output.show_error(error)
     hint = "hint: its log: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-b; sparkcluster 0.1 is a version"
     assert capsys.readouterr().err.splitlines()[1] == hint
     found = FoundErrors([Finding("NET-006", "error", "MTU differs", node="a", step="netplan")])
-    found.typed = Typed("pair.yaml")
+    hints.command_line = hints.Typed("pair.yaml")
     output.show_error(found)
     assert "hint: /opt/venv/bin/sparkcluster setup pair.yaml --only netplan\n" in capsys.readouterr().err
 
@@ -60,8 +60,9 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
 def test_a_failed_start_is_its_cause_the_line_the_remedy_and_where_the_log_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = LaunchError("beta ran out of memory", node="beta", log=["x"] * 40, hint=pointed("lower max-model-len"))
-    error.reason, error.typed = Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log"), Typed("pair.yaml")
+    error = LaunchError("beta ran out of memory", node="beta", log=["x"] * 40, hint="lower max-model-len")
+    error.kept, error.reason = True, Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log")
+    hints.command_line = hints.Typed("pair.yaml")
     output.show_error(error)
     assert capsys.readouterr().err.splitlines() == [
         "error: beta ran out of memory",
@@ -69,6 +70,19 @@ def test_a_failed_start_is_its_cause_the_line_the_remedy_and_where_the_log_is(
         "  in /failed/beta.log:31",
         "hint: lower max-model-len",
         "log: sparkcluster logs pair.yaml --failed",
+    ]
+
+
+def test_an_error_that_nodes_share_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {name: f"{name} cannot pull it: read from port 4{at}33" for at, name in enumerate(("alpha", "beta"))}
+    first, second = (StageError(text, node=name, hint="docker pull x") for name, text in texts.items())
+    first.others = second, StageError("gamma has no space", node="gamma")
+    output.show_error(first)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: alpha cannot pull it: read from port 4033",
+        "  the same on beta",
+        "hint: on alpha: docker pull x",
+        "error: gamma has no space",
     ]
 
 
@@ -84,7 +98,7 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
     step: str | None, remedy: tuple[str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
-    output.show_finding(finding, Typed())
+    output.show_finding(finding)
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
 
 
@@ -105,8 +119,8 @@ def test_a_command_for_a_node_says_which_unless_the_node_is_the_heading(remedy, 
     assert f"    hint: {shown}\n" in capsys.readouterr().err
     output.show_error(LaunchError("it died", node="spark-b", hint=remedy))
     assert f"\nhint: {shown}\n" in capsys.readouterr().err
-    assert f"  hint: {shown}" in finding.notes(Typed())
-    findings_view.show([finding], ["spark-b"], fill=Typed(), verbose=False)
+    assert f"  hint: {shown}" in finding.notes(hints.Typed())
+    findings_view.show([finding], ["spark-b"], verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "spark-b",
         "  error: NET-006 MTU differs",

@@ -1,12 +1,8 @@
-"""Which playbooks there are, for how many Sparks, and which nodes have their weights."""
+"""Which playbooks there are, and for how many Sparks."""
 
 from __future__ import annotations
 
-from sparkcluster.errors import HostTimeout
-from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import playbooks
-from sparkcluster.spec import Inventory
 
 
 def test_what_serves_on_so_many_sparks():
@@ -28,29 +24,3 @@ def test_of_each_model_the_short_list_has_one():
     found = {each.playbook.name for each in playbooks.one_of_each(playbooks.offers())}
     assert {"qwen3.6-35b-a3b-nvfp4", "gpt-oss-20b"} <= found
     assert not {"qwen3.6-35b-a3b-256k", "nemotron-3-nano-30b-a3b-32gb", "tiny-llama-cpu"} & found
-
-
-REVISION = playbooks.offer("gpt-oss-120b").playbook.model.revision
-WHOLE = {"repository": "openai/gpt-oss-120b", "path": "/m", "bytes": 65_300_000_000, "commits": ["f" * 40, REVISION]}
-TINY = {"path": "/tiny", "bytes": 900_000, "asked": ["~/.cache/sparkcluster/models/tiny-llama"]}
-
-
-def test_weights_count_where_revision_and_bytes_are_there():
-    there = {
-        "whole": [WHOLE, TINY],
-        "part": [{**WHOLE, "bytes": 40_000_000_000}],
-        "other": [{**WHOLE, "commits": ["f" * 40]}],
-        "empty": [],
-    }
-    hosts = {name: FakeHost(name).program("models", {"models": models}) for name, models in there.items()}
-    lost = hosts["lost"] = FakeHost("lost")
-    lost.run = lost.stream = lambda *_, **__: (_ for _ in ()).throw(HostTimeout("lost: no answer", node="lost"))
-    nodes = [{"host": f"10.0.0.{number}", "name": name} for number, name in enumerate(hosts, 1)]
-    inventory = Inventory.model_validate({"cluster": "c", "playbook": "p", "nodes": nodes})
-    offers = [playbooks.offer(name) for name in ("gpt-oss-120b", "tiny-llama-cpu", "gpt-oss-20b")]
-
-    found, errors = playbooks.staged(Fleet(hosts), inventory, offers)
-
-    assert [each.staged for each in found] == [("whole",), ("whole",), ()]
-    assert errors == {"lost": "no answer"}
-    assert playbooks.staged(Fleet({"lost": lost}), inventory, offers)[0] == offers

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from sparkcluster import hints
 from sparkcluster.cli import status_view as cli_status
 from sparkcluster.errors import HostTimeout
-from sparkcluster.hints import Typed
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.status import status
@@ -65,7 +65,8 @@ def test_nothing(told, world):
 def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(told, world, capsys, inventory, is_open):
     document = told(served(world(**inventory)))
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
-    cli_status.show(cli_status.pasted(document, Typed("'my inventory.yaml'")))
+    hints.command_line = hints.Typed("'my inventory.yaml'")
+    cli_status.show(cli_status.pasted(document))
     shown = capsys.readouterr().out
     said = "  warning: open to the network, and requires no key: sparkcluster key 'my inventory.yaml'\n"
     assert (said in shown) is is_open
