@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
             early.append(document)
             with waiting.paused():
                 show(pasted(document), verbose=args.verbose)
-            waiting.step("", f"waiting for a token of {', '.join(document['waiting'])}")
+            waiting.step("", f"waiting for a token of {', '.join(map(spec.inventory.called, document['waiting']))}")
 
         document = pasted(status(fleet, spec, None if args.json else quick))
     if not emitted(args, document):

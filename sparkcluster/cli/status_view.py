@@ -69,7 +69,7 @@ def headline(document: dict[str, Any], later_s: float = 0) -> list[str]:
     word = document["state"]
     why = f": {document['why']}" if document["why"] else ""
     if document.get("waiting"):
-        word, why = "no token yet", f" of {', '.join(document['waiting'])}"
+        word, why = "no token yet", f" of {', '.join(document['waiting'])}" if len(document["groups"]) > 1 else ""
     state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")
     uptimes = [group["uptime_s"] for group in document["groups"] if group["uptime_s"] is not None]
     lasted = f" for {duration(min(uptimes) + later_s)}" if uptimes and word == "serving" else ""

@@ -178,7 +178,7 @@ def test_a_group_without_a_token_is_shown_before_its_limit(world, monkeypatch, c
     assert early[0]["waiting"] == ["default"]
     assert (early[0]["groups"][0]["why"], document["state"]) == (None, "degraded")
     cli_status.show(early[0])
-    assert capsys.readouterr().out.startswith("atlas  ● no token yet of default   release 3\n")
+    assert capsys.readouterr().out.startswith("atlas  ● no token yet   release 3\n")
 
 
 def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
