@@ -39,7 +39,7 @@ def command_lines(text: str) -> Iterator[list[str]]:
         whole = re.search(r"\((sparkcluster [^()]*)\)", line)
         found = COMMAND.search(whole[1] if whole else line)
         if found:
-            lexer = shlex.shlex(found[1], posix=True, punctuation_chars=True)
+            lexer = shlex.shlex(found[1].partition("   ")[0], posix=True, punctuation_chars=True)
             lexer.whitespace_split, lexer.commenters = True, ""
             words = list(lexer)
             end = next((at for at, word in enumerate(words) if set(word) <= set("|;&<>()")), len(words))
