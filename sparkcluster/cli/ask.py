@@ -7,9 +7,11 @@ import sys
 
 from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, option, querying
+from sparkcluster.errors import UsageError
 
 # More than any context has, so the engine refuses what is cut off here; the node takes documents of 16 MB.
 _PROMPT_BYTES = 8_000_000
+_EXAMPLE = 'sparkcluster ask INVENTORY "Hello"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Stream one completion to stdout and its speed to stderr; or chat."""
     if not args.prompt and sys.stdin is not None and sys.stdin.isatty():
         if args.json or not sys.stdout.isatty():
-            raise _missing("PROMPT is missing")
+            raise UsageError("PROMPT is missing", hint=_EXAMPLE)
         from sparkcluster.cli.chat import chat
 
         return chat(args)
@@ -46,15 +48,9 @@ def _prompt(args: argparse.Namespace) -> str:
     parts = [_standard_input() if word == "-" else word for word in args.prompt or ["-"]]
     text = valid(" ".join(parts)).strip()
     if not text:
-        raise _missing("PROMPT is empty")
+        raise UsageError("PROMPT is empty", hint=_EXAMPLE)
     return text
 
 
 def _standard_input() -> str:
     return sys.stdin.buffer.read(_PROMPT_BYTES).decode(errors="replace") if sys.stdin else ""
-
-
-def _missing(message: str) -> Exception:
-    from sparkcluster.errors import UsageError
-
-    return UsageError(message, hint='sparkcluster ask INVENTORY "Hello"')
