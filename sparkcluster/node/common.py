@@ -173,7 +173,7 @@ def read_json(path: str) -> Any:
     try:
         with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
             return json.loads(file.read())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -18,13 +18,13 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
 from sparkcluster.node import common
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.record import Record, roots
+from sparkcluster.node.shared import LAUNCHER_FILE, SWITCH_FILE
 from sparkcluster.node.tree import Tree
 
 _MOST = 1000
-_TEXT_BYTES = 64 << 20
 _MARK = re.compile("^[0-9a-f]{16}$")
-_STRING = re.compile(r'"[/~](?:[^"\\\\]|\\\\.)*"')
-_WORD = re.compile(r"(?<![\w.~/-])[/~][^\s\"':,;\\\\]*")
+# What may end a path in an argument, in a mount, and in a line of shell.
+_ENDS = ("$^", ":", "[:,=]", r"[\s\"':,;=]")
 
 Model = Dict[str, Any]
 
@@ -36,27 +36,57 @@ def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
     found = [os.path.join(hub, name) for name in _names(hub) if name.startswith("models--")]
     asked = {path: os.path.realpath(common.expand(path)) for path in request.get("paths") or ()}
     real = {os.path.realpath(path): path for path in reversed([*found, *asked.values(), *roots(state_dir)])}
-    texts = _texts(state_dir)
-    used = {cluster: _real_paths(there) for cluster, there in texts.items()}
+    named = {cluster: _named(documents) for cluster, documents in _records(state_dir).items()}
     found_models = [
-        {**_model(state_dir, root, real[root], texts, used), "asked": [path for path in asked if asked[path] == root]}
+        {**_model(state_dir, root, real[root], named), "asked": [path for path in asked if asked[path] == root]}
         for root in sorted(filter(os.path.isdir, real))[:_MOST]
     ]
-    return {"models": (found_models + _beside(state_dir, texts))[:_MOST]}
+    return {"models": (found_models + _beside(state_dir, named))[:_MOST]}
 
 
-def _real_paths(texts: List[str]) -> Set[str]:
-    """What the paths in JSON lead to, also those of a mount, and in the middle of a string."""
-    found: Set[str] = set()
-    for text in texts:
-        found.update(_WORD.findall(text))
-        for string in set(_STRING.findall(text)):
+def _records(state_dir: str) -> Dict[str, List[Any]]:
+    """What releases and ranks of each cluster on this node say; their models are somewhere in it."""
+    found = {}
+    for cluster in _names(os.path.join(common.expand(state_dir), "clusters")):
+        found[cluster] = [
+            common.read_json(os.path.join(here, name))
+            for here, _, names in os.walk(common.cluster_dir(state_dir, cluster))
+            for name in names
+            if name in (LAUNCHER_FILE, SWITCH_FILE) or (name.endswith(".json") and os.path.basename(here) == "releases")
+        ]
+    return found
+
+
+def _named(documents: List[Any]) -> Optional[Set[str]]:
+    """The texts in ``documents``, and where the paths in them lead; None where one was not read, and may name any."""
+    if None in documents:
+        return None
+    texts = set(_strings(documents))
+    parts = {part for text in texts for ends in _ENDS for part in re.split(ends, text) if "\0" not in part}
+    return texts | {os.path.realpath(common.expand(part)) for part in parts if part[:1] in ("/", "~")}
+
+
+def _users(named: Dict[str, Optional[Set[str]]], *names: str) -> List[str]:
+    """The clusters of ``named`` that name one of ``names``, or something in it."""
+    pattern = re.compile(r"(?<![\w.-])(?:%s)(?![\w.-])" % "|".join(map(re.escape, names)))
+    return [cluster for cluster, texts in named.items() if texts is None or any(map(pattern.search, texts))]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in a document, and those in a string that is JSON itself, as some arguments are."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, str):
+        yield value
+        if value[:1] in ("{", "["):
             with contextlib.suppress(ValueError):
-                found.update(each for each in json.loads(string).split(":") if each[:1] in ("/", "~"))
-    return {os.path.realpath(common.expand(path)) for path in found if "\0" not in path}
+                yield from _strings(json.loads(value))
 
 
-def _beside(state_dir: str, texts: Dict[str, List[str]]) -> List[Model]:
+def _beside(state_dir: str, named: Dict[str, Optional[Set[str]]]) -> List[Model]:
     """What was staged from beside playbooks, each with its place below ``state_dir``."""
     folder = os.path.join(common.expand(state_dir), "files")
     found = []
@@ -64,23 +94,19 @@ def _beside(state_dir: str, texts: Dict[str, List[str]]) -> List[Model]:
         path = os.path.join(folder, mark)
         size = sum(status.st_size for _, status in _files(path))
         inside = [name for name in _names(path) if not name.startswith(".")]
-        users = sorted(name for name, there in texts.items() if any(mark in text for text in there))
         beside = "/".join(["files", mark, *inside[:1]])
-        found.append({"beside": beside, "path": path, "bytes": size, "staged_bytes": size, "used_by": users})
+        used_by = _users(named, mark)
+        found.append({"beside": beside, "path": path, "bytes": size, "staged_bytes": size, "used_by": used_by})
     return found
 
 
-def _model(state_dir: str, root: str, path: str, texts: Dict[str, List[str]], paths: Dict[str, Set[str]]) -> Model:
-    """The model in ``root``, to which ``path`` leads; ``paths`` are what the ``texts`` of each cluster lead to."""
+def _model(state_dir: str, root: str, path: str, named: Dict[str, Optional[Set[str]]]) -> Model:
+    """The model in ``root``, to which ``path`` leads."""
     record = Record(state_dir, root)
     size = sum(status.st_size for _, status in _files(root))
     ours = [status.st_size for path, status in _files(root) if record.is_ours(path, status)]
     name = os.path.basename(path)
     repository = name[len("models--") :].replace("--", "/") if name.startswith("models--") else None
-    named = re.compile(r"(?<![\w.-])%s(?![\w.-])" % re.escape(repository or root))
-    users = {cluster for cluster, found in texts.items() if any(map(named.search, found))}
-    inside = os.path.join(root, "")
-    users |= {cluster for cluster, found in paths.items() if any((each + "/").startswith(inside) for each in found)}
     return {
         "repository": repository,
         "path": root,
@@ -88,7 +114,7 @@ def _model(state_dir: str, root: str, path: str, texts: Dict[str, List[str]], pa
         "commits": _names(os.path.join(root, "snapshots")) if repository else [],
         "staged_bytes": sum(ours),
         "clusters": sorted(record.clusters),
-        "used_by": sorted(users),
+        "used_by": _users(named, repository or root, root),
     }
 
 
@@ -101,19 +127,6 @@ def _files(root: str) -> Iterator[Any]:
                 status = os.lstat(path)
                 if not os.path.islink(path):
                     yield os.path.relpath(path, root), status
-
-
-def _texts(state_dir: str) -> Dict[str, List[str]]:
-    """What releases and ranks of each cluster on this node name, as text: their models are somewhere in it."""
-    found: Dict[str, List[str]] = {}
-    clusters = os.path.join(common.expand(state_dir), "clusters")
-    for cluster in _names(clusters):
-        for here, _, names in os.walk(os.path.join(clusters, cluster)):
-            for name in names:
-                if name == "launcher.json" or (name.endswith(".json") and os.path.basename(here) == "releases"):
-                    with contextlib.suppress(FileNotFoundError), open(os.path.join(here, name), "rb") as file:
-                        found.setdefault(cluster, []).append(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
-    return found
 
 
 def _names(path: str) -> List[str]:

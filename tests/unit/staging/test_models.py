@@ -59,6 +59,22 @@ class Place:
             record.add(f"blobs/{blob.name}", blob.stat(), blob.name, ours=True)
         record.save(cluster, revision)
 
+    def directory(self, path):
+        """A directory of b that staging wrote."""
+        root = self.nodes["b"].home / path
+        root.mkdir(parents=True)
+        (root / "config.json").write_text("{}")
+        record = Record(str(self.state("b")), str(root))
+        record.add("config.json", (root / "config.json").stat(), "0" * 64, ours=True)
+        record.save("atlas")
+        return root
+
+    def release(self, text):
+        """A release of cluster ``borea`` on b."""
+        path = self.state("b") / "clusters/borea/releases/000001.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
     def found(self):
         return models(self.fleet, self.spec)
 
@@ -191,28 +207,37 @@ def test_what_a_playbook_names_stays(place):
     assert prunable(found, "atlas").kept == {OLD: "playbook old names it"}
 
 
-@pytest.fixture
-def linked(place):
-    """A directory on b that staging wrote, and that people reach by a link."""
-    home = place.nodes["b"].home
-    root = home / "nvme/models/m"
-    root.mkdir(parents=True)
-    (root / "config.json").write_text("{}")
-    (home / "models").symlink_to(home / "nvme/models")
-    record = Record(str(place.state("b")), str(root))
-    record.add("config.json", (root / "config.json").stat(), "0" * 64, ours=True)
-    record.save("atlas")
-    return home / "models/m"
-
-
-def test_what_a_release_names_by_a_link_stays(place, linked):
-    path = place.state("b") / "clusters/borea/releases/000001.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"plan": {"argv": ["-v", f"{linked}:/models/m:ro"]}}))
+def test_what_a_release_names_by_a_link_stays(place):
+    root = place.directory("nvme/models/m")
+    linked = place.nodes["b"].home / "models/m"
+    linked.parent.symlink_to(root.parent)
+    place.release(json.dumps({"plan": {"argv": ["-v", f"{linked}:/models/m:ro"]}}))
     assert place.prune() == {OLD: {"b": 3_000_005}}
     assert (linked / "config.json").exists()
-    path.write_text(json.dumps({"plan": {"argv": ["-v", str(linked.parent)]}}))
+    place.release(json.dumps({"plan": {"argv": ["-v", str(linked.parent)]}}))
     assert list(place.prune().values()) == [{"b": 2}]
+
+
+def test_what_a_release_names_stays_whatever_its_name(place):
+    roots = [place.directory(f"{name}/m") for name in ("Modèles", 'a "b"', "it's", "two words", "a,b=c", "back\\slash", "𝕞")]
+    argv = []
+    for at, root in enumerate(roots):
+        argv += [
+            ["-v", f"{root}:/models/m:ro"],
+            [f"--mount=type=bind,source={root},target=/models/m"],
+            ["--speculative-config", json.dumps({"model": str(root), "method": "mtp"})],
+            [f"cp -r '{root}' /tmp"],
+        ][at % 4]
+    place.release(json.dumps({"plan": {"argv": argv}}))
+    assert place.prune() == {OLD: {"b": 3_000_005}}
+    assert all((root / "config.json").exists() for root in roots)
+
+
+@pytest.mark.parametrize("text", ["", '{"plan": {"model": "Qw', "[" * 100_000, "\xff"])
+def test_nothing_goes_where_a_record_cannot_be_read(place, text):
+    place.directory("m")
+    place.release(text)
+    assert place.prune() == {}
 
 
 def test_what_another_cluster_staged_as_well_stays(place):
