@@ -9,7 +9,6 @@ from shlex import quote
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.answers import checked
 from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import LaunchError, LeaseHeld, SparkclusterError, StopError, UsageError
@@ -23,6 +22,7 @@ from sparkcluster.inspect.status import status
 from sparkcluster.plan.records import current_lease, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
+from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
@@ -32,13 +32,6 @@ from sparkcluster.spec import Spec
 FIRST_PORT = 29_750
 _PORTS = 100
 _CHANGE_S = 180.0
-
-
-class Installed(Fact):
-    """The guard of a node: path of its systemd unit, None without systemd, and the command that it runs."""
-
-    unit: str | None
-    command: tuple[str, ...]
 
 
 class _Ended(Fact):
@@ -142,13 +135,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
             for name in nodes
         }
         results = lease.changer.apply(steps, timeout_s=_CHANGE_S)
-    return Enabled(
-        newest.number,
-        {
-            name: checked(Installed, found[0] if found else {}, node=name, step="enable")
-            for name, found in results.items()
-        },
-    )
+    return Enabled(newest.number, {name: found for name, (found,) in results.items()})
 
 
 def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:

@@ -43,7 +43,7 @@ def prunable(found: Found, cluster: str) -> Prunable:
             if playbook := model.playbook(found.named):
                 kept[model.name] = f"playbook {playbook} names it"
             elif model.used_by:
-                kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it")
+                kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it, or cannot be read")
     nodes: dict[str, tuple[Model, ...]] = {}
     for node, models in staged.items():
         for model in models:
@@ -103,10 +103,9 @@ def prune(
         steps = {node: [{"do": "prune", "roots": [model.path for model in models]}] for node, models in nodes.items()}
         results = staging.changer.apply(steps, timeout_s=_LIMIT_S)
     for node, models in nodes.items():
-        freed = results[node][0].get("freed", {})
+        freed = results[node][0].freed
         for model in models:
-            found_bytes = freed.get(model.path)
-            removed.setdefault(model.name, {})[node] = found_bytes if isinstance(found_bytes, int) else 0
+            removed.setdefault(model.name, {})[node] = freed.get(model.path, 0)
     return removed
 
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from sparkcluster.answers import malformed
+from sparkcluster.answers import checked, malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, Path
+from sparkcluster.facts.record import Number
 from sparkcluster.hosts.again import LIMIT_S, until_reached
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values
@@ -32,6 +33,31 @@ class Failed(Fact):
 
     step: str
     message: str
+
+
+class Freed(Fact):
+    """The result of ``prune``: the bytes of what was removed, by root."""
+
+    freed: dict[Path, Number]
+
+
+class Evicted(Fact):
+    """The result of ``evict``: MemFree before and after the page cache was dropped, and why the image's was not."""
+
+    free_before_bytes: int
+    free_bytes: int
+    image_failed: str | None = None
+
+
+class Installed(Fact):
+    """The result of ``enable``: the guard's systemd unit, None without systemd, and the command that it runs."""
+
+    unit: str | None
+    command: tuple[str, ...]
+
+
+_RESULTS: Mapping[str, type[Fact]] = {"prune": Freed, "evict": Evicted, "enable": Installed}
+"""By step; what others result in is not used."""
 
 
 class Changed(Fact):
@@ -72,8 +98,8 @@ class Changer:
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float, patience_s: float | None = None
-    ) -> dict[str, list[dict[str, Any]] | SparkclusterError]:
-        """Run ``steps`` by node and return every node's results or what stopped it.
+    ) -> dict[str, list[Any] | SparkclusterError]:
+        """Run ``steps`` by node and return every node's results, one of its model for each step, or what stopped it.
 
         An attempt that comes after another is never overtaken by it, even where the other was given up. Where the
         connection breaks, the same steps are sent again for ``patience_s``.
@@ -81,7 +107,7 @@ class Changer:
         order = time.monotonic_ns()  # one process holds a lease, however many of us it makes
         limit_s = self.patience_s if patience_s is None else patience_s
 
-        def change(host: Host) -> list[dict[str, Any]]:
+        def change(host: Host) -> list[Any]:
             request = {
                 **self.lease(host.name),
                 "order": order,
@@ -102,7 +128,7 @@ class Changer:
                 self.tell(f"still waiting for {', '.join(calls.pending())} after {waited_s} s: {task}")
         return calls.wait(TELL_S)
 
-    def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+    def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[Any]:
         """Send ``request`` to the agent; once more where the lease had lapsed and could be taken again."""
         task = str(request["steps"][-1]["do"])
         answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
@@ -114,11 +140,15 @@ class Changer:
         if answer.failed is not None:
             step, why = answer.failed.step, answer.failed.message
             raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
-        if answer.results is None:
-            raise malformed(host.name, task, "it has no results")
-        return list(answer.results)
+        results, steps = answer.results or (), request["steps"]
+        if len(results) != len(steps):
+            raise malformed(host.name, task, f"{len(results)} results of {len(steps)} steps")
+        return [
+            checked(_RESULTS.get(step["do"], Fact), result, node=host.name, step=step["do"])
+            for step, result in zip(steps, results, strict=True)
+        ]
 
-    def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[dict[str, Any]]]:
+    def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[Any]]:
         """Run ``steps`` by node; raises the first error once every node has answered.
 
         Raises:

@@ -9,8 +9,6 @@ from typing import Annotated
 from pydantic import Field
 
 from sparkcluster import engines
-from sparkcluster.answers import checked
-from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts
@@ -55,14 +53,6 @@ class Said(Fact):
     """A line of the program that waits: ``done`` at its end."""
 
     done: Remains | None = None
-
-
-class Evicted(Fact):
-    """MemFree of a node before and after its page cache was dropped, and why that of the image was not."""
-
-    free_before_bytes: int
-    free_bytes: int
-    image_failed: str | None = None
 
 
 def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report) -> None:
@@ -121,7 +111,9 @@ def evict(
         image = next((rank.image for rank in node.containers), None)
         steps[name] = [evict_step(playbook, facts[name], image)]
         report.progress(name, f"freeing its page cache, up to {EVICT_S} s")
-    answers = _answers(changer, steps, EVICT_S)
+    answers = {
+        name: found for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30, patience_s=0)).items()
+    }
     for name, found in answers.items():
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
@@ -149,16 +141,4 @@ def weights_paths(playbook: Playbook, facts: Facts) -> list[str]:
     found = [f"{facts.hf_home}/{hub_folder(model.id)}" for model in (playbook.model, *playbook.companions) if model.id]
     if playbook.model.path is not None:
         found.append(paths.expand(playbook.model.path, facts.home))
-    return found
-
-
-def _answers(changer: Changer, steps: Mapping[str, list[Step]], limit_s: float) -> dict[str, Evicted]:
-    """The answer to the one step of each node; nodes without a valid one are left out."""
-    found = {}
-    for name, results in changer.attempt(steps, timeout_s=limit_s + 30, patience_s=0).items():
-        if isinstance(results, list) and results:
-            try:
-                found[name] = checked(Evicted, results[0], node=name, step=str(steps[name][0]["do"]))
-            except SparkclusterError:
-                continue
     return found

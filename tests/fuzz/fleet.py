@@ -62,7 +62,17 @@ DONE = {
     "usage": {"completion_tokens": 40, "prompt_tokens": 20}, "status": 200,
 }  # fmt: skip
 COUNTERS = {"generated": 100.0, "prompted": 40.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1}
-CHANGED = {"id": "c0ffee", "already": False, "unit": None, "command": ["python3", "guard.py"]}
+CHANGED = {
+    "unit": None,
+    "command": ["python3", "guard.py"],
+    "free_before_bytes": 1,
+    "free_bytes": 2,
+    "freed": {"/models/old": 9},
+}
+MODELS = [
+    {"repository": "Qwen/Qwen3-8B", "path": WEIGHTS["path"], "bytes": 16_000_000_900, "used_by": ["atlas"]},
+    {"path": "/models/old", "bytes": 9, "staged_bytes": 9, "clusters": ["atlas"]},
+]
 LOG = ["(EngineCore) INFO Loading weights took 12.3 seconds", "INFO:     Application startup complete."]
 
 
@@ -235,6 +245,7 @@ class Cluster:
             "lease": [{"epoch": 3}],
             "lease said": [{"granted": request["grant"]}] if "grant" in request else [],
             "agent": [{"results": [CHANGED] * len(request.get("steps", ()))}],
+            "models": [{"models": MODELS}],
             "ask": [{"counters": COUNTERS, "context": 4096}, {"reasoning": "12 * 17"}, {"text": "204"}, {"done": DONE}],
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),

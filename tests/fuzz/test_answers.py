@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from . import fleet
+from . import fleet, spoil
 from .conftest import cases
 
 CRASHED = re.compile(
@@ -28,6 +29,7 @@ SUBJECTS = [
     ("down INVENTORY", "serving", "probe lease agent memory"),
     ("stage INVENTORY", "bare", "image lease relay"),
     ("logs INVENTORY", "serving", "watch"),
+    ("models INVENTORY --prune --yes", "serving", "models lease agent"),
     ("up INVENTORY", "serving", "probe"),
     ("up INVENTORY", "started", "probe watch observe"),
     ("up INVENTORY", "empty", "agent"),
@@ -52,6 +54,27 @@ def test_a_command_survives_any_answer(attacked: Any, words: str, state: str, pr
         honest = [request for name, _, request in attacked.requests if name != attacked.hostile]
         steps = [step["do"] for request in honest for step in request.get("steps", ())]
         assert steps == ["stay-down", "stop-containers", "delete", "delete"], "the honest node was not cleaned"
+
+
+ODD_RESULTS = [
+    *[{"results": each} for each in spoil.ODD],
+    *[{"results": [each]} for each in spoil.ODD],
+    *[{"results": [{"freed": each}]} for each in spoil.ODD if each != {}],
+    {"results": [{"freed": {"/models/old": 9}}] * 2},
+]
+
+
+def test_an_odd_result_of_a_removal_is_that_nodes_error(attacked: Any) -> None:
+    for odd in ODD_RESULTS:
+
+        def answer(name: str, program: str, request: dict[str, Any], odd: Any = odd) -> list[bytes]:
+            spoilt = (name, program) == ("beta", "agent")
+            documents = [odd] if spoilt else attacked.honest("serving", name, program, request, False)
+            return [json.dumps(each).encode() for each in documents]
+
+        code, output = attacked.command(["models", "INVENTORY", "--prune", "--yes"], answer)
+        assert (code, attacked.internal) == (1, []), odd
+        assert "beta sent a malformed answer to prune" in output, output
 
 
 @pytest.mark.parametrize(("words", "state"), [(words, state) for words, state, _ in SUBJECTS])

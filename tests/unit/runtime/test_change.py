@@ -13,14 +13,18 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
 
 STEP = {"do": "mkdir", "path": "/x"}
-
+PRUNE = {"do": "prune", "roots": ["/x"]}
 
 EPOCHS = {"alpha": 3, "beta": 4, "gamma": 5}
 
 
+def results(request):
+    return {"results": [{"freed": {"/x": 7}} for _ in request["steps"]]}
+
+
 @pytest.fixture
 def nodes():
-    return {name: FakeHost(name).program("agent", {"results": [{}]}) for name in EPOCHS}
+    return {name: FakeHost(name).program("agent", results) for name in EPOCHS}
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def asked(host):
 
 def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, nodes):
     done = changer.apply({"alpha": [STEP], "beta": [STEP, STEP], "gamma": []})
-    assert done == {"alpha": [{}], "beta": [{}]}
+    assert {name: len(results) for name, results in done.items()} == {"alpha": 1, "beta": 2}
     request = asked(nodes["alpha"])[0]
     assert (request["cluster"], request["state_dir"], request["epoch"]) == ("atlas", "~/s", 3)
     assert [request["epoch"] for request in asked(nodes["beta"])] == [4]
@@ -50,6 +54,23 @@ def test_a_step_that_failed_is_named_with_its_node(changer, nodes):
     assert len(asked(nodes["alpha"])) == 1
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {}, {"results": None}, {"results": []}, {"results": [{}] * 3}, {"results": {"0": {}}}, {"results": [None, {}]},
+        {"results": [[], {}]}, {"results": [{}, {}]}, {"results": [{}, {"freed": None}]}, {"results": [{}, {"freed": []}]},
+        {"results": [{}, {"freed": {"/x": "much"}}]}, {"results": [{}, {"freed": {"/x": -1}}]},
+        {"results": [{}, {"freed": {"/x\n/y": 1}}]}, {"results": [{}, {"freed": {"/x": [1]}}]}, {"failed": "why"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_odd_results_are_that_nodes_error(changer, nodes, odd):
+    nodes["beta"].program("agent", odd)
+    with pytest.raises(CommandFailed, match="beta sent a malformed answer to prune") as caught:
+        changer.apply({"alpha": [STEP, PRUNE], "beta": [STEP, PRUNE]})
+    assert caught.value.node == "beta"
+
+
 def test_steps_are_sent_again_with_the_same_order_where_the_connection_broke(changer, nodes, monkeypatch):
     monkeypatch.setattr(again, "_PAUSES_S", (0.0,))
     failures = [HostLost("connection to beta broke", node="beta"), HostTimeout("no answer", node="beta")]
@@ -57,13 +78,12 @@ def test_steps_are_sent_again_with_the_same_order_where_the_connection_broke(cha
     def breaks(request):
         if failures:
             raise failures.pop()
-        return {"results": [{"at": 7}]}
+        return results(request)
 
     nodes["beta"].program("agent", breaks)
     told = []
-    assert dataclasses.replace(changer, tell=told.append).apply({"alpha": [STEP], "beta": [STEP]})["beta"] == [
-        {"at": 7}
-    ]
+    done = dataclasses.replace(changer, tell=told.append).apply({"alpha": [STEP], "beta": [PRUNE]})
+    assert [result.freed for result in done["beta"]] == [{"/x": 7}]
     assert len(asked(nodes["beta"])) == 3
     assert len({request["order"] for request in [*asked(nodes["alpha"]), *asked(nodes["beta"])]}) == 1
     assert told == ["no answer: trying again for up to 120 s"]
