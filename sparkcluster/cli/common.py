@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.hosts.prompts import Prompts
     from sparkcluster.probing.start import Answer
+    from sparkcluster.report import Report
     from sparkcluster.spec import Spec
     from sparkcluster.spec.assignments import Assignments
     from sparkcluster.spec.inventory import Inventory
@@ -191,6 +192,27 @@ def load_spec(args: argparse.Namespace) -> Spec:
             hint = did_you_mean(name, names, f"its nodes: {', '.join(names)}")
             raise UsageError(f"{name} is not a node of {args.inventory}", hint=hint)
     return spec
+
+
+def accepted(args: argparse.Namespace, spec: Spec, report: Report) -> Spec:
+    """``spec`` as the user accepted it, who is asked unless ``--yes`` is given.
+
+    Raises:
+        FoundErrors: what is written is wrong, such as the name of an argument; nobody was asked.
+        UsageError: it is not accepted.
+    """
+    from sparkcluster.spec import consent
+
+    def check(spec: Spec) -> None:
+        from sparkcluster.checks import check_written  # takes long to import, and is needed for a question alone
+        from sparkcluster.errors import FoundErrors
+        from sparkcluster.findings import has_errors
+
+        findings = check_written(spec)
+        if has_errors(findings):
+            raise FoundErrors(findings)
+
+    return consent.accept(spec, report, yes=args.yes, check=check)
 
 
 def _from_inventory(spec: Spec, name: str) -> str:

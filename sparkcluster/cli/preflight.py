@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster import hints
-from sparkcluster.cli import consent
-from sparkcluster.cli.common import begin_probe, emitted, inventory_argument, option, reporting
+from sparkcluster.cli.common import accepted, begin_probe, emitted, inventory_argument, option, reporting
 from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.report import count
 
@@ -39,9 +38,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--fix has no JSON of its own", hint=hint)
     if args.bundle:
         output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
-    with reporting(args) as (fleet, spec, report):
-        if (args.deep or args.bundle) and spec.inventory.runtime.kind == "docker":
-            consent.ask(spec, report, yes=args.yes)
+    with reporting(args) as (fleet, written, report):
+        spec = accepted(args, written, report) if args.deep or args.bundle else written
         probes = begin_probe(fleet, spec)
         from sparkcluster.inspect.preflight import Options, preflight
 
@@ -53,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
             gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
             bundle.write(args.bundle, found, gathered)
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
+    from sparkcluster.spec import consent
+
     if not emitted(args, found.as_json() | {"asks": consent.pending(spec), "next": hints.command_line(found.next)}):
         show(found, verbose=args.verbose)
         if not args.fix:

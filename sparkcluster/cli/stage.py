@@ -6,8 +6,8 @@ import argparse
 import shlex
 from pathlib import Path
 
-from sparkcluster.cli import consent, stage_view
-from sparkcluster.cli.common import emitted, inventory_argument, number, option, reporting
+from sparkcluster.cli import stage_view
+from sparkcluster.cli.common import accepted, emitted, inventory_argument, number, option, reporting
 from sparkcluster.errors import UsageError
 
 
@@ -46,9 +46,8 @@ def run(args: argparse.Namespace) -> int:
         limit_bytes_s=int(args.limit_rate * 1e6) if args.limit_rate else None,
         given=args.given,
     )
-    with reporting(args) as (fleet, spec, report):
-        if not args.dry_run:
-            consent.ask(spec, report, yes=args.yes)
+    with reporting(args) as (fleet, written, report):
+        spec = written if args.dry_run else accepted(args, written, report)
         done = stage(fleet, spec, options, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}):
         (stage_view.planned if args.dry_run else stage_view.copied)(done, args.given)

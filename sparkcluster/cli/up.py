@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli import change, consent
-from sparkcluster.cli.common import begin_probe, common_flags, inventory_argument, option
+from sparkcluster.cli import change
+from sparkcluster.cli.common import accepted, begin_probe, common_flags, inventory_argument, option
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return plan.run(args)
 
     def start(fleet: Fleet, spec: Spec, report: Report) -> Up:
-        consent.ask(spec, report, yes=args.yes)
+        spec = accepted(args, spec, report)
         probes = begin_probe(fleet, spec)
         from sparkcluster.release.up import up
 

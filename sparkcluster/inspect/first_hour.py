@@ -18,7 +18,7 @@ from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.model import Topology
 
@@ -66,11 +66,13 @@ class Tried(Fact):
 def gather(
     fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], topology: Topology | None, report: Report, *, changes: bool
 ) -> dict[str, Any]:
-    """The document, of the nodes that answered; what was not gathered is there with the reason. Raises nothing.
+    """The document, of the nodes that answered; what was not gathered is there with the reason.
 
     ``changes``: whether containers of the image are started, and a small image is copied between the first two nodes,
     under the lease, and removed.
     """
+    if changes:
+        consent.require(spec)
     report.step("bundle", count(len(facts), "Spark"))
 
     def look(host: Host) -> Look:

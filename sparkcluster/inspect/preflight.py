@@ -32,7 +32,7 @@ from sparkcluster.probing.start import Answer
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 from sparkcluster.staging.ray_archive import cache_directory
 from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import EMPTY, Topology
@@ -134,6 +134,8 @@ def preflight(
     Raises:
         UsageError: ``options.ignore`` names an unknown code.
     """
+    if options.deep:
+        consent.require(spec)
     began = time.monotonic()
     ignored = {*(find(code).code for code in options.ignore), *spec.inventory.ignore}
     report.step("connect", count(len(fleet.hosts), "Spark"))

@@ -14,7 +14,7 @@ from sparkcluster.release import first_staged
 from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease, Operation
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 from sparkcluster.staging import beside, ray, vocabulary
 from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact
@@ -69,6 +69,8 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         LeaseHeld: another operator holds the lease.
         StageError: something did not reach a node.
     """
+    if not options.dry_run:
+        consent.require(spec)
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = view_cluster(fleet, spec)
     if view.collected.errors:

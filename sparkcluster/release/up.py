@@ -22,7 +22,7 @@ from sparkcluster.release.walk import Target, Walk
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease, Operation
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 
 # An engine that dies closes its API first; its rank is gone some seconds later.
 DYING_S = 5.0
@@ -80,6 +80,7 @@ def up(
         LeaseHeld: another operator has the lease.
         StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
+    consent.require(spec)
     began = time.monotonic() - report.asked_s
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view, groups = see(fleet, spec, options, report, probes=probes, target=target)

@@ -37,7 +37,7 @@ from sparkcluster.release.walk import Target
 from sparkcluster.release.way_back import agreed, find_kept, recorded_spec, refuse_powers, spec_of
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.inventory import ONLY_GROUP
 
 
@@ -140,6 +140,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     report.note(f"going on with the switch from release {switch.source} that {operator} began")
     wanted = spec_of(spec, document, "the switch that was begun")
     refuse_powers(wanted)
+    wanted = consent.accept(wanted, report, yes=options.yes)
     return upgrade(fleet, wanted, options, report)
 
 
@@ -209,6 +210,7 @@ def rollback(
     for part in kept.parts(list(kept.groups)):
         old = recorded_spec(spec, kept, part[0])
         refuse_powers(old)
+        old = consent.accept(old, report, yes=options.yes)
         again = up(
             fleet,
             old,

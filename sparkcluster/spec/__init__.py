@@ -30,6 +30,7 @@ class Spec:
             a kept release.
         selected: what was chosen to serve in the inventory or on the command line: ``playbook``, and keys over it.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
+        accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.
     """
 
     inventory: Inventory
@@ -44,6 +45,7 @@ class Spec:
     kept_image: str | None = None
     bundled: bool | None = None
     selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    accepted: str = dataclasses.field(default="", compare=False)
 
     @property
     def reference(self) -> str | None:

@@ -25,7 +25,8 @@ from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
 from sparkcluster.release.outcome import newly_recorded
-from sparkcluster.spec import Spec
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
 
@@ -203,6 +204,11 @@ def cluster() -> Callable[..., Spec]:
     return make
 
 
+def accepted(spec: Spec) -> Spec:
+    """``spec`` as a user of this machine has accepted it."""
+    return consent.accept(spec, Report(), yes=True)
+
+
 @dataclasses.dataclass
 class World:
     """Two Sparks, alpha and beta, and what is deployed on them."""
@@ -248,7 +254,7 @@ class World:
             self.spec, plan, topology, facts=self.facts, replies=replies, **{"secrets": {}, "kept": {}, **more}
         )
         return record(
-            self.spec,
+            accepted(self.spec),
             groups,
             number=number,
             plan_hash=plan.hash,

@@ -15,6 +15,7 @@ from sparkcluster.inspect.preflight import Options, preflight
 from sparkcluster.report import Report
 from sparkcluster.runtime import observed
 from sparkcluster.topology.build import build
+from tests.unit.conftest import accepted
 
 SERIAL = "Serial Number: 1423025012345"
 INSIDE = {"uid": 0, "limits": {"nofile": [1024, 2048]}, "verbs": 4, "ptxas": {"/usr/local/cuda/bin/ptxas": "V13.0.88"}}
@@ -32,7 +33,7 @@ def gather(world):
             hosts[last].run = lambda *_, **__: (_ for _ in ()).throw(beta)
         run.hosts = hosts
         return first_hour.gather(
-            Fleet(hosts), one.spec, one.facts, build(one.spec, one.facts), Report(), changes=changes
+            Fleet(hosts), accepted(one.spec), one.facts, build(one.spec, one.facts), Report(), changes=changes
         )
 
     return run

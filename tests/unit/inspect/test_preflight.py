@@ -14,6 +14,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import preflight as module
 from sparkcluster.report import Report
+from tests.unit.conftest import accepted
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def found(monkeypatch):
                           "version": "0.18.0", "ray_version": "2.53.0", "family": "upstream"}  # fmt: skip
                 host.program("image", inside)
         fleet = Fleet(run.hosts)
-        return module.preflight(fleet, world.spec, options or module.Options(), Report())
+        return module.preflight(fleet, accepted(world.spec), options or module.Options(), Report())
 
     return run
 

@@ -20,7 +20,7 @@ from sparkcluster.release import upgrade as upgrading
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.run import StageReport
-from tests.unit.conftest import WEIGHTS
+from tests.unit.conftest import WEIGHTS, accepted
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
@@ -147,7 +147,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(module, "Lease", HeldLease)
         monkeypatch.setattr(staging, "Lease", HeldLease)
         monkeypatch.setattr(upgrading, "view_cluster", view_now)
-        return (command or module.up)(fleet, world.spec, options or module.Options(), run.report)
+        return (command or module.up)(fleet, accepted(world.spec), options or module.Options(), run.report)
 
     run.starts = {}
     run.gpus = {}

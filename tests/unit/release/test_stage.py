@@ -19,6 +19,7 @@ from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.run import StageReport
+from tests.unit.conftest import accepted
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 WHOLE = {"path": "/w", "revision": "r1", "files": [{"name": "config.json", "size_bytes": 16_000_000_000}]}
@@ -70,7 +71,7 @@ def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
     hosts["beta"].program("probe", refuse)
     for dry_run in (True, False):
         with pytest.raises(FoundErrors) as caught:
-            stage(Fleet(hosts), cluster(TWO), Options(dry_run=dry_run), Report())
+            stage(Fleet(hosts), accepted(cluster(TWO)), Options(dry_run=dry_run), Report())
         assert caught.value.node == "beta"
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe"}
 

@@ -1,0 +1,31 @@
+"""What runs something on a node stops before it contacts one, unless this very spec was accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import first_hour, preflight
+from sparkcluster.release import stage, up
+from sparkcluster.report import Report
+from tests.unit.conftest import accepted
+
+RUN = {
+    "up": lambda fleet, spec: up.up(fleet, spec, up.Options(), Report()),
+    "stage": lambda fleet, spec: stage.stage(fleet, spec, stage.Options(), Report()),
+    "preflight --deep": lambda fleet, spec: preflight.preflight(fleet, spec, preflight.Options(deep=True), Report()),
+    "preflight --bundle": lambda fleet, spec: first_hour.gather(fleet, spec, {}, None, Report(), changes=True),
+}
+
+
+@pytest.mark.parametrize("what", RUN)
+def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
+    asked, other = world(playbook={"setup": ["pip install x"]}), world(playbook={"setup": ["pip install y"]})
+    hosts = {name: FakeHost(name) for name in asked.facts}
+    for spec in (other.spec, dataclasses.replace(accepted(asked.spec), playbook=other.spec.playbook)):
+        with pytest.raises(RuntimeError, match="was not accepted"):
+            RUN[what](Fleet(hosts), spec)
+    assert not any(host.requests for host in hosts.values())
