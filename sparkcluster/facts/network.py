@@ -29,6 +29,7 @@ def _valid(parse: Callable[[str], object]) -> AfterValidator:
 
 Device = Annotated[str, Field(pattern=r"^[^\s/\x00-\x1f]{1,64}$")]
 """Name of an interface or HCA."""
+Address = Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+$"), _valid(ipaddress.ip_address)]
 Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
 
 

@@ -9,10 +9,12 @@ from pydantic import ConfigDict, Field
 
 from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread
 from sparkcluster.facts.model import Dgx, OsRelease
-from sparkcluster.facts.network import Device, Interface
+from sparkcluster.facts.network import Address, Device, Interface
 from sparkcluster.facts.record import Time
 
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
+HostKey = Annotated[str, Field(pattern=r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
+"""A public key as ``type base64``."""
 Sudo = Literal["root", "free", "password", "absent"]
 """How the login becomes root: it is root; ``sudo -n`` works; sudo wants a password; there is no sudo.
 
@@ -30,9 +32,9 @@ class Neighbour(Fact):
         name: what it calls itself by LLDP.
     """
 
-    interface: Device
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,15}$")]
     mac: Mac
-    address: str | None = None
+    address: Address | None = None
     name: str | None = None
 
 
@@ -88,7 +90,7 @@ class Survey(Fact):
         reached_at: its address of the SSH connection; None without SSH.
         neighbours: who answers on its QSFP ports.
         unaddressed: interfaces of QSFP ports that have a link, but neither an IPv4 nor an IPv6 address.
-        host_keys: public host keys, each as ``type base64``.
+        host_keys: public host keys.
         ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
         foreign: files at and below ``hf_home`` that root owns, where the login is not root; counted up to 10000.
         docker: version of the Docker engine; where the login may not use it, of the program; None without Docker.
@@ -114,7 +116,7 @@ class Survey(Fact):
     dgx: Dgx | Unread
     reached_at: str | None = None
     sudo: Sudo
-    host_keys: Few[str] = ()
+    host_keys: Few[HostKey] = ()
     interfaces: Few[Interface] | Unread
     neighbours: Few[Neighbour] = ()
     unaddressed: Few[Device] = ()

@@ -113,6 +113,13 @@ class Transport(paramiko.Transport):
         super().__init__(*arguments, **options)
         self.order = threading.Lock()
 
+    def get_exception(self) -> Exception | None:
+        """What ended the connection: for a message that paramiko cannot read, such as a bad key, it has any class."""
+        found = super().get_exception()
+        if found is None or isinstance(found, paramiko.SSHException | OSError | EOFError):
+            return found
+        return paramiko.SSHException("it sent a message that is not valid")
+
     def limit(
         self, *, handshake_s: float | None = None, login_s: float | None = None, send_s: float | None = None
     ) -> None:

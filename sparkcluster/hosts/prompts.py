@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import threading
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from sparkcluster.errors import AuthFailed, HostKeyUnknown
-from sparkcluster.hosts import handshake, known_hosts
+from sparkcluster.hosts import handshake
 from sparkcluster.hosts.paramiko_transport import Transport, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 
@@ -47,79 +46,25 @@ class About:
         return self._prompts.password(name, target, again=again) if name in self._names else None
 
 
-class Remembering:
-    """``prompts``, and what they answered, in memory: for a machine that is reached at another address next."""
-
-    def __init__(self, prompts: Prompts) -> None:
-        self._prompts = prompts
-        self._accepted: dict[tuple[str, str], set[str]] = {}
-        self._typed: dict[tuple[str, str], tuple[str, str]] = {}
-
-    def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
-        """Ask, and remember a yes."""
-        accepted = self._prompts.host_key(name, target, kind, fingerprint)
-        if accepted:
-            self._accepted.setdefault((name, target.host), set()).add(fingerprint)
-        return accepted
-
-    def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
-        """Ask, and remember what is typed; of a node that was logged in to, that was right."""
-        typed = self._prompts.password(name, target, again=again)
-        if typed is not None:
-            self._typed[name, target.host] = target.user, typed
-        return typed
-
-    def elsewhere(self, name: str, host: str, keys: Iterable[str]) -> SameMachine:
-        """Prompts for the machine that node ``name`` is, which was logged in to at the address ``host``.
-
-        Args:
-            name: the node.
-            host: where it was reached.
-            keys: its public host keys as it reported them there, each as ``type base64``.
-        """
-        return SameMachine(self._prompts, keys, self._accepted.get((name, host), set()), self._typed.get((name, host)))
-
-
 class SameMachine:
-    """``prompts`` for a machine that was logged in to at another address.
+    """``prompts`` for a machine that was logged in to, at an address that it names: a password is asked for again.
 
-    Its host keys are accepted, those that it reported there and those that the operator accepted there. The password
-    that was right there is tried first, where the login is the same and one of these keys shows that it is the machine.
+    ``keys`` are the public host keys that it reported, each as ``type base64``: about these nobody is asked.
     """
 
-    def __init__(
-        self, prompts: Prompts | None, keys: Iterable[str], accepted: Collection[str], login: tuple[str, str] | None
-    ) -> None:
+    def __init__(self, prompts: Prompts, keys: Iterable[str]) -> None:
         self._prompts = prompts
-        self._keys = [(kind, blob) for kind, _, blob in (key.partition(" ") for key in keys)]
-        self._fingerprints = {*map(_fingerprint, self._keys), *accepted}
-        self._login = login
-        self._shown = False
+        blobs = (base64.b64decode(key.partition(" ")[2]) for key in keys)
+        digests = (base64.b64encode(hashlib.sha256(blob).digest()).decode() for blob in blobs)
+        self._fingerprints = {f"SHA256:{digest.rstrip('=')}" for digest in digests}
 
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
         """Whether it is one of the machine, or the operator accepts it."""
-        self._shown = fingerprint in self._fingerprints
-        return self._shown or (self._prompts is not None and self._prompts.host_key(name, target, kind, fingerprint))
+        return fingerprint in self._fingerprints or self._prompts.host_key(name, target, kind, fingerprint)
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
-        """The password of before, or what the operator types."""
-        if self._login is not None and not again and target.user == self._login[0] and self._is_shown(target):
-            return self._login[1]
-        return None if self._prompts is None else self._prompts.password(name, target, again=again)
-
-    def _is_shown(self, target: SshTarget) -> bool:
-        """Whether the key of ``target``, which is known by now, is one of the machine."""
-        known = (known_hosts.check(target.known_hosts, target.key_name, *key)[0] for key in self._keys)
-        return self._shown or "known" in known
-
-
-def _fingerprint(key: tuple[str, str]) -> str:
-    """SHA-256 fingerprint of a public key, as OpenSSH shows it; empty for what is no key."""
-    try:
-        blob = base64.b64decode(key[1], validate=True)
-    except binascii.Error:
-        return ""
-    return f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
+        """What the operator types."""
+        return self._prompts.password(name, target, again=again)
 
 
 class OneAtATime:

@@ -32,7 +32,7 @@ _DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/syst
 _DAEMON = "/etc/docker/daemon.json"
 _ENTRY = re.compile(r"^([1-9]\d{0,8})\t(\d{1,11}(?:\.\d{1,9})?)((?:\t[^\t]*){6})$", re.ASCII)
 _SYSCTL = re.compile(r"^[a-z0-9_]+(\.[A-Za-z0-9_-]+)+$", re.ASCII)
-_KEY = re.compile(r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+", re.ASCII)
+_KEY = re.compile(r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
 # What root reads: containers of a cluster where this user may not ask Docker, then a line for each file.
 _ROOT = """
 [ -z "$1" ] || docker ps --filter "label=$1" --format 'rank {{.Names}}' 2>/dev/null

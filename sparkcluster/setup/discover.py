@@ -15,20 +15,18 @@ from sparkcluster.facts.network import Interface, same_machine
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.prompts import Prompts, Remembering, SameMachine
+from sparkcluster.hosts.prompts import Prompts, SameMachine
 from sparkcluster.hosts.resolve import SshSettings
 from sparkcluster.printable import clean
 from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
 from sparkcluster.setup.ports import DRIVER, Trouble
 from sparkcluster.setup.survey import survey
-from sparkcluster.topology.netplan import is_plain
 
 How = Literal["inventory", "given", "this machine", "mDNS", "cable"]
 """Why a machine was tried: it is in the inventory, ``--host`` named it, it is this one, it announced itself, or a
 Spark sees it at the other end of a cable."""
 
-MAX_NEIGHBOURS = 32
 HF_HOME = "~/.cache/huggingface"
 
 
@@ -97,21 +95,20 @@ def by_name(sparks: Sequence[Spark]) -> dict[str, Spark]:
 def discover(
     targets: Sequence[Target],
     networks: Sequence[Attached],
-    prompts: Prompts | None = None,
+    prompts: Prompts,
 ) -> Discovered:
     """Survey ``targets``, whose labels differ, and the machines at the other end of the cables of the Sparks.
 
     Args:
         targets: machines to try, all at once.
         networks: those of this machine: a Spark that was reached over a cable is looked for in them.
-        prompts: asks about host keys and for passwords; None asks nobody.
+        prompts: asks about host keys and for passwords.
 
     Raises:
         UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
     """
-    answers = None if prompts is None else Remembering(prompts)
-    with connect({target.label: target.address for target in targets}, answers) as fleet:
-        search = _Search(fleet, networks, answers)
+    with connect({target.label: target.address for target in targets}, prompts) as fleet:
+        search = _Search(fleet, networks, prompts)
         search.targets(targets)
         search.cables()
     return search.found
@@ -121,7 +118,7 @@ def discover(
 class _Search:
     fleet: Fleet
     networks: Sequence[Attached]
-    prompts: Remembering | None
+    prompts: Prompts
     found: Discovered = dataclasses.field(default_factory=Discovered)
 
     def targets(self, targets: Sequence[Target]) -> None:
@@ -135,12 +132,12 @@ class _Search:
             if target.how == "this machine" and outside is not None:
                 spark = _moved(spark, str(outside.ip))
             on_cable = any(str(each.ip) == spark.host for port in _ports(answer).values() for each in port.ipv4())
-            self._add(spark, spark.address.ssh if spark.how == "mDNS" and on_cable else None, spark.label, spark.label)
+            self._add(spark, spark.address.ssh if spark.how == "mDNS" and on_cable else None, spark.label)
 
-    def _add(self, spark: Spark, ssh: SshSettings | None, name: str, asked: str) -> None:
+    def _add(self, spark: Spark, ssh: SshSettings | None, name: str) -> None:
         """Add ``spark`` if it belongs; with ``ssh`` at an address that does not lead over a cable."""
         if self._belongs(spark):
-            settled = self._outside(spark, ssh, name, asked) if ssh else spark
+            settled = self._outside(spark, ssh, name) if ssh else spark
             self.found.sparks += [settled] if settled is not None else []
 
     def _belongs(self, spark: Spark) -> bool:
@@ -168,21 +165,16 @@ class _Search:
                 # Both twins of the other end answer; the addresses of a ConnectX-7 end in +0, +1, +4 and +5.
                 card = int(neighbour.mac.replace(":", ""), 16) >> 3
                 known = {port.mac for each in self.found.sparks for port in read(each.survey.interfaces) or ()}
-                plain = is_plain(neighbour.interface)  # it is an argument of ssh
-                new = neighbour.mac not in known and card not in tried and len(tried) < MAX_NEIGHBOURS
-                if plain and new and neighbour.interface in ports and neighbour.address is not None:
+                new = neighbour.mac not in known and card not in tried
+                if new and neighbour.interface in ports and neighbour.address is not None:
                     tried.add(card)
-                    self._neighbour(spark, neighbour, ports[neighbour.interface])
+                    self._neighbour(spark, neighbour, neighbour.address, ports[neighbour.interface])
 
-    def _neighbour(self, spark: Spark, neighbour: Neighbour, port: Interface) -> None:
-        """Survey the machine that ``spark`` sees on ``port``."""
+    def _neighbour(self, spark: Spark, neighbour: Neighbour, address: str, port: Interface) -> None:
+        """Survey the machine that ``spark`` sees on ``port`` at ``address``."""
         names = ", ".join(filter(None, (clean(neighbour.name or "")[:80], neighbour.mac)))
         label = f"the machine at the other end of {port.port or port.name} of {spark.label} ({names})"
-        try:
-            address = ipaddress.ip_address(neighbour.address or "")
-        except ValueError:
-            return
-        scope = f"%{neighbour.interface}" if address.version == 6 else ""
+        scope = f"%{neighbour.interface}" if ":" in address else ""
         ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None, host_keys="reject")
         # The host key of an address that is valid on this cable only is not kept.
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
@@ -198,13 +190,10 @@ class _Search:
         answer = collected.surveys[label]
         (name,) = node_names([answer.hostname], [*self.fleet.names, *(each.label for each in self.found.sparks)])
         found = Spark(name, node, "cable", user, answer)
-        self._add(found, ssh, f"{label[:-1]}, {found.label})", label)
+        self._add(found, ssh, f"{label[:-1]}, {found.label})")
 
-    def _outside(self, spark: Spark, ssh: SshSettings, name: str, asked: str) -> Spark | None:
-        """``spark`` at an address that does not lead over a cable, or None where it has none that answers.
-
-        ``name`` is for messages; ``asked``: by which the operator was asked about it.
-        """
+    def _outside(self, spark: Spark, ssh: SshSettings, name: str) -> Spark | None:
+        """``spark`` at an address that does not lead over a cable, or None where it has none; ``name`` in messages."""
         addresses = [str(address.ip) for address in spark.survey.outside()]
         near = [each for each in addresses if network_of(ipaddress.ip_address(each), self.networks)]
         if not near:
@@ -216,9 +205,7 @@ class _Search:
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             keys = Path(directory, "known_hosts")
             first = _moved(spark, near[0], dataclasses.replace(ssh, new_keys=str(keys))).address
-            reported = spark.survey.host_keys
-            prompts = self.prompts.elsewhere(asked, spark.host, reported) if self.prompts else None
-            with connect({spark.label: first}, prompts or SameMachine(None, reported, (), None)) as fleet:
+            with connect({spark.label: first}, SameMachine(self.prompts, spark.survey.host_keys)) as fleet:
                 collected = survey(fleet, HF_HOME)
             if spark.label in collected.errors:
                 error = collected.errors[spark.label]

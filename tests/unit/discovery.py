@@ -88,6 +88,7 @@ class Network:
     def behind(self, jump: Host, name: str, address: Address, prompts: Any = None) -> FakeHost:
         """In place of ``hosts.connect.behind``."""
         self.jumps[address.host] = jump.name
+        self.prompts.append(prompts)
         return self.host(name, address)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import socket
 import threading
@@ -12,7 +11,6 @@ import paramiko
 import pytest
 
 from sparkcluster.errors import AuthFailed, HostKeyChanged, HostKeyUnknown
-from sparkcluster.hosts.prompts import Remembering
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.hosts.ssh import SshHost
 from tests.unit.on_terminal import COMMAND, OnTerminal
@@ -120,30 +118,6 @@ def test_a_password_logs_in_and_again_after_the_connection_breaks(sshd, stranger
     assert operator.asked == [("spark-1", "spark", False)]
     assert "Authentication" in caplog.text
     assert PASSWORD not in caplog.text
-
-
-OTHER, MINE = "A" * 43 + "1", "A" * 43 + "2"
-
-
-@pytest.mark.parametrize(
-    ("known", "change", "again", "kept"),
-    [
-        (MINE, {}, False, True),
-        (OTHER, {}, False, False),
-        (MINE, {"host": "10.0.0.9"}, False, False),
-        (MINE, {}, True, False),
-    ],
-)
-def test_a_password_goes_to_another_address_only_where_the_machine_shows_its_key(tmp_path, known, change, again, kept):
-    """Whoever has the address now, with a host key that is known from before, does not get it."""
-    file = tmp_path / "known_hosts"
-    file.write_text(f"10.0.0.2 ssh-ed25519 {known}\n" if known else "")
-    operator = Operator("typed first", "typed next")
-    answers = Remembering(operator)
-    answers.password("spark-1", SshTarget("fe80::2%eth0", "spark"), again=False)
-    elsewhere = answers.elsewhere("spark-1", "fe80::2%eth0", [f"ssh-ed25519 {MINE}", "no key"])
-    target = dataclasses.replace(SshTarget("10.0.0.2", "spark", known_hosts=(file,)), **change)
-    assert elsewhere.password("spark-1", target, again=again) == ("typed first" if kept else "typed next")
 
 
 def test_a_password_serves_one_host_alone(sshd, stranger):

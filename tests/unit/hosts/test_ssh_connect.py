@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -109,11 +110,17 @@ def test_what_is_no_private_key_is_a_usage_error(server, tmp_path, monkeypatch):
     assert error.hint == f"give the private one: {server.identity}"
 
 
+# A KEXINIT of RFC 4253 whose lists of names are not UTF-8.
+_LISTS = b"\x14" + bytes(16) + 10 * b"\x00\x00\x00\x02\xff\xfe" + bytes(5)
+UNREADABLE = struct.pack(">IB", 1 + len(_LISTS) + 9, 9) + _LISTS + bytes(9)
+
+
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "greeting|does not speak SSH"),
         (b"", "it closed the connection before its SSH greeting"),
+        (b"SSH-2.0-x\r\n" + UNREADABLE, "it sent a message that is not valid"),
     ],
 )
 def test_another_program_on_the_port_is_told_without_names_of_classes(server, greeting, reason):

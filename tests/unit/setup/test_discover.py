@@ -13,12 +13,30 @@ from sparkcluster.errors import AuthFailed
 from sparkcluster.hosts.connect import Address
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.setup import discover as discovery
-from sparkcluster.setup.discover import Discovered, Skipped, Target, discover
+from sparkcluster.setup.discover import Discovered, Skipped, Target
 from sparkcluster.setup.networks import Attached
 from tests.unit.discovery import NO_SPARK, mac, machine, replace_ssh
 
 LAN = [Attached("eth0", ipaddress.ip_interface("192.168.1.5/24"))]
 FE80 = "fe80::4ebb:47ff:fe2d:261"
+
+
+class Operator:
+    """Trusts no host key, and gives a password each time that one is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def host_key(self, name, target, kind, fingerprint):
+        return False
+
+    def password(self, name, target, *, again):
+        self.asked.append(target.host)
+        return f"typed for {target.host}"
+
+
+def discover(targets: list[Target], networks: list[Attached]) -> Discovered:
+    return discovery.discover(targets, networks, Operator())
 
 
 @pytest.fixture
@@ -75,17 +93,19 @@ def test_the_other_end_of_a_cable_is_reached_through_the_spark_and_written_with_
     assert found.troubles == []
 
 
-def test_the_host_key_of_that_address_is_accepted_if_the_machine_reported_it(network):
+def test_at_that_address_the_keys_that_the_machine_reported_are_accepted_and_a_password_is_asked_for_again(network):
+    """Who has that address may be another machine: no password goes there that was typed for this one."""
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "192.168.1.12/24"))
     discover([at("192.168.1.11")], LAN)
-    prompts = network.prompts[-1]
+    over_cable, prompts = network.prompts[-2:]
     blob = base64.b64decode("A" * 40 + "0002")
     fingerprint = "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
     target = SshTarget("192.168.1.12", "nvidia")
     assert prompts.host_key("spark-0002", target, "ssh-ed25519", fingerprint)
     assert not prompts.host_key("spark-0002", target, "ssh-ed25519", "SHA256:other")
-    assert prompts.password("spark-0002", target, again=False) is None
+    assert over_cable.password("spark-0002", SshTarget(FE80, "nvidia"), again=False) == f"typed for {FE80}"
+    assert prompts.password("spark-0002", target, again=False) == "typed for 192.168.1.12"
 
 
 def test_one_without_an_address_in_the_network_is_named(network):
@@ -141,8 +161,26 @@ def test_neighbours_of_neighbours_are_left_alone(network):
 
 
 def test_hostile_names_and_addresses_do_no_harm(network):
-    heard = (("enp1s0f1np1", mac(2, 1), "no address"), ("enp1s0f1np1", mac(3, 1), "fe80::3"))
-    network.put("a", answer=machine(1, "192.168.1.11/24", heard=heard))
+    network.put("a", answer=machine(1, "192.168.1.11/24", heard=(("enp1s0f1np1", mac(3, 1), "fe80::3"),)))
     network.put("fe80::3%enp1s0f1np1", answer=machine(3, hostname="\x1b[31m" + "x" * 1000))
     found = discover([at("a")], LAN)
     assert all(trouble.text.isprintable() and len(trouble.text) < 400 for trouble in found.troubles)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host_keys": ["ssh-ed25519 ключ"]},
+        {"host_keys": ["ssh-ed25519 AAA"]},
+        {"neighbours": [{"interface": "enp1s0f1np1", "mac": mac(3, 1), "address": "fe80::3%$(reboot)"}]},
+        {"neighbours": [{"interface": "$(reboot)", "mac": mac(3, 1), "address": "fe80::3"}]},
+    ],
+)
+def test_an_odd_answer_is_the_error_of_its_machine_and_the_others_are_found(network, changes):
+    network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
+    network.put("192.168.1.13", answer=machine(3, "192.168.1.13/24", **changes))
+    network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "192.168.1.12/24", **changes))
+    found = discover([at("192.168.1.11"), at("192.168.1.13")], LAN)
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given")]
+    assert list(found.failed) == ["192.168.1.13"]
+    assert "malformed answer" in found.troubles[0].text
