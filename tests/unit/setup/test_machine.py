@@ -342,16 +342,43 @@ def test_a_cache_behind_a_link_is_not_given_away(spark):
     assert difference(before, spark.snapshot()) == {}
 
 
-def test_a_link_that_takes_the_place_of_a_directory_is_not_followed(spark):
-    folder = f"/home/{USER}/.cache/huggingface/hub/models--x"
+# Before one call of a program that looks at paths or changes owners, a link takes the place of a directory.
+SWAPS = f"""#!/bin/sh
+echo call >>{STATE}/calls
+if [ "$(/usr/bin/wc -l <{STATE}/calls)" -ge "$SWAP_AT" ] && /usr/bin/mkdir {STATE}/swapped 2>/dev/null; then
+  /usr/bin/mv "/home/{USER}/$SWAP" /home/{USER}/gone && /usr/bin/ln -s "/home/secret/$SWAP" "/home/{USER}/$SWAP"
+fi
+exec "/usr/bin/${{0##*/}}" "$@"
+"""
+
+
+@pytest.mark.parametrize("of_undo", [False, True], ids=["setup", "undo"])
+@pytest.mark.parametrize("place", [".cache", ".cache/huggingface", ".cache/huggingface/hub/models--x"])
+def test_a_link_that_takes_the_place_of_a_directory_at_any_moment_is_not_followed(spark, place, of_undo):
+    """Whoever may write there, or above it, may do that between a look at a path and its use."""
+    home, link = f"/home/{USER}", f"for name in chown find readlink xargs; do ln -s ../swaps {STATE}/bin/$name; done"
     spark.shell(
-        f"mkdir /home/secret; touch /home/secret/file; cat >{STATE}/bin/chown; chmod 755 {STATE}/bin/chown",
-        f"#!/bin/sh\n[ -e {folder}.old ] || {{ mv {folder} {folder}.old; ln -s /home/secret {folder}; }}\n"
-        'exec /usr/bin/chown "$@"\n',
+        f"cp -a {home} /home/first; mkdir /home/secret; cp -a {home}/.cache /home/secret;"
+        f"chown -h -R {USER if of_undo else 'root'} /home/secret; cat >{STATE}/swaps; chmod 755 {STATE}/swaps",
+        SWAPS,
     )
-    set_up(spark, "hf-cache")
-    after = spark.snapshot()
-    assert (after["/home/secret/file"][2], after[f"{folder}.old/file"][2]) == (0, 4242)
+    owners = "find /home/secret -printf '%u %p\n'"
+    before = spark.shell(owners)
+    made, undone = script(ROOT, found(spark, only=["hf-cache"])), undo(ROOT, ["hf-cache"])
+    number, swapped = 0, True
+    while swapped:
+        number += 1
+        begin = f"export SWAP={place} SWAP_AT={number}\n: >{STATE}/calls\n"
+        if of_undo:
+            spark.run(made, check=True)
+        spark.shell(link)
+        spark.run(begin + (undone if of_undo else made))
+        swapped = "swapped" in spark.shell(
+            f"cd {STATE}; ls; rm -rf swapped bin/chown bin/find bin/readlink bin/xargs {home} /var/lib/sparkcluster;"
+            f"cp -a /home/first {home}"
+        )
+        assert spark.shell(owners) == before, number
+    assert number > 2
 
 
 def test_undo_follows_no_link_that_came_since(spark):
