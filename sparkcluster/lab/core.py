@@ -267,6 +267,11 @@ def _remove(directory: Path, found: State | None) -> None:
         state.release(found)
 
     def gone() -> bool:
+        for each in directory.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != state.STATE_FILE:
+                each.unlink()
         shutil.rmtree(directory, ignore_errors=True)
         return not directory.exists()
 

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ RESERVATIONS = Path("/run/sparkcluster-lab")
 """Numbers in use on this machine, whatever their labs' directories; gone after a reboot, as the labs are."""
 
 MOST_LABS = 200
+STATE_FILE = "state.json"
+"""By this file, which is removed last, a directory is known as that of a lab."""
 
 
 def directory_of(name: str) -> Path:
@@ -92,17 +95,32 @@ class State:
     def write(self) -> None:
         """Write the state atomically."""
         write_atomically(
-            self.directory / "state.json", _AS_JSON.dump_json(self, indent=1, exclude={"directory"}).decode()
+            self.directory / STATE_FILE, _AS_JSON.dump_json(self, indent=1, exclude={"directory"}).decode()
         )
 
     @classmethod
     def read(cls, directory: Path) -> State | None:
-        """The state in ``directory``, None where no lab is."""
+        """The state in ``directory``, None where no lab is: there is no such directory, or nothing is in it.
+
+        Raises:
+            LabError: ``lab up`` did not make the directory: it is a link, or has no state that root wrote for it.
+        """
+        file = directory / STATE_FILE
         try:
-            values = json.loads((directory / "state.json").read_text())
+            if all(each.name.startswith(f".{STATE_FILE}.") for each in directory.iterdir()):
+                return None
+            mark = file.lstat()
+            if stat.S_ISREG(mark.st_mode) and mark.st_uid == 0 and not directory.is_symlink():
+                found = _AS_JSON.validate_python({**json.loads(file.read_text()), "directory": directory})
+                if found.name == directory.name:
+                    return found
         except FileNotFoundError:
-            return None
-        return _AS_JSON.validate_python({**values, "directory": directory})
+            if not directory.exists():
+                return None
+        except (OSError, ValueError, TypeError, RecursionError):
+            pass
+        hint = "choose another --name, or remove it yourself"
+        raise LabError(f"{directory} was not made by `sparkcluster lab up`, and stays as it is", hint=hint)
 
 
 _AS_JSON = TypeAdapter(State)
@@ -257,4 +275,4 @@ def _free(index: int) -> bool:
     except (FileNotFoundError, ValueError):
         return True
     # The directory was deleted by hand and nothing of the lab runs: the number is free.
-    return not (Path(directory) / "state.json").exists()
+    return not (Path(directory) / STATE_FILE).exists()

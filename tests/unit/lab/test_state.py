@@ -13,23 +13,24 @@ from sparkcluster.lab.state import State
 
 def write(directory: Path) -> dict:
     """A lab's state in ``directory``; the values in its file."""
+    directory.mkdir()
     State("0" * 32, "lab", directory, 3, "stub", spec.plain(2)).write()
     return json.loads((directory / "state.json").read_text())
 
 
 def test_the_state_is_that_of_the_directory_in_which_it_lies(tmp_path):
-    values = write(tmp_path)
+    values = write(tmp_path / "lab")
     assert "directory" not in values
     for recorded in ({}, {"directory": "/elsewhere"}):
-        (tmp_path / "state.json").write_text(json.dumps({**values, **recorded}))
-        state = State.read(tmp_path)
+        (tmp_path / "lab/state.json").write_text(json.dumps({**values, **recorded}))
+        state = State.read(tmp_path / "lab")
         assert state is not None
-        assert (state.directory, state.index, state.spec) == (tmp_path, 3, spec.plain(2))
+        assert (state.directory, state.index, state.spec) == (tmp_path / "lab", 3, spec.plain(2))
 
 
 def test_a_fault_without_a_way_back_is_refused_and_stays(tmp_path, monkeypatch):
-    write(tmp_path)
-    state = State.read(tmp_path)
+    write(tmp_path / "lab")
+    state = State.read(tmp_path / "lab")
     assert state is not None
     name = state.nodes[0].name
     state.faults[name] = [{"kind": "no-link"}]
