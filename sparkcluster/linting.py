@@ -12,7 +12,7 @@ from sparkcluster import checks
 from sparkcluster.checks.registry import EXAMPLE
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding
-from sparkcluster.spec import Inventory, Playbook, Spec, compose, library
+from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.kinds import allowed_overlays, is_overlay, is_playbook
@@ -31,8 +31,8 @@ class Linted:
     Attributes:
         findings: all of them, by file and line.
         errors: of files that cannot be used; ``findings`` has them too.
-        specs: each inventory with its playbook, and each playbook with a placeholder; not of bundled ones. Of
-            a playbook several: it may differ by the number of nodes.
+        specs: each inventory with its playbook, and each playbook with a placeholder. Of a playbook several: it may
+            differ by the number of nodes.
     """
 
     findings: tuple[Finding, ...]
@@ -56,8 +56,7 @@ def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
             path, overlays = (given, []) if given.exists() else named(str(given))
             more, found_specs = _file(path, overlays, set_)
             findings += more
-            if not all(map(library.all_bundled, found_specs)):
-                specs[str(path)] = found_specs
+            specs |= {str(path): found_specs} if found_specs else {}
         except SpecError as error:
             problems += error.problems
         except UsageError as error:

@@ -27,7 +27,7 @@ from sparkcluster.setup.cabling import Cabling, cabling
 from sparkcluster.setup.discover import Discovered, Spark, Target, by_name, discover
 from sparkcluster.setup.inventory_file import Entry, for_more, new_text, with_nodes
 from sparkcluster.setup.ports import Trouble
-from sparkcluster.spec import Spec, load
+from sparkcluster.spec import Spec, consent, load
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,8 +46,9 @@ def run(args: argparse.Namespace) -> int:
                 _show(found, sparks, cables)
         text = _text(args, spec, sparks, cables)
         if text is not None and file is not None:
-            existing.check(file, text)
+            asked = consent.unaccepted(existing.check(file, text), "identity")
             _write(args, text, terminal.confirm)
+            consent.remember(each.digest for each in asked if each.what == args.identity)
     if args.json:
         written = str(file) if file and text is not None else None
         emit_json({**_document(found, sparks, cables), "inventory": text, "file": written})

@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     found = ", ".join(findings_view.counted(linted.findings, verbose=args.verbose))
     data(f"{count(len(files), 'file')}: {found or 'no problems'}")
     for path, (spec, *others) in linted.specs.items():
-        shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others])
-        for line in library.shadowing(spec) + shown:
+        own = not all(map(library.all_bundled, (spec, *others)))
+        shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others]) if own else []
+        asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (up asks once):")
+        for line in [*asked, *library.shadowing(spec), *shown]:
             data(f"{path}: {line}" if len(files) > 1 else line)
     return failed

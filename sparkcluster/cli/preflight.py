@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
     inventory_argument(parser, "--verbose", "--json-lines")
-    option(parser, "--yes", "accept what the playbook can do, and with --fix every change, without being asked")
+    option(parser, "--yes", "accept what playbook and inventory can do, and with --fix every change, unasked")
     option(parser, "--ignore CODE*", "treat errors with this code as warnings")
     option(parser, "--deep", "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)")
     option(parser, "--hash", "also compare the weights' SHA-256 (reads all of them)")

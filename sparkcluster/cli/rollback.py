@@ -10,7 +10,7 @@ from sparkcluster.cli.common import at_least, common_flags, inventory_argument, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``rollback``."""
-    inventory_argument(parser, "--json-lines", playbook=False)
+    inventory_argument(parser, "--json-lines", "--yes", playbook=False)
     option(parser, "release RELEASE?", "number of the release; default: the one before", at_least(1))
     option(parser, "--save", "then write what was chosen for it into the inventory")
     common_flags(parser, "--timeout", "--trust", "--wait")

@@ -7,17 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli import change, stage_view
-from sparkcluster.cli.common import (
-    accepted,
-    at_least,
-    common_flags,
-    emitted,
-    inventory_argument,
-    number,
-    option,
-    reporting,
-)
+from sparkcluster.cli import change, common, stage_view
+from sparkcluster.cli.common import at_least, common_flags, emitted, inventory_argument, number, option, reporting
 from sparkcluster.cli.output import data, message, show_finding
 from sparkcluster.errors import UsageError
 from sparkcluster.report import Report, count, duration, size
@@ -67,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             saved.select(args.inventory, spec.selected, dry_run=True)
         if args.resume:
             return resume(fleet, spec, change.options(args), report)
-        return upgrade(fleet, accepted(args, spec, report), change.options(args), report)
+        return upgrade(fleet, common.accepted(args, spec, report), change.options(args), report)
 
     return change.run(args, switch)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from sparkcluster.lab.spec import LabSpec
 from sparkcluster.lab.state import State, write_atomically
+from sparkcluster.spec import consent
+from sparkcluster.spec.load import load
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
     "enforce-eager": True,
@@ -105,3 +107,5 @@ def write(state: State) -> None:
     if not state.spec.bare:
         write_atomically(directory / "known_hosts", known_hosts(state))
         write_atomically(directory / "inventory.yaml", head + yaml.safe_dump(inventory, sort_keys=False))
+        made = load(directory / "inventory.yaml", starts=False)
+        consent.remember(each.digest for each in consent.unaccepted(made))

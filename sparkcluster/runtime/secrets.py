@@ -170,7 +170,7 @@ def api_key(spec: Spec) -> str:
         ) from error
     if not key:
         raise UsageError(f"the API key file {path} is empty", hint=MAKE)
-    return _one_line(key, f"the API key in {path}", f"{MAKE} --rotate")
+    return _one_line(key, f"the API key in {path}", f"{MAKE} --file FILE")
 
 
 def _from_environment(name: str, why: str, otherwise: str = "") -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import re
 import secrets
-import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.runtime.secrets import api_key
 from sparkcluster.setup import existing
 from sparkcluster.setup.inventory_file import GONE, with_values
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.spec.load import load
 
 # As many random bytes as `openssl rand -hex 24` prints.
@@ -39,15 +40,16 @@ class Made:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``, without what uses the key."""
-        changed = bool(self.difference)
-        return {"file": self.file, "key": self.key, "changed": changed, "difference": list(self.difference)}
+        difference = list(self.difference)
+        return {"file": self.file, "key": self.key, "changed": bool(difference), "difference": difference}
 
 
 def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
     """Let the inventory at ``path`` name a file with an API key, and the file have one.
 
-    A key that is there already is kept unless ``rotate``: in the file, or in the variable that the inventory names. The
-    file is readable by its owner alone.
+    A key that is there already is kept unless ``rotate``: in the file, or in the variable that the inventory names and
+    the operator accepted. The file is readable by its owner alone. What it holds is only replaced if it looks like a
+    key; if the inventory alone names it, it also has to be made here, or accepted.
 
     Args:
         path: the inventory.
@@ -55,8 +57,8 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
         rotate: whether to make a new key in any case.
 
     Raises:
-        UsageError: the inventory takes the key from a variable and ``file`` is None; a file cannot be read or written;
-            or the inventory would have to be written anew.
+        UsageError: the inventory takes the key from a variable and ``file`` is None; a file cannot be read or written,
+            or is something else than a key; or the inventory would have to be written anew.
         SpecError: the inventory is malformed.
     """
     before, spec = existing.read(path), load(path, starts=False)
@@ -68,42 +70,39 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
             f"--file {default(spec)}",
         )
     wanted = file or (source and source.file) or default(spec)
+    variable = source.env if source and not consent.unaccepted(spec, "api.key") else None
     after = before
     if source is None or source.file != wanted:
         after = with_values(before, str(path), {("api", "key", "file"): wanted, ("api", "key", "env"): GONE})
         spec = existing.check(path, after)
-    found = None if rotate else _kept(spec, source.env if source else None)
     there = Path(wanted).expanduser()
     had = there.is_file() and there.stat().st_size > 0
-    if found is None or not had or there.stat().st_mode & 0o077:
+    closed = had and not there.stat().st_mode & 0o077
+    now = api_key(spec) if had else os.environ.get(variable or "")
+    found = None if rotate else now
+    ours = (file and closed) or not consent.unaccepted(spec, "api.key")
+    if had and not found and not (ours and re.fullmatch(r"\S{1,256}", now or "")):
+        hint = f"sparkcluster key INVENTORY --file {default(spec)}"
+        raise UsageError(f"{wanted} may be something else than an API key, and is left as it is", hint=hint)
+    if not (found and closed):
         _write(there, found or secrets.token_hex(KEY_BYTES))
     if after != before:
         existing.replace(path, after)
-    key: Literal["created", "rotated", "kept"] = "kept" if found else "rotated" if had else "created"
-    return Made(spec, wanted, key, tuple(existing.difference(path, before, after)))
+    if after != before or not found:
+        consent.remember(each.digest for each in consent.unaccepted(spec, "api.key"))
+    difference = tuple(existing.difference(path, before, after))
+    return Made(spec, wanted, "kept" if found else "rotated" if had else "created", difference)
 
 
 def default(spec: Spec) -> str:
     """Where the key goes if the inventory does not say."""
-    return f"~/.config/sparkcluster/{spec.inventory.cluster}.key"
-
-
-def _kept(spec: Spec, variable: str | None) -> str | None:
-    """The key that is there: in the file that ``spec`` names, else in ``variable``; None without one."""
-    source = spec.inventory.api.key
-    file = Path(str(source and source.file)).expanduser()
-    if file.is_file() and file.stat().st_size:
-        return api_key(spec)
-    return os.environ.get(variable or "") or None
+    return f"{powers.KEYS}/{spec.inventory.cluster}.key"
 
 
 def _write(file: Path, key: str) -> None:
     # A slip in a path must not become a directory: the default is below the home.
-    if not file.parent.is_dir() and not file.is_relative_to(Path.home()):
-        raise UsageError(f"{file.parent}: no such directory", hint=f"mkdir -p {shlex.quote(str(file.parent))}")
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {file.parent}: {error.strerror}", hint="name another file with --file") from None
+    if file.is_relative_to(Path.home()):
+        with contextlib.suppress(OSError):  # then it is missing
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     output_file.check_path(file, "--file", "api.key")
     output_file.write(file, lambda target: target.write(f"{key}\n".encode()), private=True)

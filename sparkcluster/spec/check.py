@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparkcluster.errors import Problem
 from sparkcluster.report import count
-from sparkcluster.spec import check_playbook, powers
+from sparkcluster.spec import check_playbook, powers, variables
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
@@ -123,8 +123,14 @@ def _identities(written: Inventory, document: Document) -> Iterator[Problem]:
                 yield document.problem(path, f"{shown(identity, 300)[1:-1]} {found[0]}", found[1])
 
 
-def programs(written: Inventory, document: Document, directory: Path) -> Iterator[Problem]:
-    """Problems of ``after_ready``: secrets that would be shown, and paths, from ``directory``, of no program."""
+def here(written: Inventory, document: Document, directory: Path) -> Iterator[Problem]:
+    """Problems of what is run and taken on this machine: ``after_ready``, from ``directory``, and the API key."""
+    key = written.api.key
+    if key and key.env and variables.ACCOUNTS.fullmatch(key.env):
+        message = f"{key.env} opens an account of yours elsewhere, and the model's container would get it"
+        hint = "write env: SPARK_API_KEY, or type: "
+        hint += f"sparkcluster key INVENTORY --file {powers.KEYS}/{written.cluster}.key"
+        yield document.problem(("api", "key", "env"), message, hint)
     for index, command in enumerate(written.after_ready):
         path = directory / command[0]
         if any(map(holds_secret, command)):

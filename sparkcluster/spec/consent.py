@@ -1,13 +1,13 @@
 """The only way from a document to a spec that may run something on a node.
 
-``accept`` asks about what the playbook can do beyond serving; ``require`` stands where something is run. Acceptance is
-remembered by the hash of what is accepted (``powers.digest``).
+``accept`` asks about what playbook and inventory can do beyond serving; ``require`` stands where something is run. What
+is accepted is remembered by its hash: a playbook as a whole (``powers.digest``), of an inventory each line.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,48 +18,83 @@ from sparkcluster.spec import Spec, library, powers
 
 
 def pending(spec: Spec) -> list[str]:
-    """The kinds of what the playbook can do beyond serving, where ``accept`` would ask about them; else empty."""
-    if library.all_bundled(spec):
+    """The kinds of what playbook and inventory can do beyond serving, where one would be asked about them."""
+    found = [*unaccepted(spec), *_of_playbook(spec)]
+    return list(dict.fromkeys(each.kind for each in found))
+
+
+def unaccepted(spec: Spec, *kinds: str) -> list[powers.Power]:
+    """What the inventory itself asks for, or those ``kinds`` of it, and nobody accepted on this machine."""
+    found = (each for each in powers.of_inventory(spec) if not kinds or each.kind in kinds)
+    return [each for each in found if not _file(each.digest).is_file()]
+
+
+def remember(digests: Iterable[str]) -> None:
+    """Accept what has these digests: a line of any inventory, or a playbook."""
+    with suppress(OSError):  # else it is asked again
+        for digest in digests:
+            _file(digest).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _file(digest).touch(0o600)
+
+
+def _of_playbook(spec: Spec) -> list[powers.Power]:
+    """What the playbook can do beyond serving, unless it is bundled or was accepted as it is."""
+    if library.all_bundled(spec) or _file(powers.digest(spec)).is_file():
         return []
-    kinds = dict.fromkeys(power.kind for power in powers.of(spec.playbook, spec.inventory) if power.asks)
-    return [] if not kinds or _remembered(spec).is_file() else list(kinds)
+    return [power for power in powers.of(spec.playbook, spec.inventory) if power.asks]
 
 
-def _remembered(spec: Spec) -> Path:
-    """The file that says that the playbook is accepted with this very content."""
-    return state_home() / "accepted" / powers.digest(spec)
+def _file(digest: str) -> Path:
+    """The file that says that something with this ``digest`` is accepted."""
+    return state_home() / "accepted" / digest
 
 
 def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], None] | None = None) -> Spec:
-    """``spec``, accepted: ask unless the playbook is bundled, asks for nothing more, or was accepted as it is.
+    """``spec``, accepted: ask about what its inventory and its playbook can do, unless that was accepted as it is.
 
-    A playbook that is taken in place of a bundled one is named. ``yes`` accepts unasked. ``check`` raises
-    where something is wrong with it, about which nobody need be asked then.
+    A playbook that is taken in place of a bundled one is named. ``yes`` accepts unasked. ``check`` raises where
+    something is wrong with the playbook, about which nobody need be asked then.
 
     Raises:
         UsageError: it is not accepted, or nobody can be asked.
     """
+    accept_inventory(spec, report, yes=yes)
     for line in library.shadowing(spec):
         report.note(line)
-    accepted = dataclasses.replace(spec, accepted=powers.digest(spec))
-    if not (kinds := pending(spec)):
-        return accepted
-    if check:
-        check(spec)
-    path, remembered = spec.playbook_path, _remembered(spec)
-    shown = list(powers.lines(spec.playbook, spec.inventory, head=f"{path} is not a bundled playbook. It may:"))
+    if asked := _of_playbook(spec):
+        if check:
+            check(spec)
+        path = spec.playbook_path
+        shown = powers.lines(spec.playbook, spec.inventory, head=f"{path} is not a bundled playbook. It may:")
+        what = f"{path} may do more than serve, and this is not accepted yet"
+        _ask(asked, shown, f"accept it for cluster {spec.inventory.cluster}?", what, report, yes=yes)
+        remember([powers.digest(spec)])
+    return dataclasses.replace(spec, accepted=powers.digest(spec))
+
+
+def accept_inventory(spec: Spec, report: Report, *, yes: bool) -> None:
+    """Ask about lines of the inventory that nobody accepted: before a node is contacted with its keys.
+
+    Raises:
+        UsageError: they are not accepted, or nobody can be asked.
+    """
+    if found := unaccepted(spec):
+        shown = powers.listed(found, f"{spec.inventory_path} asks for:")
+        _ask(found, shown, "accept it?", f"{spec.inventory_path} asks for what is not accepted yet", report, yes=yes)
+        remember(each.digest for each in found)
+
+
+def _ask(
+    found: Sequence[powers.Power], shown: Sequence[str], question: str, what: str, report: Report, *, yes: bool
+) -> None:
     if yes:
         for line in shown:
             report.note(line)
-    elif not report.confirm("\n".join([*shown, f"accept it for cluster {spec.inventory.cluster}?"])):
+    elif not report.confirm("\n".join([*shown, question])):
         raise UsageError(
-            f"{path} may do more than serve, and this is not accepted yet: {', '.join(kinds)}",
+            f"{what}: {', '.join(dict.fromkeys(each.kind for each in found))}",
             hint="to accept it, add --yes, or answer y on a terminal; sparkcluster plan INVENTORY -v   shows all of it",
         )
-    with suppress(OSError):  # else it is asked again
-        remembered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remembered.touch(0o600)
-    return accepted
 
 
 def require(spec: Spec) -> None:

@@ -48,7 +48,7 @@ def load(
     """
     document, inventory, problems = _inventory(inventory_path)
     if inventory and starts:
-        problems += check.programs(inventory, document, inventory_path.parent)
+        problems += check.here(inventory, document, inventory_path.parent)
     reference = document.data.get("playbook") if playbook is None else playbook
     spec: Spec | None = None
     # One that is malformed is not looked for as well.

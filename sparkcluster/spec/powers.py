@@ -1,4 +1,4 @@
-"""What a playbook can do on the nodes, from the files alone; what of it the inventory must permit; when ``up`` asks."""
+"""What playbook and inventory can do beyond serving, from the files alone; what must be permitted; when ``up`` asks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec
@@ -20,6 +22,9 @@ from sparkcluster.spec.playbook import REPOSITORY, Playbook, is_root
 
 WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
+
+KEYS = "~/.config/sparkcluster"
+"""Directory of this machine for API keys; any other file may be something else."""
 
 # Access to these is control of the node, and no container needs them.
 _SYSTEM = (
@@ -57,7 +62,10 @@ _PLAIN = re.compile(r"-?(\d+(\.\d+)?|\.\d+)[a-z]?|[\w+-]*|[a-z]+(_[a-z]+)+:\w+",
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Power:
-    """One thing that a playbook can do: whether the inventory permits it, None if it need not; and why nobody may."""
+    """One thing that a playbook, or an inventory itself, can do.
+
+    Whether the inventory permits it, None if it need not; and why nobody may.
+    """
 
     kind: str
     what: str
@@ -71,6 +79,11 @@ class Power:
     def text(self) -> str:
         """What it is, with the path in the container where it has one."""
         return f"{self.what} -> {self.target}" if self.target else self.what
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of a line of an inventory, by which it is accepted in any inventory."""
+        return hashlib.sha256(json.dumps([self.kind, self.what]).encode()).hexdigest()
 
 
 def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
@@ -104,6 +117,28 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     return [*found, *(Power(kind, what, asks=True) for kind, what in code)]
 
 
+def of_inventory(spec: Spec) -> list[Power]:
+    """What the inventory itself asks for: each is a line of it, which is accepted as such, in whatever file it is.
+
+    Its ``image`` and ``set`` are the playbook's, and judged with that.
+    """
+    inventory, directory = spec.inventory, spec.inventory_path.absolute().parent
+    found = [("after_ready", _program(command, directory)) for command in inventory.after_ready]
+    if key := inventory.api.key:
+        if key.env and not key.env.startswith("SPARK"):
+            found.append(("api.key", f"${key.env}"))
+        if key.file and not _within(_here(key.file), _here(KEYS)):
+            found.append(("api.key", key.file))
+    for node in inventory.nodes:
+        ssh = inventory.node_ssh(node)
+        hosts = f"{ssh.known_hosts} (accept-new)" if ssh.known_hosts and ssh.host_keys == "accept-new" else None
+        written = {"identity": ssh.identity, "jump": ssh.jump, "known_hosts": hosts}
+        found += [(kind, what) for kind, what in written.items() if what]
+        found += [("env", what) for what in _untuned(node.env, spec.playbook.engine)]
+    found += [("permit", f"{key}: {entry}") for key, entries in inventory.permit for entry in entries]
+    return [Power(kind, what, asks=True) for kind, what in dict.fromkeys(found)]
+
+
 def permit(powers: list[Power], inventory: Inventory) -> str | None:
     """The line of YAML by which the inventory would permit what it does not; None if that is nothing."""
     named = {key: list(entries) for key, entries in inventory.permit.model_dump().items()}
@@ -129,13 +164,17 @@ def lines(
     What its ``variants`` may do beyond that is shown with it; if ``whole``, what every playbook may, too.
     """
     powers = list(dict.fromkeys(power for each in (playbook, *variants) for power in of(each, inventory)))
+    out = listed((power for power in powers if whole or power.asks), head)
+    needed = permit(powers, inventory)
+    return [*(out or [head]), f"  it needs this in the inventory: {needed}"] if needed else out
+
+
+def listed(powers: Iterable[Power], head: str) -> list[str]:
+    """``head``, and a line for each of ``powers``, or several where its text has several; nothing without any."""
     out = []
     for power in powers:
         texts = filter(None, (" ".join(line.split()) for line in power.text.split("\n")))
-        if whole or power.asks:
-            out += [f"  {power.kind:<11}{shown(text, len(text) + 2)[1:-1]}" for text in texts]
-    needed = permit(powers, inventory)
-    out += [f"  it needs this in the inventory: {needed}"] if needed else []
+        out += [f"  {power.kind:<10} {shown(text, len(text) + 2)[1:-1]}" for text in texts]
     return [head, *out] if out else []
 
 
@@ -225,18 +264,34 @@ def _published(playbook: Playbook) -> bool:
 
 def _more_than_tuning(playbook: Playbook) -> Iterator[tuple[str, str]]:
     """Arguments and variables that are not known to set only how the engine computes."""
-    engine = engines.engine(playbook.engine)
     for name, value in playbook.args.items():
         head, *keys = name.removeprefix("no-").split(".")
-        allowed = engine.tuning_arguments().get(head)
+        allowed = engines.engine(playbook.engine).tuning_arguments().get(head)
         document = functools.reduce(lambda inner, key: {key: inner}, reversed(keys), _read(value))
         if value is not None and value is not False and (allowed is None or not _plain(document, allowed, head)):
             yield "argument", f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-    tuning = {*_TUNING.split(), *engine.tuning_variables()} if playbook.env else ()
-    for name, value in playbook.env.items():
+    yield from (("variable", what) for what in _untuned(playbook.env, playbook.engine))
+
+
+def _untuned(env: Mapping[str, str], engine: str) -> Iterator[str]:
+    """Variables that are not known to set only how ``engine`` computes."""
+    tuning = {*_TUNING.split(), *engines.engine(engine).tuning_variables()} if env else ()
+    for name, value in env.items():
         what = f"{name}={value}"
         if what not in tuning and (name not in tuning or not _plain(value)):
-            yield "variable", what
+            yield what
+
+
+def _program(command: list[str], directory: Path) -> str:
+    """``command`` on a line, with ``directory`` where a word of it is a file there: elsewhere that is another."""
+    words = (word for each in command for word in each.split() if not word.startswith("/"))
+    beside = any(os.path.exists(directory / word) for word in words)  # noqa: PTH110 - any word, valid or not
+    return f"{shlex.join(command)} (in {directory})" if beside else shlex.join(command)
+
+
+def _here(path: str) -> str:
+    """``path`` of this machine, with its ~ and without ``..``."""
+    return os.path.normpath(os.path.expanduser(path))  # noqa: PTH111 - of an unknown user the ~ stays
 
 
 def _plain(value: object, keys: frozenset[str] = frozenset(), name: str = "") -> bool:

@@ -6,6 +6,8 @@ workers, and the list in the documentation.
 
 from __future__ import annotations
 
+import re
+
 from sparkcluster import engines
 
 PER_NODE = frozenset(
@@ -33,6 +35,13 @@ LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_B
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 HUB_TOKENS = frozenset({"HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN"})
 """Open the user's account on the Hugging Face hub: no engine gets them, since weights are staged before it starts."""
+
+ACCOUNTS = re.compile(
+    r"(AWS|AZURE|GCP|GOOGLE)_\w+|(GH|GITHUB|GITLAB|NPM|PYPI|SLACK)_\w*TOKEN|"
+    r"(ANTHROPIC|COHERE|DEEPSEEK|GEMINI|GROQ|MISTRAL|NGC|NVIDIA|OPENAI|OPENROUTER|WANDB|XAI)_API_KEY|"
+    + "|".join(HUB_TOKENS)
+)
+"""Open the user's accounts elsewhere, so that none is an API key, which the engine gets."""
 
 OWNERS = {
     **dict.fromkeys(("HF_HOME", "HF_HUB_CACHE"), "write hf_home in the inventory"),

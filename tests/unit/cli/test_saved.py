@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.cli.saved import select
+from sparkcluster.spec import assignments, powers
 from sparkcluster.spec.load import load
 
 HEAD = "# mine\ncluster: c\nnodes:\n  - host: 192.168.1.11   # left\nplaybook: gpt-oss-120b   # fits one\n"
@@ -41,3 +42,13 @@ def test_another_playbook_keeps_the_comment_behind_it(tmp_path):
     file.write_text(HEAD + "image: own:1\n")
     select(file, {"playbook": "gpt-oss-20b"})
     assert file.read_text() == HEAD.replace("gpt-oss-120b", "gpt-oss-20b")
+
+
+def test_what_was_accepted_as_flags_is_accepted_as_what_save_wrote(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(HEAD)
+    flags = assignments.Assignments([assignments.read("env.LD_PRELOAD=/x")])
+    chosen = load(file, set_=flags)
+    select(file, chosen.selected)
+    assert "LD_PRELOAD" in file.read_text()
+    assert powers.digest(load(file)) == powers.digest(chosen)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import faults, spec
+from sparkcluster.lab import faults, inventory, spec
 from sparkcluster.lab.sparks import Spark
 from sparkcluster.lab.state import State
+from sparkcluster.spec import consent, powers
+from sparkcluster.spec.load import load
 
 
 def write(directory: Path) -> dict:
@@ -39,3 +41,16 @@ def test_a_fault_without_a_way_back_is_refused_and_stays(tmp_path, monkeypatch):
         faults.heal([Spark(state, 0)])
     assert refusal.value.hint == "sparkcluster lab down --name lab"
     assert state.faults[name] == [{"kind": "no-link"}]
+
+
+def test_the_inventory_of_a_lab_asks_for_nothing_on_the_machine_that_made_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    state = State("0" * 32, "lab", tmp_path, 3, "none", spec.plain(2))
+    (tmp_path / "id_ed25519").write_text("")
+    for node in state.nodes:
+        node.directory.mkdir(parents=True)
+        (node.directory / "host_key.pub").write_text("ssh-ed25519 AAAA x")
+    inventory.write(state)
+    made = load(tmp_path / "inventory.yaml")
+    assert [each.kind for each in powers.of_inventory(made)] == ["identity"]
+    assert consent.unaccepted(made) == []

@@ -11,6 +11,7 @@ import pytest
 from sparkcluster.cli import main as frame
 from sparkcluster.errors import UsageError
 from sparkcluster.setup.inventory_file import GONE, with_values
+from sparkcluster.spec import consent
 from sparkcluster.spec.load import load
 
 HEAD = "# mine\ncluster: desk\nnodes:\n  - host: 192.168.1.11   # the left one\nplaybook: gpt-oss-120b\n"
@@ -56,6 +57,7 @@ def desk(tmp_path, monkeypatch, capsys):
     """``desk(api, *words)``: what ``key`` prints for an inventory with this text after HEAD."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "home").mkdir()
 
     def run(api, *words, code=0):
@@ -113,17 +115,47 @@ def test_a_key_that_others_may_read_is_kept_and_closed(desk):
 
 
 def test_a_key_in_a_variable_is_not_touched_unless_a_file_is_named_which_then_gets_it(desk, monkeypatch, tmp_path):
-    monkeypatch.setenv("KEY", "abc123")
-    text = "api:\n  key:\n    env: KEY\n"
+    monkeypatch.setenv("SPARK_KEY", "abc123")
+    text = "api:\n  key:\n    env: SPARK_KEY\n"
     said = desk(text, code=2).err
-    assert "from the variable KEY" in said
+    assert "from the variable SPARK_KEY" in said
     assert f"sparkcluster key desk.yaml --file {FILE}" in said
     assert desk.inventory.read_text() == HEAD + text
     out = desk(text, "--file", "here.key").out
     assert (tmp_path / "here.key").read_text() == "abc123\n"
     assert load(desk.inventory, starts=False).inventory.api.key.file == str(tmp_path / "here.key")
-    assert "-    env: KEY" in out
+    assert "-    env: SPARK_KEY" in out
     assert "abc123" not in out
+    assert consent.unaccepted(load(desk.inventory)) == []
+
+
+def test_a_secret_of_which_nobody_said_that_it_is_the_key_becomes_none(desk, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    desk("api:\n  key:\n    env: HF_TOKEN\n", "--file", FILE)
+    assert re.fullmatch(r"[0-9a-f]{48}\n", desk.file.read_text())
+
+
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA==\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "typed"),
+    [(PRIVATE, 0o600, True), ("one line\n", 0o600, True), ("word\n", 0o644, True), ("hf_token\n", 0o600, False)],
+)
+def test_a_file_that_is_no_api_key_is_not_replaced(desk, tmp_path, content, mode, typed):
+    other = tmp_path / "home/other"
+    other.write_text(content)
+    other.chmod(mode)
+    said = desk("api: {key: {file: ~/other}}\n", "--rotate", *(["--file", "~/other"] if typed else []), code=2).err
+    assert other.read_text() == content
+    assert "sparkcluster key desk.yaml --file" in said
+
+
+def test_a_key_that_was_made_elsewhere_on_request_is_rotated(desk, tmp_path):
+    desk(LOCAL, "--file", "~/desk.key")
+    made = (tmp_path / "home/desk.key").read_text()
+    desk(None, "--rotate")
+    assert (tmp_path / "home/desk.key").read_text() != made
 
 
 def test_what_cannot_be_done_changes_nothing(desk, tmp_path):
