@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -58,6 +59,9 @@ _FILES = {
 # Keys of documents that hold names of secrets, or whether there is one.
 _NO_VALUE = {"secrets", "token", "tokens"}
 
+# What may stand between the letters and digits of a value: blanks, signs, and signs that are escaped.
+_BETWEEN = r"(?:%(?:25)*[0-9a-fA-F]{2}|\\+(?:u[0-9a-fA-F]{4}|[nrt])?|&#?\w{1,6};|[^A-Za-z0-9\\])*+"
+
 _HARDWARE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), f"GPU-{REMOVED}"),
     (
@@ -77,14 +81,13 @@ class Scrubber:
 
     def __init__(self, values: Iterable[str]) -> None:
         # Shorter values may be ordinary words.
-        self._values = sorted({value for value in values if len(value) >= 4}, key=len, reverse=True)
+        forms = {form for value in values if len(value) >= 4 for form in _forms(value)}
+        self._known = re.compile("|".join(sorted(forms, key=len, reverse=True)) or "(?!)", re.IGNORECASE)
 
     def text(self, text: str) -> str:
         """``text`` without secrets and hidden characters."""
         text = clean(text, LINES)
-        for value in self._values:
-            text = text.replace(value, REMOVED)
-        text = without_secrets(text, REMOVED)
+        text = without_secrets(self._known.sub(REMOVED, text), REMOVED)
         for pattern, instead in _HARDWARE:
             text = pattern.sub(instead, text)
         return text
@@ -101,11 +104,25 @@ class Scrubber:
 
     def _words(self, words: list[Any]) -> list[Any]:
         """Arguments of a command, without the values that follow flags for secrets."""
-        for at, word in enumerate(words[:-1]):
-            flag = word.lstrip("-") if isinstance(word, str) and word.startswith("--") else ""
-            if names_secret(flag) and isinstance(words[at + 1], str):
-                words[at + 1] = REMOVED
+        secret = False
+        for at, word in enumerate(words):
+            if isinstance(word, str) and word.startswith("-"):
+                secret = names_secret(word.lstrip("-"))
+            elif secret:
+                words[at] = REMOVED
         return words
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Expressions for ``value`` in any case, escaped, wrapped, in hexadecimal and within base64."""
+    data = value.encode()
+    # Of base64 the characters that depend on the value alone, wherever it begins.
+    encoded = [base64.b64encode(bytes(at) + data)[(8 * at + 5) // 6 : 8 * (at + len(data)) // 6] for at in range(3)]
+    yield re.escape(value)
+    for form in (value, data.hex(), *(each.decode() for each in encoded)):
+        letters = re.sub(_BETWEEN, "", form)
+        if len(letters) >= 8:
+            yield _BETWEEN.join(letters)
 
 
 def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEY"
-_NAME = rf"[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})"
-_WHOLE_NAME = re.compile(rf"(?i){_NAME}S?")
+_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEYS?"
+_WHOLE_NAME = re.compile(rf"(?i)[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})S?")
 _PART_OF_NAME = re.compile(rf"(?i)(^|[._-])(?:(?:{_WORDS})S?|KEY)([._-]|$)")
 # Names that end in such a word and hold a number of tokens.
 _COUNT = re.compile(
@@ -21,25 +20,35 @@ _PRIVATE_KEY = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?:(?!-----BEGIN)[\s\S]){0,8192}?-----END [A-Z ]*PRIVATE KEY-----"
     r"|[^\n]*(?:\n[A-Za-z0-9+/=]{16,}$)*)"
 )
+# A quote, as a text has it that was quoted again and again or is for a page.
+_QUOTE = r"""(?:\\{0,8}["'`]|&quot;|%22)"""
+# What stands between a name and its value: `name: SERVICE_TOKEN`, and its value beside it, too.
+_IS = (
+    rf"""{_QUOTE}?[ \t]{{0,8}}(?:,?\s{{0,40}}{_QUOTE}?value{_QUOTE}?:|[=:>]|%3D"""
+    r"""|,(?=\s?b?(?:'[^'\n]{0,200}'|"[^"\n]{0,200}")(?!:))|\s(?=["']))[ \t]{0,8}"""
+)
+_VALUE = (
+    rf"(?:\[[^\]]{{0,400}}\]|b?(?P<quote>{_QUOTE}).{{0,200}}?(?P=quote)|(?:\s{{1,40}}-\s\S+)+"
+    r"|(?!\s|\$|\(removed\)|(?:None|null|true|false|\d+\.\d+)(?![\w.-]))[^\s\"',}]+)"
+)
 # What stays before a secret, and the secret.
 _FORMS = (
     ("", _PRIVATE_KEY),
-    ("", r"\bhf_[A-Za-z0-9_]{6,}"),
-    ("", r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"),
-    ("", r"\b(?:nvapi-|gh[a-z]_|github_pat_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8,}"),
+    ("", r"\b(?:hf_[A-Za-z0-9]{6}|(?:(?:[spr]k|nvapi|glpat|xox[abprs])-|gh[a-z]_|github_pat_|AKIA)[\w-]{8})[\w-]*"),
     ("", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
-    (r"(?i:\bbearer\s+)", r"[A-Za-z0-9._~+/=-]+"),
-    (r"(?i:\bbasic\s+)", r"[A-Za-z0-9._~+/=-]{6,}"),
-    (r"(?i:\bauthorization[\"']?\s*[:=]\s*[\"']?(?!bearer|basic))", r"[^\s\"',]+"),
-    (r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']{0,200}:", r"[^\s/@\"']+(?=@)"),
+    (r"(?i:\bbearer\s+|\bbasic\s+(?=\S{6}))", r"[A-Za-z0-9._~+/=-]+"),
+    (rf"(?i:\b(?:authorization|cookie){_IS})", r"b?\\{0,8}[\"']?[^\n\"']+"),
+    (r"(?i:https?://|://[^\s/:@\"']{0,200}:)", r"[^\s/\"']+(?=@)"),
+    (rf"(?i:(?:{_WORDS}|(?<=[\"'])auth){_IS})", _VALUE),
+    # a flag with one value or more
     (
-        rf"(?i:(?<![A-Za-z0-9])(?:--)?{_NAME}[\"']?\s{{0,8}}(?:=|:\s{{0,8}}|\s(?=[\"']))[\"']?)",
-        r"(?!\s|\$|\(removed\))[^\s\"',}]+",
+        rf"(?i:(?<!-)--(?!secret\b)[\w.-]{{0,40}}?(?:{_WORDS}|-key)[\"']?[ \t=,]+[\"']?)",
+        r"(?!\$)[^\s\"']+(?:[\s\"',]+(?!-)(?=[^\s\"']*\d)[\w+/=.-]{8,})*",
     ),
-    (r"(?i:--(?:[a-z0-9-]{1,60}-key|hf-token|token)[ \t=]+)", r"(?!\$)\S+"),
+    (r"\blogin \S+ password ", r"\S+"),
 )
 # Compiled at first use (by ``re``): most commands see no such text.
-_PATTERNS = tuple(rf"(?m)(?P<before>{before})(?:{secret})" for before, secret in _FORMS)
+PATTERNS = tuple(rf"(?m)(?P<before>{before})(?:{secret})" for before, secret in _FORMS)
 
 
 def names_secret(name: str) -> bool:
@@ -54,11 +63,11 @@ def mentions_secret(name: str) -> bool:
 
 def holds_secret(text: str) -> bool:
     """Whether something in ``text`` has the form of a secret."""
-    return any(re.search(pattern, text) for pattern in _PATTERNS)
+    return any(re.search(pattern, text) for pattern in PATTERNS)
 
 
 def without_secrets(text: str, mark: str) -> str:
     """``text`` with ``mark`` in place of everything that has the form of a secret."""
-    for pattern in _PATTERNS:
+    for pattern in PATTERNS:
         text = re.sub(pattern, rf"\g<before>{mark}", text)
     return text

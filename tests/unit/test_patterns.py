@@ -12,6 +12,7 @@ from pathlib import Path
 import sparkcluster
 from sparkcluster import engines
 from sparkcluster.engines.signature import plain
+from sparkcluster.spec import secret_patterns
 
 PACKAGE = Path(sparkcluster.__file__).parent
 # A node reads its own machine, the lab its own files, and the parser the operator's own command line.
@@ -37,7 +38,7 @@ def expressions() -> dict[str, tuple[str, bool]]:
         engine = engines.engine(name)
         texts = [*(each.pattern for each in engine.signatures), *engine.phases, engine.ready, engine.dead]
         found |= {text: (name, True) for text in texts if text}
-    return found
+    return found | dict.fromkeys(secret_patterns.PATTERNS, ("spec/secret_patterns.py", True))
 
 
 def attacks(pattern: str) -> Iterator[tuple[str, str]]:

@@ -8,34 +8,30 @@ from sparkcluster.inspect.bundle import REMOVED, Scrubber
 from sparkcluster.spec.messages import may_show
 from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret, names_secret, without_secrets
 
-FORMS = [
-    "hf_AbCdEfGhIj",
-    "sk-proj-Q2hhbmdl",
-    "nvapi-8sJd93kdLs",
-    "github_pat_11ABCDEFG",
-    "eyJhbGciOiJI.eyJzdWIiOiIx",
-    "-----BEGIN RSA PRIVATE KEY-----",
-    "Bearer abc",
-    "Authorization: abc",
-    "https://bob:hunter2@registry.example/",
-    "db_password: abc",
-    "--api-key abc",
-    "--x-key=abc",
-]
 
-
-@pytest.mark.parametrize("text", FORMS)
+@pytest.mark.parametrize(
+    "text", ["nvapi-8sJd93kdLs", "github_pat_11ABCDEFG", "https://bob:hunter2@registry.example/", "--x-key=abc"]
+)
 def test_a_form_is_known_to_all(text):
+    """Which forms there are: tests/unit/inspect/test_secret_forms.py."""
     assert holds_secret(text)
     assert not may_show((), text)
     changed = without_secrets(f"x {text} y", "…")
     assert Scrubber([]).text(f"x {text} y") == changed.replace("…", REMOVED)
     assert changed != f"x {text} y"
-    assert not {"abc", "hunter2"} & set(changed.replace(":", " ").replace("=", " ").replace("@", " ").split())
 
 
 @pytest.mark.parametrize(
-    "text", ["disk-cache-size", "hf_home", "basic", "--max-num-batched-tokens=8192", "--key-file=$K"]
+    "text",
+    [
+        "disk-cache-size",
+        "hf_home",
+        "basic",
+        "--max-num-batched-tokens=8192",
+        "--key-file=$K",
+        "ssh://ann@spark",
+        "--secret hf",
+    ],
 )
 def test_an_ordinary_word_is_not_a_secret(text):
     assert not holds_secret(text)
