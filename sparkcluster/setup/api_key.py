@@ -80,11 +80,11 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
     closed = had and not there.stat().st_mode & 0o077
     now = api_key(spec) if had else os.environ.get(variable or "")
     found = None if rotate else now
-    ours = (file and closed) or not consent.unaccepted(spec, "api.key")
-    if had and not found and not (ours and re.fullmatch(r"\S{1,256}", now or "")):
+    accepted = not consent.unaccepted(spec, "api.key")
+    if had and not found and not ((accepted or (file and closed)) and re.fullmatch(r"\S{1,256}", now or "")):
         hint = f"sparkcluster key INVENTORY --file {default(spec)}"
         raise UsageError(f"{wanted} may be something else than an API key, and is left as it is", hint=hint)
-    if not (found and closed):
+    if not found or (not closed and (accepted or file)):
         _write(there, found or secrets.token_hex(KEY_BYTES))
     if after != before:
         existing.replace(path, after)

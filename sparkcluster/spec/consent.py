@@ -7,7 +7,7 @@ is accepted is remembered by its hash: a playbook as a whole (``powers.digest``)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +19,7 @@ from sparkcluster.spec import Spec, library, powers
 
 def pending(spec: Spec) -> list[str]:
     """The kinds of what playbook and inventory can do beyond serving, where one would be asked about them."""
-    found = [*unaccepted(spec), *_of_playbook(spec)]
-    return list(dict.fromkeys(each.kind for each in found))
+    return list(dict.fromkeys(each.kind for each in (*unaccepted(spec), *_of_playbook(spec))))
 
 
 def unaccepted(spec: Spec, *kinds: str) -> list[powers.Power]:
@@ -84,9 +83,7 @@ def accept_inventory(spec: Spec, report: Report, *, yes: bool) -> None:
         remember(each.digest for each in found)
 
 
-def _ask(
-    found: Sequence[powers.Power], shown: Sequence[str], question: str, what: str, report: Report, *, yes: bool
-) -> None:
+def _ask(found: list[powers.Power], shown: list[str], question: str, what: str, report: Report, *, yes: bool) -> None:
     if yes:
         for line in shown:
             report.note(line)

@@ -12,7 +12,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec
@@ -122,8 +121,9 @@ def of_inventory(spec: Spec) -> list[Power]:
 
     Its ``image`` and ``set`` are the playbook's, and judged with that.
     """
-    inventory, directory = spec.inventory, spec.inventory_path.absolute().parent
-    found = [("after_ready", _program(command, directory)) for command in inventory.after_ready]
+    inventory, directory = spec.inventory, spec.inventory_path.absolute().parent.resolve()
+    # in another directory the same words may run another program
+    found = [("after_ready", f"{shlex.join(each)} (in {directory})") for each in inventory.after_ready]
     if key := inventory.api.key:
         if key.env and not key.env.startswith("SPARK"):
             found.append(("api.key", f"${key.env}"))
@@ -280,13 +280,6 @@ def _untuned(env: Mapping[str, str], engine: str) -> Iterator[str]:
         what = f"{name}={value}"
         if what not in tuning and (name not in tuning or not _plain(value)):
             yield what
-
-
-def _program(command: list[str], directory: Path) -> str:
-    """``command`` on a line, with ``directory`` where a word of it is a file there: elsewhere that is another."""
-    words = (word for each in command for word in each.split() if not word.startswith("/"))
-    beside = any(os.path.exists(directory / word) for word in words)  # noqa: PTH110 - any word, valid or not
-    return f"{shlex.join(command)} (in {directory})" if beside else shlex.join(command)
 
 
 def _here(path: str) -> str:

