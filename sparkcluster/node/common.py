@@ -26,10 +26,11 @@ import stat
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
 
 BLOCK_BYTES = 4096
 """Of ext4, as DGX OS makes it."""
+_DOCUMENT_BYTES = 1 << 24
 
 
 class Refused(Exception):
@@ -38,6 +39,10 @@ class Refused(Exception):
 
 class Busy(Exception):
     """Another change is in progress on this node."""
+
+
+class Damaged(OSError):
+    """A document on this node is not what it should be; the message says which one, and where."""
 
 
 def emit(document: dict[str, Any]) -> None:
@@ -171,10 +176,47 @@ def read_env_file(path: str) -> dict[str, str]:
 def read_json(path: str) -> Any:
     """The JSON document in ``path``, or None if it cannot be read."""
     try:
-        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-            return json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
+        return read_model(path, object)
+    except Damaged:
         return None
+
+
+def read_model(path: str, model: Any) -> Any:
+    """The JSON document in ``path``, of a ``model``; None where there is no such file.
+
+    A model is a class; ``[MODEL]`` a list of such; ``{KEY: MODEL}`` an object that has at least these keys, with ``*``
+    for each of its keys; ``(MODEL,)`` that or null.
+
+    Raises:
+        Damaged: it cannot be read, or is something else.
+    """
+    try:
+        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+            found = json.loads(file.read(_DOCUMENT_BYTES))  # what is longer is cut, and so not JSON
+        why = _misfit(found, model, "it")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(error)
+    if why:
+        raise Damaged("%s is damaged: %s" % (path, why))
+    return found
+
+
+def _misfit(value: Any, model: Any, place: str) -> str:
+    """Why ``value`` is not of the ``model``; empty where it is."""
+    if isinstance(model, tuple):
+        return "" if value is None else _misfit(value, model[0], place)
+    kind: Any = type(model) if isinstance(model, (dict, list)) else (int, float) if model is float else model
+    if not isinstance(value, kind) or (model in (int, float) and not abs(value) < 1 << 53):
+        return "%s is %.40r" % (place, value)
+    inner: List[Tuple[Any, Any, str]] = []
+    if isinstance(model, dict):
+        keys = dict.fromkeys(value, model["*"]) if "*" in model else model
+        inner = [(value.get(key), each, key) for key, each in keys.items()]
+    elif isinstance(model, list):
+        inner = [(each, model[0], place) for each in value]
+    return next(filter(None, (_misfit(*each) for each in inner)), "")
 
 
 def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:

@@ -33,6 +33,12 @@ from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START
 STARTS_FILE, GAVE_UP_FILE, WAITS_FILE, LEASES_FILE = "starts.json", "gave_up.json", "waits.json", "leases.json"
 JOURNAL_FILE, LOCK_FILE = "journal.jsonl", "guard.lock"
 JOURNAL_LINES = 1000
+START = {
+    "number": int, "release": int, "epoch": int, "group": str, "head": bool, "address": str, "peers": {"*": str},
+    "ranks": [str], "steps": [{"do": str}], "ask": ({"endpoint": str, "model": str, "counters": {"*": [str]}},),
+    "ready_timeout_s": float,
+}  # fmt: skip
+"""Model of start.json, as ``release.enabled`` makes it and ``recorded`` completes it."""
 
 
 def directory_of(state_dir: str, cluster: str) -> str:
@@ -91,8 +97,8 @@ def enable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     Answers as ``unit.install`` does.
     """
     place = (request["state_dir"], request["cluster"])
-    start = common.read_json(start_file(*place))
-    if not isinstance(start, dict) or start.get("number") != step["number"]:
+    start = common.read_model(start_file(*place), START)
+    if start is None or start["number"] != step["number"]:
         hint = "sparkcluster down, then up, records it"
         raise Failed("this node has not recorded what starts its rank of release %d: %s" % (step["number"], hint))
     directory = directory_of(*place)
@@ -112,8 +118,6 @@ def disable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     directory = directory_of(request["state_dir"], request["cluster"])
     unit.end(directory, step["unit"])
     unit.remove(directory, step["unit"])
-    if os.path.islink(directory):
-        raise Failed("%s is a link; remove it" % directory)
     if os.path.isdir(directory):
         shutil.rmtree(directory)
     return {}

@@ -92,16 +92,18 @@ class EngineGuard:
 
     Attributes:
         dead: why it is dead, or None.
+        failed: why it is asked no more, or None.
     """
 
     def __init__(self, request: Dict[str, Any], probe_s: float) -> None:
         self.request = request
         self.dead: Optional[str] = None
+        self.failed: Optional[str] = None
         self._probe_s = probe_s
         self._asked = 0
         self._wanted = threading.Event()
         self._closed = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=self._ask, daemon=True).start()
 
     def want(self) -> None:
         """All ranks run, and nobody changes them: it should answer."""
@@ -118,7 +120,13 @@ class EngineGuard:
         self.forget()
         self._closed.set()
 
-    def _run(self) -> None:
+    def _ask(self) -> None:
+        try:
+            self._ask_until_closed()
+        except Exception as error:
+            self.failed = "%s: %s" % (type(error).__name__, error)
+
+    def _ask_until_closed(self) -> None:
         generated = None
         while not self._closed.wait(self._probe_s):
             if not self._wanted.is_set():

@@ -224,7 +224,8 @@ class GroupGuard:
     def wait_for(self, why: Optional[str], *, passing: bool = False) -> None:
         """Say what is waited for, in the log and, unless it is ``passing``, in a file, which is what ``status`` shows.
 
-        The lease says who is at work, and does not outlive that; a file would, until the next look.
+        The lease says who is at work, and does not outlive that; a file would, until the next look. On a full disk the
+        log alone has it.
         """
         path = os.path.join(self._own.directory, enabled.WAITS_FILE)
         changed, self._waits = why != self._waits, why
@@ -236,7 +237,8 @@ class GroupGuard:
             return
         if not changed and os.path.exists(path):
             return
-        self._write(enabled.WAITS_FILE, {"why": why, "since": time.time()})
+        with contextlib.suppress(OSError):
+            self._write(enabled.WAITS_FILE, {"why": why, "since": time.time()})
 
     def _follow(self, start: Report) -> None:
         """Ask the engine of this start from now on, and no earlier one."""
@@ -246,6 +248,8 @@ class GroupGuard:
             self._engine = None
         if self._engine is None and request:
             self._engine = EngineGuard(request, float(self._limits["probe_s"]))
+        if self._engine is not None and self._engine.failed is not None:
+            raise Failed("its engine cannot be asked: %s" % self._engine.failed)
 
     def _forget(self) -> None:
         self._seen_gone = 0
@@ -259,7 +263,7 @@ class GroupGuard:
             return self._look_s
         now, limits = time.time(), self._limits
         # Starts that fail slowly are as many in a longer time.
-        slow_s = limits["starts"] * (float(start["ready_timeout_s"]) + limits["most_pause_s"])
+        slow_s = limits["starts"] * (start["ready_timeout_s"] + limits["most_pause_s"])
         within_s = max(float(limits["within_s"]), slow_s)
         starts = self._starts(now, within_s)
         if len(starts) >= limits["starts"]:
@@ -316,7 +320,7 @@ class GroupGuard:
         Raises:
             Failed: a rank ended, a node is lost, or the limit passed.
         """
-        limit_s = float(start["ready_timeout_s"])
+        limit_s = start["ready_timeout_s"]
         over, answered = threading.Event(), threading.Event()
 
         def ask() -> None:
@@ -339,8 +343,7 @@ class GroupGuard:
             over.set()
 
     def _starts(self, now: float, within_s: float) -> List[float]:
-        found = common.read_json(os.path.join(self._own.directory, enabled.STARTS_FILE))
-        times = [each for each in found if isinstance(each, (int, float))] if isinstance(found, list) else []
+        times = common.read_model(os.path.join(self._own.directory, enabled.STARTS_FILE), [float]) or []
         return [each for each in times if now - within_s < each <= now]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:

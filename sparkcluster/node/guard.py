@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from typing import Any, Dict, List, Optional
 
 from sparkcluster.node import common, enabled, hello
@@ -43,32 +42,32 @@ class Listener:
         self.own = own
         self.refused = 0
         self.address: Optional[str] = None
-        self.lacks = ""
         self._token = token
         self._socket: Optional[socket.socket] = None
         self._slots = threading.Semaphore(CONVERSATIONS)
 
-    def listen(self) -> bool:
-        """Listen on the interconnect address of the recorded release; whether that is possible now."""
+    def listen(self) -> None:
+        """Listen on the interconnect address of the recorded release.
+
+        Raises:
+            Failed: that is not possible now.
+        """
         start = self.own.start_document()
         address = start.get("address") if start.get("peers") else None
         if address == self.address and (self._socket is not None or address is None):
-            return True
+            return
         self.close()
         self.address = address
         if address is None:
-            return True
+            return
         try:
-            self._socket = socket.create_server((address, int(self.own.config["port"])), backlog=CONVERSATIONS)
+            self._socket = socket.create_server((address, self.own.config["port"]), backlog=CONVERSATIONS)
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise Failed("its interconnect address %s" % address) from None
             why = (error.strerror or str(error)).lower()
-            say("cannot listen on %s: %s" % (address, why))
-            self.lacks = "its interconnect address %s" % address
-            if error.errno != errno.EADDRNOTAVAIL:
-                self.lacks = "port %s of %s: %s" % (self.own.config["port"], address, why)
-            return False
+            raise Failed("port %s of %s: %s" % (self.own.config["port"], address, why)) from None
         threading.Thread(target=hello.serve, args=(self._socket, self._accepted), daemon=True).start()
-        return True
 
     def close(self) -> None:
         """Listen no longer."""
@@ -180,15 +179,15 @@ def run(own: OwnRank, token: bytes) -> None:
     say("guards %s on %s" % (own.cluster, own.node))
     try:
         while own.is_enabled:
-            if not listener.listen():
-                group.wait_for(listener.lacks)
-                time.sleep(BIND_AGAIN_S)
-                continue
             try:
+                listener.listen()
                 pause_s = group.look()
+            except Failed as error:
+                group.wait_for(str(error))
+                pause_s = BIND_AGAIN_S
             except Exception as error:
                 # A full disk, or an answer of a peer that is none: without systemd nothing starts it again.
-                say("cannot look at the group: %s: %s" % (type(error).__name__, error))
+                group.wait_for("it cannot look at the group: %s: %s" % (type(error).__name__, error))
                 pause_s = AFTER_ERROR_S
             group.sleep(pause_s)
     finally:

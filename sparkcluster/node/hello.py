@@ -180,7 +180,10 @@ def serve(listener: socket.socket, accepted: Callable[[socket.socket, str], None
                 return
             time.sleep(0.1)  # no descriptor is left, say
             continue
-        accepted(sock, address)
+        try:
+            accepted(sock, address)
+        except Exception:  # of this connection: the next one is heard
+            sock.close()
 
 
 def _hash(key: bytes, purpose: str, said: Any) -> str:

@@ -30,6 +30,7 @@ OPERATION = "restart"
 BARRIER_S = 15.0  # as of an operator's lease
 GRACE_S = 30
 _KEPT_EPOCHS = 1000
+_CONFIG = {"cluster": str, "state_dir": str, "node": str, "runtime": str, "port": int}
 
 
 class Held:
@@ -45,8 +46,8 @@ class OwnRank:
 
     def __init__(self, directory: str, machine: Optional[Machine] = None) -> None:
         self.directory = directory
-        config = common.read_json(os.path.join(directory, CONFIG_FILE))
-        if not isinstance(config, dict):
+        config = common.read_model(os.path.join(directory, CONFIG_FILE), _CONFIG)
+        if config is None:
             raise Failed("%s has no %s" % (directory, CONFIG_FILE))
         self.config: Dict[str, Any] = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
@@ -60,38 +61,46 @@ class OwnRank:
         return os.path.exists(os.path.join(self.directory, CONFIG_FILE))
 
     def start_document(self) -> Dict[str, Any]:
-        """What starts the rank of the recorded release; empty without one."""
-        document = common.read_json(enabled.start_file(self.state_dir, self.cluster))
-        return document if isinstance(document, dict) else {}
+        """What starts the rank of the recorded release; empty without one.
+
+        Raises:
+            Failed: it is damaged.
+        """
+        try:
+            return common.read_model(enabled.start_file(self.state_dir, self.cluster), enabled.START) or {}
+        except common.Damaged as error:
+            raise Failed("%s; sparkcluster down, then up, writes it again" % error) from None
 
     def report(self) -> Dict[str, Any]:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
         """
-        start = self.start_document()
-        operator = self._operator()
-        why = self._unwanted(start) if operator is None else "%s is changing the cluster" % operator
-        states: Dict[str, str] = {}
-        if why is None:
-            try:
+        found: Dict[str, Any] = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
+        try:
+            start = self.start_document()
+            operator = self._operator()
+            found.update(release=start.get("number", 0), leases=self.leases(start), busy=operator is not None)
+            found["why"] = self._unwanted(start) if operator is None else "%s is changing the cluster" % operator
+            if found["why"] is None:
                 present = {rank["name"]: rank["state"] for rank in self._present()}
-            except Unreadable as error:
-                why = "the ranks of %s cannot be read: %s" % (self.node, error)
-            else:
-                states = {name: present.get(name, "gone") for name in start["ranks"]}
-                others = [name for name, state in present.items() if name not in states and state == "running"]
+                found["ranks"] = {name: present.get(name, "gone") for name in start["ranks"]}
+                others = [each for each, state in present.items() if each not in start["ranks"] and state == "running"]
                 if others:
-                    why = "%s runs on %s, and is not of the recorded release" % (", ".join(sorted(others)), self.node)
-        return {"node": self.node, "release": start.get("number", 0), "leases": self.leases(start),
-                "ranks": states, "why": why, "busy": operator is not None}  # fmt: skip
+                    text = "%s runs on %s, and is not of the recorded release"
+                    found["why"] = text % (", ".join(sorted(others)), self.node)
+        except Unreadable as error:
+            found["why"] = "the ranks of %s cannot be read: %s" % (self.node, error)
+        except (Failed, OSError) as error:
+            found["why"] = "%s: %s" % (self.node, error)
+        return found
 
     def _operator(self) -> Optional[str]:
         """Who has the lease of this node, if that is not this guard."""
         lock, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
         if self.held is not None or not common.is_locked(lock):
             return None
-        last = common.read_json(record) or {}
+        last = common.read_model(record, dict) or {}
         return str(last.get("operator") or "an operator")[:200]
 
     def _unwanted(self, start: Dict[str, Any]) -> Optional[str]:
@@ -101,13 +110,9 @@ class OwnRank:
         if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
             return "the cluster was stopped by an operator; the next up that succeeds ends that"
         path = os.path.join(common.cluster_dir(self.state_dir, self.cluster), SWITCH_FILE)
-        if os.path.lexists(path):
-            switch = common.read_json(path) or {}
-            number, groups = switch.get("number"), switch.get("groups")
-            if not isinstance(number, int) or not isinstance(groups, list):
-                return "%s is damaged" % path
-            if number > start["release"] and start["group"] in groups:
-                return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
+        switch = common.read_model(path, {"number": int, "groups": [str]})
+        if switch is not None and switch["number"] > start["release"] and start["group"] in switch["groups"]:
+            return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
         return None
 
     def leases(self, start: Dict[str, Any]) -> int:
@@ -115,8 +120,7 @@ class OwnRank:
 
         Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
         """
-        last = common.read_json(self._lease_record) or {}
-        begin, epoch = int(start.get("epoch", 0)), int(last.get("epoch", 0))
+        begin, epoch = int(start.get("epoch", 0)), self._last_epoch()
         own = [each for each in self._own_epochs() if begin < each <= epoch]
         return epoch - begin - len(own)
 
@@ -129,18 +133,15 @@ class OwnRank:
         with self._taking:
             if self.held is not None:
                 raise Failed("the guard of %s is at work already" % self.node)
-            lock_path, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
-            lock = common.try_lock(lock_path)
-            last = common.read_json(record) or {}
+            lock = common.try_lock(common.lease_files(self.state_dir, self.cluster, "cluster")[0])
             if lock is None:
-                raise Failed("%s has the lease on %s" % (str(last.get("operator") or "an operator")[:200], self.node))
-            # Not only the head looks: whoever has the token may ask.
-            unwanted = self._unwanted(self.start_document())
-            if unwanted is not None:
-                lock.close()
-                raise Failed(unwanted)
+                raise Failed("%s has the lease on %s" % (self._operator() or "an operator", self.node))
             try:
-                epoch = int(last.get("epoch", 0))
+                # Not only the head looks: whoever has the token may ask.
+                unwanted = self._unwanted(self.start_document())
+                if unwanted is not None:
+                    raise Failed(unwanted)  # noqa: TRY301 - with the lock
+                epoch = self._last_epoch()
                 self._write_lease(epoch, granted=False)
                 common.change_lock(self.state_dir, self.cluster, BARRIER_S).close()
                 path = os.path.join(self.directory, enabled.LEASES_FILE)
@@ -215,9 +216,11 @@ class OwnRank:
     def _lease_record(self) -> str:
         return common.lease_files(self.state_dir, self.cluster, "cluster")[1]
 
+    def _last_epoch(self) -> int:
+        return int((common.read_model(self._lease_record, {"epoch": int}) or {"epoch": 0})["epoch"])
+
     def _own_epochs(self) -> List[int]:
-        found = common.read_json(os.path.join(self.directory, enabled.LEASES_FILE))
-        return [each for each in found if isinstance(each, int)] if isinstance(found, list) else []
+        return common.read_model(os.path.join(self.directory, enabled.LEASES_FILE), [int]) or []
 
     def _write_lease(self, epoch: int, *, granted: bool) -> None:
         document = {

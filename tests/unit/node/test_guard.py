@@ -255,6 +255,54 @@ def test_nothing_starts_while_an_operator_has_the_lease(cluster):
     cluster.serves()
 
 
+ODD = [
+    b"{", b"[]", b"[" * 100_000, b"\xff\xfe", b"{}" + b" " * (1 << 24), b'{"peers": ["127.0.0.2"]}',
+    *(
+        {key: value}
+        for key, value in {
+            "peers": {"alpha": 5}, "address": 7, "ranks": "x", "steps": [3], "ready_timeout_s": float("nan"), "head": "yes",
+            "ask": {"endpoint": 1}, "epoch": "3", "number": 1 << 80,
+        }.items()
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_start_document_is_named(cluster, odd):
+    cluster.enable()
+    start = cluster.beta.directory / shared.START_FILE
+    start.write_bytes(odd if isinstance(odd, bytes) else json.dumps({**json.loads(start.read_bytes()), **odd}).encode())
+    assert "start.json is damaged" in own_rank.OwnRank(str(cluster.beta.enabled)).report()["why"]
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"), [("lease.json", '{"epoch": "x"}'), ("enabled/leases.json", "{}"), ("switch.json", "[]")]
+)
+def test_another_odd_document_is_named(cluster, name, odd):
+    cluster.enable()
+    (cluster.beta.directory / name).write_text(odd)
+    assert f"{Path(name).name} is damaged" in own_rank.OwnRank(str(cluster.beta.enabled)).report()["why"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number):
+    """In the file that ``status`` shows of the node; and one who connects meanwhile does not make it deaf."""
+    cluster.enable()
+    cluster.boot()
+    cluster.serves()
+    node = cluster.nodes[number]
+    start = node.directory / shared.START_FILE
+    right = start.read_bytes()
+    start.write_text(json.dumps({**json.loads(right), "peers": ["127.0.0.2"]}))
+    eventually(lambda: "start.json is damaged: peers is ['127.0.0.2']" in (node.waits or ""))
+    knock(cluster, lambda lines: lines.write(FIRST))
+    start.write_bytes(right)
+    eventually(lambda: node.waits is None)
+    cluster.beta.end()
+    cluster.beta.boot()
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
+
+
 def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
     cluster.enable(within_s=0.01)  # starts that fail slowly are never within one hour
     cluster.alpha.record(program="raise SystemExit(7)")
