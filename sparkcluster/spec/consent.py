@@ -90,7 +90,7 @@ def _ask(found: list[powers.Power], shown: list[str], question: str, what: str, 
     elif not report.confirm("\n".join([*shown, question])):
         raise UsageError(
             f"{what}: {', '.join(dict.fromkeys(each.kind for each in found))}",
-            hint="to accept it, add --yes, or answer y on a terminal; sparkcluster plan INVENTORY -v   shows all of it",
+            hint="to accept it, add --yes, or answer y on a terminal; sparkcluster lint INVENTORY   lists it",
         )
 
 
