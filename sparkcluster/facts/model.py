@@ -61,7 +61,7 @@ class Memory(Fact):
     None if the kernel does not report it. ``anonymous_bytes`` is what programs hold themselves.
     """
 
-    total_bytes: int
+    total_bytes: Annotated[int, Field(gt=0)]
     free_bytes: int
     available_bytes: int
     cached_bytes: int

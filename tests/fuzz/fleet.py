@@ -194,7 +194,7 @@ class Cluster:
         self.spec = load(self.inventory, None)
         self.internal: list[BaseException] = []
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
-        self.hostile = ""
+        self.hostile = self.stdout = ""
         patched.setattr(frame, "_internal", lambda error, argv: self.internal.append(error) or 70)
         self.patched = patched
         facts = {name: self._facts(name) for name in ("alpha", "beta")}
@@ -367,8 +367,9 @@ class Cluster:
             self.patched.setattr(f"sparkcluster.cli.{module}.connect_fleet", connect)
         self.internal.clear()
         self.requests.clear()
-        out = io.StringIO()
+        out, err = io.StringIO(), io.StringIO()
         argv = [str(self.inventory) if word == "INVENTORY" else word for word in words]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = frame.guarded(argv)
-        return code, out.getvalue()
+        self.stdout = out.getvalue()
+        return code, self.stdout + err.getvalue()

@@ -1,4 +1,7 @@
-"""Whatever shape the answer of a node has, a command ends as its own outcome: no bug, no hang, the others served."""
+"""Whatever shape the answer of a node has, a command ends as its own outcome: no bug, no hang, the others served.
+
+With ``--json``, which every other case has, stdout is one document.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,9 @@ SUBJECTS = [
     ("down INVENTORY", "serving", "probe lease agent memory"),
     ("stage INVENTORY", "bare", "image lease relay"),
     ("logs INVENTORY", "serving", "watch"),
+    ("models INVENTORY", "serving", "models"),
+    ("connect INVENTORY", "serving", "probe"),
+    ("connect INVENTORY --client curl", "serving", "probe"),
     ("models INVENTORY --prune --yes", "serving", "models lease agent"),
     ("up INVENTORY", "serving", "probe"),
     ("up INVENTORY", "started", "probe watch observe"),
@@ -45,11 +51,14 @@ ATTACKS = [(words, state, program) for words, state, programs in SUBJECTS for pr
 @cases(8, 150)
 @given(seed=st.integers(0, 2**48))
 def test_a_command_survives_any_answer(attacked: Any, words: str, state: str, program: str, seed: int) -> None:
-    code, output = attacked.attack(words.split(), state, program, seed)
+    as_json = bool(seed % 2)
+    code, output = attacked.attack([*words.split(), *["--json"] * as_json], state, program, seed)
     if attacked.internal:
         raise AssertionError(f"internal error, seed {seed}") from attacked.internal[0]
     assert code in {0, 1, 2, 3, 4, 130}, output
     assert not CRASHED.search(output), output
+    if as_json:
+        assert isinstance(json.loads(attacked.stdout, parse_constant=pytest.fail), dict), attacked.stdout
     if words.startswith("down") and code != 3:
         honest = [request for name, _, request in attacked.requests if name != attacked.hostile]
         steps = [step["do"] for request in honest for step in request.get("steps", ())]

@@ -78,7 +78,7 @@ def test_a_damaged_record_cannot_be_read_and_costs_nothing_else(record: dict[str
 
 
 def test_a_reading_of_an_unexpected_shape_costs_itself_alone() -> None:
-    facts = parse("a", {**HEALTHY, "hcas": [{"name": "rocep1s0f1"}], "memory": {"total_bytes": "many"}})
+    facts = parse("a", {**HEALTHY, "hcas": [{"name": "rocep1s0f1"}], "memory": {**HEALTHY["memory"], "total_bytes": 0}})
     hcas, memory = facts.hcas, facts.memory
     assert isinstance(hcas, Unread)
     assert hcas.unread.startswith("hcas.")
