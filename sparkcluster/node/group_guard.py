@@ -54,7 +54,7 @@ class Peer:
                 raise Failed("%s: %s" % (self._talk.other, error)) from None
         if answer.get("failed"):
             raise Failed(str(answer["failed"]))
-        return dict(answer.get("report") or {})
+        return dict(answer["report"])
 
     def beat(self) -> None:
         """Keep its lease until ``close``."""

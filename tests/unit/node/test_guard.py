@@ -284,8 +284,19 @@ def test_another_odd_document_is_named(cluster, name, odd):
     assert f"{Path(name).name} is damaged" in own_rank.OwnRank(str(cluster.beta.enabled)).report()["why"]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number):
+PEERS = {"peers": ["127.0.0.2"]}
+ASK = {"ask": {"endpoint": "http://[", "model": "m", "counters": {}}}
+
+
+@pytest.mark.parametrize(
+    ("number", "odd", "why"),
+    [
+        (0, PEERS, "start.json is damaged: peers is ['127.0.0.2']"),
+        (1, PEERS, "start.json is damaged: peers is ['127.0.0.2']"),
+        (0, ASK, "its engine cannot be asked: "),
+    ],
+)
+def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number, odd, why):
     """In the file that ``status`` shows of the node; and one who connects meanwhile does not make it deaf."""
     cluster.enable()
     cluster.boot()
@@ -293,8 +304,8 @@ def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_rig
     node = cluster.nodes[number]
     start = node.directory / shared.START_FILE
     right = start.read_bytes()
-    start.write_text(json.dumps({**json.loads(right), "peers": ["127.0.0.2"]}))
-    eventually(lambda: "start.json is damaged: peers is ['127.0.0.2']" in (node.waits or ""))
+    start.write_text(json.dumps({**json.loads(right), **odd}))
+    eventually(lambda: why in (node.waits or ""))
     knock(cluster, lambda lines: lines.write(FIRST))
     start.write_bytes(right)
     eventually(lambda: node.waits is None)
