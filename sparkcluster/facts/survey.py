@@ -125,9 +125,9 @@ class Survey(Fact):
     foreign: int = 0
     docker: str | None = None
     runtimes: Few[str] = ()
-    files: Annotated[dict[str, FileState], Field(max_length=64)] = Field(default_factory=dict)
-    sysctls: Annotated[dict[str, str | None], Field(max_length=64)] = Field(default_factory=dict)
-    packages: Annotated[dict[str, str | None], Field(max_length=1024)] = Field(default_factory=dict)
+    files: dict[str, FileState] = Field(default_factory=dict)
+    sysctls: dict[str, str | None] = Field(default_factory=dict)
+    packages: dict[str, str | None] = Field(default_factory=dict)
     held: Few[str] = ()
     default_target: str | None = None
     ntp: bool | None = None

@@ -14,7 +14,7 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
@@ -24,14 +24,11 @@ from sparkcluster.node.shared import LABEL_CLUSTER
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _FILE_BYTES = 1 << 20
 _JOURNAL_BYTES, _MOST_ENTRIES = 1 << 23, 1 << 16
-_MOST = 64  # files, sysctls and requested packages, each
-_MOST_PACKAGES = 1024  # a kernel comes in eight, and those of former ones stay until apt autoremove
 _MOST_FOREIGN, _FOREIGN_S = 10000, 1.0
 _JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/sparkcluster/setup/journal", False))
 _DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target")
 _DAEMON = "/etc/docker/daemon.json"
 _ENTRY = re.compile(r"^([1-9]\d{0,8})\t(\d{1,11}(?:\.\d{1,9})?)((?:\t[^\t]*){6})$", re.ASCII)
-_SYSCTL = re.compile(r"^[a-z0-9_]+(\.[A-Za-z0-9_-]+)+$", re.ASCII)
 _KEY = re.compile(r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
 # What root reads: containers of a cluster where this user may not ask Docker, then a line for each file.
 _ROOT = """
@@ -93,8 +90,8 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "host_keys": lambda: _host_keys(machine),
         "machine": lambda: system.machine_id(machine),
         "foreign": lambda: foreign(machine, hf_home, facts["uid"]),
-        "sysctls": lambda: _sysctls(machine, request.get("sysctls") or ()),
-        "packages": lambda: _packages(machine, request.get("packages") or ()),
+        "sysctls": lambda: _sysctls(machine, request.get("sysctls", [])),
+        "packages": lambda: _packages(machine, request.get("packages", [])),
         "default_target": lambda: _default_target(machine),
         "ntp": lambda: _ntp(machine),
         "journal": lambda: [
@@ -138,7 +135,7 @@ def _paths(machine: Machine, wanted: List[str]) -> List[str]:
                 found += [os.path.join(folder, each) for each in fnmatch.filter(machine.names(folder), name)]
         else:
             found.append(path)
-    return list(dict.fromkeys(found))[:_MOST]
+    return list(dict.fromkeys(found))
 
 
 def _root(
@@ -272,32 +269,30 @@ def journal(machine: Machine, path: str, *, root: bool) -> List[Dict[str, Any]]:
 def _host_keys(machine: Machine) -> List[str]:
     """Public host keys as ``type base64``."""
     names = fnmatch.filter(machine.names("/etc/ssh"), "ssh_host_*_key.pub")
-    keys = [_KEY.match(machine.text("/etc/ssh/" + name, "")) for name in names[:16]]
+    keys = [_KEY.match(machine.text("/etc/ssh/" + name, "")) for name in names]
     return [key.group() for key in keys if key]
 
 
-def _sysctls(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]]:
-    wanted = [str(name) for name in names][:_MOST]
-    return {name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in wanted if _SYSCTL.match(name)}
+def _sysctls(machine: Machine, names: List[str]) -> Dict[str, Optional[str]]:
+    return {name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in names}
 
 
-def _packages(machine: Machine, names: Iterable[Any]) -> Dict[str, Optional[str]]:
+def _packages(machine: Machine, names: List[str]) -> Dict[str, Optional[str]]:
     """Version of each installed package by name, None of one that is not; of a pattern those that match it."""
-    wanted = [str(name) for name in names if not str(name).startswith("-")][:_MOST]
-    found: Dict[str, Optional[str]] = {name: None for name in wanted if not set(name) & set("*?[")}
-    if wanted:
+    found: Dict[str, Optional[str]] = {name: None for name in names if not set(name) & set("*?[")}
+    if names:
         # exit code 1 where one is unknown; the others are printed all the same
         form = "${Package}\\t${db:Status-Status}\\t${Version}\\n"
-        for line in machine.run(["dpkg-query", "-W", "-f", form, *wanted])[1].splitlines():
+        for line in machine.run(["dpkg-query", "-W", "-f", form, *names])[1].splitlines():
             fields = line.split("\t")
             if len(fields) == 3 and fields[1] == "installed":
                 found[fields[0]] = fields[2]
-    return dict(list(found.items())[:_MOST_PACKAGES])
+    return found
 
 
 def _held(machine: Machine) -> List[str]:
     exit_code, output = machine.run(["apt-mark", "showhold"])
-    return [] if exit_code else output.split()[:1024]
+    return [] if exit_code else output.split()
 
 
 def _default_target(machine: Machine) -> Optional[str]:
@@ -329,4 +324,4 @@ def _runtimes(machine: Machine) -> List[str]:
         found = machine.document(_DAEMON).get("runtimes")
     except Unreadable:
         return []
-    return sorted(found)[:64] if isinstance(found, dict) else []
+    return sorted(found) if isinstance(found, dict) else []
