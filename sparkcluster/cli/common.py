@@ -146,14 +146,13 @@ def at_least(minimum: int) -> Callable[[str], float]:
 _FLAGS: dict[str, dict[str, Any]] = {
     "--json": {"about": "print one JSON document to stdout and nothing else"},
     "--json-lines": {"about": "print events as JSON lines, the result last"},
-    "--yes": {"about": "accept what playbook and inventory can do beyond serving, without being asked"},
+    "--yes": {"about": "accept what playbook, inventory or release can do beyond serving, unasked"},
     "-v --verbose": {"about": "also show notes, and why each finding matters"},
     "--no-rollback": {"about": "leave a new release that fails as it is, and write a bundle"},
     "--set KEY=VALUE*": {"about": "playbook's key: args.max-model-len=65536"},
     "--timeout S": {"about": "seconds until the model has to answer (default: of the playbook)", "kind": number(1)},
     "--wait S": {"about": "seconds to wait for another operator's lease", "kind": number(0), "default": 0.0},
     "--min-speed R": {"about": "go back below R times the old speed; 0: off", "kind": number(0, 1), "default": 0.7},
-    "--trust NODE": {"about": "apply what NODE has recorded to the other nodes, where they lack it or differ"},
 }
 
 
@@ -185,8 +184,8 @@ def load_spec(args: argparse.Namespace) -> Spec:
     if playbook:
         spec = dataclasses.replace(spec, selected={**spec.selected, "playbook": _from_inventory(spec, playbook)})
     given, names = getattr(args, "node", None) or [], [node.label for node in spec.inventory.nodes]
-    for name in [getattr(args, "trust", None), *([given] if isinstance(given, str) else given)]:
-        if name not in {None, *names}:
+    for name in [given] if isinstance(given, str) else given:
+        if name not in names:
             from sparkcluster.suggest import did_you_mean
 
             hint = did_you_mean(name, names, f"its nodes: {', '.join(names)}")

@@ -11,7 +11,7 @@ from sparkcluster.report import count
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``enable``."""
-    inventory_argument(parser, "--json-lines", playbook=False)
+    inventory_argument(parser, "--json-lines", "--yes", playbook=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         from sparkcluster.release.enabled import enable
 
-        done = enable(fleet, spec, report)
+        done = enable(fleet, spec, report, yes=args.yes)
     nodes = {name: {"unit": each.unit, "command": list(each.command)} for name, each in done.nodes.items()}
     document = {"cluster": spec.inventory.cluster, "enabled": True, "release": done.release, "nodes": nodes}
     if emitted(args, document):

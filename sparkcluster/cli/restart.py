@@ -11,7 +11,7 @@ from sparkcluster.cli.common import common_flags, inventory_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``restart``."""
     inventory_argument(parser, "--json-lines", "--yes", playbook=False)
-    common_flags(parser, "--timeout", "--trust", "--wait")
+    common_flags(parser, "--timeout", "--wait")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, "--json-lines", "--yes", playbook=False)
     option(parser, "release RELEASE?", "number of the release; default: the one before", at_least(1))
     option(parser, "--save", "then write what was chosen for it into the inventory")
-    common_flags(parser, "--timeout", "--trust", "--wait")
+    common_flags(parser, "--timeout", "--wait")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, "--json-lines", "--yes")
     option(parser, "--dry-run", "show what would be done and change nothing")
     option(parser, "--replace", "also replace groups that serve another plan or secret, or do not answer as expected")
-    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
+    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
     parser.set_defaults(min_speed=0.0, verbose=False)  # verbose: of plan, for --dry-run
     option(parser, "--clear-caches", "delete compile caches before the start")
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--order GROUPS", "groups to switch first, as west,east", _names, default=())
     option(parser, "--max-unavailable N", "groups switched at once after the first (1)", at_least(1), default=1)
     option(parser, "--pause S", "seconds between groups (0)", number(0, 86_400), default=0.0)
-    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--trust", "--wait")
+    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
 
 
 def _names(text: str) -> tuple[str, ...]:

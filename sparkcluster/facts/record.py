@@ -158,7 +158,6 @@ class GroupDocument(_Document, total=False):
     measured: Measured
     playbook: PlaybookDocument | None
     beside: Annotated[dict[str, BesideDocument], Field(max_length=1024)]
-    bundled: bool
     selected: Annotated[dict[str, Any], Field(max_length=256)]
 
 
@@ -173,7 +172,6 @@ class SwitchDocument(_Document, total=False):
     began_at: Required[Time]
     playbook: Required[PlaybookDocument]
     beside: Required[Annotated[dict[str, BesideDocument], Field(max_length=1024)]]
-    bundled: Required[bool]
     selected: Annotated[dict[str, Any], Field(max_length=256)]
 
 

@@ -32,7 +32,7 @@ DAY_S = 86_400
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
 KEPT = (
     *("verified", "network", "written", "secrets", "image", "versions", "measured"),
-    *("playbook", "beside", "bundled", "selected"),
+    *("playbook", "beside", "selected"),
 )
 
 
@@ -74,7 +74,6 @@ class RecordedGroup:
             ranks until then, and what its engine logged of its memory (``engines.phase.FOOTPRINT``); likewise.
         playbook: that it was started from; None in a record of an older version, which has one for all groups.
         beside: by the source of a mount beside the playbook, ``mark`` and ``name`` of what was there.
-        bundled: whether that playbook came with sparkcluster.
         selected: what was chosen then, as ``spec.assignments`` calls a selection; empty likewise.
     """
 
@@ -92,7 +91,6 @@ class RecordedGroup:
     measured: dict[str, Any] = dataclasses.field(default_factory=dict)
     playbook: dict[str, Any] | None = None
     beside: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-    bundled: bool = False
     selected: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

@@ -6,7 +6,6 @@ It counts until every node has a record in which each of its groups has its numb
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,26 +19,26 @@ class Switch:
     """A switch that was begun and not ended.
 
     Attributes:
-        documents: what each node has of it.
-        any: what most nodes have, then the one with the highest number: enough for what does no harm if it is wrong.
+        document: what was written of it last.
+        whole: whether every node has that; else it was cut off while it was written.
     """
 
-    documents: Mapping[str, Mapping[str, Any]]
-    any: Mapping[str, Any]
+    document: Mapping[str, Any]
+    whole: bool
 
     @property
     def source(self) -> int:
         """The release that served before."""
-        return int(self.any["source"])
+        return int(self.document["source"])
 
     def as_json(self) -> dict[str, Any]:
         """What ``status`` shows of it."""
-        return {key: self.any[key] for key in ("source", "number", "back", "groups", "operator", "began_at")}
+        return {key: self.document[key] for key in ("source", "number", "back", "groups", "operator", "began_at")}
 
     @property
     def groups(self) -> list[str]:
         """The groups that are switched."""
-        return list(self.any["groups"])
+        return list(self.document["groups"])
 
 
 def pending(facts: Mapping[str, Facts], newest: ReleaseFact | None) -> Switch | None:
@@ -59,11 +58,8 @@ def pending(facts: Mapping[str, Facts], newest: ReleaseFact | None) -> Switch | 
     }
     if not found:
         return None
-    same: dict[str, list[str]] = {}
-    for name, switch in found.items():
-        same.setdefault(json.dumps(switch, sort_keys=True), []).append(name)
-    most = max(same.values(), key=lambda names: (len(names), found[names[0]]["number"]))
-    return Switch(found, found[most[0]])
+    last = max(found.values(), key=lambda switch: (switch["number"], switch["began_at"]))
+    return Switch(last, whole=all(found.get(name) == last for name in facts))
 
 
 def anything(facts: Mapping[str, Facts]) -> bool:

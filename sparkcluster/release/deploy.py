@@ -57,7 +57,6 @@ class Options:
         replace: whether to replace what serves another plan, has drifted, or does not answer as it should.
         rollback: whether to go back where a switch fails.
         yes: whether what a kept release can do beyond serving is accepted unasked.
-        trust: node whose word about a release counts for the others.
         min_speed: the least speed of a new release, as a share of the one before; 0 compares nothing.
         wait_s: how long to wait for the lease.
         order: groups that are switched first.
@@ -70,7 +69,6 @@ class Options:
     replace: bool = False
     rollback: bool = True
     yes: bool = False
-    trust: str | None = None
     min_speed: float = 0
     wait_s: float = 0
     order: tuple[str, ...] = ()

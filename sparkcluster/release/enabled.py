@@ -21,6 +21,7 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.status import status
 from sparkcluster.plan.records import current_lease, recorded_groups, recorded_release
 from sparkcluster.probing.collect import collect_facts
+from sparkcluster.release.way_back import find_kept
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease
@@ -88,11 +89,11 @@ def start_documents(
     return documents
 
 
-def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
-    """Install guards on every node of the release that serves.
+def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
+    """Install guards on every node of the release that serves; ``yes`` accepts unasked what its record can do.
 
     Raises:
-        UsageError: no release serves.
+        UsageError: no release serves, or its record is not accepted.
         LeaseHeld: another operator has the lease.
         SparkclusterError: a node could not be changed.
     """
@@ -104,6 +105,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report) -> Enabled:
             f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
             hint=f"sparkcluster up {path}; then enable",
         )
+    find_kept(fleet, spec, document["release"], report, yes=yes)
     with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
         facts = _facts(fleet, spec)
         newest = recorded_release(spec.inventory, facts)

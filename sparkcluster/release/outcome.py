@@ -16,7 +16,6 @@ from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import RecordedGroup, group_plan, recorded_groups, written_network
 from sparkcluster.release.states import GroupState
 from sparkcluster.spec import Spec
-from sparkcluster.spec.library import all_bundled
 from sparkcluster.topology import recorded as networks
 from sparkcluster.topology.model import Topology
 
@@ -34,7 +33,6 @@ def origin_of(spec: Spec) -> dict[str, Any]:
     return {
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
         "beside": {each.source: {"mark": each.mark, "name": each.name} for each in files},
-        "bundled": all_bundled(spec),
         "selected": dict(spec.selected),
     }
 

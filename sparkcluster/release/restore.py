@@ -13,10 +13,10 @@ from sparkcluster.plan.records import KEEP, KEEP_IMAGES, kept_rank, next_number,
 from sparkcluster.release import journal
 from sparkcluster.release.deploy import Deployment
 from sparkcluster.release.states import GroupState, group_states
-from sparkcluster.release.way_back import Kept, recorded_spec
+from sparkcluster.release.way_back import Kept
 from sparkcluster.report import Report
 from sparkcluster.runtime.ranks import DRAIN_MOST_S, GRACE_S
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 
 # A node that was rebooted is back within minutes: a Spark takes about two.
 RETURN_S = 600.0
@@ -38,8 +38,9 @@ def restore(
         SparkclusterError: that failed too.
     """
     number = 0
-    for part in kept.parts(names):
-        old = _reached(new, recorded_spec(new.spec, kept, part[0]), kept)
+    for spec, part in kept.parts(names):
+        consent.require(spec)
+        old = _reached(new, spec, kept)
         # It waits until a stop has ended that was sent before; what runs is seen only then.
         write_journal(old, names, kept.number, timeout_s=STOP_S)
         old.look()

@@ -15,10 +15,12 @@ from sparkcluster.inspect.state import left_by
 from sparkcluster.plan.records import current_lease
 from sparkcluster.plan.switch import anything, pending
 from sparkcluster.probing.start import Answer
+from sparkcluster.release import way_back
 from sparkcluster.release.deploy import Options, stop_before_staging, whole
 from sparkcluster.release.serving import note_differences, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.states import Action, GroupState, State
 from sparkcluster.release.walk import Target, Walk
+from sparkcluster.release.way_back import Kept
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease, Operation
@@ -68,10 +70,12 @@ def up(
     *,
     operation: Operation = "up",
     target: Target | None = None,
+    back: Kept | None = None,
 ) -> Up:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
-    ``probes`` are those that were sent already. With ``target``, ``spec`` is that of a kept release.
+    ``probes`` are those that were sent already. With ``target``, ``spec`` is that of a kept release. ``back`` is what
+    serves, where it was accepted before as what a switch that fails goes back to.
 
     Raises:
         RolledBack: what was to be replaced serves again.
@@ -118,6 +122,8 @@ def up(
             # With the lease held, what was found may be about ranks that its holder is starting.
             if current_lease(view.facts) is None:
                 raise
+    kept = [each for each in (back, target and target.kept) if each]
+    kept = _with_what_serves(kept, fleet, view, groups, options=options, report=report)
     inventory = spec.inventory
 
     def take() -> Lease:
@@ -126,7 +132,7 @@ def up(
 
     with until_free(take, options.wait_s, report) as lease:
         report.step("check", count(len(view.facts), "Spark"))
-        walk = Walk(lease.changer, spec, options, report, target)
+        walk = Walk(lease.changer, spec, options, report, target=target, kept=kept)
         try:
             with walk.staging:
                 answers = walk.to_serving({} if changing else groups)
@@ -148,6 +154,17 @@ def up(
         hub_offline=_offline(done.view),
     )  # fmt: skip
     return done
+
+
+def _with_what_serves(
+    kept: list[Kept], fleet: Fleet, view: View, groups: Mapping[str, GroupState], *, options: Options, report: Report
+) -> list[Kept]:
+    """``kept``, and what a switch goes back to: what it can do is asked about before anything is locked or stopped."""
+    number = way_back.source(view)
+    switches = options.rollback and any(group.replaced and group.seen for group in groups.values())
+    if not switches or number in {0, *(each.number for each in kept)}:
+        return kept
+    return [*kept, way_back.find_kept(fleet, view.spec, number, report, yes=options.yes)]
 
 
 def _offline(view: View) -> bool:

@@ -6,9 +6,6 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from shlex import quote
-from typing import Any
-
-from pydantic import ValidationError
 
 from sparkcluster.errors import (
     Interrupted,
@@ -34,10 +31,10 @@ from sparkcluster.release.restore import once_reached
 from sparkcluster.release.states import State, group_states
 from sparkcluster.release.up import Up, until_free, up
 from sparkcluster.release.walk import Target
-from sparkcluster.release.way_back import agreed, find_kept, recorded_spec, refuse_powers, spec_of
+from sparkcluster.release.way_back import Kept, accept, as_recorded, find_kept, source, spec_of
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
-from sparkcluster.spec import Spec, consent
+from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
 
 
@@ -50,16 +47,19 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     before = whole(view_cluster(fleet, spec, inside=False))
+    served = _serving(before)
+    back: Kept | None = None
+    if options.rollback and served and source(before):
+        back = find_kept(fleet, spec, source(before), report, yes=options.yes)
     try:
         staged = until_free(lambda: stage.stage(fleet, spec, stage.Options(), report), options.wait_s, report)
-        done = up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
+        done = up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade", back=back)
         return dataclasses.replace(done, moved_bytes=sum(copied.bytes for copied in staged.copied))
     except (RolledBack, LeaseHeld, LeaseLost, Interrupted):
         raise
     except SparkclusterError as error:
-        served = _serving(before)
-        if options.rollback and served and before.newest:
-            _bring_back(fleet, spec, options, report, served=served, number=before.newest.number, error=error)
+        if back:
+            _bring_back(fleet, spec, options, report, served=served, kept=back, error=error)
         raise
 
 
@@ -70,10 +70,10 @@ def _bring_back(
     report: Report,
     *,
     served: Collection[str],
-    number: int,
+    kept: Kept,
     error: SparkclusterError,
 ) -> None:
-    """Start release ``number`` again if groups of it that ``served`` were lost before the switch began.
+    """Start ``kept`` again if groups of it that ``served`` were lost before the switch began.
 
     A node that rebooted took its ranks with it, and is waited for.
 
@@ -81,6 +81,7 @@ def _bring_back(
         RolledBack: the release serves again; ``error`` is why it has to.
         LaunchError: it does not.
     """
+    number = kept.number
     by_hand = f"sparkcluster rollback {quote(str(spec.inventory_path))} {number}"
     try:
         view = once_reached(fleet, lambda: whole(view_cluster(fleet, spec, inside=False)), report)
@@ -92,7 +93,7 @@ def _bring_back(
         report.failed()
         gone = ", ".join(map(spec.inventory.called, sorted(lost)))
         report.note(f"{cause(error)}: {gone} of release {number} is gone: starting it again")
-        done = rollback(fleet, spec, number, options, report)
+        done = rollback(fleet, spec, number, options, report, kept=kept)
     except (LeaseHeld, LeaseLost, Interrupted):
         raise
     except SparkclusterError as failed:
@@ -115,7 +116,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     Where none is under way the newest release serves on, or is started again.
 
     Raises:
-        UsageError: nothing was ever deployed, or the nodes disagree on what was begun.
+        UsageError: nothing was ever deployed, or what was begun is not accepted.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(view_cluster(fleet, spec, inside=False))
@@ -124,37 +125,35 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         number = view.newest.number if view.newest else _last(fleet, spec)
         report.note(f"no switch was cut off; release {number} is verified")
         return rollback(fleet, spec, number, options, report)
-    try:
-        document = agreed(switch.documents, "the switch that was begun", spec, options.trust, report)
-    except UsageError:
-        # It was cut off while it was written, for the first time or for the way back: back is safe in both cases.
-        sources = {document["source"] for document in switch.documents.values()}
-        alone = len(switch.documents) == 1 and not _serving(view) >= set(switch.groups)
-        if not switch.source or len(sources) > 1 or alone:
-            raise
-        return rollback(fleet, spec, switch.source, options, report)
+    document = switch.document
     operator = document["operator"]
+    if switch.source and not switch.whole:  # for the first time or for the way back: back is safe in both cases
+        report.note(f"not every node has the switch that {operator} began: back to release {switch.source}")
+        return rollback(fleet, spec, switch.source, options, report)
     if document["back"] is not None:
         report.note(f"{operator} was going back to release {document['back']}: going on")
         return rollback(fleet, spec, document["back"], options, report)
     report.note(f"going on with the switch from release {switch.source} that {operator} began")
-    wanted = spec_of(spec, document, "the switch that was begun")
-    refuse_powers(wanted)
-    wanted = consent.accept(wanted, report, yes=options.yes)
+    wanted = accept(spec_of(spec, document, document["number"]), report, yes=options.yes)
     return upgrade(fleet, wanted, options, report)
 
 
 def _last(fleet: Fleet, spec: Spec) -> int:
     """The number of the newest release that any node has, where the head of a group has lost its records."""
     answers, _ = node_records(fleet, spec)
-    numbers = [document.get("number") for answer in answers.values() for document in answer.records]
-    last = max((number for number in numbers if isinstance(number, int)), default=0)
+    last = max(_numbers(answers), default=0)
     if not last:
         raise UsageError(
             "no release was ever recorded, and no switch begun",
             hint=f"sparkcluster up {quote(str(spec.inventory_path))}",
         )
     return last
+
+
+def _numbers(answers: Mapping[str, Records]) -> set[int]:
+    """The numbers of all recorded releases."""
+    numbers = (document.get("number") for answer in answers.values() for document in answer.records)
+    return {number for number in numbers if isinstance(number, int)}
 
 
 def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
@@ -174,14 +173,21 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
 
 
 def rollback(
-    fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report, *, operation: Operation = "rollback"
+    fleet: Fleet,
+    spec: Spec,
+    number: int | None,
+    options: Options,
+    report: Report,
+    *,
+    operation: Operation = "rollback",
+    kept: Kept | None = None,
 ) -> Up:
     """Let release ``number`` serve again; None stands for the last one that was another.
 
-    With ``operation`` restart its groups that serve are started anew.
+    With ``operation`` restart its groups that serve are started anew. ``kept`` is the release, where it was accepted.
 
     Raises:
-        UsageError: there is none, it is not kept any more, or the nodes disagree on it.
+        UsageError: there is none, it is not kept any more, or it is not accepted.
         RolledBack: it failed, and what served before serves again.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
@@ -189,7 +195,7 @@ def rollback(
     report.step("find", f"release {number}" if number else "the release before")
     number = number or _stopped(fleet, spec) or _before(answers, spec)
     report.step("find", f"release {number}")
-    kept = find_kept(fleet, spec, number, report, trust=options.trust)
+    kept = kept or find_kept(fleet, spec, number, report, yes=options.yes)
     images = {node: answer.images for node, answer in answers.items() if answer.images is not None}
     needs_image = any(group.image for group in kept.groups.values())
     if needs_image and images and not any(f"{number:06d}" in found for found in images.values()):
@@ -207,10 +213,7 @@ def rollback(
             hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   lists others",
         )
     done: Up | None = None
-    for part in kept.parts(list(kept.groups)):
-        old = recorded_spec(spec, kept, part[0])
-        refuse_powers(old)
-        old = consent.accept(old, report, yes=options.yes)
+    for old, part in kept.parts(kept.groups):
         again = up(
             fleet,
             old,
@@ -236,20 +239,13 @@ def _stopped(fleet: Fleet, spec: Spec) -> int | None:
 def _before(answers: Mapping[str, Records], spec: Spec) -> int:
     """The number of the newest release that is another than the last one, and is kept.
 
-    Only what most nodes have counts, and no release in the middle of a switch, or with a group that has not answered.
+    None counts that is in the middle of a switch, or has a group that has not answered.
     """
-    found: dict[int, list[Mapping[str, Any]]] = {}
-    for answer in answers.values():
-        for document in answer.records:
-            number = document.get("number")
-            if isinstance(number, int):
-                found.setdefault(number, []).append(document)
     records: dict[int, ReleaseFact] = {}
-    for number, same in found.items():
-        with contextlib.suppress(ValidationError):
-            if 2 * len(same) > len(answers):
-                hashed = {"number": number, "plan_hash": str(same[0].get("plan_hash"))}
-                records[number] = ReleaseFact.model_validate({**hashed, "record": same[0]})
+    for number in _numbers(answers):
+        with contextlib.suppress(UsageError):  # it cannot be read
+            if found := as_recorded(answers, number):
+                records[number] = found[1]
     last = max(records, default=0)
     kept = {int(number) for answer in answers.values() for number in answer.images or {}} or records.keys()
     others = [

@@ -82,10 +82,20 @@ class Target:
 
 
 class Walk:
-    """The walk over the state table under one lease, towards ``spec``; with ``target`` that of a kept release."""
+    """The walk over the state table under one lease, towards ``spec``; with ``target`` that of a kept release.
+
+    ``kept`` are releases that were accepted before: what serves is among them.
+    """
 
     def __init__(
-        self, changer: Changer, spec: Spec, options: Options, report: Report, target: Target | None = None
+        self,
+        changer: Changer,
+        spec: Spec,
+        options: Options,
+        report: Report,
+        *,
+        target: Target | None = None,
+        kept: Sequence[Kept] = (),
     ) -> None:
         self.changer = changer
         self.spec = spec
@@ -96,6 +106,7 @@ class Walk:
         # From what is copied while a group still serves until it is stopped and all is there: nobody comes between.
         self.staging = staging_lease(changer.fleet, spec, "up")
         self.target = target
+        self.kept = kept
         self.new = Deployment(
             changer,
             spec,
@@ -362,11 +373,13 @@ class Walk:
             return None
         fleet = self.changer.fleet
         try:
-            kept = way_back.find_kept(fleet, self.spec, number, self.report, trust=self.options.trust)
+            kept = next((each for each in self.kept if each.number == number), None) or way_back.find_kept(
+                fleet, self.spec, number, self.report, yes=self.options.yes
+            )
         except UsageError as error:
             if any(group.seen for group in switched.values()) or not self.pending:
                 raise
-            # Nothing of it serves: what one node says of a switch stops no start.
+            # Nothing of it serves.
             self.report.note(f"warning: there is no way back: {error.message}")
             return None
         names = [name for name in names if name in kept.groups]
@@ -374,9 +387,7 @@ class Walk:
             return None
         keep(self.new, kept, [name for name in names if name in switched and switched[name].seen])
         secrets = self.secrets()
-        for part in kept.parts(names):
-            spec = way_back.recorded_spec(self.spec, kept, part[0])
-            way_back.refuse_powers(spec)
+        for spec, part in kept.parts(names):
             way_back.prove(view_cluster(fleet, spec), kept, part, secrets)
         return kept
 

@@ -1,14 +1,11 @@
-"""The way back to a kept release: its record, as the nodes agree on it, and the spec that starts it again.
+"""The way back to a kept release: its record, as the head of its group has it, and the spec that starts it again.
 
-What a node has recorded is trusted for that node alone. To be applied to others, a record must be the same on every
-node that has it; where only one of several has it, the user confirms it.
+A record is a document like any other: it is shown and accepted (``spec.consent``) unless that was done on this machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,96 +21,109 @@ from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.history import node_records
+from sparkcluster.inspect.lost import Records
 from sparkcluster.node.shared import kept_image
 from sparkcluster.plan.cost import missing_on
 from sparkcluster.plan.records import RecordedGroup, recorded_groups
+from sparkcluster.plan.switch import pending
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets as values
-from sparkcluster.spec import Spec, powers
+from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.spec.beside import Beside
+from sparkcluster.spec.load import is_shipped
 from sparkcluster.spec.playbook import Playbook
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """A kept release.
+    """A kept release, accepted.
 
     Attributes:
         number: under which its images and secrets are kept.
         groups: as it recorded them.
+        specs: what starts each of them again on the nodes of today's inventory, accepted.
         document: the whole record.
         anew: whether it starts with the operator's secrets, which are the same, as nodes lost their own.
     """
 
     number: int
     groups: Mapping[str, RecordedGroup]
+    specs: Mapping[str, Spec]
     document: Mapping[str, Any]
     anew: bool = False
 
-    def parts(self, names: Collection[str]) -> list[list[str]]:
-        """``names`` by playbook: groups of one part are started from the same spec."""
-        found: dict[str, list[str]] = {}
+    def parts(self, names: Collection[str]) -> list[tuple[Spec, list[str]]]:
+        """``names`` with the spec that starts them, which groups of the same playbook share."""
+        found: dict[str, tuple[Spec, list[str]]] = {}
         for name in names:
-            group = self.groups[name]
-            found.setdefault(json.dumps([group.playbook, group.bundled], sort_keys=True), []).append(name)
+            spec = self.specs[name]
+            found.setdefault(spec.playbook.model_dump_json(), (spec, []))[1].append(name)
         return list(found.values())
 
 
-def agreed(
-    documents: Mapping[str, Mapping[str, Any]], what: str, spec: Spec, trust: str | None, report: Report
-) -> dict[str, Any]:
-    """The document that every node which has one has; ``documents`` by node, at least one.
+def source(view: View) -> int:
+    """The number of the release that served before what is under way; 0 without one."""
+    switch = pending(view.facts, view.newest)
+    return switch.source if switch else view.newest.number if view.newest else 0
+
+
+def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact] | None:
+    """Release ``number`` and the node whose record that is: the head of a group, else the first that has one.
 
     Raises:
-        UsageError: nodes differ, or one of several has it and nobody confirms it; the hint names ``--trust``.
+        UsageError: no record of it can be read.
     """
-    if trust is not None:
-        if trust not in documents:
-            raise UsageError(f"--trust {trust}: {trust} does not have {what}", hint=f"one of: {', '.join(documents)}")
-        return dict(documents[trust])
-    same: dict[str, list[str]] = {}
-    for node, document in documents.items():
-        canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
-        same.setdefault(hashlib.sha256(canonical.encode()).hexdigest(), []).append(node)
-    nodes = list(documents)
-    hint = f"to use what one node has: --trust NODE, with one of {', '.join(nodes)}"
-    if len(same) > 1:
-        differ = " and ".join(", ".join(group) for group in same.values())
-        raise UsageError(f"{what} is not the same on {differ}", hint=hint)
-    if len(nodes) == 1 and len(spec.inventory.nodes) > 1:
-        only, hint = f"only {nodes[0]} has {what}", f"to use it: --trust {nodes[0]}"
-        if not report.confirm(f"{only}. Start what it says on the other nodes too?"):
-            raise UsageError(f"{only}, and what one node says is not applied to others unasked", hint=hint)
-    return dict(documents[nodes[0]])
+    found: dict[str, ReleaseFact] = {}
+    wrong: ValidationError | None = None
+    for node, document in _documents(answers, number).items():
+        try:
+            hashed = {"number": number, "plan_hash": str(document.get("plan_hash")), "record": document}
+            found[node] = ReleaseFact.model_validate(hashed)
+        except ValidationError as error:
+            wrong = error
+    if wrong and not found:
+        raise UsageError(f"the record of release {number} is malformed: {problem(wrong)}")
+    heads = {node: {group.head for group in recorded_groups(each.record).values()} for node, each in found.items()}
+    ordered = sorted(found, key=lambda node: node not in heads[node])
+    return (ordered[0], found[ordered[0]]) if found else None
 
 
-def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, trust: str | None = None) -> Kept:
-    """The release ``number`` as the nodes recorded it.
-
-    Raises:
-        UsageError: no node has it, the nodes disagree, or it is malformed.
-        SparkclusterError: no node could be queried.
-    """
-    found = node_records(fleet, spec)[0]
-    records = {
+def _documents(answers: Mapping[str, Records], number: int) -> dict[str, dict[str, Any]]:
+    """The record of release ``number`` by node, as it was read."""
+    return {
         node: document
-        for node, answer in found.items()
+        for node, answer in answers.items()
         for document in answer.records
         if document.get("number") == number
     }
-    releases = f"sparkcluster releases {shlex.quote(str(spec.inventory_path))}   lists them"
-    if not records:
+
+
+def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, yes: bool) -> Kept:
+    """The release ``number`` as the head of a group recorded it, accepted; ``yes`` accepts it unasked.
+
+    A node that lacks the record or has another one is named: it was off when that was written, mostly.
+
+    Raises:
+        UsageError: no node has it, it is malformed, or it is not accepted.
+        SparkclusterError: no node could be queried.
+    """
+    answers = node_records(fleet, spec)[0]
+    found = as_recorded(answers, number)
+    if found is None:
+        releases = f"sparkcluster releases {shlex.quote(str(spec.inventory_path))}   lists them"
         raise UsageError(f"no node has a record of release {number}", hint=releases)
-    document = agreed(records, f"the record of release {number}", spec, trust, report)
-    try:
-        checked = ReleaseFact.model_validate({"number": number, "plan_hash": "", "record": document})
-    except ValidationError as error:
-        raise UsageError(f"the record of release {number} is malformed: {problem(error)}", hint=releases) from None
-    groups = {name: group for name, group in recorded_groups(checked.record).items() if group.verified}
-    kept = Kept(number, groups, document)
+    node, release = found
+    documents = _documents(answers, number)
+    others = [name for name in answers if documents.get(name) != documents[node]]
+    if others:
+        text = f"no record of release {number}, or another one; that of {node} is used"
+        report.note(f"warning: {', '.join(others)}: {text}")
+    groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
+    specs = {name: _spec_of_group(spec, group, release) for name, group in groups.items()}
+    kept = Kept(number, groups, {name: accept(each, report, yes=yes) for name, each in specs.items()}, release.record)
     _require_key(spec, groups)
-    lost = without_secrets(kept, groups, {node: answer.secrets for node, answer in found.items()})
-    if lost and all(_at_hand(spec, kept, name) for name in groups):
+    lost = without_secrets(kept, groups, {node: answer.secrets for node, answer in answers.items()})
+    if lost and all(_at_hand(kept, name) for name in groups):
         report.note(f"{', '.join(lost)} lost the secrets of release {number}: it starts with the same, as set here")
         return dataclasses.replace(kept, anew=True)
     return kept
@@ -127,32 +137,25 @@ def _require_key(spec: Spec, groups: Mapping[str, RecordedGroup]) -> None:
             values.api_key(spec)
 
 
-def _at_hand(spec: Spec, kept: Kept, group: str) -> bool:
+def _at_hand(kept: Kept, group: str) -> bool:
     recorded = kept.groups[group]
     names = {name for node in recorded.plan["nodes"].values() for name in node.get("secrets", ())}
-    return values.at_hand(names, recorded.secrets, recorded_spec(spec, kept, group))
+    return values.at_hand(names, recorded.secrets, kept.specs[group])
 
 
-def recorded_spec(spec: Spec, kept: Kept, group: str) -> Spec:
-    """The spec that starts ``group`` again as ``kept`` recorded it, on the nodes of today's inventory.
-
-    Raises:
-        UsageError: its playbook cannot be read by this version of sparkcluster.
-    """
-    recorded = kept.groups[group]
+def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Spec:
+    """The spec that starts ``group`` again as it is recorded, on the nodes of today's inventory."""
     origin = {
-        "playbook": recorded.playbook or kept.document.get("playbook") or {},
-        "beside": recorded.beside,
-        "bundled": recorded.bundled,
-        "selected": recorded.selected,
+        "playbook": group.playbook or release.record.get("playbook") or {},
+        "beside": group.beside,
+        "selected": group.selected,
     }
-    found = spec_of(spec, origin, f"release {kept.number}")
-    image = kept_image(spec.inventory.cluster, kept.number) if recorded.image else None
-    return dataclasses.replace(found, playbook_path=Path(f"release-{kept.number}"), kept_image=image)
+    image = kept_image(spec.inventory.cluster, release.number) if group.image else None
+    return dataclasses.replace(spec_of(spec, origin, release.number), kept_image=image)
 
 
-def spec_of(spec: Spec, origin: Mapping[str, Any], what: str) -> Spec:
-    """``spec`` with what nodes have of ``what``, as ``outcome.origin_of`` wrote it.
+def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
+    """``spec`` with what nodes have of release ``number``, as ``outcome.origin_of`` wrote it; not accepted.
 
     Raises:
         UsageError: its playbook cannot be read by this version of sparkcluster.
@@ -160,24 +163,30 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], what: str) -> Spec:
     try:
         playbook = Playbook.model_validate(origin["playbook"])
     except ValidationError as error:
-        raise UsageError(f"the playbook of {what} cannot be used: {problem(error)}") from None
+        raise UsageError(f"the playbook of release {number} cannot be used: {problem(error)}") from None
     files = {source: Beside(source, each["mark"], each["name"], ()) for source, each in origin["beside"].items()}
     mounted = {mount.source for mount in playbook.mounts}
+    selected = origin.get("selected", {})
+    shipped = is_shipped(playbook, str(selected.get("playbook", playbook.name)), spec.inventory.group_sizes)
     return dataclasses.replace(
         spec,
         playbook=playbook,
-        playbook_path=Path(playbook.name),
+        playbook_path=Path(f"release-{number}"),
         # The nodes still have what was mounted from beside it, and the image that was built.
         beside={source: each for source, each in files.items() if source in mounted},
         build=files.get(playbook.build.context) if playbook.build else None,
         places={},
-        bundled=origin["bundled"],
-        selected=origin.get("selected", {}),
+        bundled=shipped and not files,
+        selected=selected,
     )
 
 
-def refuse_powers(spec: Spec) -> None:
-    """Raise UsageError where the inventory does not permit what a recorded playbook wants."""
+def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
+    """``spec`` of a record or journal, accepted (``spec.consent``); ``yes`` accepts it unasked.
+
+    Raises:
+        UsageError: it is not accepted, or the inventory does not permit what its playbook wants.
+    """
     found = powers.of(spec.playbook, spec.inventory)
     for power in found:
         if power.refused:
@@ -185,6 +194,7 @@ def refuse_powers(spec: Spec) -> None:
     needed = powers.permit(found, spec.inventory)
     if needed:
         raise UsageError("the inventory does not permit what the playbook of the release needs", hint=f"add {needed}")
+    return consent.accept(spec, report, yes=yes)
 
 
 def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:

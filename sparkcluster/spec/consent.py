@@ -63,10 +63,9 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
     if asked := _of_playbook(spec):
         if check:
             check(spec)
-        path = spec.playbook_path
-        shown = powers.lines(spec.playbook, spec.inventory, head=f"{path} is not a bundled playbook. It may:")
-        what = f"{path} may do more than serve, and this is not accepted yet"
-        _ask(asked, shown, f"accept it for cluster {spec.inventory.cluster}?", what, report, yes=yes)
+        whose = "is not a bundled playbook" if spec.places else "is what the Sparks recorded"
+        head = f"{spec.playbook_path} {whose}. It may:"
+        _ask(spec, asked, powers.lines(spec.playbook, spec.inventory, head=head), report, yes=yes)
         remember([powers.digest(spec)])
     return dataclasses.replace(spec, accepted=powers.digest(spec))
 
@@ -78,20 +77,17 @@ def accept_inventory(spec: Spec, report: Report, *, yes: bool) -> None:
         UsageError: they are not accepted, or nobody can be asked.
     """
     if found := unaccepted(spec):
-        shown = powers.listed(found, f"{spec.inventory_path} asks for:")
-        _ask(found, shown, "accept it?", f"{spec.inventory_path} asks for what is not accepted yet", report, yes=yes)
+        _ask(spec, found, powers.listed(found, f"{spec.inventory_path} asks for:"), report, yes=yes)
         remember(each.digest for each in found)
 
 
-def _ask(found: list[powers.Power], shown: list[str], question: str, what: str, report: Report, *, yes: bool) -> None:
-    if yes:
-        for line in shown:
-            report.note(line)
-    elif not report.confirm("\n".join([*shown, question])):
-        raise UsageError(
-            f"{what}: {', '.join(dict.fromkeys(each.kind for each in found))}",
-            hint="to accept it, add --yes, or answer y on a terminal; sparkcluster lint INVENTORY   lists it",
-        )
+def _ask(spec: Spec, found: list[powers.Power], shown: list[str], report: Report, *, yes: bool) -> None:
+    for line in shown:
+        report.note(line)
+    if not yes and not report.confirm(f"accept it for cluster {spec.inventory.cluster}?"):
+        kinds = ", ".join(dict.fromkeys(each.kind for each in found))
+        hint = "to accept what is shown above, add --yes, or answer y on a terminal"
+        raise UsageError(f"this is not accepted yet: {kinds}", hint=hint)
 
 
 def require(spec: Spec) -> None:

@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import sparkcluster
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
-from sparkcluster.spec.document import shown
+from sparkcluster.spec.document import KeyPath, shown
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.suggest import did_you_mean
 
@@ -33,10 +33,12 @@ def bundled() -> list[Path]:
 
 def all_bundled(spec: Spec) -> bool:
     """Whether a playbook comes with sparkcluster unchanged, and so does all that it extends or has over it."""
-    if spec.bundled is not None:
-        return spec.bundled
-    files = {spec.playbook_path, *(Path(file) for file, _ in spec.places.values())}
-    return all(map(_is_shipped, files))
+    return all_shipped(spec.playbook_path, spec.places) if spec.bundled is None else spec.bundled
+
+
+def all_shipped(path: Path, places: Mapping[KeyPath, tuple[str, int | None]]) -> bool:
+    """Whether the playbook in ``path`` and all files in ``places`` of it come with sparkcluster unchanged."""
+    return all(map(_is_shipped, {path, *(Path(file) for file, _ in places.values())}))
 
 
 def shadowing(spec: Spec) -> list[str]:

@@ -128,6 +128,15 @@ def read_playbook(
     return playbook, document
 
 
+def is_shipped(playbook: Playbook, reference: str, groups: Collection[int]) -> bool:
+    """Whether ``playbook`` is the one that comes with sparkcluster as ``reference``, composed for ``groups``."""
+    with contextlib.suppress(UsageError):
+        path, overlays = named(reference.rpartition("/")[2], library.bundled())
+        same, document, _ = _playbook(path, overlays, None, groups)
+        return same == playbook and library.all_shipped(path, compose.places(document))
+    return False
+
+
 def variant_sizes(path: Path, overlays: Sequence[str] = ()) -> list[range]:
     """Numbers of nodes for which the playbook in ``path`` has variants.
 

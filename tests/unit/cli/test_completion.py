@@ -103,7 +103,7 @@ def test_an_inventory_of_whatever_kind_is_no_error_and_nothing_that_a_shell_woul
 ) -> None:
     if content is not None:
         (home / "bad.yaml").write_text(content)
-    assert offered("sparkcluster up bad.yaml --trust ") == expected
+    assert offered("sparkcluster setup bad.yaml --node ") == expected
 
 
 def test_only_small_regular_files_are_read(home: Path) -> None:
@@ -115,7 +115,7 @@ def test_only_small_regular_files_are_read(home: Path) -> None:
 
 
 def test_tab_imports_neither_models_nor_connections(home: Path) -> None:
-    for line in ("up mine.yaml --trust ", "lab fault 1 re", "setup mine.yaml --only "):
+    for line in ("setup mine.yaml --node ", "lab fault 1 re", "setup mine.yaml --only "):
         assert offered(f"sparkcluster {line}", "-v")
         imported = {
             line.split()[1].strip("'") for line in Path("modules").read_text().splitlines() if line[:7] == "import "
@@ -138,7 +138,7 @@ TYPED = [
     ("A=1 sparkcluster status mi\t", "<status><mine.yaml>"),
     ("bin/sparkcluster logs ./mi\tal\t2", "<logs><./mine.yaml><alpha-2>"),
     ("sparkcluster logs 'my other.yml' fe80::\t", "<logs><my other.yml><fe80::1:2>"),
-    ("sparkcluster up mine.yaml --trust=fe80:\t", "<up><mine.yaml><--trust=fe80::1:2>"),
+    ("sparkcluster setup mine.yaml --node=fe80:\t", "<setup><mine.yaml><--node=fe80::1:2>"),
     ("sparkcluster preflight mine.yaml --ig\tnet-00\t6", "<preflight><mine.yaml><--ignore><net-006>"),
 ]
 TILDE = ("sparkcluster logs ~/mi\tal\t2", "<logs><{home}/mine.yaml><alpha-2>")

@@ -31,8 +31,8 @@ def test_where_there_is_no_systemd_it_says_what_has_to_run_at_every_boot(monkeyp
 
     monkeypatch.setattr(enable, "reporting", reporting)
     installed = {name: Installed(unit=unit, command=COMMAND) for name, unit in units.items()}
-    monkeypatch.setattr(enabled, "enable", lambda *_: Enabled(3, installed))
-    assert enable.run(argparse.Namespace(json=False, json_lines=False)) == 0
+    monkeypatch.setattr(enabled, "enable", lambda *_, **__: Enabled(3, installed))
+    assert enable.run(argparse.Namespace(json=False, json_lines=False, yes=False)) == 0
     out, err = capsys.readouterr()
     assert out == f"{first}\n"
     without = [name for name, unit in units.items() if unit is None]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sparkcluster.errors import LeaseHeld, NotServing, UsageError
+from sparkcluster.facts.base import read
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
@@ -30,6 +31,8 @@ def fleet_of(world, **programs):
     for name, facts in world.facts.items():
         hosts[name] = FakeHost(name).program("probe", facts.model_dump(mode="json")).program("ask", ANSWER)
         hosts[name].program("lease", [{"epoch": 4}, {"granted": 5}]).program("unit", {})
+        release = read(facts.release)
+        hosts[name].program("records", {"records": [release.record] if release else []})
         hosts[name].program("agent", lambda request: {"results": [INSTALLED for _ in request["steps"]]})
         for program, answer in programs.items():
             hosts[name].program(program, answer)
@@ -77,7 +80,7 @@ def test_what_starts_a_rank_again_is_what_started_it(world):
 def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
     cluster = served(world())
     fleet = fleet_of(cluster)
-    done = enabled.enable(fleet, cluster.spec, Report())
+    done = enabled.enable(fleet, cluster.spec, Report(), yes=False)
     assert (done.release, set(done.nodes)) == (3, {"alpha", "beta"})
     sent = {name: steps(fleet, name) for name in fleet.hosts}
     assert [[step["do"] for step in each] for each in sent.values()] == [["enable"], ["enable"]]
@@ -89,7 +92,7 @@ def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command
     )
     assert {each[0]["config"]["node"] for each in sent.values()} == {"alpha", "beta"}
     again = fleet_of(cluster)
-    enabled.enable(again, cluster.spec, Report())
+    enabled.enable(again, cluster.spec, Report(), yes=False)
     assert steps(again, "alpha")[0]["token"] not in tokens
 
 
@@ -98,9 +101,22 @@ def test_enable_wants_a_release_that_serves(world):
     for one in (cluster, served(world()).change("beta", ranks=[])):
         fleet = fleet_of(one)
         with pytest.raises(UsageError) as caught:
-            enabled.enable(fleet, one.spec, Report())
+            enabled.enable(fleet, one.spec, Report(), yes=False)
         assert caught.value.hint == "sparkcluster up inventory.yaml; then enable"
         assert all(steps(fleet, name) == [] for name in fleet.hosts)
+
+
+def test_a_guard_is_not_installed_for_a_record_that_was_not_accepted_here(world):
+    cluster = served(world(playbook={"setup": ["pip install x"]}))
+    release = read(cluster.facts["alpha"].release)
+    edited = json.loads(json.dumps(release.record).replace("pip install x", "pip install y"))
+    cluster.change("alpha", release={"number": 3, "plan_hash": release.plan_hash, "record": edited})
+    fleet = fleet_of(cluster)
+    with pytest.raises(UsageError, match="not accepted yet: setup"):
+        enabled.enable(fleet, cluster.spec, Report(), yes=False)
+    assert all(steps(fleet, name) == [] for name in fleet.hosts)
+    enabled.enable(fleet, cluster.spec, Report(), yes=True)
+    assert steps(fleet, "alpha")
 
 
 def held(operation):

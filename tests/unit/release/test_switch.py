@@ -152,18 +152,68 @@ def test_who_lost_the_lease_takes_nothing_back(up, switching):
     assert up.done.count("launch alpha beta") == 1
 
 
-def test_nothing_is_stopped_where_the_way_back_is_not_there(up, switching):
+STRANGE = {
+    "image": "stranger/image:1", "setup": ["pip install x"], "env": {"A": "1", "LD_PRELOAD": "/x.so"},
+}  # fmt: skip
+
+
+def written_by_the_node(cluster, node="alpha", **more):
+    """The record on ``node`` has another playbook than the operator's."""
+    release = read(cluster.facts[node].release)
+    edited = json.loads(json.dumps(release.record))
+    edited["groups"]["default"]["playbook"] |= STRANGE
+    edited["groups"]["default"] |= more
+    cluster.change(node, release={"number": 3, "plan_hash": release.plan_hash, "record": edited})
+
+
+ON_RECORDS = {"rollback": lambda f, s, o, r: rollback(f, s, 3, o, r), "restart": restart, "upgrade": upgrade}
+
+
+@pytest.mark.parametrize("command", [*ON_RECORDS, "resume"])
+def test_what_a_node_wrote_runs_nowhere_before_it_was_shown_and_accepted(up, switching, command):
     cluster = switching()
-    plan = read(cluster.facts["alpha"].release)
-    edited = json.loads(json.dumps(plan.record))
-    edited["groups"]["default"]["playbook"]["env"]["A"] = "3"
-    cluster.change("alpha", release={"number": 3, "plan_hash": plan.plan_hash, "record": edited})
-    with pytest.raises(UsageError, match="the record of release 3 is not the same on alpha and beta") as caught:
-        up(cluster, command=upgrade)
-    assert caught.value.hint == "to use what one node has: --trust NODE, with one of alpha, beta"
+    if command == "resume":
+        switch = journal.document(cluster.spec, number=4, source=3, groups=["default"], back=None)
+        switch["playbook"] |= STRANGE
+        for node in cluster.facts:
+            cluster.change(node, switch=json.loads(json.dumps(switch)))
+    else:
+        written_by_the_node(cluster, bundled=True)
+    run = ON_RECORDS.get(command, resume)
+    with pytest.raises(UsageError, match="not accepted yet: image, setup, variable") as caught:
+        up(cluster, command=run)
+    assert "--yes" in caught.value.hint
+    assert not {"lease", "lease of staging"} & {*up.done}
     assert acts(up) == []
-    assert running(cluster) == {"alpha": ["3"], "beta": ["3"]}
-    assert up(cluster, command=upgrade, options=module.Options(trust="beta")).release == 4
+    done = up(cluster, command=run, options=module.Options(yes=True))
+    shown = "\n".join(up.report.notes)
+    assert all(text in shown for text in ("stranger/image:1", "pip install x", "LD_PRELOAD=/x.so")), shown
+    assert done.changed
+    assert "/bundled/" not in str(up.recorded), "compile caches of shipped playbooks are theirs alone"
+
+
+def test_going_back_by_itself_asks_nothing_though_the_record_changes_meanwhile(up, switching):
+    """It was read and accepted before anything was stopped."""
+    cluster = switching()
+    up.tick = lambda event: written_by_the_node(cluster) if event == "stop" else None
+    with pytest.raises(RolledBack):
+        up(cluster, command=upgrade, fails=fails_with("2"))
+    assert value(cluster) == ("1", 4)
+    assert "/x.so" not in str(up.recorded[-1])
+
+
+@pytest.mark.parametrize("command", ON_RECORDS)
+def test_a_node_that_was_off_costs_one_warning_and_what_the_head_has_is_used(up, switching, command):
+    cluster = switching()
+    before = read(cluster.facts["beta"].release)
+    up(cluster, command=upgrade)
+    cluster.change("beta", release=before.model_dump())
+    cluster.histories["beta"] = {3: before.record}
+    up(cluster, command=ON_RECORDS[command])
+    warnings = [note for note in up.report.notes if note.startswith("warning:")]
+    assert warnings == ["warning: beta: no record of release 4, or another one; that of alpha is used"]
+    assert value(cluster)[0] == ("1" if command == "rollback" else "2")
+    assert len({read(node.release).number for node in cluster.facts.values()}) == 1
 
 
 @pytest.mark.parametrize("answer", [{"unread": "nvidia-container-cli: requirement error"}, {"gpus": 0}])
@@ -287,10 +337,10 @@ def killed_at(up, cluster, event, **more):
     return False
 
 
-def ended(up, cluster, command, fails, **options):
+def ended(up, cluster, command, fails):
     """The error of ``command``, or None."""
     try:
-        up(cluster, command=command, fails=fails, options=module.Options(**options))
+        up(cluster, command=command, fails=fails)
     except SparkclusterError as error:
         return error
     return None
@@ -318,12 +368,9 @@ def test_a_switch_that_is_killed_anywhere_is_ended_by_whoever_comes_next(up, swi
             recorded = {read(node.release).number for node in cluster.facts.values()}
             assert switch is not None or recorded != {3}, (event, up.done)
         error = ended(up, cluster, COMMANDS[then], fails)
-        if isinstance(error, UsageError) and "--trust" in error.hint:
-            # Cut off while it was written, and no release to go on with unasked: the user is told what to type.
-            error = ended(up, cluster, COMMANDS[then], fails, trust="alpha")
         if isinstance(error, OtherPlan):  # the old release serves, and up replaces nothing that does
             assert acts(up) == []
-            error = ended(up, cluster, resume, fails, trust="alpha")
+            error = ended(up, cluster, resume, fails)
         assert error is None or isinstance(error, RolledBack), (event, up.done, error)
         numbers = running(cluster)
         assert len({tuple(each) for each in numbers.values()}) == 1, (event, numbers)
@@ -412,9 +459,6 @@ def test_a_switch_of_two_groups_that_is_killed_leaves_no_group_behind(up, switch
         if isinstance(error, OtherPlan):  # every group serves
             assert acts(up) == []
             error = ended(up, cluster, resume, fails)
-        if isinstance(error, UsageError):
-            assert "--trust" in error.hint, (event, error.message)
-            error = ended(up, cluster, resume, fails, trust="alpha")
         assert error is None or isinstance(error, RolledBack), (event, up.done, error)
         assert all(running(cluster).values()), (event, running(cluster))
         values = {value(cluster, node)[0] for node in cluster.facts}

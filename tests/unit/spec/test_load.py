@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from docgen import spec_pages
 
 from sparkcluster.errors import SpecError, UsageError
@@ -19,6 +20,7 @@ from sparkcluster.plan import environment
 from sparkcluster.spec import base, library, load, variables
 from sparkcluster.spec.document import parse
 from sparkcluster.spec.inventory import Inventory
+from sparkcluster.spec.playbook import Playbook
 
 ROOT = Path(__file__).resolve().parents[3]
 INVENTORIES = sorted((ROOT / "inventory").glob("*.yaml"))
@@ -190,3 +192,16 @@ def test_an_installed_package_contains_its_playbooks(tmp_path: Path, monkeypatch
     assert library.names() == ["mine"]
     shutil.rmtree(package / "bundled")
     assert library.names() == []
+
+
+@pytest.mark.parametrize("reference", ["gpt-oss-20b", "gpt-oss-120b+ngram", "somewhere/gpt-oss-20b.yaml"])
+def test_a_playbook_counts_as_shipped_by_what_it_is_composed_of(tmp_path, reference):
+    shipped = library.bundled()[0]
+    path, overlays = load.named(reference.removeprefix("somewhere/"), [shipped])
+    written = load.read_playbook(path, overlays, nodes=1)[0].model_dump(mode="json", exclude_defaults=True)
+    assert load.is_shipped(Playbook.model_validate(written), reference, [1])
+    for change in ({"setup": ["pip install x"]}, {"env": {"LD_PRELOAD": "/x.so"}}, {"args": {"max-model-len": 7}}):
+        assert not load.is_shipped(Playbook.model_validate(written | change), reference, [1])
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump(written))
+    assert not load.is_shipped(Playbook.model_validate(written), str(mine), [1])
