@@ -565,6 +565,12 @@ def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
     assert up(path).code == 1
 
 
+def test_variables_of_a_node_are_asked_about_unless_they_only_tune(tmp_path: Path, run: Run) -> None:
+    path = inventory(tmp_path, None)
+    path.write_text(path.read_text().replace("name: a,", "name: a, env: {LD_AUDIT: /x, NCCL_DEBUG: INFO},"))
+    assert run("lint", path).out.endswith("asks for (up asks once):\n  env        LD_AUDIT=/x\n")
+
+
 def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run: Run, up: Run, node: Node) -> None:
     def written(more: str, name: str = "inventory", directory: Path = tmp_path) -> Path:
         directory.mkdir(exist_ok=True)
