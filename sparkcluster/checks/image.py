@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
@@ -21,7 +20,7 @@ from sparkcluster.checks.registry import (
 )
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import EngineFacts, Image
-from sparkcluster.facts.engine import builds, engine_of, has_token
+from sparkcluster.facts.engine import engine_of, expected_images, has_token
 from sparkcluster.facts.model import Facts
 from sparkcluster.suggest import closest
 from sparkcluster.topology import parallel
@@ -40,21 +39,19 @@ STAGE = "sparkcluster stage INVENTORY image"
 def same(context: Context) -> Iterator[Seen]:
     """Ranks of different builds end with `Version mismatch`, or give wrong answers.
 
-    Builds are compared by the hash of their configuration (layers, environment, entry point); on containerd's image
-    store, where a build has several IDs, by the configuration itself. `up` and `stage` replace an image that differs
-    by that of the head of its group.
+    Builds are compared by their layers and what a container of them starts with (environment, entry point), since
+    containerd's image store has other IDs. The right one is what was first staged or a digest names, else that of the
+    head. `up` and `stage` replace an image that differs, after a question where the tag was never staged.
     """
-    found = dict(context.images())
-    marks = builds({name: context.facts[name] for name in found})
-    common = Counter(marks.values()).most_common(1)
-    for name, mark in marks.items():
-        if mark != common[0][0]:
+    right = expected_images(context.spec, context.facts, context.topology.by_rank or list(context.facts))
+    first = next(iter(right.values()), None)
+    for name, image in context.images():
+        if name not in right:
             reference = str(context.spec.reference)
-            others = [other for other, same_mark in marks.items() if same_mark == common[0][0]]
-            same_layers = found[name].layers == found[others[0]].layers and found[name].layers
+            same_layers = first is not None and first.layers == image.layers
             yield Seen(
-                f"{name} has another build of {reference} than the others",
-                f"image ID {found[name].id[:19]}, on {listed(others)} {found[others[0]].id[:19]}"
+                f"{name} has another build of {reference} than {listed(right) if right else 'was first staged'}",
+                f"image ID {image.id[:19]}{f', on {listed(right)} {first.id[:19]}' if first else ''}"
                 f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
                 (f"docker rmi --force {quote(reference)}", STAGE),
                 node=name,

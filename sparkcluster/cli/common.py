@@ -146,7 +146,7 @@ def at_least(minimum: int) -> Callable[[str], float]:
 _FLAGS: dict[str, dict[str, Any]] = {
     "--json": {"about": "print one JSON document to stdout and nothing else"},
     "--json-lines": {"about": "print events as JSON lines, the result last"},
-    "--yes": {"about": "accept what playbook, inventory or release can do beyond serving, unasked"},
+    "--yes": {"about": "accept unasked what playbook, inventory or release can do, and an image built apart"},
     "-v --verbose": {"about": "also show notes, and why each finding matters"},
     "--no-rollback": {"about": "leave a new release that fails as it is, and write a bundle"},
     "--set KEY=VALUE*": {"about": "playbook's key: args.max-model-len=65536"},

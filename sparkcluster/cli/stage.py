@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         encrypt=args.encrypt,
         limit_bytes_s=int(args.limit_rate * 1e6) if args.limit_rate else None,
         given=args.given,
+        yes=args.yes,
     )
     with reporting(args) as (fleet, written, report):
         spec = written if args.dry_run else accepted(args, written, report)

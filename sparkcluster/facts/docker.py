@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,7 +65,7 @@ class EngineFacts(Fact):
 class Image(Fact):
     """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
 
-    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one that came from no registry.
+    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one from no registry.
     ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
     and user. It is the same in every image store, which the ID is not.
     ``user`` is that of its containers as the image sets it, empty for root.
@@ -82,6 +84,20 @@ class Image(Fact):
     user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@$-]*$", max_length=128)] = ""
     labels_vllm: Version | None = None
     inside: EngineFacts | Unread | None = None
+
+    @property
+    def build(self) -> str:
+        """What it is in every image store: the hash of its layers and of what a container of it starts with.
+
+        An ID is not: containerd's store calls an image by the hash of what it was pulled or loaded as.
+        """
+        content = json.dumps([self.layers, self.config_sum]).encode()
+        return f"sha256:{hashlib.sha256(content).hexdigest()}" if self.layers else self.id
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Hashes by which it is known: its build, its ID, and the digest by which its registry has it."""
+        return frozenset(filter(None, [self.build, self.id, (self.digest or "").partition("@")[2]]))
 
 
 class LayerFile(Fact):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
+from sparkcluster.spec import Spec
 
 # Token authentication came with Ray 2.52 (docs.ray.io, "Ray token authentication").
 RAY_WITH_TOKEN = (2, 52)
@@ -34,26 +35,27 @@ def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
     return numbers >= RAY_WITH_TOKEN
 
 
-def builds(facts: Mapping[str, Facts]) -> dict[str, str]:
-    """Identity of the build of the image on every node that has it: equal for equal builds.
+def is_known(image: Image, spec: Spec) -> bool:
+    """Whether it is what a release recorded or was staged from here, else what the digest of the playbook names.
 
-    An image ID is the hash of the image's configuration, environment included, where every engine keeps images in
-    its own store. containerd's store calls the same image by the hash of what it was pulled or loaded as, so that
-    one build has several IDs: as soon as one node uses it, layers and what a container starts with are compared.
+    That a node has it by the digest is what the node says: what was staged by it counts first.
     """
-    there = {name: node.image for name, node in facts.items() if isinstance(node.image, Image)}
-    engines = [read(facts[name].docker) for name in there]
-    if all(engine is not None and not engine.containerd_store for engine in engines):
-        return {name: image.id for name, image in there.items()}
-    ids = [image.id for image in there.values()]
-    if len(set(ids)) == 1:
-        return dict(zip(there, ids, strict=True))
-    return {
-        name: " ".join([*image.layers, *image.entrypoint, *image.env_names, image.config_sum or ""])
-        if image.layers
-        else image.id
-        for name, image in there.items()
-    }
+    return bool(image.names & (spec.image_is or {(spec.image or "").partition("@")[2]}))
+
+
+def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> dict[str, Image]:
+    """The image on each of the nodes ``names`` that has the expected one; all others lack it.
+
+    That is what ``is_known``. A tag of the playbook may get another image: there it is what the first node has, a head,
+    which is where people build and pull.
+    """
+    images = {name: image for name in names if name in facts and isinstance(image := facts[name].image, Image)}
+    known = [image for image in images.values() if is_known(image, spec)]
+    fixed = spec.kept_image is not None or "@" in (spec.image or "")
+    if not images or (fixed and spec.image_is and not known):
+        return {}
+    there = known if known and (fixed or names[0] not in images) else list(images.values())
+    return {name: image for name, image in images.items() if image.build == there[0].build}
 
 
 def image_room_bytes(facts: Facts, image: Image, left_out: int = 0) -> int:

@@ -105,6 +105,7 @@ class ImageDocument(_Document, total=False):
     """The image of a group, as ``plan.software`` makes it."""
 
     ids: Annotated[dict[Label, ImageId], Field(max_length=1024)]
+    build: ImageId
     layers: Few[str]
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
-from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
+from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.output_file import state_home
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
@@ -30,9 +32,9 @@ class View:
     Attributes:
         newest: the release that is recorded, each group of it as its own head says.
         topology: None where ``unplanned`` says why there is none.
-        plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
+        plan: what ``up`` would deploy now; None likewise, or while a node lacks the image or has another.
         planned: the plan of those groups whose nodes all have the image; None where there is no such group.
-        draft: the plan as far as it can be said while a node lacks the image: by its reference, and as if it had Ray.
+        draft: the plan as far as it can be said while a node lacks the image, with what another one has of it.
         bring_ray: whether the plan counts on a Ray that is brought to an image without one.
     """
 
@@ -90,9 +92,26 @@ def view_cluster(
     With ``inside`` the content of an image is read if it is unknown (seconds). ``bring_ray``: whether an image
     without Ray gets one; None leaves it to what is found. ``probes`` are those that were sent already.
     """
+    if not spec.kept_image:
+        known = first_staged(spec.inventory.cluster).get(str(spec.reference), "")
+        spec = dataclasses.replace(spec, image_is=frozenset(known.split()))
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
     return assess(spec, collected, facts, bring_ray=bring_ray)
+
+
+def staged_file(cluster: str) -> Path:
+    """The file of this machine about ``cluster``: commits of revisions, IDs and builds of images, by their names."""
+    return state_home() / "staged" / f"{cluster}.json"
+
+
+def first_staged(cluster: str) -> dict[str, str]:
+    """What that file says: what branches and tags named when they were staged; nothing without one."""
+    try:
+        found = json.loads(staged_file(cluster).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
@@ -106,15 +125,17 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
         view.topology = build_topology(spec, facts)
         view.findings = tuple(run_checks(spec, facts, view.topology))
         whole = with_image(spec, facts, view.topology)
+        if bring_ray is None:
+            bring_ray = brings_ray(spec, facts, view.topology, view.ranks, view.newest)
+        view.bring_ray = bring_ray
         if whole.groups:
-            if bring_ray is None:
-                bring_ray = brings_ray(spec, facts, view.topology, view.ranks, view.newest)
-            view.bring_ray = bring_ray
             view.planned = plan_of(spec, facts, whole, view.ranks, bring_ray=bring_ray)
         if whole == view.topology:
             view.plan = view.planned
         else:
-            view.draft = build_plan(spec, facts, view.topology, release=next_number(facts.values()))
+            view.draft = build_plan(
+                spec, facts, view.topology, release=next_number(facts.values()), bring_ray=bring_ray
+            )
     except PlanError as error:
         view.unplanned = error
     return view
@@ -124,9 +145,8 @@ def with_image(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> To
     """The groups whose nodes all have what holds a rank: the image, or with runtime process nothing."""
     if spec.inventory.runtime.kind == "process":
         return topology
-    groups = [
-        group for group in topology.groups if all(isinstance(read(facts[name].image), Image) for name in group.names)
-    ]
+    there = expected_images(spec, facts, topology.by_rank)
+    groups = [group for group in topology.groups if there.keys() >= {*group.names}]
     return topology if len(groups) == len(topology.groups) else dataclasses.replace(topology, groups=tuple(groups))
 
 

@@ -89,12 +89,12 @@ def cdi_driver(specs: List[str]) -> Optional[str]:
 def pullable(reference: str, digests: List[str]) -> Optional[str]:
     """The name by digest under which any node can pull the image, None for one that came from no registry.
 
-    ``digests`` are Docker's RepoDigests, of every repository that the image is known by here.
+    ``digests`` are Docker's RepoDigests, of every repository that the image is known by here. A digest that the
+    ``reference`` has is none of them where the image was loaded.
     """
-    if "@" in reference:
-        return reference
-    own = repository_of(reference)
-    return next((each for each in digests if repository_of(each) == own), next(iter(digests), None))
+    own, digest = repository_of(reference), reference.partition("@")[2]
+    other = None if digest else next(iter(digests), None)
+    return next((each for each in digests if repository_of(each) == own and each.endswith(digest)), other)
 
 
 def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:

@@ -72,7 +72,7 @@ def build(
     """
     spec = engines.engine(spec.playbook.engine).planned(spec, facts, topology)
     docker = spec.inventory.runtime.kind == "docker"
-    ids = {**image.local_ids(spec, facts), **(images or {})} if docker else {}
+    ids = {**image.local_ids(spec, facts, topology), **(images or {})} if docker else {}
     groups: list[GroupPlan] = []
     nodes: dict[str, NodePlan] = {}
     for group in topology.groups:

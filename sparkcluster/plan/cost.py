@@ -22,8 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
-from sparkcluster.facts.engine import builds
+from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.plan.diff import Change, Class
@@ -99,10 +98,9 @@ def missing_on(
     """What a node of a group on ``names`` lacks of what is written: image, weights, or what arguments need."""
     nodes = {name: facts[name] for name in names if name in facts}
     missing: set[Class] = set()
-    if spec.inventory.runtime.kind == "docker":
-        present = all(isinstance(read(node.image), Image) for node in nodes.values())
-        if not present or len(set(builds(nodes).values())) > 1:
-            missing.add("image")
+    there = expected_images(spec, facts, topology.by_rank)
+    if spec.inventory.runtime.kind == "docker" and nodes.keys() - there.keys():
+        missing.add("image")
     if not all(_has_weights(spec, node) for node in nodes.values()) or len(_revisions(nodes)) > 1:
         missing.add("weights")
     rays = [name for name in without_ray(spec, facts, topology) if name in nodes] if bring_ray else []

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import EngineFacts, Image
-from sparkcluster.facts.engine import engine_of
+from sparkcluster.facts.engine import engine_of, expected_images
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
@@ -52,7 +51,7 @@ def has_brought_ray(facts: Facts) -> bool:
     return engine is not None and ray_name(engine) in facts.rays
 
 
-def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
+def local_ids(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> dict[str, str]:
     """Image ID to run on each node. A node that lacks the image gets what another has, else the reference.
 
     Raises:
@@ -65,9 +64,8 @@ def local_ids(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, str]:
             step="plan",
             hint="give image in the playbook, or runtime: {kind: process} in the inventory",
         )
-    ids = {name: image.id if (image := read(fact.image)) else None for name, fact in facts.items()}
-    other = next((ids[name] for name in sorted(ids) if ids[name]), None) or reference
-    return {name: found or other for name, found in ids.items()}
+    ids = {name: image.id for name, image in expected_images(spec, facts, topology.by_rank).items()}
+    return dict.fromkeys(facts, next(iter(ids.values()), reference)) | ids
 
 
 def keeps_entrypoint(image: Image) -> bool:

@@ -28,12 +28,13 @@ def versions(engine: str, facts: Mapping[str, Facts], nodes: Collection[str]) ->
 
 
 def image_identity(facts: Mapping[str, Facts], nodes: Collection[str]) -> dict[str, Any] | None:
-    """``ids`` by node, by which containers are started, and diff IDs of the ``layers``; None without an image."""
+    """``ids`` by node, by which containers start, ``build`` and diff IDs of the ``layers``; None without an image."""
     images = {name: facts[name].image for name in nodes}
     there = {name: image for name, image in images.items() if isinstance(image, Image)}
     if not there:
         return None
     return {
         "ids": {name: image.id for name, image in there.items()},
+        "build": next(image.build for image in there.values()),
         "layers": next((list(image.layers) for image in there.values() if image.layers), []),
     }

@@ -56,7 +56,7 @@ class Options:
         timeout_s: overrides the playbook's readiness limit.
         replace: whether to replace what serves another plan, has drifted, or does not answer as it should.
         rollback: whether to go back where a switch fails.
-        yes: whether what a kept release can do beyond serving is accepted unasked.
+        yes: whether nobody is asked about what a kept release can do, and about an image that nodes get.
         min_speed: the least speed of a new release, as a share of the one before; 0 compares nothing.
         wait_s: how long to wait for the lease.
         order: groups that are switched first.
@@ -224,7 +224,7 @@ class Deployment:
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
         self.doing.step = "copy"
-        self.view = copy_for_start(self.changer, self.staging, self.view, self.report)
+        self.view = copy_for_start(self.changer, self.staging, self.view, self.report, yes=self.options.yes)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.

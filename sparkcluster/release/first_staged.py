@@ -9,20 +9,21 @@ import contextlib
 import json
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 
 from sparkcluster.errors import StageError, UsageError
 from sparkcluster.facts.base import read
-from sparkcluster.inspect.cluster import View
-from sparkcluster.output_file import state_home, write
+from sparkcluster.facts.engine import expected_images
+from sparkcluster.inspect.cluster import View, first_staged, staged_file
+from sparkcluster.output_file import write
 from sparkcluster.report import Report
 from sparkcluster.spec import powers
 
 
 def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
-    """Record the commits and the image that the head has; report where one is not what its name stood for at first.
+    """Record the commits and the image that are staged; report where one is not what its name stood for at first.
 
-    ``commits`` are those of repositories beside the model.
+    Another image is recorded then: before other nodes got it somebody was asked. ``commits`` are those of repositories
+    beside the model.
 
     Raises:
         StageError: code of a repository would run, and it is not what was first staged.
@@ -30,14 +31,16 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
     if view.topology is None or view.spec.kept_image:
         return
     head, playbook = view.facts[view.topology.groups[0].head.name], view.spec.playbook
-    weights, image, names = read(head.weights), read(head.image), dict(commits)
+    weights, names, first = read(head.weights), dict(commits), first_staged(view.spec.inventory.cluster)
     if weights is not None and weights.revision and playbook.model.id:
         names[f"{playbook.model.revision} of {playbook.model.id}"] = weights.revision
+    path, newer = staged_file(view.spec.inventory.cluster), dict[str, str]()
+    image = next(iter(expected_images(view.spec, view.facts, view.topology.by_rank).values()), None)
     # What a node builds has a name of its content.
-    if image is not None and playbook.image and "@" not in playbook.image and view.spec.build is None:
-        names[playbook.image] = image.id
-    path = state_home() / "staged" / f"{view.spec.inventory.cluster}.json"
-    first = _recorded(path)
+    if image is not None and playbook.image and view.spec.build is None:
+        newer[playbook.image] = f"{image.id} {image.build}"
+        if image.names.isdisjoint(first.get(playbook.image, image.id).split()):
+            report.note(f"warning: {playbook.image} is another image than was staged before: {image.id[:19]}")
     asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
     unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]
     for name, found in names.items():
@@ -49,12 +52,4 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
             report.note(f"warning: {text}; to accept the change: rm {shlex.quote(str(path))}")
     with contextlib.suppress(OSError, UsageError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(path, lambda file: file.write(json.dumps({**names, **first}, indent=1).encode()), private=True)
-
-
-def _recorded(path: Path) -> dict[str, str]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        write(path, lambda file: file.write(json.dumps({**names, **first, **newer}, indent=1).encode()), private=True)

@@ -39,6 +39,7 @@ class Options:
         encrypt: whether copies are encrypted on cables too; None as the inventory says.
         limit_bytes_s: the most that each node sends, likewise.
         given: where on this machine the one artifact of ``what`` is, for the case that no node has it.
+        yes: whether nobody is asked about an image that nodes get.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
@@ -47,6 +48,7 @@ class Options:
     encrypt: bool | None = None
     limit_bytes_s: int | None = None
     given: Path | None = None
+    yes: bool = False
 
     def settings(self, spec: Spec) -> Settings:
         """How files are copied: as the flags say, else the inventory."""
@@ -58,6 +60,7 @@ class Options:
             limit_bytes_s=self.limit_bytes_s or limit,
             rates=last_rates(lines),
             image_rates=last_rates(lines, "image"),
+            yes=self.yes,
         )
 
 
@@ -98,7 +101,7 @@ def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
     return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
 
 
-def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report) -> View:
+def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report, *, yes: bool = False) -> View:
     """Copy what a start misses; the cluster then. ``lease``, that of staging, is acquired where something is missing.
 
     It stays so until the caller closes it. Where the connection to a node broke meanwhile, that of the start is taken
@@ -108,7 +111,7 @@ def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report) 
         LeaseHeld: something is missing, and another operator is staging.
         PlanError, StageError, LeaseLost: as ``copy_missing``.
     """
-    options = Options()
+    options = Options(yes=yes)
     report.step("copy", " and ".join(options.what))
     found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
     if not any(staging.missing for staging in found.stagings):

@@ -52,9 +52,10 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     if options.rollback and served and source(before):
         back = find_kept(fleet, spec, source(before), report, yes=options.yes)
     try:
-        staged = until_free(lambda: stage.stage(fleet, spec, stage.Options(), report), options.wait_s, report)
+        # Whoever types this wants what the head has.
+        found = until_free(lambda: stage.stage(fleet, spec, stage.Options(yes=True), report), options.wait_s, report)
         done = up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade", back=back)
-        return dataclasses.replace(done, moved_bytes=sum(copied.bytes for copied in staged.copied))
+        return dataclasses.replace(done, moved_bytes=sum(copied.bytes for copied in found.copied))
     except (RolledBack, LeaseHeld, LeaseLost, Interrupted):
         raise
     except SparkclusterError as error:
@@ -196,13 +197,6 @@ def rollback(
     number = number or _stopped(fleet, spec) or _before(answers, spec)
     report.step("find", f"release {number}")
     kept = kept or find_kept(fleet, spec, number, report, yes=options.yes)
-    images = {node: answer.images for node, answer in answers.items() if answer.images is not None}
-    needs_image = any(group.image for group in kept.groups.values())
-    if needs_image and images and not any(f"{number:06d}" in found for found in images.values()):
-        raise UsageError(
-            f"no node has the image of release {number} any more",
-            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   shows which releases are kept",
-        )
     written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
     gone = [name for name in kept.groups if name not in written]
     if gone or not kept.groups:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.answers import problem
 from sparkcluster.errors import LaunchError, UsageError
-from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
@@ -150,8 +150,12 @@ def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Sp
         "beside": group.beside,
         "selected": group.selected,
     }
-    image = kept_image(spec.inventory.cluster, release.number) if group.image else None
-    return dataclasses.replace(spec_of(spec, origin, release.number), kept_image=image)
+    image, name = group.image or {}, kept_image(spec.inventory.cluster, release.number)
+    return dataclasses.replace(
+        spec_of(spec, origin, release.number),
+        kept_image=name if image else None,
+        image_is=frozenset(filter(None, [*image.get("ids", {}).values(), image.get("build")])),
+    )
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
@@ -208,11 +212,9 @@ def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, 
     lost: dict[str, list[str]] = {}
     for name in names:
         group = kept.groups[name]
-        ids = (group.image or {}).get("ids", {})
-        for node in group.ranks:
-            image = read(view.facts[node].image) if node in view.facts else None
-            if group.image and (image is None or ids.get(node, image.id) != image.id):
-                lost.setdefault("its image", []).append(node)
+        there = expected_images(view.spec, view.facts, view.topology.by_rank) if view.topology else {}
+        if group.image and (without := [node for node in group.ranks if node not in there]):
+            lost.setdefault("its image", []).extend(without)
         if without := without_secrets(kept, [name], secrets):
             lost.setdefault("its secrets", []).extend(without)
         if view.topology is not None and not lost:

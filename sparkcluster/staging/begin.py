@@ -25,12 +25,14 @@ class Settings:
         limit_bytes_s: the most that each node sends.
         rates: of earlier copies of weights in this cluster, for what people are told.
         image_rates: likewise of images, of which they are mostly Docker's.
+        yes: whether nobody is asked before an image goes to other nodes.
     """
 
     encrypt: bool = False
     limit_bytes_s: int | None = None
     rates: Rates = dataclasses.field(default_factory=dict)
     image_rates: Rates = dataclasses.field(default_factory=dict)
+    yes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

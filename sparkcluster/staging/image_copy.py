@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sparkcluster.errors import ImageIncomplete, LayersAbsent, SparkclusterError, StageError
+from sparkcluster.errors import ImageIncomplete, LayersAbsent, SparkclusterError, StageError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
-from sparkcluster.facts.engine import builds
+from sparkcluster.facts.engine import is_known
 from sparkcluster.facts.layers import left_out_bytes, shared
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
@@ -32,7 +32,12 @@ class ImageCopy:
         self._run, self._spec, self._staging = run, spec, staging
 
     def run(self) -> None:
-        """Copy it to all at once; from another node where one fails or has it without its layers, else all pull it."""
+        """Copy it to all at once; from another node where one fails or has it without its layers, else all pull it.
+
+        Raises:
+            UsageError: it is not known, and nobody says yes to it.
+        """
+        self._ask()
         sources, missing, whole = list(self._staging.sources), [node for node, _ in self._staging.missing], False
         failed: list[SparkclusterError] = []
         while missing and sources:
@@ -57,6 +62,21 @@ class ImageCopy:
         if missing and not may_pull:
             raise combined(failed)
         self._run.at_once(lambda node: self._pull(node, [each for each in failed if each.node == node]), missing)
+
+    def _ask(self) -> None:
+        """Ask before nodes get an image that is another than was staged, or than theirs where none was."""
+        name, nodes, facts = self._staging.name, [node for node, _ in self._staging.missing], self._run.facts
+        others = {node: image for node in nodes if isinstance(image := facts[node].image, Image)}
+        first = next(iter(self.images), "")
+        if not nodes or is_known(self.images[first], self._spec) or not (self._spec.image_is or others):
+            return
+        ids = ", ".join(f"{node} has {image.id[:19]}" for node, image in {**self.images, **others}.items())
+        why = "is another image than was staged before" if self._spec.image_is else "was built or pulled apart"
+        if self._run.settings.yes:
+            self._run.shown.note(f"{name} {why}: {ids}; copying that of {first}")
+        elif not self._run.shown.confirm(f"{name} {why}: {ids}\ncopy that of {first} to {', '.join(nodes)}?"):
+            hint = f"to copy that of {first}, add --yes, or answer y on a terminal"
+            raise UsageError(f"{name} {why}: {ids}", step="copy image", hint=hint)
 
     def _stream(self, source: str, missing: Sequence[str], *, whole: bool) -> list[SparkclusterError]:
         """Copy the image from ``source`` through all of ``missing``, without the layers that all of them have.
@@ -110,9 +130,8 @@ class ImageCopy:
             raise combined([*incomplete, error]) from error
         run.record(staging.what, node, "download", moved, begin)
         pulled = run.collected(self._spec, [node], staging.what)
-        found = builds({first: run.facts[first], **pulled})
         image = pulled[node].image
-        if found.get(node) != found[first] or not isinstance(image, Image):
+        if not isinstance(image, Image) or image.build != self.images[first].build:
             raise combined(incomplete)
         self.images[node] = image
         run.progress(node, "image complete")

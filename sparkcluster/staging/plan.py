@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster.errors import StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
-from sparkcluster.facts.engine import builds, image_room_bytes
+from sparkcluster.facts.engine import expected_images, image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
@@ -62,17 +62,14 @@ def find_missing(
 ) -> Staging:
     """Which nodes of the topology lack ``what``, and which have it; it may be ``given`` on this machine.
 
-    The head decides: a node with another revision or image lacks it. Heads of groups come first, since they are
+    Of weights the head decides: a node with another revision lacks them. Heads of groups come first, since they are
     what users prepare by hand.
 
     Raises:
         StageError: no node has it and none can download it; the hint says what to put where.
     """
-    members = [member for group in topology.groups for member in group.members]
-    names = [member.name for member in sorted(members, key=lambda member: member.rank) if member.name in facts]
-    versions, lacks = _weights(facts, names, spec) if what == "weights" else _image(facts, names)
-    expected = next(iter(versions.values()), None)
-    sources = tuple(name for name, version in versions.items() if version == expected)
+    names = [name for name in topology.by_rank if name in facts]
+    sources, lacks = _weights(facts, names, spec) if what == "weights" else _image(facts, names, spec)
     missing = tuple((name, lacks(name)) for name in names if name not in sources)
     model = spec.playbook.model
     first = facts[sources[0]] if sources else None
@@ -91,9 +88,9 @@ def find_missing(
     )
     if found.missing and not found.sources and what == "image" and spec.kept_image and not given:
         raise StageError(
-            f"no node has the image {spec.kept_image} any more",
+            f"no node has the image of release {int(spec.kept_image.rpartition(':')[2])} any more",
             step="copy image",
-            hint="sparkcluster upgrade INVENTORY --image REF   brings another",
+            hint="sparkcluster releases INVENTORY   shows which are kept; or sparkcluster upgrade INVENTORY",
         )
     if found.missing and not found.sources and not found.download and len(parts) < 2 and not given:
         raise no_weights(facts, found.missing[0][0], spec)
@@ -135,20 +132,28 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
     )
 
 
-Versions = tuple[Mapping[str, str | None], Callable[[str], str]]
+Sources = tuple[tuple[str, ...], Callable[[str], str]]
+"""Nodes that have it whole, and a function that says what another one lacks."""
 
 
-def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Versions:
-    """The revision that each node has whole, and a function that says what a node lacks."""
+def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Sources:
+    def lacks(name: str) -> str:
+        return "another image has its name" if isinstance(facts[name].image, Image) else "missing"
+
+    return tuple(expected_images(spec, facts, names)), lacks
+
+
+def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Sources:
     weights = {name: facts[name].weights for name in names}
     versions = {name: each.revision for name, each in weights.items() if isinstance(each, Weights) and each.complete}
+    revision = next(iter(versions.values()), None)
 
     def lacks(name: str) -> str:
         found = weights[name]
         if not isinstance(found, Weights):
             return "could not be read" if found is not None else "missing"
         if name in versions:
-            return f"revision {found.revision} instead of {next(iter(versions.values()))}"
+            return f"revision {found.revision} instead of {revision}"
         if found.path is None and found.other_revisions:
             return f"has revision {' and '.join(found.other_revisions)}, not {spec.playbook.model.revision}"
         if found.path is None or not found.files:
@@ -157,13 +162,7 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Ve
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         return f"{files[0]} {'missing' if found.missing else 'truncated'}{more}"
 
-    return versions, lacks
-
-
-def _image(facts: Mapping[str, Facts], names: Sequence[str]) -> Versions:
-    """The build of the image that each node has, and a function that says what a node lacks."""
-    versions = builds({name: facts[name] for name in names})
-    return versions, lambda name: "another image has its name" if name in versions else "missing"
+    return tuple(name for name, version in versions.items() if version == revision), lacks
 
 
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:

@@ -137,6 +137,11 @@ class Topology:
         """Every member by its node's name."""
         return {member.name: member for group in self.groups for member in group.members}
 
+    @property
+    def by_rank(self) -> list[str]:
+        """Names of the members of all groups, their heads first."""
+        return [member.name for member in sorted(self.members.values(), key=lambda member: member.rank)]
+
     def of_groups(self, names: Collection[str]) -> Topology:
         """The same with some of its groups."""
         return dataclasses.replace(self, groups=tuple(group for group in self.groups if group.name in names))

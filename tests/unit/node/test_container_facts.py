@@ -44,7 +44,8 @@ def test_whatever_a_container_starts_with_changes_it(change):
     [
         ("vllm/vllm-openai:v1", ["other/copy@sha256:aa", "vllm/vllm-openai@sha256:bb"], "vllm/vllm-openai@sha256:bb"),
         ("mine:1", ["vllm/vllm-openai@sha256:bb"], "vllm/vllm-openai@sha256:bb"),
-        ("a/b@sha256:cc", [], "a/b@sha256:cc"),
+        ("a/b:1@sha256:cc", ["a/b@sha256:dd", "a/b@sha256:cc"], "a/b@sha256:cc"),
+        ("a/b@sha256:cc", ["a/b@sha256:dd"], None),
         ("built-here", [], None),
     ],
 )

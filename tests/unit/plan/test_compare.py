@@ -30,7 +30,8 @@ def test_a_release_records_image_versions_and_speed_of_each_group(world):
     one = world()
     fact = released(one, 1, image=image(["a", "b"], "0.18.0"), driver="580.95.05")
     group = fact.record["groups"]["default"]
-    assert group["image"] == {"ids": {"alpha": "sha256:" + "b" * 8, "beta": "sha256:" + "b" * 8}, "layers": ("a", "b")}
+    ids, build = dict.fromkeys(("alpha", "beta"), "sha256:" + "b" * 8), one.facts["alpha"].image.build
+    assert group["image"] == {"ids": ids, "build": build, "layers": ("a", "b")}
     versions = {"vllm": "0.18.0", "ray": "2.51.0", "driver": "580.95.05"}
     assert group["versions"] == {"alpha": versions, "beta": versions}
     assert group["measured"] == {"ttft_s": 0.5, "tokens_per_s": 20.0, "start_s": None}

@@ -71,6 +71,11 @@ def test_another_image_costs_a_download_where_a_node_lacks_it(serving, written):
     assert found(newer)[0]["image"] == "download"
 
 
+def test_a_tag_that_was_built_again_on_the_head_is_another_image_for_every_node(serving):
+    costs, lines = found(with_image(serving(), "alpha", id=OTHER_IMAGE, layers=["sha256:" + "ef" * 32]))
+    assert (costs, lines["image"][0]) == ({"image": "download"}, "every node: image 5a5a5a5a5a5a → ffffffffffff")
+
+
 def test_other_weights_cost_a_download_until_every_node_has_them(serving, written):
     other = written(serving(), playbook={"model": {"id": "Qwen/Qwen3-8B", "revision": REVISION}})
     empty = other.facts["alpha"].weights.model_dump() | {"path": None, "files": []}

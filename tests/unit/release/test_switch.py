@@ -13,6 +13,7 @@ from sparkcluster.errors import (
     LaunchError,
     LeaseLost,
     OtherPlan,
+    PlanError,
     RolledBack,
     SparkclusterError,
     StageError,
@@ -24,6 +25,8 @@ from sparkcluster.release import journal
 from sparkcluster.release import up as module
 from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
 from sparkcluster.runtime.secrets import keyed_hashes
+from sparkcluster.staging.plan import find_missing
+from sparkcluster.staging.run import StageReport
 
 from .conftest import FOUR, PAIRS
 
@@ -239,6 +242,43 @@ def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switchi
     assert up(cluster, command=to(3)).changed is False
     with pytest.raises(UsageError, match="no node has a record of release 9"):
         up(cluster, command=to(9))
+
+
+@pytest.fixture
+def staging(up):
+    """What was found missing of the image; nothing is copied."""
+    found = []
+
+    def stage(_changer, facts, topology, spec, **_):
+        found.append(find_missing(facts, topology, spec, "image"))
+        return StageReport((found[-1],))
+
+    up.stage = stage
+    return found
+
+
+OTHER = {"id": "sha256:" + "ee" * 32, "layers": ["sha256:" + "ef" * 32]}
+
+
+def other_image(cluster, node):
+    """The name of the image leads to another one on ``node``."""
+    cluster.change(node, image=cluster.facts[node].image.model_dump() | OTHER)
+
+
+def test_a_release_is_gone_back_to_with_the_image_that_it_recorded(up, switching, staging):
+    """Also where the head's tag of it leads to another image: that one gets the image of the other nodes."""
+    cluster = switching()
+    up(cluster, command=upgrade)
+    other_image(cluster, "alpha")
+    back = {"command": lambda f, s, o, r: rollback(f, s, 3, o, r), "options": module.Options(rollback=False)}
+    with pytest.raises(PlanError, match="before every node has the image"):
+        up(cluster, **back)
+    assert (staging[-1].sources, staging[-1].missing) == (("beta",), (("alpha", "another image has its name"),))
+    assert acts(up) == []
+    other_image(cluster, "beta")
+    with pytest.raises(StageError, match="no node has the image of release 3 any more"):
+        up(cluster, **back)
+    assert acts(up) == []
 
 
 def test_the_release_before_is_the_last_that_was_another(up, switching, world):

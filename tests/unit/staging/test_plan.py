@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 import pytest
@@ -78,6 +79,43 @@ def test_another_image_under_the_same_name_is_missing_and_another_id_in_containe
     )
     staging = find_missing(*world, "image")
     assert (staging.sources, staging.missing) == (("a", "b"), (("c", "another image has its name"),))
+
+
+DIGEST = "i@sha256:" + "d" * 64
+ONE, TWO = ({**IMAGE, "id": f"sha256:{number}", "layers": [f"l{number}"]} for number in (1, 2))
+PULLED = {**TWO, "digest": DIGEST}
+
+
+@pytest.mark.parametrize(
+    ("reference", "kept", "image_is", "have", "sources"),
+    [
+        ("i", True, {"sha256:2", "sha256:9"}, [ONE, TWO, TWO], "bc"),
+        ("i", True, {"sha256:9"}, [ONE, ONE, TWO], None),
+        (DIGEST, False, set(), [ONE, PULLED, ONE], "b"),
+        (DIGEST, False, {"sha256:2"}, [ONE, None, TWO], "c"),
+        (DIGEST, False, {"sha256:1"}, [PULLED, ONE, None], "b"),
+        (DIGEST, False, {"sha256:9"}, [ONE, None, TWO], ""),
+        (DIGEST, False, set(), [ONE, None, ONE], "ac"),
+        ("i", False, {"sha256:2"}, [None, ONE, TWO], "c"),
+        ("i", False, {"sha256:2"}, [ONE, TWO, TWO], "a"),
+    ],
+)
+def test_who_has_another_image_than_the_expected_one_lacks_it_and_is_no_source(
+    three, reference, kept, image_is, have, sources
+):
+    """Of a release the recorded one; of a digest what has it, or was staged by it; of a tag that of the head, if any."""
+    facts, topology, spec = three({name: {"image": each} for name, each in zip(HOSTS, have, strict=True)})
+    playbook = spec.playbook.model_copy(update={"image": reference})
+    kept_image = "sparkcluster/atlas:000007" if kept else None
+    spec = dataclasses.replace(spec, playbook=playbook, kept_image=kept_image, image_is=frozenset(image_is))
+    if sources is None:
+        with pytest.raises(StageError, match="no node has the image of release 7 any more"):
+            find_missing(facts, topology, spec, "image")
+        return
+    staging = find_missing(facts, topology, spec, "image")
+    assert (staging.sources, staging.download) == (tuple(sources), () if sources else ("a", "b", "c"))
+    others = [name for name, each in zip(HOSTS, have, strict=True) if each and name not in sources]
+    assert [name for name, lacks in staging.missing if lacks == "another image has its name"] == others
 
 
 def test_the_head_downloads_first_what_no_node_has(three):

@@ -10,9 +10,11 @@ import struct
 import pytest
 
 from sparkcluster.cli.output import show_error
-from sparkcluster.errors import RegistryAuth, StageError
+from sparkcluster.errors import RegistryAuth, StageError, UsageError
 from sparkcluster.probing.collect import Collected
+from sparkcluster.report import Report
 from sparkcluster.staging import transfers
+from sparkcluster.staging.begin import Settings
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar
@@ -37,12 +39,11 @@ def test_all_nodes_end_with_what_one_had(world, model):
 
 
 def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
-    """Which has it without its layers; the second one claims the same ID in a store whose IDs say nothing."""
+    """Which has it without its layers; the second one says that it has the same."""
     evil = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh"]})
-    for name, docker in (("a", {}), ("b", {"containerd_store": True})):
-        world.has_image(name, evil if docker else IMAGE)
-        world.changes[name]["image"]["id"] = world.nodes[name].add_image(IMAGE, REFERENCE)
-        world.changes[name]["docker"] = {**describe()["docker"], **docker}
+    for name in "ab":
+        world.has_image(name)
+        world.nodes[name].add_image(IMAGE, REFERENCE)
     (world.nodes["b"].docker / "sent").write_bytes(tar(evil.oci()))
     (world.nodes["a"].docker / "sent").write_bytes(BROKEN)
     with pytest.raises(StageError, match="archive is that of another image"):
@@ -98,6 +99,50 @@ def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
     assert max(moved.values()) < 30_000
     assert ("b", "gets 0.0 of 2.5 MB of the image: it has 1 of 2 layers") in world.reports
     assert world.nodes["a"].docker_calls().count(["save", TOP.id]) == 1
+    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
+
+
+class Asked(Report):
+    """Answers every question, and remembers what was asked and noted."""
+
+    def __init__(self, answer=False):
+        self.answer, self.questions, self.notes = answer, [], []
+
+    def confirm(self, question):
+        self.questions.append(question)
+        return self.answer
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def apart(world, image_is=()):
+    """The image was built on a and again on b."""
+    for name, image in (("a", TOP), ("b", IMAGE)):
+        world.nodes[name].add_image(image, REFERENCE)
+        world.has_image(name, image)
+    world.image_is = frozenset(image_is)
+    return f"a has {TOP.id[:19]}, b has {IMAGE.id[:19]}"
+
+
+@pytest.mark.parametrize(("image_is", "why"), [((), "was built or pulled apart"), (
+    [IMAGE.id], "is another image than was staged before")])  # fmt: skip
+def test_before_nodes_get_another_image_the_operator_is_asked(world, image_is, why):
+    ids, report = apart(world, image_is), Asked()
+    with pytest.raises(UsageError, match=why) as caught:
+        world.stage(what=["image"], report=report)
+    assert report.questions == [f"{REFERENCE} {why}: {ids}\ncopy that of a to b, c?"]
+    assert caught.value.hint == "to copy that of a, add --yes, or answer y on a terminal"
+    assert (world.nodes["b"].images(), world.nodes["c"].images()) == ({REFERENCE: IMAGE.id}, {})
+    report = Asked()
+    world.stage(what=["image"], report=report, settings=Settings(yes=True))
+    assert (report.questions, report.notes) == ([], [f"{REFERENCE} {why}: {ids}; copying that of a"])
+    assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
+
+
+def test_the_image_that_was_staged_before_goes_to_all_nodes_unasked(world):
+    apart(world, [TOP.id])
+    world.stage(what=["image"], report=Asked())
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
 
 
