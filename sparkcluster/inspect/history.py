@@ -93,14 +93,21 @@ def _remember(cluster: str, releases: Sequence[Mapping[str, Any]]) -> None:
 def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
     """What differs between the releases ``old`` and ``new``: ``differences``, a line each, and ``errors`` as above.
 
-    Where nodes have different releases under one number, the one that most of them have counts.
+    Where nodes have different releases under one number, the one that the head of a group has counts.
 
     Raises:
         UsageError: no node has a record of one of them, or it cannot be read.
         SparkclusterError: no node could be queried.
     """
-    found, _, errors = _recorded(fleet, spec)
-    facts = [_release(found, number, spec) for number in (old, new)]
+    found, answers, errors = _recorded(fleet, spec)
+    facts = []
+    for number in (old, new):
+        release = as_recorded(answers, number)
+        if release is None:
+            known = ", ".join(str(number) for number in sorted({each.listed.number for each in found})) or "none"
+            hint = f"sparkcluster releases {quote(str(spec.inventory_path))}"
+            raise UsageError(f"{spec.inventory.cluster} has no release {number}; it has {known}", hint=hint)
+        facts.append(release[1])
     return {"old": old, "new": new, "differences": compare(*facts), "errors": errors}
 
 
@@ -140,25 +147,35 @@ def _counting(args: object) -> dict[str, Any]:
     return {key: value for key, value in plain.items() if len(str(value)) <= _LONGEST}
 
 
-def _release(found: Sequence[Recorded], number: int, spec: Spec) -> ReleaseFact:
-    of_number = [each for each in found if each.listed.number == number]
-    if not of_number:
-        known = sorted({each.listed.number for each in found})
-        raise UsageError(
-            f"{spec.inventory.cluster} has no release {number}; it has {', '.join(map(str, known)) or 'none'}",
-            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}",
-        )
-    release = max(of_number, key=lambda each: len(each.nodes))
-    try:
-        return ReleaseFact.model_validate(
-            {"number": number, "plan_hash": release.listed.plan_hash, "record": release.document}
-        )
-    except ValidationError as error:
-        raise UsageError(
-            f"the record of release {number} on {release.nodes[0]} is malformed: {problem(error)}",
-            node=release.nodes[0],
-            hint="compare two others",
-        ) from None
+def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact] | None:
+    """Release ``number`` and the node whose record that is: the head of a group, else the first that has one.
+
+    Raises:
+        UsageError: no record of it can be read.
+    """
+    found: dict[str, ReleaseFact] = {}
+    wrong: ValidationError | None = None
+    for node, document in documents_of(answers, number).items():
+        try:
+            hashed = {"number": number, "plan_hash": str(document.get("plan_hash")), "record": document}
+            found[node] = ReleaseFact.model_validate(hashed)
+        except ValidationError as error:
+            wrong = error
+    if wrong and not found:
+        raise UsageError(f"the record of release {number} is malformed: {problem(wrong)}")
+    heads = {node: {group.head for group in recorded_groups(each.record).values()} for node, each in found.items()}
+    ordered = sorted(found, key=lambda node: node not in heads[node])
+    return (ordered[0], found[ordered[0]]) if found else None
+
+
+def documents_of(answers: Mapping[str, Records], number: int) -> dict[str, dict[str, Any]]:
+    """The record of release ``number`` by node, as it was read."""
+    return {
+        node: document
+        for node, answer in answers.items()
+        for document in answer.records
+        if document.get("number") == number
+    }
 
 
 def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Records], dict[str, str]]:

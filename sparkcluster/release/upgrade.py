@@ -19,7 +19,7 @@ from sparkcluster.errors import (
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
-from sparkcluster.inspect.history import node_records
+from sparkcluster.inspect.history import as_recorded, node_records
 from sparkcluster.inspect.lost import Records
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.records import recorded_groups
@@ -31,7 +31,7 @@ from sparkcluster.release.restore import once_reached
 from sparkcluster.release.states import State, group_states
 from sparkcluster.release.up import Up, until_free, up
 from sparkcluster.release.walk import Target
-from sparkcluster.release.way_back import Kept, accept, as_recorded, find_kept, source, spec_of
+from sparkcluster.release.way_back import Kept, accept, find_kept, source, spec_of
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec

@@ -20,8 +20,7 @@ from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.history import node_records
-from sparkcluster.inspect.lost import Records
+from sparkcluster.inspect.history import as_recorded, documents_of, node_records
 from sparkcluster.node.shared import kept_image
 from sparkcluster.plan.cost import missing_on
 from sparkcluster.plan.records import RecordedGroup, recorded_groups
@@ -67,37 +66,6 @@ def source(view: View) -> int:
     return switch.source if switch else view.newest.number if view.newest else 0
 
 
-def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact] | None:
-    """Release ``number`` and the node whose record that is: the head of a group, else the first that has one.
-
-    Raises:
-        UsageError: no record of it can be read.
-    """
-    found: dict[str, ReleaseFact] = {}
-    wrong: ValidationError | None = None
-    for node, document in _documents(answers, number).items():
-        try:
-            hashed = {"number": number, "plan_hash": str(document.get("plan_hash")), "record": document}
-            found[node] = ReleaseFact.model_validate(hashed)
-        except ValidationError as error:
-            wrong = error
-    if wrong and not found:
-        raise UsageError(f"the record of release {number} is malformed: {problem(wrong)}")
-    heads = {node: {group.head for group in recorded_groups(each.record).values()} for node, each in found.items()}
-    ordered = sorted(found, key=lambda node: node not in heads[node])
-    return (ordered[0], found[ordered[0]]) if found else None
-
-
-def _documents(answers: Mapping[str, Records], number: int) -> dict[str, dict[str, Any]]:
-    """The record of release ``number`` by node, as it was read."""
-    return {
-        node: document
-        for node, answer in answers.items()
-        for document in answer.records
-        if document.get("number") == number
-    }
-
-
 def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, yes: bool) -> Kept:
     """The release ``number`` as the head of a group recorded it, accepted; ``yes`` accepts it unasked.
 
@@ -113,7 +81,7 @@ def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, yes: boo
         releases = f"sparkcluster releases {shlex.quote(str(spec.inventory_path))}   lists them"
         raise UsageError(f"no node has a record of release {number}", hint=releases)
     node, release = found
-    documents = _documents(answers, number)
+    documents = documents_of(answers, number)
     others = [name for name in answers if documents.get(name) != documents[node]]
     if others:
         text = f"no record of release {number}, or another one; that of {node} is used"

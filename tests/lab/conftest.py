@@ -346,7 +346,8 @@ class Cli:
         """Start a command and go on; ``prefix`` goes before it, as ``nsenter …`` does."""
         words = tuple(str(word) for word in argv)
         if (
-            words[:1] in {(each,) for each in ("up", "stage", "upgrade", "rollback", "restart")} or "--deep" in words
+            words[:1] in {(each,) for each in ("up", "stage", "upgrade", "rollback", "restart", "enable")}
+            or "--deep" in words
         ) and "--yes" not in words:
             words += ("--yes",)  # many tests set variables of the stub; tests/unit/cli/test_powers.py has the question
         environment = {
