@@ -71,7 +71,7 @@ def _difference(chosen: Spec) -> str:
 
 def _document(done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
     """What is reported; ``ran`` are commands of ``after_ready``."""
-    spec, plan = done.view.spec, done.view.plan or done.view.draft
+    spec, plan = done.view.spec, done.view.planned
     return {
         "cluster": spec.inventory.cluster,
         "state": "serving",

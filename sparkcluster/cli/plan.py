@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
     with querying(args) as (fleet, spec, _):
         view = view_cluster(fleet, spec)
-    if (plan := view.plan or view.draft) is None:
+    if (plan := view.planned) is None:
         view.stop_on_errors()
         return 1
     groups = states(view)

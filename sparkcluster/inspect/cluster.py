@@ -32,9 +32,8 @@ class View:
     Attributes:
         newest: the release that is recorded, each group of it as its own head says.
         topology: None where ``unplanned`` says why there is none.
-        plan: what ``up`` would deploy now; None likewise, or while a node lacks the image or has another.
-        planned: the plan of those groups whose nodes all have the image; None where there is no such group.
-        draft: the plan as far as it can be said while a node lacks the image, with what another one has of it.
+        plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
+        planned: likewise, also while a node lacks the image: with what another one has of it, else by its reference.
         bring_ray: whether the plan counts on a Ray that is brought to an image without one.
     """
 
@@ -48,7 +47,6 @@ class View:
     plan: Plan | None = None
     unplanned: PlanError | None = None
     bring_ray: bool = False
-    draft: Plan | None = None
     planned: Plan | None = None
 
     def ready(self) -> tuple[Topology, Plan]:
@@ -124,30 +122,16 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
     try:
         view.topology = build_topology(spec, facts)
         view.findings = tuple(run_checks(spec, facts, view.topology))
-        whole = with_image(spec, facts, view.topology)
         if bring_ray is None:
             bring_ray = brings_ray(spec, facts, view.topology, view.ranks, view.newest)
         view.bring_ray = bring_ray
-        if whole.groups:
-            view.planned = plan_of(spec, facts, whole, view.ranks, bring_ray=bring_ray)
-        if whole == view.topology:
+        view.planned = plan_of(spec, facts, view.topology, view.ranks, bring_ray=bring_ray)
+        there = expected_images(spec, facts, view.topology.by_rank)
+        if spec.inventory.runtime.kind == "process" or there.keys() >= view.topology.members.keys():
             view.plan = view.planned
-        else:
-            view.draft = build_plan(
-                spec, facts, view.topology, release=next_number(facts.values()), bring_ray=bring_ray
-            )
     except PlanError as error:
         view.unplanned = error
     return view
-
-
-def with_image(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Topology:
-    """The groups whose nodes all have what holds a rank: the image, or with runtime process nothing."""
-    if spec.inventory.runtime.kind == "process":
-        return topology
-    there = expected_images(spec, facts, topology.by_rank)
-    groups = [group for group in topology.groups if there.keys() >= {*group.names}]
-    return topology if len(groups) == len(topology.groups) else dataclasses.replace(topology, groups=tuple(groups))
 
 
 def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: ClusterRanks, *, bring_ray: bool) -> Plan:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkcluster.lab.spec import LabSpec
 from sparkcluster.lab.state import State, write_atomically
+from sparkcluster.output_file import state_home
 from sparkcluster.spec import consent
 from sparkcluster.spec.load import load
 
@@ -109,3 +110,5 @@ def write(state: State) -> None:
         write_atomically(directory / "inventory.yaml", head + yaml.safe_dump(inventory, sort_keys=False))
         made = load(directory / "inventory.yaml", starts=False)
         consent.remember(each.digest for each in consent.unaccepted(made))
+        # Of Sparks of that name before, which may have had other images.
+        (state_home() / "staged" / f"{state.name}.json").unlink(missing_ok=True)

@@ -74,7 +74,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     groups = states(view)
     changed: list[str] = []
     starts = []
-    plan = view.plan or view.draft
+    plan = view.planned
     recorded = next((group.recorded for group in groups.values() if group.recorded), None)
     for name, group in groups.items():
         if group.recorded is None:

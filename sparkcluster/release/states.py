@@ -266,9 +266,7 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], t
     If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
     interfaces and GID indices that the group was started with: what then still differs is a change, the rest is drift.
     """
-    # Of a group that lacks the image there is a draft only.
-    drafted = view.draft and not (view.planned and _named(view.planned.groups, recorded.name))
-    found = _changes(view, recorded, view.draft if drafted else view.planned)
+    found = _changes(view, recorded, view.planned)
     before = restored(recorded.network) if recorded.network else None
     if not found or before is None or recorded.written != written_network(view.spec):
         return found, ()

@@ -32,7 +32,7 @@ def release(lab, cli, variant):
     def do(number):
         left.run(["sh", "-ec", CHANGED, "sh", reference, str(number)])
         right.run(["docker", "image", "rm", reference])
-        up = cli("up", path, "--replace", "--json", env={"THE_KEY": KEY.format(number)}).ok().json
+        up = cli("up", path, "--replace", "--yes", "--json", env={"THE_KEY": KEY.format(number)}).ok().json
         assert up["release"] == number
         return {spark.name: image_of(spark, "$(docker ps -q)") for spark in lab.sparks}
 
@@ -81,6 +81,15 @@ def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cl
     assert kept(cli, release.path) == {1: (True, {"image": ["right"], "secrets": ["left"]}), 2: WHOLE}
     shown = cli("releases", release.path).ok().out
     assert "image lost on right; secrets lost on left" in shown
+
+
+@pytest.mark.full
+def test_a_rollback_brings_the_image_that_was_recorded_to_the_node_whose_tag_leads_to_another(lab, cli, release):
+    first, second = release(1), release(2)
+    left, right = lab.sparks
+    left.run(["docker", "tag", second["left"], f"sparkcluster/{lab.name}:000001"])
+    cli("rollback", release.path, "1", "--no-rollback", env={"THE_KEY": KEY.format(2)}).ok()
+    assert {spark.name: image_of(spark, "$(docker ps -q)") for spark in (left, right)} == first
 
 
 @pytest.mark.full
