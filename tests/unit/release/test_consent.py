@@ -10,6 +10,8 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import first_hour, preflight
 from sparkcluster.release import stage, up
+from sparkcluster.release.restore import restore
+from sparkcluster.release.way_back import Kept
 from sparkcluster.report import Report
 from tests.unit.conftest import accepted
 
@@ -29,3 +31,9 @@ def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
         with pytest.raises(RuntimeError, match="was not accepted"):
             RUN[what](Fleet(hosts), spec)
     assert not any(host.requests for host in hosts.values())
+
+
+def test_nothing_is_gone_back_to_that_was_not_accepted(world):
+    kept = Kept(3, {}, {"default": world().spec}, {})
+    with pytest.raises(RuntimeError, match="was not accepted"):
+        restore(None, kept, ["default"], stopped=(), former={})
