@@ -10,7 +10,7 @@ from pydantic import Field
 from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread, Version, read
 from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, OtherContainer, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
-from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, SwitchDocument, Time
+from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument, Time
 from sparkcluster.facts.weights import Weights
 
 
@@ -83,7 +83,7 @@ class Disk(Fact):
 class ReleaseFact(Fact):
     """The newest release recorded on the node; ``record`` is the whole document."""
 
-    number: Number
+    number: ReleaseNumber
     plan_hash: str
     record: Record = Field(default_factory=Record)
 

@@ -18,6 +18,8 @@ from sparkcluster.spec.playbook import Verify
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 """A count or an ordinal number; what JSON readers of other languages can represent, too."""
+ReleaseNumber = Annotated[int, Field(ge=0, lt=10**9)]
+"""The number of a release, of nine digits at most, as in names and labels."""
 Time = Annotated[float, Field(ge=0, lt=1 << 37, allow_inf_nan=False)]
 """Seconds since 1970, up to the year 6325: what every calendar can show."""
 Label = Annotated[str, Field(pattern=r"^([0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})?$")]

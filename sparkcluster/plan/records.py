@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE, LABEL_STATE_DIR
-from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Inventory
@@ -27,8 +25,6 @@ from sparkcluster.spec.playbook import Verify
 KEEP = 20
 # Images that each node keeps, with the releases that run one of them: what can be gone back to.
 KEEP_IMAGES = 3
-# The clocks of two operators differ by less.
-DAY_S = 86_400
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
 KEPT = (
     *("verified", "network", "written", "secrets", "image", "versions", "measured"),
@@ -43,18 +39,13 @@ def next_number(facts: Iterable[Facts]) -> int:
         if release := read(node_facts.release):
             taken.append(release.number)
         taken += [number for rank in read(node_facts.ranks) or () if (number := release_of(rank)) is not None]
-    return max(number for number in taken if number <= _highest()) + 1
-
-
-def _highest() -> int:
-    """The highest number that is believed of a release: one for every second since 1970, so that one is always left."""
-    return int(max(time.time(), 1e9))
+    return max(taken) + 1
 
 
 def release_of(rank: Rank) -> int | None:
     """The number of the release that ``rank`` is labelled with."""
     label = rank.labels.get(LABEL_RELEASE, "")
-    return int(label) if re.fullmatch("[0-9]{1,10}", label) else None
+    return int(label) if re.fullmatch("[0-9]{1,9}", label) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,20 +173,13 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
     Of two nodes that both claim to be the head, the one with a rank 0 precedes, then the first in the inventory.
     """
     heads = labelled_heads(inventory, facts)
-    labelled = {
-        node: {rank.labels.get(LABEL_GROUP, "") for rank in ranks}
-        for node, ranks in cluster_ranks(inventory.cluster, facts).ours.items()
-        if ranks
-    }
     claims = []
     for node, node_facts in facts.items():
-        ranks_dir = f"{node_facts.state_dir}/clusters/{inventory.cluster}/ranks"
         release = read(node_facts.release)
-        group = _group_on(node, release, ranks_dir) if release else None
+        groups_on = recorded_groups(release.record).values() if release else ()
+        group = next((group for group in groups_on if node in group.ranks), None)
         if release is None or group is None or heads.get(group.name, group.head) != group.head:
             continue
-        if any(group.name not in labelled.get(member, {group.name}) for member in group.ranks):
-            continue  # it claims a node that has ranks of another group
         if group.head == node or group.head not in facts:
             claims.append((group.head != node, _place(inventory, group.name, node), group, release))
     if not claims:
@@ -213,19 +197,6 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
     kept = {name: group.as_json() for name, group in groups.items()}
     document = {**first.record, "plan": joined(groups.values()), "groups": kept}
     return ReleaseFact(number=first.number, plan_hash=first.plan_hash, record=document)
-
-
-def _group_on(node: str, release: ReleaseFact, ranks_dir: str) -> RecordedGroup | None:
-    """The group that ``node`` is in by its own record; None where that is damaged.
-
-    So is one that has a rank's secrets elsewhere than in the rank's own directory below ``ranks_dir``.
-    """
-    group = next((group for group in recorded_groups(release.record).values() if node in group.ranks), None)
-    if release.number > _highest() + DAY_S or group is None or group.head is None:
-        return None
-    ranks = group.plan["nodes"][node]["containers"]
-    own = all(rank.get("env_file") in {None, f"{ranks_dir}/{rank['name']}/{SECRETS_FILE}"} for rank in ranks)
-    return group if own else None
 
 
 def written_network(spec: Spec) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def forged(request, serving, evil):
     """The cluster, where beta has a newer record of its own making."""
     document = json.loads(serving.facts["beta"].release.model_dump_json())["record"]
     request.param(document, evil.server_port)
-    newest = int(time.time())  # a higher one is not believed anyway
+    newest = 10**9 - 1  # the highest that there is
     fact = {"number": newest, "plan_hash": "f" * 64, "record": {**document, "number": newest}}
     assert isinstance(serving.change("beta", release=fact).facts["beta"].release, ReleaseFact)
     return serving
