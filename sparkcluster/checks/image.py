@@ -40,8 +40,8 @@ def same(context: Context) -> Iterator[Seen]:
     """Ranks of different builds end with `Version mismatch`, or give wrong answers.
 
     Builds are compared by their layers and what a container of them starts with (environment, entry point), since
-    containerd's image store has other IDs. The right one is what was first staged or a digest names, else that of the
-    head. `up` and `stage` replace an image that differs, after a question where the tag was never staged.
+    containerd's image store has other IDs. The right one is what a digest names or a release recorded, else that of
+    the head. `up` and `stage` replace an image that differs, after a question unless the right one was staged before.
     """
     right = expected_images(context.spec, context.facts, context.topology.by_rank or list(context.facts))
     first = next(iter(right.values()), None)
@@ -50,7 +50,7 @@ def same(context: Context) -> Iterator[Seen]:
             reference = str(context.spec.reference)
             same_layers = first is not None and first.layers == image.layers
             yield Seen(
-                f"{name} has another build of {reference} than {listed(right) if right else 'was first staged'}",
+                f"{name} has another build of {reference} than {listed(right or ['recorded'])}",
                 f"image ID {image.id[:19]}{f', on {listed(right)} {first.id[:19]}' if first else ''}"
                 f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
                 (f"docker rmi --force {quote(reference)}", STAGE),

@@ -28,7 +28,7 @@ from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.plan import find_missing
 from sparkcluster.staging.run import StageReport
 
-from .conftest import FOUR, PAIRS
+from .conftest import FOUR, PAIRS, served
 
 BROKEN = "the engine crashed at load"
 
@@ -279,6 +279,18 @@ def test_a_release_is_gone_back_to_with_the_image_that_it_recorded(up, switching
     with pytest.raises(StageError, match="no node has the image of release 3 any more"):
         up(cluster, **back)
     assert acts(up) == []
+
+
+def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, world, staging):
+    cluster = served(world())
+    cluster.secrets = {node: {3} for node in cluster.facts}
+    ran = cluster.facts["alpha"].image.id
+    for node in cluster.facts:
+        other_image(cluster, node)
+    with pytest.raises(OtherPlan, match=f"every node: image {ran[7:19]} → {'ee' * 6}"):
+        up(cluster)
+    assert up(cluster, command=upgrade, options=module.Options(rollback=False)).release == 4
+    assert up.recorded[-1]["groups"]["default"]["image"]["ids"] == dict.fromkeys(cluster.facts, OTHER["id"])
 
 
 def test_the_release_before_is_the_last_that_was_another(up, switching, world):
