@@ -128,11 +128,18 @@ def enable(number):
     return {"do": "enable", "number": number, "program": "x", "token": "ab" * 32, "config": config, "unit": NAME}
 
 
+STEPS = [{"do": "put"}]
+START = {
+    "group": "default", "head": False, "address": "127.0.0.2", "peers": {}, "ranks": [], "steps": STEPS, "ask": None,
+    "ready_timeout_s": 60,
+}  # fmt: skip
+
+
 def test_enable_needs_the_release_that_this_node_has_recorded(node):
     assert "release 3" in node(enable(3))["failed"]["message"]
     node(recorded(3))  # by an older version
     assert "failed" in node(enable(3))
-    node(recorded(3, start={"steps": []}))
+    node(recorded(3, start=START))
     assert "failed" in node(enable(2))
     assert not node.enabled.exists()
     assert "results" in node(enable(3))
@@ -142,15 +149,15 @@ def test_enable_needs_the_release_that_this_node_has_recorded(node):
 
 
 def test_a_record_says_what_starts_and_the_next_one_of_another_group_keeps_it(node):
-    node(recorded(3, start={"steps": [1]}), enable(3), {"do": "stay-down"})
+    node(recorded(3, start=START), enable(3), {"do": "stay-down"})
     (node.enabled / enabled.GAVE_UP_FILE).write_text("{}")
     start = json.loads((node.cluster / "start.json").read_text())
-    assert (start["steps"], start["number"], start["epoch"]) == ([1], 3, 7)
+    assert (start["steps"], start["number"], start["epoch"]) == (STEPS, 3, 7)
     assert (node.enabled / "stopped").exists()
     node(recorded(3))  # that is recorded again for going back says nothing of what runs
     assert (node.enabled / "stopped").exists()
     node(recorded(4, start={}))
     start = json.loads((node.cluster / "start.json").read_text())
-    assert (start["steps"], start["number"], start["release"]) == ([1], 4, 3)
+    assert (start["steps"], start["number"], start["release"]) == (STEPS, 4, 3)
     assert not (node.enabled / "stopped").exists()
     assert not (node.enabled / enabled.GAVE_UP_FILE).exists()
