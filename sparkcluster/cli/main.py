@@ -120,11 +120,10 @@ def _no_command(words: Sequence[str]) -> SparkclusterError:
     from sparkcluster.cli.verbs import instead_of
     from sparkcluster.errors import UsageError
 
-    word = words[0]
-    shown = word if word.isprintable() and len(word) < 60 else ascii(word)[:60]
+    word = words[0][:60]
     if word.startswith("-"):
-        return UsageError(f"unknown flag before the command: {shown}", hint="flags come after the command")
-    return UsageError(f"unknown command: {shown}", hint=instead_of(words) or "sparkcluster --help lists the commands")
+        return UsageError(f"unknown flag before the command: {word}", hint="flags come after the command")
+    return UsageError(f"unknown command: {word}", hint=instead_of(words) or "sparkcluster --help lists the commands")
 
 
 def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:

@@ -61,7 +61,7 @@ class Shown(Report):
             if name != self._name or not self._well:
                 self._end()
                 self._name, self._text, self.began = name, "", self._clock()
-            self._text = clean(text) or self._text
+            self._text = text or self._text
 
     def failed(self) -> None:
         """The step that is under way failed."""

@@ -46,7 +46,7 @@ class Terminal(Closing):
     def ask(self, question: str) -> str | None:
         """The line that is typed after ``question``, which may have several lines; None where nobody can be asked."""
         with self._lock:
-            return self._line(clean(question, "\n"))
+            return self._line(question)
 
     def confirm(self, question: str, *, default: bool = False) -> bool:
         """Whether ``question`` is answered with yes, or with Enter if that is the ``default``; no where nobody is."""
@@ -86,7 +86,7 @@ class Terminal(Closing):
             known, note = (login, "Enter: the login password") if login else (before, "Enter: the same as before")
             if again:
                 known, note = None, "the last one was refused"
-            typed = self._line(clean(f"{question} ({note}): " if known or again else f"{question}: "), hidden=True)
+            typed = self._line(f"{question} ({note}): " if known or again else f"{question}: ", hidden=True)
             if typed == "":
                 typed = known
             if typed is not None:
@@ -118,7 +118,7 @@ class Terminal(Closing):
         line = b""
         try:
             termios.tcsetattr(terminal, termios.TCSAFLUSH, during)  # drops what was typed before the question
-            os.write(terminal, question.encode())
+            os.write(terminal, clean(question, "\n").encode())
             while not self._closed:
                 if select.select([terminal], [], [], _NOTICE_S)[0]:
                     line = os.read(terminal, _LINE_BYTES)

@@ -67,7 +67,7 @@ def typed_nodes(spec: Spec, hosts: Iterable[str]) -> list[Node]:
         return [Node(host=host) for host in dict.fromkeys(hosts)]
     except ValidationError as error:
         host = error.errors()[0]["input"]
-        raise UsageError(f"--also {ascii(host)[:60]}: neither an address nor a host name") from None
+        raise UsageError(f"--also {host[:60]}: neither an address nor a host name") from None
 
 
 def down(

@@ -14,7 +14,6 @@ from typing import Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.output_file import state_home, write
-from sparkcluster.printable import clean
 
 LINES = 500
 # Of the entries; as text they are in the order of time.
@@ -103,7 +102,7 @@ class Launch:
         self._gaps.setdefault(node, Gaps()).seen(node)
         for line in lines:
             if "phase=ptxas" in line:
-                self._ptxas[node] = clean(line)[:_TEXT]
+                self._ptxas[node] = line[:_TEXT]
 
     def keep(self, outcome: str, **values: Any) -> None:
         """Note how it ended."""

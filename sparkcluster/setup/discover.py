@@ -17,7 +17,6 @@ from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.prompts import Prompts, SameMachine
 from sparkcluster.hosts.resolve import SshSettings
-from sparkcluster.printable import clean
 from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
 from sparkcluster.setup.ports import DRIVER, Trouble
@@ -172,7 +171,7 @@ class _Search:
 
     def _neighbour(self, spark: Spark, neighbour: Neighbour, address: str, port: Interface) -> None:
         """Survey the machine that ``spark`` sees on ``port`` at ``address``."""
-        names = ", ".join(filter(None, (clean(neighbour.name or "")[:80], neighbour.mac)))
+        names = ", ".join(filter(None, ((neighbour.name or "")[:80], neighbour.mac)))
         label = f"the machine at the other end of {port.port or port.name} of {spark.label} ({names})"
         scope = f"%{neighbour.interface}" if ":" in address else ""
         ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None, host_keys="reject")

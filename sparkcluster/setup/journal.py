@@ -8,7 +8,6 @@ from shlex import quote
 from typing import Any, Literal
 
 from sparkcluster.facts.survey import FileState, JournalEntry, Survey
-from sparkcluster.printable import clean
 from sparkcluster.setup.script import folder
 
 State = Literal["as written", "as before", "changed since", "unknown"]
@@ -72,7 +71,7 @@ def restoring(node: str, journal: Sequence[JournalEntry], left: str) -> tuple[st
     sudo, path = "sudo " if entry.root else "", quote(entry.target)
     saved = f"{folder(entry.root)}/saved/{entry.number}"
     if entry.kind != "file":
-        return (f"on {node}: before setup it was {clean(entry.before, '')}",)
+        return (f"on {node}: before setup it was {entry.before}",)
     if entry.before == "absent":
         return (f"on {node}: {sudo}cat {path}   shows it", f"keep it, or on {node}: {sudo}rm {path}")
     return (f"on {node}: {sudo}diff {saved} {path}   shows it", f"keep it, or on {node}: {sudo}cp -p {saved} {path}")

@@ -17,7 +17,6 @@ from typing import Literal
 
 from sparkcluster import __version__
 from sparkcluster.node.shared import LABEL_CLUSTER
-from sparkcluster.printable import clean
 from sparkcluster.setup.step import Change
 from sparkcluster.setup.steps import BY_NAME, STEPS
 from sparkcluster.topology.netplan import MTU, NETPLAN
@@ -93,8 +92,8 @@ def undo(run: Run, steps: Collection[str]) -> str:
 
 
 def parse_line(line: str) -> Event:
-    """What a line of output says, without what controls a terminal."""
-    line = clean(line.rstrip("\r\n"))
+    """What a line of output says."""
+    line = line.rstrip("\r\n")
     found = _LINE.fullmatch(line)
     if found is None or found[1] not in BY_NAME:
         return Event(None, "text", line)
@@ -109,7 +108,7 @@ def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = Fa
     variables = {
         "RUN_AS": "root" if run.root else run.user,
         "MACHINE": run.machine or "",
-        "OPERATOR": clean(run.operator, "")[:128],
+        "OPERATOR": run.operator[:128],
         "LABEL": LABEL_CLUSTER,
         "NETPLAN": NETPLAN,
         "MTU": str(MTU),
@@ -118,7 +117,7 @@ def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = Fa
     by_hand = "sudo sh FILE" if run.root else f"sh FILE   (as {run.user})"
     lines = [
         "#!/bin/sh",
-        f"# Made by sparkcluster {__version__} for node {clean(run.node)}, where it can be run by hand: {by_hand}",
+        f"# Made by sparkcluster {__version__} for node {run.node}, where it can be run by hand: {by_hand}",
         f"# What was there before is kept in {folder(run.root)}. It can be run again at any time.",
         "# sparkcluster setup INVENTORY --undo undoes it.",
         "set -u",
