@@ -13,7 +13,6 @@ from typing import Any, Self, TextIO
 
 from sparkcluster.cli import transfers
 from sparkcluster.cli.output import in_colour, moves, noted, paint, rich_text, write
-from sparkcluster.printable import clean
 from sparkcluster.report import Report, Transfer
 
 STILL_S = 15
@@ -228,9 +227,10 @@ class Screen(Shown):
         doing.add_column(no_wrap=True)
         doing.add_column(overflow="ellipsis", no_wrap=True)
         for node, text in list(self._nodes.items()):
-            doing.add_row(f"  {node}", Text(text))
+            doing.add_row(rich_text(f"  {node}"), rich_text(text))
         moving = transfers.table(list(self._transfers.values()))
-        log = Text(self._log, "dim", no_wrap=True)
+        log = rich_text(self._log)
+        log.style, log.no_wrap = "dim", True
         log.truncate(self._console.width - 4, overflow="ellipsis")  # room for the ^C that a terminal shows
         return Group(self._spinner, moving, doing, log)
 
@@ -243,7 +243,7 @@ class Screen(Shown):
     def progress(self, node: str, text: str) -> None:
         """What a node is doing."""
         if text:
-            self._nodes[clean(node)] = clean(text)
+            self._nodes[node] = text
 
     def transfer(self, transfer: Transfer) -> None:
         """How far a node is."""
@@ -251,7 +251,7 @@ class Screen(Shown):
 
     def log(self, node: str, line: str) -> None:
         """The last log line of the rank that others wait for."""
-        self._log = clean(f"  {node} | {line.strip()}")
+        self._log = f"  {node} | {line.strip()}"
 
     def confirm(self, question: str) -> bool:
         """Whether the user answers ``question`` with yes; no where nobody can be asked."""

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.printable import clean
+from sparkcluster.cli.output import rich_text
 from sparkcluster.report import Transfer, duration, share, size
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def table(transfers: Iterable[tuple[Transfer, float | None]]) -> Table:
     """A row for each transfer with its rate; from whom it comes is cut where that does not fit."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "right", "right"):
@@ -68,8 +67,9 @@ def table(transfers: Iterable[tuple[Transfer, float | None]]) -> Table:
     grid.add_column()
     for transfer, rate in transfers:
         bar = ProgressBar(transfer.total or None, transfer.bytes, 8, style="dim", complete_style="green")
-        *cells, origin = map(clean, _cells(transfer, rate))
-        grid.add_row(f"  {clean(transfer.node)}", bar, *cells, Text(origin, "dim", no_wrap=True, overflow="ellipsis"))
+        *cells, origin = map(rich_text, _cells(transfer, rate))
+        origin.style, origin.no_wrap, origin.overflow = "dim", True, "ellipsis"
+        grid.add_row(rich_text(f"  {transfer.node}"), bar, *cells, origin)
     return grid
 
 

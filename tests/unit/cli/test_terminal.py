@@ -215,15 +215,16 @@ def test_progress_cannot_control_the_terminal(monkeypatch) -> None:
         assert isinstance(progress.reporter(as_json=False, json_lines=False), progress.Screen)
         for chosen in ({}, {"as_json": True}, {"json_lines": True}):
             with progress.reporter(**{"as_json": False, "json_lines": False, **chosen}) as report:
-                report.step("launch", f"[bold]{ATTACK}")
-                report.progress(f"node{ATTACK}", ATTACK)
-                report.note(f"warning: [red]{ATTACK}")
-                report.transfer(Transfer(f"node{ATTACK}", "weights", 1, 2, f"other{ATTACK}"))
-                report.transfer(Transfer(f"third{ATTACK}", f"image{ATTACK}", 1, 2, state="left out"))
-                report.note("drawn again below this line")
                 report.step(ATTACK)
+                report.step("launch", f"[bold]{ATTACK}")
+                report.note(f"warning: [red]{ATTACK}")
+                report.progress(f"node{ATTACK}", ATTACK)
+                report.log(f"node{ATTACK}", f"drawn{ATTACK}")
+                report.transfer(Transfer(f"node{ATTACK}", "weights", 1, 2, f"other{ATTACK}"))
+                report.transfer(Transfer(f"third{ATTACK}", f"image{ATTACK}", 1, 2, state=f"left out{ATTACK}"))
     assert not hidden(shown[0]), ascii(shown[0])
     assert "[red]" in shown[0]  # no markup
+    assert "drawn" in shown[0]
 
 
 def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
