@@ -27,7 +27,7 @@ from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 
 # Above Ray's and torch's ports, and below those that Linux chooses from.
 FIRST_PORT = 29_750
@@ -90,13 +90,14 @@ def start_documents(
 
 
 def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
-    """Install guards on every node of the release that serves; ``yes`` accepts unasked what its record can do.
+    """Install guards on every node of what serves; ``yes`` accepts unasked what inventory and record can do.
 
     Raises:
         UsageError: no release serves, or its record is not accepted.
         LeaseHeld: another operator has the lease.
         SparkclusterError: a node could not be changed.
     """
+    consent.accept_inventory(spec, report, yes=yes)
     report.step("connect", count(len(fleet.hosts), "Spark"))
     path = quote(str(spec.inventory_path))
     document = status(fleet, spec)

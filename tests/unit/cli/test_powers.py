@@ -589,7 +589,7 @@ def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run
 
 
 @pytest.mark.parametrize(
-    "words", [("stage",), ("upgrade", "--resume"), ("rollback",), ("restart",), ("preflight", "--deep")]
+    "words", [("stage",), ("upgrade", "--resume"), ("rollback",), ("restart",), ("enable",), ("preflight", "--deep")]
 )
 def test_whatever_starts_something_asks_about_the_inventory_before_it_connects(
     tmp_path: Path, run: Run, node: Node, words: tuple[str, ...]
