@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import NamedTuple
+
+from sparkcluster.printable import word
 
 _TAKES_PLAYBOOK = (
     r"(sparkcluster (?:up|upgrade|plan|preflight|stage|doctor|connect) INVENTORY)(?! --playbook| --resume)"
@@ -12,16 +13,16 @@ _TAKES_PLAYBOOK = (
 
 
 class Typed(NamedTuple):
-    """What was typed: the inventory, quoted, and the ``flags`` that chose what it does not say."""
+    """What was typed: the inventory, and the ``flags`` that chose what it does not say."""
 
     inventory: str = "INVENTORY"
     flags: tuple[str, ...] = ()
 
     def __call__(self, text: str) -> str:
         """``text`` with the inventory in place of INVENTORY, and the flags behind it where the command takes them."""
-        text = re.sub(_TAKES_PLAYBOOK, lambda found: " ".join([found[1], *map(shlex.quote, self.flags)]), text)
+        text = re.sub(_TAKES_PLAYBOOK, lambda found: " ".join([found[1], *map(word, self.flags)]), text)
         text = text.replace("upgrade INVENTORY --set image=", "upgrade INVENTORY --image ")
-        return text.replace("INVENTORY", self.inventory)
+        return text.replace("INVENTORY", word(self.inventory))
 
 
 command_line = Typed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from sparkcluster import checks
 from sparkcluster.checks.registry import EXAMPLE
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding
+from sparkcluster.hints import Typed
 from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
@@ -169,8 +169,8 @@ def _judged(path: Path, specs: Iterable[Spec]) -> list[Finding]:
 
 def _with_path(finding: Finding, inventory: Path) -> Finding:
     """``finding`` with the inventory in its remedies, so that they can be pasted."""
-    path = shlex.quote(str(inventory))
-    return dataclasses.replace(finding, remedy=tuple(line.replace("INVENTORY", path) for line in finding.remedy))
+    typed = Typed(str(inventory))
+    return dataclasses.replace(finding, remedy=tuple(typed(line) for line in finding.remedy))
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:

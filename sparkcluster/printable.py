@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 from unicodedata import category, name
 
@@ -49,3 +50,14 @@ def as_json(document: Any, *, indent: int | None = None) -> str:
     return re.sub(
         r"[^\n -~]", lambda found: found[0] if hidden_at(found[0], "") is None else json.dumps(found[0])[1:-1], text
     )
+
+
+def word(text: object) -> str:
+    """``text`` as one word of a shell line; a ``~/`` at its start is left to the shell."""
+    home, rest = ("~/", str(text)[2:]) if str(text).startswith("~/") else ("", str(text))
+    return home + shlex.quote(rest)
+
+
+def shell(command: str, *words: object) -> str:
+    """A line to paste: ``command``, which is a constant, and ``words``, each as one. Nothing else quotes for that."""
+    return " ".join([command, *map(word, words)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
+
+from sparkcluster.printable import word
 
 _PUBLIC = re.compile(rb"\s*(ssh-|ecdsa-|sk-)[\w@.-]+ AAAA|---- BEGIN SSH2 PUBLIC KEY|-----BEGIN [A-Z ]*PUBLIC KEY-----")
 
@@ -15,7 +16,7 @@ def wrong(written: str, *, agent: bool = True) -> tuple[str, str] | None:
 
     A file in .pub may stand for its private key where an ``agent`` may have that, as in OpenSSH.
     """
-    name = written if re.fullmatch(r"[\w./~@%+-]+", written) else shlex.quote(written)
+    name = word(written)
     try:
         path = Path(written).expanduser()
         # Without O_NONBLOCK, opening a named pipe without a writer would block.

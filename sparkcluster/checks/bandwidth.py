@@ -8,12 +8,12 @@ over TCP 1 to 3 (NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks; owners
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from shlex import quote
 
 from sparkcluster.checks.attribution import Way, by_common_node
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, bandwidth_check, check
 from sparkcluster.facts.measured import Rate, RateKind
+from sparkcluster.printable import shell
 from sparkcluster.topology.model import Group
 
 TWIN_GBIT_S = 80.0  # a slower twin is unhealthy; the lowest healthy figure seen is 92.6
@@ -198,7 +198,7 @@ def tcp(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"TCP of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s",
             seen(rates),
-            (f"ip -s link show {quote(rates[0].over)}   on {rates[0].nodes[0]}: errors and drops", *REBOOT),
+            (f"{shell('ip -s link show', rates[0].over)}   on {rates[0].nodes[0]}: errors and drops", *REBOOT),
             node=node,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
 from typing import Any
 
 from sparkcluster import engines
@@ -17,6 +16,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Severity
 from sparkcluster.models import shipped
 from sparkcluster.models.source import spark
+from sparkcluster.printable import shell
 from sparkcluster.report import share, size
 from sparkcluster.spec import Playbook
 
@@ -44,7 +44,7 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     # Paths on the same file system are one full disk.
     for size_, disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.items():
         has_weights = any((each.total_bytes, each.free_bytes) == size_ for each in full if each.purpose == "hf_home")
-        where = f"df --output=target {quote(disk.path)} | tail -n 1"
+        where = f"{shell('df --output=target', disk.path)} | tail -n 1"
         yield Seen(
             f"the disk of {disk.path} on {name} is full",
             f"{share(disk.free_bytes, disk.total_bytes)} are free",
@@ -71,7 +71,7 @@ def image_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """
     image, weights = _image(context, facts), _weights(context, facts)
     if image is not None and not _share_a_disk(image, weights):
-        remedy = ("docker image prune", f"df -h {quote(image.disk.path)}", "move data-root in /etc/docker/daemon.json")
+        remedy = ("docker image prune", shell("df -h", image.disk.path), "move data-root in /etc/docker/daemon.json")
         yield from _space(name, [image], remedy)
 
 
@@ -92,7 +92,7 @@ def weights_space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     image, weights = _image(context, facts), _weights(context, facts)
     if weights is not None:
         both = [weights, image] if image is not None and _share_a_disk(image, weights) else [weights]
-        look = f"du -sh {quote(weights.disk.path)}/hub/* | sort -h"
+        look = f"{shell('du -sh', weights.disk.path)}/hub/* | sort -h"
         images = ["docker image prune"] if len(both) > 1 else []
         yield from _space(name, both, (PRUNE, *images, look, "set hf_home in the inventory to a larger disk"))
 

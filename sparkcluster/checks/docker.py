@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from shlex import quote
 
 from sparkcluster import engines
 from sparkcluster.checks.registry import Context, Seen, container_node_check, docker_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts
+from sparkcluster.printable import shell
 
 CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
 
@@ -31,7 +31,7 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         step = "docker-group" if "permission denied" in reason else None
         if "permission denied" in reason:
             summary = f"{facts.user} has no permission to use Docker on {name}"
-            remedy = [f"sudo usermod -aG docker {quote(facts.user)}", "log out and back in, or reboot the node"]
+            remedy = [shell("sudo usermod -aG docker", facts.user), "log out and back in, or reboot the node"]
         elif "no such file" in reason or "not found" in reason:
             summary = f"the Docker engine is not running on {name}"
             remedy = [
@@ -157,7 +157,7 @@ def hand_over(context: Context, node: str, containers: Iterable[OtherContainer])
     host = next((each.host for each in context.spec.inventory.nodes if each.label == node), node)
     for each in containers:
         if each.engine in engines.names():
-            command = f"sparkcluster import --container {quote(each.name)} --node {quote(host)}"
+            command = shell("sparkcluster import --container", each.name, "--node", host)
             lines.append(f"{command}   to keep its settings as a playbook")
-        lines.append(f"on {node}: docker stop {quote(each.name)}")
+        lines.append(f"on {node}: {shell('docker stop', each.name)}")
     return tuple(lines)

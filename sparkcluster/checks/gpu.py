@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.registry import Context, Seen, container_node_check, gpu_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.running import GpuSample
+from sparkcluster.printable import shell
 
 # As nvidia-smi prints it for a GB10.
 CAPABILITY = "12.1"
@@ -46,7 +46,7 @@ def gpu(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
         (
             "nvidia-smi",
-            f"sudo apt-get install -y {modules(facts)}" if unloaded else "sudo dmesg | grep -iE 'nvrm|xid' | tail",
+            shell("sudo apt-get install -y", modules(facts)) if unloaded else "sudo dmesg | grep -iE 'nvrm|xid' | tail",
             "sudo reboot",
         ),
     )
@@ -74,7 +74,7 @@ def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             f"{name} has a driver of series 590",
             f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
             (
-                f"sudo apt-get install -y nvidia-driver-{SERIES}-open {modules(facts)}",
+                shell("sudo apt-get install -y", f"nvidia-driver-{SERIES}-open", modules(facts)),
                 "sudo reboot",
                 "or set enforce-eager: true in the playbook, at half the speed",
             ),
@@ -97,7 +97,7 @@ def module(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"kernel {facts.kernel} of {name} has no nvidia module",
             facts.driver.unread if isinstance(facts.driver, Unread) else "no module",
-            (f"sudo apt-get install -y {modules(facts)}", "sudo reboot"),
+            (shell("sudo apt-get install -y", modules(facts)), "sudo reboot"),
         )
 
 
@@ -192,7 +192,7 @@ def module_missing(facts: Facts) -> bool:
 
 def modules(facts: Facts) -> str:
     """Name of the package with the driver's modules for the running kernel."""
-    return quote(f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}")
+    return f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}"
 
 
 def short_of_power(gpu: Gpu | GpuSample) -> bool:

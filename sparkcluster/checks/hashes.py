@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
@@ -10,6 +9,7 @@ from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.facts.hashes import HashedFile
 from sparkcluster.facts.weights import Weights
+from sparkcluster.printable import shell
 
 HUB = "huggingface_hub documentation, Understand caching: the blob of a large file is named by its SHA-256"
 STAGE = "sparkcluster stage INVENTORY weights --verify"
@@ -90,7 +90,7 @@ def same_weights(context: Context) -> Iterator[Seen]:
 def unread(context: Context, name: str, reason: str) -> Iterator[Seen]:
     """It is unknown whether they are intact, and files that cannot be read cannot be loaded."""
     path = _path(context, name) or context.facts[name].hf_home
-    yield Seen(f"the weights on {name} were not hashed", reason, (f"ls -lL {shlex.quote(path)}",))
+    yield Seen(f"the weights on {name} were not hashed", reason, (shell("ls -lL", path),))
 
 
 def _is_damaged(file: HashedFile) -> bool:

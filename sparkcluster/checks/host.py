@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.docker import hand_over
 from sparkcluster.checks.registry import Context, Seen, check, node_check
@@ -15,6 +14,7 @@ from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Listener
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK
+from sparkcluster.printable import shell
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group
 
@@ -82,7 +82,7 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} removes shared memory of {facts.user} at logout",
             f"RemoveIPC=yes, uid {facts.uid}",
-            (f"sudo loginctl enable-linger {quote(facts.user)}",),
+            (shell("sudo loginctl enable-linger", facts.user),),
             severity="info" if context.docker else "warning",
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Each, Seen, check, node_check
@@ -13,6 +12,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
+from sparkcluster.printable import shell
 from sparkcluster.topology.candidates import is_up
 
 
@@ -182,9 +182,10 @@ def _virtual(interface: Interface) -> bool:
 
 def _fix_hosts(resolution: Resolution, facts: Facts) -> tuple[str, ...]:
     wired = _wired(facts)
-    name = quote(resolution.name)
-    if wired is None or name != resolution.name:
-        return (f"getent hosts {name}   on {resolution.on}",)
+    name = resolution.name
+    look = shell("getent hosts", name)
+    if wired is None or look != f"getent hosts {name}":
+        return (f"{look}   on {resolution.on}",)
     return (
         f"getent ahostsv4 {name}",
         f"sudo sed -i.bak '/[[:space:]]{name}$/d' /etc/hosts && echo '{wired} {name}' | sudo tee -a /etc/hosts",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from shlex import quote
 
 from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.lists import listed
@@ -22,6 +21,7 @@ from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, expected_images, has_token
 from sparkcluster.facts.model import Facts
+from sparkcluster.printable import shell
 from sparkcluster.suggest import closest
 from sparkcluster.topology import parallel
 
@@ -53,7 +53,7 @@ def same(context: Context) -> Iterator[Seen]:
                 f"{name} has another build of {reference} than {listed(right or ['recorded'])}",
                 f"image ID {image.id[:19]}{f', on {listed(right)} {first.id[:19]}' if first else ''}"
                 f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
-                (f"docker rmi --force {quote(reference)}", STAGE),
+                (shell("docker rmi --force", reference), STAGE),
                 node=name,
             )
 
@@ -72,7 +72,7 @@ def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
         yield Seen(
             f"the image on {name} is built for {built}, the node is {node}",
             image.reference,
-            (f"docker pull --platform linux/{quote(platform)} {quote(image.reference)}",),
+            (shell("docker pull --platform", f"linux/{platform}", image.reference),),
         )
 
 

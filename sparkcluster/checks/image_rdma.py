@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.image import STAGE
 from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Seen, container_check, interconnect_check
 from sparkcluster.facts.engine import engine_of
+from sparkcluster.printable import shell
 
 NCCL_OF_RINGS = (2, 30, 7)
 _VERBS = {"no libibverbs": "no libibverbs", "no mlx5": "no libibverbs provider for ConnectX (mlx5)"}
@@ -37,11 +37,12 @@ def verbs(context: Context) -> Iterator[Seen]:
         reference = str(context.spec.reference)
         lines = [f"FROM {reference}", "USER root", f"RUN apt-get update && apt-get install -y {_RDMA_PACKAGES}"]
         lines += [f"USER {image.user}" for name, image in context.images() if name == names[0] and image.user]
+        printed = shell(r"printf '%s\n'", *lines)
         tag = re.sub(r"[^a-z0-9]+", "-", reference.partition("@")[0].rpartition("/")[2].lower()).strip("-")
         yield Seen(
             f"the image has {_VERBS[verdict]}, and NCCL would use TCP",
             f"{reference} on {listed(names)}",
-            (f"printf '%s\\n' {' '.join(map(quote, lines))} | docker build --tag {tag}:rdma -",
+            (f"{printed} | docker build --tag {tag}:rdma -",
              f"set image: {tag}:rdma in the playbook, then {STAGE}"),
         )  # fmt: skip
 

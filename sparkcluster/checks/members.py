@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from shlex import quote
 from typing import Any
 
 from sparkcluster.checks.registry import Seen
@@ -25,6 +24,7 @@ from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.node.shared import LABEL_RELEASE
+from sparkcluster.printable import shell
 
 ENABLE = "sparkcluster enable INVENTORY"
 LOST = 255
@@ -103,7 +103,7 @@ def restarting(cluster: RunningCluster) -> Iterator[Seen]:
     for name, rank in cluster.ranks:
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
-            remedy = (f"on {name}: docker update --restart=no {quote(rank.name)}", AGAIN)
+            remedy = (f"on {name}: {shell('docker update --restart=no', rank.name)}", AGAIN)
             yield Seen(f"the rank on {name} restarts repeatedly", seen, remedy, node=name)
 
 
@@ -157,7 +157,7 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
     for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
             folder = f"{facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases"
-            remedy = (UP, f"ls -l {quote(folder)}   on {name}")
+            remedy = (UP, f"{shell('ls -l', folder)}   on {name}")
             yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, remedy, node=name)
     unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
     if cluster.recorded is None and not unreadable and not cluster.running.lease:

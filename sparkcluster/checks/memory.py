@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.docker import hand_over
 from sparkcluster.checks.registry import (
@@ -15,6 +14,7 @@ from sparkcluster.checks.registry import (
 )
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, Memory
+from sparkcluster.printable import shell
 from sparkcluster.report import share, size
 from sparkcluster.topology.model import Member
 
@@ -173,6 +173,6 @@ def _free_memory(context: Context, node: str, memory: Memory) -> tuple[str, ...]
     facts = context.facts[node]
     lower = max(0.1, int(100 * memory.available_bytes / memory.total_bytes) / 100)
     running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
-    stop = tuple(f"docker stop {quote(name)}   if it is not needed" for name in running)
+    stop = tuple(f"{shell('docker stop', name)}   if it is not needed" for name in running)
     stop += hand_over(context, node, [each for each in facts.containers if each.engine])
     return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")

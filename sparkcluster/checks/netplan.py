@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
 
 from sparkcluster.checks.registry import Context
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
+from sparkcluster.printable import shell
 from sparkcluster.topology import netplan
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up, order_on_bus
 from sparkcluster.topology.model import Group
@@ -59,9 +59,9 @@ def remedy(context: Context, name: str) -> tuple[str, ...]:
     text = proposal(context, context.topology.group_of(name)).get(name)
     if text is None:
         return (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply")
-    words = ["printf", r"%s\n", *text.splitlines()]
+    printed = shell(r"printf '%s\n'", *text.splitlines())
     return (
-        f"{' '.join(map(quote, words))} | sudo tee {NETPLAN} >/dev/null",
+        f"{printed} | sudo tee {NETPLAN} >/dev/null",
         f"sudo chmod 600 {NETPLAN} && sudo netplan apply   on every node, each with its own file",
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.netplan import cabled_twins, remedy
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.printable import shell
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Group, Link, Member
@@ -84,7 +84,7 @@ def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
         yield Seen(
             f"{link.interface} of {name} is down",
             f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}",
-            (f"sudo ip link set {quote(link.interface)} up", "connect the QSFP cable at both ends"),
+            (shell("sudo ip link set", link.interface, "up"), "connect the QSFP cable at both ends"),
         )
 
 
@@ -111,8 +111,8 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
             f"{hca.name} of {name} has no RoCE v2 GID for {link.address}",
             f"GID table: {table or 'empty'}",
             (
-                f"sudo ip addr flush dev {quote(link.interface)} && sudo netplan apply",
-                f"show_gids {quote(hca.name)}",
+                f"{shell('sudo ip addr flush dev', link.interface)} && sudo netplan apply",
+                shell("show_gids", hca.name),
             ),
         )
     elif link.gid_index != expected:
@@ -201,7 +201,7 @@ def mtu(context: Context) -> Iterator[Seen]:
             if link.mtu != expected:
                 wrong[node].append((link, expected))
     for node, links in wrong.items():
-        commands = " && ".join(f"sudo ip link set {quote(link.interface)} mtu {expected}" for link, expected in links)
+        commands = " && ".join(shell("sudo ip link set", link.interface, "mtu", expected) for link, expected in links)
         own = ", ".join(f"{link.interface} has {link.mtu}" for link, _ in links)
         others = " or ".join(sorted({str(expected) for _, expected in links}))
         yield Seen(
@@ -349,13 +349,13 @@ def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen
         if hca is not None:
             indices[hca.name] = hca.roce_v2_index(link.address)
     if len(set(indices.values()) - {None}) > 1:
-        names = " ".join(quote(link.interface) for link in member.links if link.hca)
+        interfaces = shell("for i in", *(link.interface for link in member.links if link.hca))
         yield Seen(
             f"the HCAs of {name} use different GID indices",
             ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
             (
                 "do not set NCCL_IB_GID_INDEX in env of the playbook",
-                f'for i in {names}; do sudo ip addr flush dev "$i"; done; sudo netplan apply',
+                f'{interfaces}; do sudo ip addr flush dev "$i"; done; sudo netplan apply',
             ),
         )
 

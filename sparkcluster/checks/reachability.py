@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator
-from shlex import quote
 
 from sparkcluster.checks.attribution import by_faulty_node
 from sparkcluster.checks.lists import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, reach_check
 from sparkcluster.facts.reach import Path, PathKind
+from sparkcluster.printable import shell
 
 
 @check(
@@ -81,10 +81,10 @@ def jumbo(context: Context) -> Iterator[Seen]:
             f"packets of {size} bytes are lost {_direction(node, paths)} on {_rails(paths)}",
             _seen(paths),
             (
-                f"sudo ip link set {quote(interface.name)} mtu {size}"
+                shell("sudo ip link set", interface.name, "mtu", size)
                 if interface is not None and first.lost_at == "sent"
                 else f"set the switch port of {node or listed(_ends(paths))} to MTU {size + 216}",
-                f"ping -M do -c 3 -W 1 -s {size - 28} {quote(first.target_address)}   on {first.source}",
+                f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}   on {first.source}",
             ),
             node=node,
         )
@@ -196,12 +196,12 @@ def _open(context: Context, node: str, paths: Iterable[Path]) -> tuple[str, ...]
     """Commands that allow the rails in the firewall of ``node``."""
     addresses = dict.fromkeys(path.target_address if path.target == node else path.source_address for path in paths)
     facts = context.facts[node]
-    interfaces = [quote(found.name) for address in addresses if (found := facts.interface_of(address)) is not None]
+    interfaces = [found.name for address in addresses if (found := facts.interface_of(address)) is not None]
     if facts.firewall == "ufw":
-        return tuple(f"sudo ufw allow in on {name}" for name in interfaces)
+        return tuple(shell("sudo ufw allow in on", name) for name in interfaces)
     if facts.firewall == "firewalld":
-        return tuple(f"sudo firewall-cmd --zone=trusted --change-interface={name}" for name in interfaces)
-    return (*(f"sudo iptables -I INPUT -i {name} -j ACCEPT" for name in interfaces), "sudo nft list ruleset")
+        return tuple(shell("sudo firewall-cmd --zone=trusted", f"--change-interface={name}") for name in interfaces)
+    return (*(shell("sudo iptables -I INPUT -i", name, "-j", "ACCEPT") for name in interfaces), "sudo nft list ruleset")
 
 
 def _host(context: Context, name: str) -> str:

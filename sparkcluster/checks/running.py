@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.registry import Seen
@@ -16,6 +15,7 @@ from sparkcluster.engines.causes import LINK, no_carrier
 from sparkcluster.engines.signature import plain
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import GpuSample, RankSeen, Reply
+from sparkcluster.printable import shell
 
 
 @running_check(
@@ -243,13 +243,12 @@ def inspected(cluster: RunningCluster) -> Iterator[Seen]:
                 yield Seen(f"the ranks on {name} could not be listed", observation.ranks.unread, (), node=name)
             continue
         if isinstance(observation.ray, Unread) and not cluster.ended:
-            remedy = (
-                f"on {name}: docker exec {quote(observation.ranks[0].name)} ray status" if observation.ranks else LOGS,
-            )
+            ranks = observation.ranks
+            remedy = (f"on {name}: {shell('docker exec', ranks[0].name, 'ray', 'status')}" if ranks else LOGS,)
             yield Seen(f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy, node=name)
         for rank in observation.ranks:
             if isinstance(rank.log, Unread):
-                remedy = (f"on {name}: docker logs {quote(rank.name)}",)
+                remedy = (f"on {name}: {shell('docker logs', rank.name)}",)
                 yield Seen(f"the log of {rank.name} could not be read", rank.log.unread, remedy, node=name)
 
 

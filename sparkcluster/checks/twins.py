@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from shlex import quote
 from typing import Literal
 
 from sparkcluster.checks.lists import listed
@@ -13,6 +12,7 @@ from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
+from sparkcluster.printable import shell
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Link, Member
@@ -66,7 +66,7 @@ def twins(_: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
         seen, remedy = f"only {twin.used} exists", ("sudo reboot", "lspci | grep ConnectX", "ibdev2netdev")
     elif twin.cause == "down":
         seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
-        remedy = (f"sudo ip link set {quote(twin.name)} up", "ibdev2netdev", "sudo netplan apply")
+        remedy = (shell("sudo ip link set", twin.name, "up"), "ibdev2netdev", "sudo netplan apply")
     elif twin.cause == "not in the inventory":
         seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
         remedy = (f"add {twin.name} or its subnet to interconnect in the inventory", f"ip -br addr   on {node}")
@@ -187,7 +187,7 @@ def lanes(context: Context, name: str, link: Link) -> Iterator[Seen]:
             f"{generation} x{width}, where a Spark has Gen5 x{LANES}",
             (
                 "sudo fwupdmgr refresh && sudo fwupdmgr update, then sudo reboot with the cable connected",
-                f"cat /sys/class/infiniband/{quote(str(link.hca))}/device/current_link_width   shows it",
+                f"{shell('cat', f'/sys/class/infiniband/{link.hca}/device/current_link_width')}   shows it",
             ),
         )
 

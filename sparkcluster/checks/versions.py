@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from shlex import quote
 from statistics import median
 
 from sparkcluster.checks.compare import Outlier, outliers
@@ -11,7 +10,9 @@ from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
 from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
+from sparkcluster.printable import shell
 
+INSTALL = "sudo apt-get update && sudo apt-get install -y"
 UPDATE = ("sudo apt update && sudo apt full-upgrade -y", "sudo reboot")
 FIRMWARE = ("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade", "sudo reboot")
 # Hosts synchronised by NTP agree within milliseconds. Log lines of ranks are ordered by time, and ranks crash within
@@ -44,9 +45,9 @@ def kernel(context: Context) -> Iterator[Seen]:
     """Different kernels have different RDMA and driver modules, and hang or fail without a clear message."""
     for group in context.topology.groups:
         for outlier in outliers({name: context.facts[name].kernel for name in group.names}):
-            version = quote(outlier.value if outlier.newer else outlier.expected)
-            package = f"linux-image-{version} linux-modules-nvidia-{SERIES}-open-{version}"
-            remedy = outlier.update(f"sudo apt-get update && sudo apt-get install -y {package}", "sudo reboot")
+            version = outlier.value if outlier.newer else outlier.expected
+            packages = f"linux-image-{version}", f"linux-modules-nvidia-{SERIES}-open-{version}"
+            remedy = outlier.update(shell(INSTALL, *packages), "sudo reboot")
             yield _outlier(outlier, f"{outlier.node} has another kernel than the others", remedy)
 
 
@@ -67,8 +68,8 @@ def driver(context: Context) -> Iterator[Seen]:
             follow = outlier.newer and _works(outlier.value)
             facts = context.facts[outlier.others[0] if follow else outlier.node]
             series = (outlier.value if follow else outlier.expected).split(".")[0]
-            packages = f"{quote(f'nvidia-driver-{series}-open')} {modules(facts).replace(SERIES, series, 1)}"
-            commands = (f"sudo apt-get update && sudo apt-get install -y {packages}", "sudo reboot")
+            packages = f"nvidia-driver-{series}-open", modules(facts).replace(SERIES, series, 1)
+            commands = (shell(INSTALL, *packages), "sudo reboot")
             remedy = outlier.update(*commands) if follow else commands
             yield _outlier(outlier, f"{outlier.node} has another driver than the others", remedy)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.output import emit_json, message
 from sparkcluster.errors import UsageError
+from sparkcluster.printable import word
 
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown
@@ -83,7 +83,7 @@ def fill_in_inventory(args: argparse.Namespace, prog: str, words: Sequence[str])
         later = next(filter(is_inventory, words[1:]), None)
         if later is None:
             raise
-        raise UsageError("INVENTORY comes first", hint=f"{prog} {shlex.quote(later)} …") from None
+        raise UsageError("INVENTORY comes first", hint=f"{prog} {word(later)} …") from None
     if not (args.json or args.json_lines):
         message(f"{args.inventory} ({why})", kind="inventory")
 
@@ -233,7 +233,7 @@ def typed(args: argparse.Namespace) -> Typed:
     playbook, image = getattr(args, "playbook", None), getattr(args, "image", None)
     keys = [*(getattr(args, "set", None) or ()), *([f"image={image}"] if image else [])]
     flags = [*(["--playbook", playbook] if playbook else []), *(word for key in keys for word in ("--set", key))]
-    return Typed(shlex.quote(str(args.inventory)), tuple(flags))
+    return Typed(str(args.inventory), tuple(flags))
 
 
 @contextmanager

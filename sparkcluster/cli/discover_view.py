@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import dataclasses
 import itertools
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.hosts.resolve import SshSettings
-from sparkcluster.printable import LINES
+from sparkcluster.printable import LINES, shell
 from sparkcluster.report import count
 from sparkcluster.setup import existing, networks, targets
 from sparkcluster.setup.cabling import Cabling, cabling
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         message("save it as mine.yaml, or add -o mine.yaml, then: sparkcluster setup mine.yaml", kind="next")
     else:
         message(f"wrote {file}")
-        message(f"sparkcluster setup {shlex.quote(str(file))}", kind="next")
+        message(shell("sparkcluster setup", file), kind="next")
     unreached = found.failed or any(trouble.name == "not-reached" for trouble in found.troubles)
     return 0 if sparks and not unreached else 1
 

@@ -269,13 +269,14 @@ def columns(stream: TextIO) -> int:
 
 def program() -> str:
     """What to type to run this program again: its name if PATH has it, else the path that was typed."""
-    import shlex
     import shutil
+
+    from sparkcluster.printable import word
 
     path, found = sys.argv[0], shutil.which("sparkcluster")
     ours = os.path.basename(path) == "sparkcluster"  # noqa: PTH119 - pathlib is slow to import
     same = found and os.path.exists(path) and os.path.samefile(found, path)  # noqa: PTH110, PTH121 - likewise
-    return shlex.quote(path) if ours and not same else "sparkcluster"
+    return word(path) if ours and not same else "sparkcluster"
 
 
 def typed(text: str) -> str:

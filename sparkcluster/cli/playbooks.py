@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import at_least, common_flags, emitted, option
 from sparkcluster.cli.output import data, message, paint, table
+from sparkcluster.printable import shell
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.playbooks import Offer
@@ -75,4 +75,4 @@ def _page(found: Offer, reference: str) -> None:
         data(paint(figure.source, "dim"), indent="  ")
     for line in playbook.source:
         data(paint(line, "dim"), indent="  ")
-    message(f"sparkcluster up INVENTORY --playbook {shlex.quote(reference)}", kind="next")
+    message(shell("sparkcluster up INVENTORY --playbook", reference), kind="next")

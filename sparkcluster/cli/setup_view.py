@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime as dt
-import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -99,7 +98,7 @@ def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
         if outcome.by_hand:
             data(f"{node}: {outcome.by_hand}", kind="error")
         if outcome.by_hand and outcome.error is None:
-            file = shlex.quote(f"{kind}-{node}.sh")
+            file = f"{kind}-{node}.sh"
             data(f"read {file}, copy it to {node}, and have an administrator run it there", kind="hint", indent="  ")
             data(f"on {node}: sudo sh {file}", kind="then", indent="  ")
         if outcome.error is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
 from sparkcluster.cli import stage_view
 from sparkcluster.cli.common import accepted, emitted, inventory_argument, number, option, reporting
 from sparkcluster.errors import UsageError
+from sparkcluster.printable import shell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--from needs weights or image", hint="sparkcluster stage INVENTORY weights --from DIR")
     if args.given is not None and not (args.given.is_dir() if args.what == "weights" else args.given.is_file()):
         kind = "directory" if args.what == "weights" else "file"
-        raise UsageError(f"{args.given} is not a {kind}", hint=f"ls -ld {shlex.quote(str(args.given))}")
+        raise UsageError(f"{args.given} is not a {kind}", hint=shell("ls -ld", args.given))
     options = Options(
         what=(args.what,) if args.what else ("weights", "image"),
         dry_run=args.dry_run,

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from sparkcluster.cli.commands import COMMANDS
+from sparkcluster.printable import shell
 from sparkcluster.suggest import closest
 
 _ROWS = [row.split(": ") for row in Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines()]
@@ -20,6 +20,6 @@ def instead_of(words: Sequence[str]) -> str | None:
     """What to type instead of ``words``, whose command does not exist: ours, and what follows it; None if unknown."""
     word = words[0].lower()
     if word.endswith((".yaml", ".yml")):
-        return f"the command comes first: sparkcluster status {shlex.quote(words[0])}"
+        return f"the command comes first: {shell('sparkcluster status', words[0])}"
     near = word if word in ALIASES else closest(word, [*ALIASES, *COMMANDS])
-    return f"sparkcluster {ALIASES.get(near, near)} {shlex.join(words[1:])}".rstrip() if near else None
+    return shell("sparkcluster", ALIASES.get(near, near), *words[1:]) if near else None

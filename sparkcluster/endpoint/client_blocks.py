@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 
 from sparkcluster.endpoint.connection import AGENT_CONTEXT, Connection
+from sparkcluster.printable import shell, word
 
 MODEL_LIST_S = 30
 """How long Open WebUI waits for a list of models; 10 by itself (AIOHTTP_CLIENT_TIMEOUT_MODEL_LIST in its env.py)."""
@@ -30,15 +30,15 @@ def open_webui(connection: Connection) -> str:
     urls = (connection.url, *connection.others)
     key = (connection.key.value or connection.key.expansion) if connection.key else "none"
     keys = ";".join([key] * len(urls))
-    quoted = shlex.quote(keys) if connection.key is None or connection.key.value else f'"{keys}"'
+    value = word(keys) if connection.key is None or connection.key.value else f'"{keys}"'
     # By name alone, -e takes the value from the environment: the key is in no command line.
     return "\n".join(
         [
-            f"export OPENAI_API_KEYS={quoted}",
+            f"export OPENAI_API_KEYS={value}",
             "docker run -d --name open-webui --restart always \\",
             "  --network host \\" if connection.local else "  -p 3000:8080 \\",
             "  -v open-webui:/app/backend/data \\",
-            f"  -e OPENAI_API_BASE_URLS={shlex.quote(';'.join(urls))} \\",
+            f"  -e OPENAI_API_BASE_URLS={word(';'.join(urls))} \\",
             "  -e OPENAI_API_KEYS \\",
             f"  -e AIOHTTP_CLIENT_TIMEOUT_MODEL_LIST={MODEL_LIST_S} \\",
             "  ghcr.io/open-webui/open-webui:main",
@@ -66,8 +66,8 @@ def open_webui_notes(connection: Connection) -> Iterator[str]:
 def inside(connection: Connection) -> str:
     """A command that asks for the models from within the container, with the first of its keys."""
     header = '-H "Authorization: Bearer ${OPENAI_API_KEYS%%;*}" ' if connection.key else ""
-    asked = f"curl -sS -m {MODEL_LIST_S} {header}{shlex.quote(f'{connection.url}/models')}"
-    return f"docker exec open-webui sh -c {shlex.quote(asked)}"
+    asked = f"curl -sS -m {MODEL_LIST_S} {header}{word(f'{connection.url}/models')}"
+    return shell("docker exec open-webui sh -c", asked)
 
 
 # ------------------------------------------------------------------------------------------------ Claude Code
@@ -82,10 +82,10 @@ def claude_code(connection: Connection) -> str:
     """Variables for one shell, so that other sessions of Claude Code stay with Anthropic."""
     model = claude_model(connection) or connection.model
     lines = [
-        f"export ANTHROPIC_BASE_URL={shlex.quote(connection.root)}",
+        shell("export", f"ANTHROPIC_BASE_URL={connection.root}"),
         f"export ANTHROPIC_AUTH_TOKEN={connection.key.word if connection.key else 'none'}",
         "unset ANTHROPIC_API_KEY",
-        *(f"export ANTHROPIC_DEFAULT_{tier}_MODEL={shlex.quote(model)}" for tier in ("OPUS", "SONNET", "HAIKU")),
+        *(shell("export", f"ANTHROPIC_DEFAULT_{tier}_MODEL={model}") for tier in ("OPUS", "SONNET", "HAIKU")),
     ]
     if connection.features.context is not None:
         lines += [
@@ -221,9 +221,9 @@ def aider(connection: Connection) -> str:
     """Variables and the command."""
     return "\n".join(
         [
-            f"export OPENAI_API_BASE={shlex.quote(connection.url)}",
+            shell("export", f"OPENAI_API_BASE={connection.url}"),
             f"export OPENAI_API_KEY={connection.key.word if connection.key else 'none'}",
-            f"aider --model {shlex.quote(f'openai/{connection.model}')}",
+            shell("aider --model", f"openai/{connection.model}"),
         ]
     )
 
@@ -246,7 +246,7 @@ def hermes(connection: Connection) -> str:
         lines.append(f"    api_key: {json.dumps(key.value)}")
     elif key:
         # key_cmd is not said to be run by a shell, which a path from the home directory needs.
-        command = f"sh -c {shlex.quote(key.command)}"
+        command = shell("sh -c", key.command)
         lines.append(f"    key_env: {key.env}" if key.env else f"    key_cmd: {json.dumps(command)}")
     lines += [
         "    api_mode: chat_completions",

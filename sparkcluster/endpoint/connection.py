@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-import shlex
 
 from sparkcluster.endpoint.find import loopback
 from sparkcluster.engines.base import ApiFeatures
+from sparkcluster.printable import shell, word
 
 PASTE = "PASTE-THE-API-KEY"
 # Hermes Agent refuses less (https://github.com/NousResearch/hermes-agent/issues/53347), and Ollama recommends as much
@@ -33,7 +32,7 @@ class Key:
     @property
     def command(self) -> str:
         """Shell command that prints it."""
-        return f"printenv {self.env}" if self.env else f"cat {shell_path(self.file or '')}"
+        return f"printenv {self.env}" if self.env else shell("cat", self.file or "")
 
     @property
     def expansion(self) -> str:
@@ -43,7 +42,7 @@ class Key:
     @property
     def word(self) -> str:
         """A word of a shell line that is the key."""
-        return shlex.quote(self.value) if self.value else f'"{self.expansion}"'
+        return word(self.value) if self.value else f'"{self.expansion}"'
 
     @property
     def text(self) -> str:
@@ -101,27 +100,21 @@ class Connection:
 def curl(connection: Connection, path: str = "/models") -> str:
     """A command that asks the API for the models that it serves; the shell reads the key, which is not in the text."""
     header = f'-H "Authorization: Bearer {connection.key.expansion}" ' if connection.key else ""
-    return f"curl {header}{shlex.quote(connection.url + path)}"
+    return f"curl {header}{word(connection.url + path)}"
 
 
 def completion(connection: Connection) -> str:
     """A command of several lines that asks for a completion."""
     bearer = connection.key and (connection.key.value or connection.key.expansion)
-    quoted = f'"Authorization: Bearer {bearer}"'
+    header = f'"Authorization: Bearer {bearer}"'
     if connection.key and connection.key.value:
-        quoted = shlex.quote(f"Authorization: Bearer {bearer}")
+        header = word(f"Authorization: Bearer {bearer}")
     body = json.dumps({"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]})
     lines = [
         # the answer does not end its line
-        f"curl -w '\\n' {shlex.quote(f'{connection.url}/chat/completions')}",
-        *([f"  -H {quoted}"] if bearer else []),
+        shell(r"curl -w '\n'", f"{connection.url}/chat/completions"),
+        *([f"  -H {header}"] if bearer else []),
         "  -H 'Content-Type: application/json'",
-        f"  -d {shlex.quote(body)}",
+        shell("  -d", body),
     ]
     return " \\\n".join(lines)
-
-
-def shell_path(path: str) -> str:
-    """``path`` as a word of a shell line; a ``~/`` at its start is left to the shell."""
-    home, name = re.fullmatch(r"(~/)?(.*)", path, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-    return f"{home}{shlex.quote(name)}" if name else home

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import socket
 import sys
 import threading
@@ -29,6 +28,7 @@ from sparkcluster.hosts import known_hosts
 from sparkcluster.hosts.base import remaining_s
 from sparkcluster.hosts.paramiko_transport import Agent, Proxy, Transport, Tunnel, paramiko
 from sparkcluster.hosts.resolve import SshTarget
+from sparkcluster.printable import shell
 
 E = TypeVar("E", bound=SparkclusterError)
 
@@ -132,7 +132,7 @@ def _tcp(name: str, target: SshTarget, deadline: float) -> socket.socket:
             HostUnknown,
             name,
             f"{target.host} does not resolve to an address",
-            f"getent hosts {shlex.quote(target.host)}, or set host to an address",
+            f"{shell('getent hosts', target.host)}, or set host to an address",
         ) from error
     failure: OSError = ConnectionRefusedError()
     for index, (family, kind, protocol, _, address) in enumerate(found):
@@ -179,7 +179,7 @@ def _check_host_key(name: str, target: SshTarget, key: paramiko.PKey) -> None:
         )
         unknown.key = kind, blob, key.fingerprint
         raise unknown
-    forget = f"ssh-keygen -R '{target.key_name}' -f {shlex.quote(str(file))}"
+    forget = shell("ssh-keygen -R", target.key_name, "-f", file)
     text = "is revoked" if verdict == "revoked" else "has changed"
     raise _error(
         HostKeyChanged,
@@ -307,11 +307,11 @@ class _Login:
 
     def _fail(self, reason: str, methods: set[str], hint: str | None = None) -> NoReturn:
         target = self.target
-        option = f"-i {shlex.quote(str(target.identity))} " if target.identity else ""
-        hint = hint or f"ssh-copy-id {option}{target.login}"
+        option = ["-i", target.identity] if target.identity else []
+        hint = hint or f"{shell('ssh-copy-id', *option)} {target.login}"
         if self.locked:
             reason += f"; {self.locked[0]} is protected by a passphrase"
-            hint = f"ssh-add {shlex.quote(str(self.locked[0]))}"
+            hint = shell("ssh-add", self.locked[0])
         elif self.public and self.public[0] == target.identity:
             reason += f"; {self.public[0]} is a public key, and no agent has its private one"
             hint = "ssh-add the private key, or give its file as ssh.identity"
@@ -333,7 +333,7 @@ class _Login:
                 key = self._load(target.identity, agent)
             except (ValueError, paramiko.SSHException) as error:
                 text = f"identity {target.identity} is not a private key, or damaged, or of an unknown type"
-                hint = f"ssh-keygen -y -f {shlex.quote(str(target.identity))}   reads it"
+                hint = f"{shell('ssh-keygen -y -f', target.identity)}   reads it"
                 raise _error(UsageError, self.name, text, hint) from error
             if key is not None:
                 yield key

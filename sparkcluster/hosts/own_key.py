@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.handshake import public_keys
 from sparkcluster.hosts.resolve import SshTarget
+from sparkcluster.printable import shell, word
 
 DEFAULT = Path("~/.ssh/id_ed25519")
 _PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
@@ -35,10 +35,9 @@ def public_key(name: str, target: SshTarget) -> str | None:
             return line
     for file in files:
         if _PRIVATE.match(_text(file)):
-            name = shlex.quote(str(file))
             raise UsageError(
                 f"the public key of {file} is unknown: {file.name}.pub is missing or damaged",
-                hint=f"ssh-keygen -y -f {name} > {name}.pub, then this again",
+                hint=f"{shell('ssh-keygen -y -f', file)} > {word(f'{file}.pub')}, then this again",
             )
     return None
 

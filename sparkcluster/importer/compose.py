@@ -16,6 +16,7 @@ from sparkcluster.importer.playbook import Made, playbook
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Call, Shell
 from sparkcluster.importer.unknown import mark, shown
+from sparkcluster.printable import word
 from sparkcluster.spec.document import Document, KeyPath
 
 # Keys of a service by the option of `docker run` that means the same; others have its name, with - for _.
@@ -65,7 +66,7 @@ def read(document: Document, about: Text) -> Made:
         if name == chosen or (chosen is None and is_named and (not names or "extends" in services[name])):
             raise refusal
     if len(names) > 1:
-        choices = " or ".join(f"--define {shlex.quote(f'service={name}')}" for name in names)
+        choices = " or ".join(f"--define {word(f'service={name}')}" for name in names)
         problem = f"{about.source} has several services that start an engine: {_listed(names)}"
         raise UsageError(problem, hint=f"choose with {choices}")
     if not names or names[0] not in starts:

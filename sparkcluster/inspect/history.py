@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -105,7 +104,7 @@ def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
         release = as_recorded(answers, number)
         if release is None:
             known = ", ".join(str(number) for number in sorted({each.listed.number for each in found})) or "none"
-            hint = f"sparkcluster releases {quote(str(spec.inventory_path))}"
+            hint = "sparkcluster releases INVENTORY"
             raise UsageError(f"{spec.inventory.cluster} has no release {number}; it has {known}", hint=hint)
         facts.append(release[1])
     return {"old": old, "new": new, "differences": compare(*facts), "errors": errors}

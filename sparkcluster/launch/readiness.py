@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from shlex import quote
 
 from sparkcluster import engines
 from sparkcluster.engines.causes import LINK, RankEnd, address_of, cause, first_failure, no_carrier
@@ -239,7 +238,7 @@ class Readiness:
                     f"{name} does not answer on SSH, and {witness} has not reached it at {rank.address} "
                     f"for {now - seen[witness]:.0f} s",
                     rank,
-                    f"check its power; on {witness}: ping {quote(rank.address)}",
+                    f"check its power; on {witness}: ping {rank.address}",
                 )
         return None
 

@@ -109,8 +109,9 @@ def stay_inside(source: str, root: str) -> None:
     """Refuse a path of the playbook that a link leads out of ``root``: a container may have written the link."""
     place, directory = os.path.realpath(source), os.path.realpath(root)
     if os.path.commonpath([place, directory]) != directory:
-        hint = "on that node: namei -l %s shows the link; what is to be mounted from there needs its own path"
-        raise Failed(("%s leads to %s, outside of %s; " + hint) % (source, place, root, shlex.quote(source)))
+        hint = "on that node: %s shows the link; what is to be mounted from there needs its own path"
+        look = shlex.join(["namei", "-l", source])
+        raise Failed(("%s leads to %s, outside of %s; " + hint) % (source, place, root, look))
     # Docker follows links as root, also those in directories that this user cannot read: there this raises.
     mode = os.lstat(place).st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):

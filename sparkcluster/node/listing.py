@@ -143,7 +143,7 @@ def _place(home: str, top: str, file: File) -> str:
 def stay_inside(path: str, real: str, inside: str) -> None:
     """Failed if ``path`` is a link to elsewhere: an image that downloaded the model may have left it there."""
     if not real.startswith(inside):
-        text = "%s leads out of the model's cache, to %s; check it: ls -l %s" % (path, real, shlex.quote(path))
+        text = "%s leads out of the model's cache, to %s; check it: %s" % (path, real, shlex.join(["ls", "-l", path]))
         raise Failed("source", text)
 
 

@@ -187,7 +187,7 @@ class Deployment:
             raise LaunchError(
                 f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
                 step="stop",
-                hint=f"{down_there(self.spec, former)}   stops them there as well; then up again",
+                hint=f"{down_there(former)}   stops them there as well; then up again",
             )
 
     def prepare(self, names: Collection[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -52,10 +51,10 @@ def shown(node: Node) -> str:
     return node.host if node.name is None else f"{node.name} ({node.host})"
 
 
-def down_there(spec: Spec, former: Iterable[Node]) -> str:
+def down_there(former: Iterable[Node]) -> str:
     """What to type to stop the ranks of the cluster on its nodes and on ``former``."""
     flags = [f"--also {node.host}" for node in former]
-    return " ".join(["sparkcluster down", shlex.quote(str(spec.inventory_path)), *flags])
+    return " ".join(["sparkcluster down INVENTORY", *flags])
 
 
 def typed_nodes(spec: Spec, hosts: Iterable[str]) -> list[Node]:
@@ -103,7 +102,7 @@ def down(
             left[node] = readers
             report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
     if left:
-        report.note(f"hint: {down_there(spec, left)}   stops them there as well")
+        report.note(f"hint: {down_there(left)}   stops them there as well")
     if more:
         fleet = fleet.joined(reach(more))
         joined = collect_facts(fleet, spec, [node.label for node in more])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import secrets as random
 from collections.abc import Collection, Mapping, Sequence
-from shlex import quote
 from typing import Any
 
 from sparkcluster import engines
@@ -99,12 +98,11 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
     """
     consent.accept_inventory(spec, report, yes=yes)
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    path = quote(str(spec.inventory_path))
     document = status(fleet, spec)
     if document["state"] != "serving":
         raise UsageError(
             f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
-            hint=f"sparkcluster up {path}; then enable",
+            hint="sparkcluster up INVENTORY; then enable",
         )
     find_kept(fleet, spec, document["release"], report, yes=yes)
     with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
@@ -115,7 +113,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
         former = [name for name in nodes if name not in facts]
         if newest is None or former or newest.number != document["release"]:
             why = f"{', '.join(former)} left the inventory" if former else "the release changed meanwhile"
-            raise LaunchError(f"{why}; nothing was enabled", step="enable", hint=f"sparkcluster status {path}")
+            raise LaunchError(f"{why}; nothing was enabled", step="enable", hint="sparkcluster status INVENTORY")
         report.step("enable", f"release {newest.number} on {count(len(nodes), 'Spark')}")
         program, token, port = standalone("guard", spec.playbook.engine), random.token_hex(32), free_port(facts, nodes)
         steps = {
@@ -169,7 +167,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
             f"not disabled on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step="disable",
-            hint=f"sparkcluster disable {quote(str(spec.inventory_path))}   again, once it answers",
+            hint="sparkcluster disable INVENTORY   again, once it answers",
         )
     return [name for name, node in now.facts.items() if read(node.enabled) is not None]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 from collections.abc import Mapping
 
 from sparkcluster.errors import StageError, UsageError
@@ -15,6 +14,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import expected_images
 from sparkcluster.inspect.cluster import View, first_staged, staged_file
 from sparkcluster.output_file import write
+from sparkcluster.printable import shell
 from sparkcluster.report import Report
 from sparkcluster.spec import powers
 
@@ -47,9 +47,9 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
         if first.get(name, found) != found:
             text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
             for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
-                hint = f"{finding.remedy[0]}; or accept the change: rm {shlex.quote(str(path))}"
+                hint = f"{finding.remedy[0]}; or accept the change: {shell('rm', path)}"
                 raise StageError(f"{text}; the new code would run", step="copy", hint=hint)
-            report.note(f"warning: {text}; to accept the change: rm {shlex.quote(str(path))}")
+            report.note(f"warning: {text}; to accept the change: {shell('rm', path)}")
     with contextlib.suppress(OSError, UsageError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(path, lambda file: file.write(json.dumps({**names, **first, **newer}, indent=1).encode()), private=True)

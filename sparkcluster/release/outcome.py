@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from shlex import quote
 from typing import Any
 
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
@@ -14,6 +13,7 @@ from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.plan import software
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import RecordedGroup, group_plan, recorded_groups, written_network
+from sparkcluster.printable import shell
 from sparkcluster.release.states import GroupState
 from sparkcluster.spec import Spec
 from sparkcluster.topology import recorded as networks
@@ -138,5 +138,5 @@ def came_back(group: GroupState) -> LaunchError:
         f"{rank.name} on {node} was removed and exists again ({rank.state})",
         node=node,
         step="stop",
-        hint=f"on {node}: docker rm -f {quote(rank.name)}, and find out what starts it",
+        hint=f"on {node}: {shell('docker rm -f', rank.name)}, and find out what starts it",
     )

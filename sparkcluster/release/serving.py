@@ -217,7 +217,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
         message = f"{cluster} with another secret than is set here"
         hint = f"{RESTART if only_key else UPGRADE}   restarts it with the one that is set here"
     elif former := elsewhere(view, refused):  # --replace would leave its ranks there
-        message, hint = f"{cluster} another plan", f"{down_there(spec, former)}, then up"
+        message, hint = f"{cluster} another plan", f"{down_there(former)}, then up"
     elif served is None:
         message, hint = f"{cluster} a plan that no release recorded", REPLACE
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
-from shlex import quote
 
 from sparkcluster.errors import (
     Interrupted,
@@ -83,7 +82,7 @@ def _bring_back(
         LaunchError: it does not.
     """
     number = kept.number
-    by_hand = f"sparkcluster rollback {quote(str(spec.inventory_path))} {number}"
+    by_hand = f"sparkcluster rollback INVENTORY {number}"
     try:
         view = once_reached(fleet, lambda: whole(view_cluster(fleet, spec, inside=False)), report)
         lost = set(served) - _serving(view)
@@ -146,7 +145,7 @@ def _last(fleet: Fleet, spec: Spec) -> int:
     if not last:
         raise UsageError(
             "no release was ever recorded, and no switch begun",
-            hint=f"sparkcluster up {quote(str(spec.inventory_path))}",
+            hint="sparkcluster up INVENTORY",
         )
     return last
 
@@ -204,7 +203,7 @@ def rollback(
             f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
             if gone
             else f"no group of release {number} has answered",
-            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   lists others",
+            hint="sparkcluster releases INVENTORY   lists others",
         )
     done: Up | None = None
     for old, part in kept.parts(kept.groups):
@@ -254,7 +253,7 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
     if not others:
         raise UsageError(
             f"{spec.inventory.cluster} has no release to go back to",
-            hint=f"sparkcluster releases {quote(str(spec.inventory_path))}   lists what was deployed",
+            hint="sparkcluster releases INVENTORY   lists what was deployed",
         )
     return max(others)
 

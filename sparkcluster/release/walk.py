@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
-from shlex import quote
 from typing import Any
 
 from sparkcluster.endpoint.find import endpoints
@@ -296,7 +295,7 @@ class Walk:
             kept = self.way_back(switched, names)
         except SparkclusterError:
             if self.pending and self.pending.source:
-                back = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {self.pending.source}"
+                back = f"sparkcluster rollback INVENTORY {self.pending.source}"
                 self.report.note(f"hint: {back}   starts the release again that served before the switch")
             raise
         answering = {name: each for name, each in switched.items() if each.seen and each.seen.wrong is None}
@@ -397,7 +396,7 @@ class Walk:
         failed_with = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
         why = cause(failed_with)
         self.step_back(kept.number)
-        by_hand = f"sparkcluster rollback {quote(str(self.spec.inventory_path))} {kept.number}"
+        by_hand = f"sparkcluster rollback INVENTORY {kept.number}"
         names = [name for name in names if name in kept.groups]
         try:
             number = restore(self.new, kept, names, stopped=self.stopped, former=self.former)

@@ -6,7 +6,6 @@ A record is a document like any other: it is shown and accepted (``spec.consent`
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, yes: boo
     answers = node_records(fleet, spec)[0]
     found = as_recorded(answers, number)
     if found is None:
-        releases = f"sparkcluster releases {shlex.quote(str(spec.inventory_path))}   lists them"
+        releases = "sparkcluster releases INVENTORY   lists them"
         raise UsageError(f"no node has a record of release {number}", hint=releases)
     node, release = found
     documents = documents_of(answers, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 
 from sparkcluster.errors import LaunchError, SparkclusterError
 from sparkcluster.hosts.fleet import Fleet
@@ -27,8 +26,7 @@ def keep(fleet: Fleet, spec: Spec, error: LaunchError, source: int, report: Repo
         report: told what is read.
     """
     written = _bundle(fleet, spec, report)
-    inventory = quote(str(spec.inventory_path))
-    ends = f"rollback {inventory} {source}   serves release {source} again" if source else f"down {inventory}"
+    ends = f"rollback INVENTORY {source}   serves release {source} again" if source else "down INVENTORY"
     parts = [error.hint, f"bundle: {written}" if written else None, f"sparkcluster {ends}"]
     error.hint = "; ".join(part for part in parts if part)
 

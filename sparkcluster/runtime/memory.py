@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from shlex import quote
 from typing import Annotated
 
 from pydantic import Field
@@ -18,6 +17,7 @@ from sparkcluster.hosts.fleet import values
 from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, SHARED_NAME, hub_folder
 from sparkcluster.plan import paths
 from sparkcluster.plan.model import NodePlan
+from sparkcluster.printable import shell
 from sparkcluster.report import Report, size
 from sparkcluster.runtime import observed
 from sparkcluster.runtime.change import Changer, Step
@@ -92,8 +92,8 @@ def remains(node: str, found: Remains) -> list[str]:
         parts.append(f"{size(found.missing_bytes)} have not come back {found.waited_s} s after its rank ended")
     files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
     parts += [f"{path} is left, {size(file.size_bytes)} of {file.owner}" for path, file in files.items()]
-    listed = " ".join(map(quote, files))
-    remove = f"sudo fuser -v {listed} shows whether a program uses it; if none: sudo rm {listed}; " if files else ""
+    look, remove = shell("sudo fuser -v", *files), shell("sudo rm", *files)
+    remove = f"{look} shows whether a program uses it; if none: {remove}; " if files else ""
     reboot = "stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark"
     hint = remove + (reboot if found.missing_bytes else "it takes memory until then")
     return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {hint}"]

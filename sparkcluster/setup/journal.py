@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from shlex import quote
 from typing import Any, Literal
 
 from sparkcluster.facts.survey import FileState, JournalEntry, Survey
+from sparkcluster.printable import shell
 from sparkcluster.setup.script import folder
 
 State = Literal["as written", "as before", "changed since", "unknown"]
@@ -68,10 +68,12 @@ def restoring(node: str, journal: Sequence[JournalEntry], left: str) -> tuple[st
     entry = next((each for each in journal if left.startswith(f"{each.target}: ")), None)
     if entry is None:
         return ()
-    sudo, path = "sudo " if entry.root else "", quote(entry.target)
     saved = f"{folder(entry.root)}/saved/{entry.number}"
     if entry.kind != "file":
         return (f"on {node}: before setup it was {entry.before}",)
     if entry.before == "absent":
-        return (f"on {node}: {sudo}cat {path}   shows it", f"keep it, or on {node}: {sudo}rm {path}")
-    return (f"on {node}: {sudo}diff {saved} {path}   shows it", f"keep it, or on {node}: {sudo}cp -p {saved} {path}")
+        look, back = shell("cat", entry.target), shell("rm", entry.target)
+    else:
+        look, back = shell("diff", saved, entry.target), shell("cp -p", saved, entry.target)
+    there = f"on {node}: {'sudo ' * entry.root}"
+    return (f"{there}{look}   shows it", f"keep it, or {there}{back}")

@@ -128,9 +128,9 @@ def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = Fa
         lines += ["", *path.read_text().splitlines()] if path.exists() else []
     functions = {step: f"step_{step.replace('-', '_')}" for step in bodies}
     for step, body in bodies.items():
-        title = shlex.quote(f"{'undo: ' if undo else ''}{BY_NAME[step].title}")
+        title = shlex.join(["say", f"{'undo: ' if undo else ''}{BY_NAME[step].title}"])
         # Here-documents are not indented, so nothing is.
-        lines += ["", f"# {BY_NAME[step].why}", f"{functions[step]}() {{", f"step={step}", f"say {title}", *body, "}"]
+        lines += ["", f"# {BY_NAME[step].why}", f"{functions[step]}() {{", f"step={step}", title, *body, "}"]
     # All of it has been read before any of it runs: what arrives in part does nothing.
     calls = (f"  attempt {function}" for function in functions.values())
     lines += ["", "main() {", "  begin", *calls, "  end", "}", "", "main </dev/null"]

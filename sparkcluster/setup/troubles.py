@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
 
+from sparkcluster.printable import shell
 from sparkcluster.setup.ports import Loose, Port, Segment, Trouble
 from sparkcluster.topology.candidates import is_up
 
@@ -31,15 +31,15 @@ def unknown_end(loose: Loose) -> Trouble:
     name, port, seen = "unknown-end", loose.port, loose.seen
     if seen:
         text = f"{port} has no other end that confirms it: it reports {', '.join(seen[:3])}"
-        flush = "; ".join(f"sudo ip neigh flush dev {quote(twin.name)}" for twin in port.twins)
+        flush = "; ".join(shell("sudo ip neigh flush dev", twin.name) for twin in port.twins)
         hint = f"add the machine at its other end, or follow the cable; if it was moved: {flush}   on {port.node}"
     elif loose.unaddressed:
         # Four attempts of 45 s: autoconnect-retries-default in NetworkManager.conf(5), dhcp-timeout in nm-settings(5).
         name = "no-address"
         text = f"{port} has a link, but no address: NetworkManager leaves it after 3 minutes without a DHCP server"
-        up = quote(next(twin.name for twin in port.twins if twin.carrier))
+        up = shell("sudo nmcli --wait 0 device connect", next(twin.name for twin in port.twins if twin.carrier))
         again = "likewise at the other end, then this again within 3 minutes"
-        hint = f"sudo nmcli --wait 0 device connect {up}   on {port.node}, {again}"
+        hint = f"{up}   on {port.node}, {again}"
     else:
         text = f"{port} has a link, but none of the other machines answers there"
         hint = f"follow the cable at {port} and switch on the machine at its other end"
@@ -101,7 +101,8 @@ def twins_down(cabled: Sequence[Port]) -> Iterator[Trouble]:
         for twin in port.twins:
             if not is_up(twin):
                 text = f"{twin.name} of {port.node} is {twin.operstate}, while the other twin of {port.name} has a link"
-                yield Trouble("twin-down", port.node, text, f"sudo ip link set {quote(twin.name)} up   on {port.node}")
+                up = shell("sudo ip link set", twin.name, "up")
+                yield Trouble("twin-down", port.node, text, f"{up}   on {port.node}")
         if len(port.twins) < most:
             text = f"{port} has one of its {most} twins, {port.twins[0].name}"
             hint = f"sudo reboot   on {port.node}, with the cable connected"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
+from sparkcluster.printable import shell
 from sparkcluster.spec import Spec, assignments, beside, check, compose, kinds, library, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, parse, shown
@@ -111,7 +111,7 @@ def _instead(path: Path) -> str:
     others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
     if near := closest(path.stem, others):
         return f"did you mean {others[near]}?"
-    return f"sparkcluster discover -o {shlex.quote(name)}   writes an inventory; examples are in inventory/"
+    return f"{shell('sparkcluster discover -o', name)}   writes an inventory; examples are in inventory/"
 
 
 def read_playbook(

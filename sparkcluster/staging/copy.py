@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -20,6 +19,7 @@ from sparkcluster.errors import (
 from sparkcluster.facts.base import Fact, Few, Path
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
+from sparkcluster.printable import word
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
@@ -194,7 +194,7 @@ def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterato
 
 def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError:
     """The StageError for a failure, of what comes from ``source`` if that is known, with a hint."""
-    path = shlex.quote(failure.text.rpartition(": ")[2])
+    path = word(failure.text.rpartition(": ")[2])
     hints = {
         "disk": f"{'sparkcluster models INVENTORY --prune; or ' * ('weights' in step.name)}df -h   on {failure.node}",
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from sparkcluster.errors import StageError
+from sparkcluster.printable import shell
 from sparkcluster.report import duration, share, size
 from sparkcluster.staging.chain import Rates, Way, expected_s
 from sparkcluster.staging.order import Left, Room, Wrong
@@ -69,7 +69,7 @@ def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]
             f"{size(room.needed - room.free)} are missing",
             node=node,
             step=step,
-            hint=f"du -sh {shlex.quote(room.path)}/*   on {node}",
+            hint=f"{shell('du -sh', room.path)}/*   on {node}",
         )
         for node, room in rooms.items()
         if room.free < room.needed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import repository_of
+from sparkcluster.printable import shell, word
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
@@ -114,11 +114,11 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
     model = spec.playbook.model
     host = next(each.host for each in spec.inventory.nodes if each.label == node)
     if model.path:
-        hint = "put them there: rsync -a DIRECTORY/ " + shlex.quote(f"{facts[node].user}@{host}:{model.path}/")
+        hint = shell("put them there: rsync -a DIRECTORY/", f"{facts[node].user}@{host}:{model.path}/")
     else:
         hint = (
             "sparkcluster stage INVENTORY weights --from DIR; "
-            f"or on {node}, or any node of the cluster: HF_HOME={shlex.quote(facts[node].hf_home)} "
+            f"or on {node}, or any node of the cluster: HF_HOME={word(facts[node].hf_home)} "
             f"hf download {model.id} --revision {model.revision}"
         )
         present = (each.weights for each in facts.values() if isinstance(each.weights, Weights))
@@ -186,7 +186,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         disk = _disk(facts[name], "docker" if staging.what == "image" else "hf_home")
         if disk is not None and disk.free_bytes < needed:
             unused = "sparkcluster models INVENTORY --prune; or "
-            look = f"du -sh {shlex.quote(disk.path)}/*"
+            look = f"{shell('du -sh', disk.path)}/*"
             hint = "docker image prune" if staging.what == "image" else unused + look
             errors.append(
                 StageError(

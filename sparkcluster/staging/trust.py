@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from sparkcluster.errors import StageError
+from sparkcluster.printable import shell
 from sparkcluster.staging.manifest import ListedFile
 
 Copies = Mapping[str, ListedFile]
@@ -213,7 +213,7 @@ def removal(copies: Copies, places: Mapping[str, str], join: str) -> str:
     nodes: dict[str, list[str]] = {}
     for node, copy in copies.items():
         nodes.setdefault(_path(places[node], copy), []).append(node)
-    return join.join(f"rm {shlex.quote(path)}   on {join.join(having)}" for path, having in nodes.items())
+    return join.join(f"{shell('rm', path)}   on {join.join(having)}" for path, having in nodes.items())
 
 
 def _path(folder: str, file: ListedFile) -> str:

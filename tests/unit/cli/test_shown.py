@@ -47,7 +47,7 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     """In a virtual environment that is not on PATH, `sparkcluster` alone is not found."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
     error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
-    hints.command_line = hints.Typed("'my pair.yaml'")
+    hints.command_line = hints.Typed("my pair.yaml")
     output.show_error(error)
     hint = "hint: its log: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-b; sparkcluster 0.1 is a version"
     assert capsys.readouterr().err.splitlines()[1] == hint

@@ -75,7 +75,7 @@ def test_a_release_that_nobody_recorded_is_refused_with_those_that_exist(world):
     fleet, spec = recorded(world, alpha=[1, 2], beta=[2])
     with pytest.raises(UsageError, match="has no release 9; it has 1, 2") as caught:
         compared(fleet, spec, 1, 9)
-    assert caught.value.hint == "sparkcluster releases inventory.yaml"
+    assert caught.value.hint == "sparkcluster releases INVENTORY"
 
 
 IMAGES = {letter: f"sha256:{letter * 64}" for letter in "abcde"}

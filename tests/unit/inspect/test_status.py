@@ -65,7 +65,7 @@ def test_nothing(told, world):
 def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(told, world, capsys, inventory, is_open):
     document = told(served(world(**inventory)))
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
-    hints.command_line = hints.Typed("'my inventory.yaml'")
+    hints.command_line = hints.Typed("my inventory.yaml")
     cli_status.show(cli_status.pasted(document))
     shown = capsys.readouterr().out
     said = "  warning: open to the network, and requires no key: sparkcluster key 'my inventory.yaml'\n"

@@ -135,7 +135,7 @@ def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without
     assert stop.report.asked == [f"{NAMED}. Contact it and stop the ranks of atlas there?"]
     assert stop.report.notes == [
         f"warning: {NAMED}: not contacted, and ranks of atlas may still run there",
-        "hint: sparkcluster down inventory.yaml --also 192.168.86.12   stops them there as well",
+        "hint: sparkcluster down INVENTORY --also 192.168.86.12   stops them there as well",
     ]
 
 

@@ -111,7 +111,7 @@ def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_p
         up(cluster, command=upgrade, fails=fails_with("2"), options=module.Options(rollback=False))
     assert up.left == {"default": True}
     path = tmp_path / "sparkcluster/failed/atlas/bundle.tar.gz"
-    assert caught.value.hint == f"bundle: {path}; sparkcluster rollback inventory.yaml 3   serves release 3 again"
+    assert caught.value.hint == f"bundle: {path}; sparkcluster rollback INVENTORY 3   serves release 3 again"
     with tarfile.open(path) as archive:
         assert any(name.endswith("doctor.json") for name in archive.getnames())
 
@@ -133,7 +133,7 @@ def test_where_going_back_fails_too_the_command_is_said(up, switching):
     with pytest.raises(LaunchError) as caught:
         up(cluster, command=upgrade, fails=lambda _: LaunchError(BROKEN, node="alpha"))
     assert "going back to release 3 failed too" in caught.value.message
-    assert caught.value.hint == "sparkcluster rollback inventory.yaml 3"
+    assert caught.value.hint == "sparkcluster rollback INVENTORY 3"
     assert caught.value.exit_code == exit_codes.FAILED
     done = up(cluster, command=resume)
     assert (done.release, value(cluster)) == (4, ("1", 4))
