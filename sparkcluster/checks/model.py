@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
@@ -14,6 +13,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Foreign, Weights
 from sparkcluster.findings import Severity
 from sparkcluster.node.shared import hub_folder
+from sparkcluster.printable import shell
 from sparkcluster.topology.vocabularies import lacking
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def complete(context: Context) -> Iterator[Seen]:
             f"the weights {model.label} are on no node",
             f"searched on {listed(absent)}",
             (
-                f"rsync -a DIRECTORY/ {shlex.quote(f'{user}@{host}')}:{shlex.quote(model.path)}/",
+                shell("rsync -a DIRECTORY/", f"{user}@{host}:{model.path}/"),
                 "or set model.id in the playbook to a repository, which can be downloaded",
             ),
         )
@@ -92,7 +92,7 @@ def _denied(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"{facts.user} may not read the weights on {name}",
                 weights.unread,
-                (f"on {name}: sudo chown -R {shlex.quote(facts.user)} {shlex.quote(path)}",) if path else (),
+                (f"on {name}: {shell('sudo chown -R', facts.user, path)}",) if path else (),
                 node=name,
             )
 
@@ -125,15 +125,15 @@ def revision(context: Context) -> Iterator[Seen]:
     "The folders of the model in the Hugging Face cache can be written",
     needs=("weights",),
     source="NVIDIA's dgx-spark-playbooks mount ~/.cache/huggingface into containers of root",
-    remedy="up and stage change the owner in a container where it is root; else sudo install or sudo chown",
+    remedy="up and stage change the owner in a container where it is root",
     step="hf-cache",
 )
 def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A download or a copy fails there, after the image was staged.
 
     Containers of root leave folders and files of root's in the user's cache. Before weights are written, `up` and
-    `stage` make the folders of the model those of the user, in a container of the serving image that sees nothing else;
-    with runtime `process` by sudo, if that needs no password. Other models stay as they are.
+    `stage` make the folders of the model those of the user, in a container of the serving image that sees nothing else.
+    Other models stay as they are. `setup` changes the whole cache, by sudo.
     """
     weights = facts.weights
     if not isinstance(weights, Weights) or weights.foreign is None:
@@ -143,28 +143,25 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         return
     path, uid, missing = weights.foreign.path, weights.foreign.uid, weights.foreign.missing
     owner = "root" if uid == 0 else f"user ID {uid}"
-    by_hand = _sudo(facts, model, weights.foreign)
-    remedy = ("sparkcluster up INVENTORY   changes the owner", f"or {by_hand}") if uid == 0 else (by_hand,)
+    up = uid == 0 and context.docker
+    remedy = "sparkcluster up INVENTORY   changes the owner" if up else _sudo(facts, model, weights.foreign)
     severity: Severity = "error" if uid else "info" if context.docker else "warning"
     yield Seen(
         f"{facts.user} cannot {'create' if missing else 'write'} {path} on {name}",
         f"{'the folder above' if missing else 'it'} belongs to {owner}",
-        remedy,
+        (remedy,),
         severity=severity,
-        step=None if uid == 0 else "",
+        step="" if uid or (missing and path == facts.hf_home) else None,
     )
 
 
 def _sudo(facts: Facts, model: str, foreign: Foreign) -> str:
     """The command that makes the model's folders the user's: those of the plan, whatever path the node names."""
-    user = shlex.quote(facts.user)
-    make = f"sudo install -d -o {user} -g $(id -g {user})"
-    if foreign.missing and foreign.path == facts.hf_home:
-        return f"{make} {shlex.quote(foreign.path)}"
     hub, _, name = hub_folder(model).partition("/")
-    folders = " ".join(shlex.quote(f"{facts.hf_home}/{place}/{name}") for place in (hub, f"{hub}/.locks"))
-    chown = f" && sudo chown -R --from={foreign.uid} {user}: {folders}"
-    return f"{make} {folders}{'' if foreign.missing else chown}"
+    folders = [f"{facts.hf_home}/{place}/{name}" for place in (hub, f"{hub}/.locks")]
+    if foreign.missing:
+        return shell("sudo install -d -o", facts.user, *([foreign.path] if foreign.path == facts.hf_home else folders))
+    return shell("sudo chown -R", f"--from={foreign.uid}", f"{facts.user}:", *folders)
 
 
 @node_check(

@@ -12,7 +12,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.copy import Progress
 
-_LIMIT_S = 420  # a container and its removal, then two commands by sudo: 120 + 20 + 240
+_LIMIT_S = 180  # a container and its removal: 120 + 20
 
 
 def take(
@@ -27,7 +27,7 @@ def take(
     That of the hub itself, and those of other models, stay as they are. ``images`` came to the nodes since their facts.
 
     Raises:
-        StageError: neither a container nor sudo could; the text has the command.
+        StageError: no container could.
     """
     steps = {}
     for node, found in facts.items():
@@ -35,10 +35,9 @@ def take(
         if repository is None or not isinstance(weights, Weights) or weights.foreign is None or weights.foreign.uid:
             continue
         image = images.get(node) or read(found.image)
-        how = "in a container" if image else "by sudo"
         path = weights.foreign.path
         whose = "cannot be created" if weights.foreign.missing else "belongs to root"
-        progress(node, f"{path} {whose}: making the folders of {repository} those of {found.user}, {how}")
+        progress(node, f"{path} {whose}: making the folders of {repository} those of {found.user}, in a container")
         step = {"do": "own", "hf_home": found.hf_home, "repositories": [repository]}
         steps[node] = [{**step, "image": image.id if image else None}]
     if not steps:
@@ -46,4 +45,5 @@ def take(
     try:
         changer.apply(steps, timeout_s=_LIMIT_S)
     except CommandFailed as error:
-        raise StageError(error.message, node=error.node, step="copy weights", hint=error.hint) from error
+        hint = error.hint or "sparkcluster preflight INVENTORY   has the command"
+        raise StageError(error.message, node=error.node, step="copy weights", hint=hint) from error
