@@ -26,7 +26,7 @@ from sparkcluster.setup.cabling import Cabling, cabling
 from sparkcluster.setup.discover import Discovered, Spark, Target, by_name, discover
 from sparkcluster.setup.inventory_file import Entry, for_more, new_text, with_nodes
 from sparkcluster.setup.ports import Trouble
-from sparkcluster.spec import Spec, consent, load
+from sparkcluster.spec import Spec, consent, load, powers
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
                 _show(found, sparks, cables)
         text = _text(args, spec, sparks, cables)
         if text is not None and file is not None:
-            asked = consent.unaccepted(existing.check(file, text), "identity")
+            existing.check(file, text)
             _write(args, text, terminal.confirm)
-            consent.remember(each.digest for each in asked if each.what == args.identity)
+        if text is not None and args.identity:
+            consent.remember([powers.Power("identity", args.identity).digest])
     if args.json:
         written = str(file) if file and text is not None else None
         emit_json({**_document(found, sparks, cables), "inventory": text, "file": written})

@@ -206,9 +206,10 @@ def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_d
     }  # fmt: skip
 
 
-def test_what_discover_wrote_is_not_asked_about_and_what_was_there_is(network, mine, tmp_path):
+def test_what_discover_wrote_is_not_asked_about_and_what_was_there_is(network, mine, tmp_path, capsys):
     (tmp_path / "key").write_text("")
-    assert guarded(["discover", *TWO, "-i", "key", "-o", "new.yaml"]) == 0
+    assert guarded(["discover", *TWO, "-i", "key"]) == 0
+    (tmp_path / "new.yaml").write_text(capsys.readouterr().out)
     assert consent.unaccepted(load(tmp_path / "new.yaml")) == []
     mine.write_text(f"{MINE}after_ready: [curl x]\n")
     (tmp_path / "other").write_text("")
