@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import os
@@ -18,7 +17,6 @@ from typing import IO, Any
 
 import sparkcluster
 from sparkcluster import output_file
-from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.inspect.doctor import Diagnosis
 from sparkcluster.inspect.preflight import Preflight
@@ -55,9 +53,6 @@ _FILES = {
     "versions.json": "versions of sparkcluster, Python and this machine",
 }
 """Every file that a bundle may have."""
-
-# Keys of documents that hold names of secrets, or whether there is one.
-_NO_VALUE = {"secrets", "token", "tokens"}
 
 # What may stand between the letters and digits of a value: blanks, signs, and signs that are escaped.
 _BETWEEN = r"(?:%(?:25)*[0-9a-fA-F]{2}|\\+(?:u[0-9a-fA-F]{4}|[nrt])?|&#?\w{1,6};|[^A-Za-z0-9\\])*+"
@@ -98,7 +93,8 @@ class Scrubber:
             return {self.text(str(key)): self.document(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return self._words([self.document(item, name) for item in value])
-        if isinstance(value, str) and value and name.lower() not in _NO_VALUE and names_secret(name):
+        # Secrets of a playbook are names.
+        if isinstance(value, str) and value and name != "secrets" and names_secret(name):
             return REMOVED
         return self.text(value) if isinstance(value, str) else value
 
@@ -197,11 +193,7 @@ def known_secrets(spec: Spec) -> list[str]:
     """Values of all secrets that are known on this machine."""
     found = [os.environ.get(name, "") for name in spec.playbook.secrets]
     found += [value for name, value in os.environ.items() if names_secret(name) and len(value) >= 8]
-    if spec.inventory.api.key is not None:
-        # A key that cannot be read here is in no file that was written here.
-        with contextlib.suppress(SparkclusterError):
-            found.append(secrets.api_key(spec))
-    return found
+    return [*found, *secrets.of_inventory(spec).values()]
 
 
 def _findings(found: Diagnosis | Preflight) -> Iterator[str]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEYS?"
+_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEYS?"
 _WHOLE_NAME = re.compile(rf"(?i)[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})S?")
-_PART_OF_NAME = re.compile(rf"(?i)(^|[._-])(?:(?:{_WORDS})S?|KEY)([._-]|$)")
 # Names that end in such a word and hold a number of tokens.
 _COUNT = re.compile(
     r"(?i)(^|[_.-])(?:(?:max|num|batched|special|prompt|completion)(?:[_-].{0,40})?[_-]?tokens|first[_-]?tokens?)$"
@@ -58,7 +57,8 @@ def names_secret(name: str) -> bool:
 
 def mentions_secret(name: str) -> bool:
     """Whether a word of a name suggests a secret, so that its value is not shown: ``token`` in ``token_file``."""
-    return names_secret(name) or bool(_PART_OF_NAME.search(name) and not _COUNT.search(name))
+    words = re.split("[._-]", name.lower())
+    return not _COUNT.search(name) and ("key" in words or any(map(names_secret, words)))
 
 
 def holds_secret(text: str) -> bool:
