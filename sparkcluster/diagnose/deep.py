@@ -7,19 +7,16 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar
-
-from pydantic import ConfigDict, Field
+from typing import Any, TypeVar
 
 from sparkcluster.answers import checked
 from sparkcluster.diagnose import collective, perftest
 from sparkcluster.diagnose.pairs import shared, up, with_ranks
 from sparkcluster.diagnose.schedule import Options, estimate, in_words, perftest_seconds, schedule
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.base import Fact, Measure, Number, Port, Raw
 from sparkcluster.facts.measured import Measured, Rate, RateKind
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
@@ -34,20 +31,19 @@ class Received(Fact):
     """What came over TCP, from the first byte to the last."""
 
     bytes: Number
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Measure
 
 
 class Sent(Fact):
     """The median round trip of a small message."""
 
-    latency_ms: Annotated[float, Field(ge=0)]
+    latency_ms: Measure
 
 
 class Ran(Fact):
     """The output of a program, and its exit code if it ended."""
 
-    model_config = ConfigDict(str_max_length=None)
-    output: str
+    output: Raw
     exit: int | None
 
 

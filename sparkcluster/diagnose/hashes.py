@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
-from sparkcluster.facts.base import Fact, read
+from sparkcluster.facts.base import Fact, Number, Sha256, read
 from sparkcluster.facts.hashes import HashedFile, Hashes
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.record import Number
 from sparkcluster.facts.weights import Weights
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.report import Report, count, share, size
 
-_MOST_FILES = 200_000
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SNAPSHOT = re.compile("(.+)/snapshots/([0-9A-Za-z]{1,64})")
 _SILENT_S = 30  # it speaks every second, unless a disk hangs
@@ -33,7 +29,7 @@ class Listed(Fact):
 
     name: str
     size: Number
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
     blob: str | None = None
 
 
@@ -87,12 +83,10 @@ def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tup
         if said.file is not None:
             blob = said.file.blob if said.file.blob and _SHA256.fullmatch(said.file.blob) else None
             found.append(HashedFile(said.file.name, said.file.size, said.file.sha256, blob))
-            if len(found) > _MOST_FILES:
-                raise CommandFailed(f"{name} lists more than {_MOST_FILES} files", node=name, step="hash")
-            continue
-        if said.failed is not None:
+        elif said.failed is not None:
             raise CommandFailed(f"the weights on {name} could not be read: {said.failed}", node=name, step="hash")
-        report.progress(name, f"{share(said.bytes, said.total)} hashed")
+        else:
+            report.progress(name, f"{share(said.bytes, said.total)} hashed")
         if time.monotonic() > limit:
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"

@@ -177,7 +177,7 @@ class _Exchange:
     def failed(self, problem: str, message: str) -> Reply:
         """The reply of a request that did not come to its end."""
         text = "".join(self._streamed["content"] or self._streamed["reasoning"])
-        return dataclasses.replace(self._reply, text=text, problem=problem, message=message.partition("\n")[0])
+        return dataclasses.replace(self._reply, text=text, problem=problem, message=message)
 
     def _counted(self, at_s: float, counters: Mapping[str, float], context: int | None) -> Reply | None:
         self._movement.feed(at_s, counters)

@@ -1,26 +1,69 @@
-"""What every fact is made of. A value that could not be read is an ``Unread`` with the reason, never a default."""
+"""What every fact is made of. A value that could not be read is an ``Unread`` with the reason, never a default.
+
+The types here are the defaults for all that a node says. What limits it as a whole, in bytes, values and depth, is in
+``hosts.program.document``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+from sparkcluster.printable import clean
 
 T = TypeVar("T")
 
-Few = Annotated[tuple[T, ...], Field(max_length=1024)]
+Few = tuple[T, ...]
 """As many as one machine can have of anything that is compared with all others."""
-Many = Annotated[tuple[T, ...], Field(max_length=65_536)]
+Raw = Annotated[str, Field(pattern="")]
+"""A text as it was sent: of several lines, or compared with others; every other one is a line."""
 Path = Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Version = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
+Version = Annotated[str, Field(max_length=128)]
+"""What is compared number by number."""
+Number = Annotated[int, Field(ge=0)]
+"""A count, bytes or an ordinal number."""
+Measure = Annotated[float, Field(ge=0)]
+Time = Annotated[float, Field(ge=0, lt=1 << 37)]
+"""Seconds since 1970, up to the year 6325: what every calendar can show."""
+LINE_CHARACTERS = 1 << 16
+
+
+def _line(text: str) -> str:
+    """``text`` as one line of printable characters, cut where it is too long."""
+    text = text[:LINE_CHARACTERS]
+    return text if text.isprintable() else clean(" ".join(text.splitlines()))
+
+
+def _in_lines(schema: Any) -> Any:
+    """``schema`` of a model's fields with ``_line`` for every text that has no pattern or function of its own."""
+    if isinstance(schema, list):
+        return [_in_lines(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind == "str" and "pattern" not in schema:
+        return core_schema.no_info_after_validator_function(_line, schema)
+    if kind in ("str", "model", "typed-dict") or str(kind).startswith("function"):
+        return schema
+    return {key: _in_lines(value) for key, value in schema.items()}
 
 
 class Fact(BaseModel):
-    """Base of all facts: immutable; unknown keys of a newer probe are ignored."""
+    """Base of all facts: immutable; unknown keys of a newer probe are ignored; a text is one line, unless it is Raw."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", str_max_length=1 << 16, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """The schema of the model, with the default for texts."""
+        schema = handler(source)
+        model: Any = handler.resolve_ref_schema(schema)
+        model["schema"] = _in_lines(model["schema"])
+        return schema
 
 
 class Unread(Fact):

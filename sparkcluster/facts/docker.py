@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Port, Unread, Version
+from sparkcluster.facts.base import Fact, Few, Number, Port, Raw, Sha256, Unread, Version
 from sparkcluster.facts.record import ImageId, RankName
 
 
@@ -45,7 +45,7 @@ class EngineFacts(Fact):
         verbs: whether libibverbs and its provider for ConnectX can be loaded; None where that was never asked.
     """
 
-    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/.][^\x00-\x1f\x7f]*$", max_length=4096)]
+    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/.][^\x00-\x1f\x7f]*$")]
     python_version: Version
     platform: Version
     version: Version | None = None
@@ -53,9 +53,9 @@ class EngineFacts(Fact):
     triton_version: Version | None = None
     torch_version: Version | None = None
     nccl_version: Version | None = None
-    flags: Many[str] | None = None
-    tool_parsers: Many[str] | None = None
-    reasoning_parsers: Many[str] | None = None
+    flags: tuple[str, ...] | None = None
+    tool_parsers: tuple[str, ...] | None = None
+    reasoning_parsers: tuple[str, ...] | None = None
     family: Literal["upstream", "ngc", "other"] = "other"
     compiler: bool = False
     nccl_loaded: Version | None = None
@@ -81,7 +81,7 @@ class Image(Fact):
     config_sum: str | None = None
     architecture: str | None = None
     size_bytes: int = 0
-    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@$-]*$", max_length=128)] = ""
+    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@$-]*$")] = ""
     labels_vllm: Version | None = None
     inside: EngineFacts | Unread | None = None
 
@@ -110,8 +110,8 @@ class LayerFile(Fact):
     """
 
     layer: Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64})?$")] = ""
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 0
+    digest: Sha256 | None = None
+    bytes: Number = 0
 
 
 class Layers(Fact):
@@ -126,7 +126,7 @@ class Layers(Fact):
 
     files: Few[LayerFile] = ()
     chains: Few[Few[str]] = ()
-    blobs: Many[LayerFile] = ()
+    blobs: tuple[LayerFile, ...] = ()
 
 
 class OtherContainer(Fact):
@@ -162,4 +162,4 @@ class Rank(Fact):
     started_at: str | None = None
     finished_at: str | None = None
     error: str = ""
-    labels: dict[str, str] = Field(default_factory=dict, max_length=1024)
+    labels: dict[str, Raw] = Field(default_factory=dict)

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread, Version, read
+from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Sha256, Time, Unread, Version, read
 from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, OtherContainer, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
-from sparkcluster.facts.record import Number, PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument, Time
+from sparkcluster.facts.record import PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument
 from sparkcluster.facts.weights import Weights
 
 
@@ -193,14 +193,14 @@ class Facts(Fact):
     interfaces: Few[Interface] | Unread
     hcas: Few[Hca] | Unread
     infiniband_devices: bool
-    listeners: Many[Listener] | Unread
+    listeners: tuple[Listener, ...] | Unread
     image: Image | Unread | None
     layers: Layers | Unread | None = None
     engine: EngineFacts | Unread | None
     ranks: Few[Rank] | Unread
     weights: Weights | Unread | None
     containers: Few[OtherContainer] = ()
-    companions: Annotated[dict[str, Weights], Field(max_length=1024)] | Unread = Field(default_factory=dict)
+    companions: dict[str, Weights] | Unread = Field(default_factory=dict)
     machine: Sha256 | None = None
     rays: Few[str] = ()
     vocabularies: Few[str] = ()
@@ -208,7 +208,7 @@ class Facts(Fact):
     reached_at: str | None = None
     clock_offset_s: float | None = None
     clock_error_s: float | None = None
-    names: dict[str, Few[str] | Unread] = Field(default_factory=dict, max_length=1024)
+    names: dict[str, Few[str] | Unread] = Field(default_factory=dict)
     remove_ipc: bool | Unread | None = None
     lingers: bool = False
     driver_module: Version | Unread | None = None
@@ -222,7 +222,7 @@ class Facts(Fact):
     enabled: EnabledFact | Unread | None = None
     lease: LeaseFact | Unread | None
     staging: LeaseFact | Unread | None = None
-    probe_s: Annotated[float, Field(ge=0, le=86_400)]
+    probe_s: Measure
 
     def interface(self, name: str) -> Interface | None:
         """The interface called ``name``."""

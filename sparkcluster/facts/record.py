@@ -12,20 +12,15 @@ from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from sparkcluster import engines
-from sparkcluster.facts.base import Few, Version
+from sparkcluster.facts.base import Few, Measure, Number, Time
 from sparkcluster.spec.base import EnvName
 from sparkcluster.spec.playbook import Verify
 
-Number = Annotated[int, Field(ge=0, le=1 << 53)]
-"""A count or an ordinal number; what JSON readers of other languages can represent, too."""
 ReleaseNumber = Annotated[int, Field(ge=0, lt=10**9)]
 """The number of a release, of nine digits at most, as in names and labels."""
-Time = Annotated[float, Field(ge=0, lt=1 << 37, allow_inf_nan=False)]
-"""Seconds since 1970, up to the year 6325: what every calendar can show."""
 Label = Annotated[str, Field(pattern=r"^([0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})?$")]
 """Name of a group or a node, which may be its address; empty for the group of an older version."""
 ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
-Measure = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
 RankName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 """Name of a container, or of the directory of a process."""
 
@@ -36,7 +31,7 @@ def _known(engine: str) -> str:
     return engine
 
 
-@with_config(ConfigDict(extra="allow", str_max_length=1 << 16))
+@with_config(ConfigDict(extra="allow"))
 class _Document(TypedDict, total=False):
     """Base of all parts of a record."""
 
@@ -53,8 +48,8 @@ VerifyDocument = Annotated[dict[str, Any], AfterValidator(_verifies)]
 class Secrets(_Document, total=False):
     """Salt and hashes of secrets, as ``runtime.secrets`` makes them."""
 
-    salt: Annotated[str, Field(max_length=128)]
-    hashes: Annotated[dict[EnvName, Annotated[str, Field(pattern="^[0-9a-f]*$")]], Field(max_length=64)]
+    salt: str
+    hashes: dict[EnvName, Annotated[str, Field(pattern="^[0-9a-f]*$")]]
 
 
 class Launcher(_Document, total=False):
@@ -90,7 +85,7 @@ class PlannedNode(_Document, total=False):
     rank: int
     env: dict[str, str]
     secrets: list[str]
-    containers: Required[Annotated[list[PlannedContainer], Field(min_length=1, max_length=64)]]
+    containers: Required[Annotated[list[PlannedContainer], Field(min_length=1)]]
 
 
 class PlanDocument(_Document, total=False):
@@ -100,13 +95,13 @@ class PlanDocument(_Document, total=False):
     image: str | None
     endpoints: dict[str, str | None]
     groups: list[list[str]]
-    nodes: Required[Annotated[dict[Label, PlannedNode], Field(max_length=1024)]]
+    nodes: Required[dict[Label, PlannedNode]]
 
 
 class ImageDocument(_Document, total=False):
     """The image of a group, as ``plan.software`` makes it."""
 
-    ids: Annotated[dict[Label, ImageId], Field(max_length=1024)]
+    ids: dict[Label, ImageId]
     build: ImageId
     layers: Few[str]
 
@@ -157,11 +152,11 @@ class GroupDocument(_Document, total=False):
     written: dict[str, Any] | None
     secrets: Secrets
     image: ImageDocument | None
-    versions: Annotated[dict[Label, Annotated[dict[str, Version], Field(max_length=64)]], Field(max_length=1024)]
+    versions: dict[Label, dict[str, str]]
     measured: Measured
     playbook: PlaybookDocument | None
-    beside: Annotated[dict[str, BesideDocument], Field(max_length=1024)]
-    selected: Annotated[dict[str, Any], Field(max_length=256)]
+    beside: dict[str, BesideDocument]
+    selected: dict[str, Any]
 
 
 class SwitchDocument(_Document, total=False):
@@ -170,12 +165,12 @@ class SwitchDocument(_Document, total=False):
     number: Required[Number]
     source: Required[Number]
     back: Required[Number | None]
-    groups: Required[Annotated[list[Label], Field(max_length=1024)]]
-    operator: Required[Annotated[str, Field(max_length=200)]]
+    groups: Required[list[Label]]
+    operator: Required[str]
     began_at: Required[Time]
     playbook: Required[PlaybookDocument]
-    beside: Required[Annotated[dict[str, BesideDocument], Field(max_length=1024)]]
-    selected: Annotated[dict[str, Any], Field(max_length=256)]
+    beside: Required[dict[str, BesideDocument]]
+    selected: dict[str, Any]
 
 
 class ReachedNode(_Document, total=False):
@@ -195,9 +190,9 @@ class Record(_Document, total=False):
     operator: str
     image_digest: str | None
     partial: bool
-    operation: Annotated[str, Field(max_length=40)]
+    operation: str
     restores: Number
     playbook: PlaybookDocument
-    nodes: Annotated[dict[str, ReachedNode], Field(max_length=1024)]
+    nodes: dict[str, ReachedNode]
     plan: PlanDocument
-    groups: Annotated[dict[Label, GroupDocument], Field(max_length=1024)]
+    groups: dict[Label, GroupDocument]

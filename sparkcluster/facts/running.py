@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Unread
+from sparkcluster.facts.base import Fact, Few, Measure, Number, Raw, Unread
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import LeaseFact, Memory, ReleaseFact
-from sparkcluster.facts.record import Launcher, Number
+from sparkcluster.facts.record import Launcher
 from sparkcluster.node.shared import LABEL_GROUP
-
-LINE_CHARACTERS = 1 << 16
-LogLine = Annotated[str, BeforeValidator(lambda line: line[:LINE_CHARACTERS] if isinstance(line, str) else line)]
-"""One line of a log, cut where it is too long."""
-Seconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
 class RankSeen(Rank):
@@ -30,8 +25,8 @@ class RankSeen(Rank):
     """
 
     launcher: Launcher = Field(default_factory=Launcher)
-    log: Many[LogLine] | Unread = ()
-    gpu: str | Unread | None = None
+    log: tuple[str, ...] | Unread = ()
+    gpu: Raw | Unread | None = None
 
     @property
     def running(self) -> bool:
@@ -109,20 +104,20 @@ class ToolCall(Fact):
     """A call of a tool that a request offered; ``arguments`` is JSON."""
 
     name: str = ""
-    arguments: str = ""
+    arguments: Raw = ""
 
 
 class Done(Fact):
     """The final document of the ask program."""
 
-    model_config = ConfigDict(extra="allow", str_max_length=None)
-    content: str = ""
-    reasoning: str = ""
+    model_config = ConfigDict(extra="allow")
+    content: Raw = ""
+    reasoning: Raw = ""
     tool_calls: Few[ToolCall] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
-    ttft_s: Seconds | None = None
-    total_s: Seconds | None = None
+    ttft_s: Measure | None = None
+    total_s: Measure | None = None
 
 
 class Problem(Fact):
@@ -135,11 +130,8 @@ class Problem(Fact):
 class Event(Fact):
     """One document of the ask program: a piece of text, counters of the engine, or the end."""
 
-    # Some servers send a whole answer in one piece; hosts/program bounds the document.
-    model_config = ConfigDict(str_max_length=None)
-
-    text: str = ""
-    reasoning: str = ""
+    text: Raw = ""
+    reasoning: Raw = ""
     counters: dict[str, float] | None = None
     context: Number | None = None
     error: Problem | None = None

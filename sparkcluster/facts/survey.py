@@ -5,12 +5,11 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Many, Path, Sha256, Unread
+from sparkcluster.facts.base import Fact, Few, Path, Raw, Sha256, Time, Unread
 from sparkcluster.facts.model import Dgx, OsRelease
 from sparkcluster.facts.network import Address, Device, Interface
-from sparkcluster.facts.record import Time
 
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
 HostKey = Annotated[str, Field(pattern=r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
@@ -48,12 +47,10 @@ class FileState(Fact):
         unread: why it is not known, mostly that only root may read it.
     """
 
-    model_config = ConfigDict(str_max_length=1 << 20)
-
     sha256: Sha256 | None = None
     mode: int | None = None
     owner: str | None = None
-    text: str | None = None
+    text: Raw | None = None
     unread: str | None = None
 
 
@@ -131,7 +128,7 @@ class Survey(Fact):
     held: Few[str] = ()
     default_target: str | None = None
     ntp: bool | None = None
-    journal: Many[JournalEntry] = ()
+    journal: tuple[JournalEntry, ...] = ()
 
     @property
     def is_spark(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Many, Path
+from sparkcluster.facts.base import Fact, Number, Path
 
 
 class WeightFile(Fact):
@@ -23,7 +23,7 @@ class Foreign(Fact):
     """
 
     path: Path
-    uid: Annotated[int, Field(ge=0, le=1 << 32)]
+    uid: Number
     missing: bool = False
 
 
@@ -38,11 +38,11 @@ class Weights(Fact):
     path: Path | None
     revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")] | None = None
     config: dict[str, Any] | None = None
-    files: Many[WeightFile] = ()
-    left_out_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 0
-    missing: Many[str] = ()
-    truncated: Many[str] = ()
-    other_revisions: Annotated[tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...], Field(max_length=16)] = ()
+    files: tuple[WeightFile, ...] = ()
+    left_out_bytes: Number = 0
+    missing: tuple[str, ...] = ()
+    truncated: tuple[str, ...] = ()
+    other_revisions: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")], ...] = ()
     foreign: Foreign | None = None
 
     @property

@@ -24,10 +24,7 @@ if _without_invoke:
 try:
     import paramiko
     from paramiko.common import (
-        DEFAULT_WINDOW_SIZE,
         MSG_CHANNEL_CLOSE,
-        MSG_CHANNEL_DATA,
-        MSG_CHANNEL_EXTENDED_DATA,
         MSG_CHANNEL_FAILURE,
         MSG_CHANNEL_REQUEST,
         cMSG_CHANNEL_DATA,
@@ -80,18 +77,6 @@ def _in_order(name: str) -> Any:
     return handle
 
 
-def _within_window(name: str) -> Any:
-    """The handler ``name`` of a channel; it ends the connection where the node sends more than it may, unread."""
-    handler = getattr(paramiko.Channel, name)
-
-    def handle(channel: Any, message: paramiko.Message) -> None:
-        handler(channel, message)
-        if len(channel.in_buffer) + len(channel.in_stderr_buffer) > 2 * DEFAULT_WINDOW_SIZE:
-            raise paramiko.SSHException("the node sends more than the window of a channel")
-
-    return handle
-
-
 class Transport(paramiko.Transport):
     """A transport that keeps ``exit-signal``, with limits in seconds.
 
@@ -103,8 +88,6 @@ class Transport(paramiko.Transport):
     _channel_handler_table: ClassVar[Any] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: _handle_request,
-        MSG_CHANNEL_DATA: _within_window("_feed"),
-        MSG_CHANNEL_EXTENDED_DATA: _within_window("_feed_extended"),
         MSG_CHANNEL_CLOSE: _in_order("_handle_close"),
         MSG_CHANNEL_FAILURE: _in_order("_request_failed"),
     }

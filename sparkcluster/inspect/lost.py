@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few
-from sparkcluster.facts.record import ImageId, Label, Number, Time
+from sparkcluster.facts.base import Fact, Few, Number, Time
+from sparkcluster.facts.record import ImageId, Label
 from sparkcluster.node.shared import of_newest_images
 from sparkcluster.plan.records import KEEP_IMAGES
 
@@ -27,7 +27,7 @@ class Records(Fact):
     """
 
     records: Few[dict[str, Any]]
-    images: Annotated[dict[TagNumber, ImageId], Field(max_length=1024)] | None = None
+    images: dict[TagNumber, ImageId] | None = None
     secrets: Few[Number] = ()
     switch: dict[str, Any] | None = None
 
@@ -46,13 +46,13 @@ class RecordedNode(Fact):
     """What counts here of a node in a recorded plan."""
 
     group: Label = ""
-    containers: Annotated[tuple[RecordedContainer, ...], Field(max_length=64)] = ()
+    containers: tuple[RecordedContainer, ...] = ()
 
 
 class RecordedIds(Fact):
     """The image of a group, by node."""
 
-    ids: Annotated[dict[Label, ImageId], Field(default_factory=dict, max_length=1024)]
+    ids: dict[Label, ImageId] = Field(default_factory=dict)
 
 
 class RecordedGroup(Fact):
@@ -67,7 +67,7 @@ class Served(Fact):
 
     model: str
     image: str | None
-    nodes: Annotated[dict[Label, RecordedNode], Field(default_factory=dict, max_length=1024)]
+    nodes: dict[Label, RecordedNode] = Field(default_factory=dict)
 
 
 class Listed(Fact):
@@ -79,9 +79,9 @@ class Listed(Fact):
     operator: str
     plan: Served
     image_digest: str | None = None
-    operation: Annotated[str, Field(max_length=40)] = ""
+    operation: str = ""
     restores: Number = 0
-    groups: Annotated[dict[Label, RecordedGroup], Field(default_factory=dict, max_length=1024)]
+    groups: dict[Label, RecordedGroup] = Field(default_factory=dict)
 
     @property
     def nodes(self) -> Iterator[str]:

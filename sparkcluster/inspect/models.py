@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from sparkcluster.facts.base import Fact, Few, Path
-from sparkcluster.facts.record import Number
+from sparkcluster.facts.base import Fact, Few, Number, Path
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.spec import Inventory, Spec
 
 _READ_S = 120  # tens of thousands of files, from a cold disk
-
-Name = Annotated[str, Field(max_length=4096)]
 
 
 class Model(Fact):
@@ -35,15 +30,15 @@ class Model(Fact):
         asked: paths in playbooks that lead to it.
     """
 
-    repository: Name | None = None
-    beside: Name | None = None
+    repository: str | None = None
+    beside: str | None = None
     path: Path
     bytes: Number
-    commits: Few[Name] = ()
+    commits: Few[str] = ()
     staged_bytes: Number = 0
-    clusters: Few[Name] = ()
-    used_by: Few[Name] = ()
-    asked: Few[Name] = ()
+    clusters: Few[str] = ()
+    used_by: Few[str] = ()
+    asked: Few[str] = ()
 
     @property
     def name(self) -> str:

@@ -13,21 +13,19 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import AuthFailed, CommandFailed, CommandTimeout, HostTimeout, SparkclusterError
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, Time
 from sparkcluster.facts.docker import Rank
-from sparkcluster.facts.record import Time
-from sparkcluster.facts.running import LogLine
 from sparkcluster.hosts.again import Patience
 from sparkcluster.hosts.base import Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.node.shared import BATCH_LINES, LABEL_RANK_DIR, LABEL_RUNTIME
+from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
 from sparkcluster.plan.model import ContainerPlan
 
 INTERVAL_S = 2
@@ -53,9 +51,9 @@ class Report(Fact):
     """One document of the watch program: log lines of a rank, or a sign of life with all states."""
 
     rank: str | None = None
-    lines: Annotated[tuple[LogLine, ...], Field(max_length=BATCH_LINES)] = ()
-    at: str = Field("", max_length=64)
-    times: Annotated[tuple[Time, ...], Field(max_length=BATCH_LINES)] = ()
+    lines: tuple[str, ...] = ()
+    at: str = ""
+    times: tuple[Time, ...] = ()
     states: dict[str, RankReport] | None = None
     links: dict[str, bool] = Field(default_factory=dict)
     listening: bool | None = None

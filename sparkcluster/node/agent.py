@@ -140,8 +140,7 @@ def stop_containers(request: Request, step: Step) -> dict[str, Any]:
 
 def alive(rank: Any) -> bool:
     """Whether the process in a rank.json is still running."""
-    ticks = rank and common.start_ticks(rank["pid"])
-    return ticks is not None and ticks == rank["start_ticks"]
+    return bool(rank) and common.start_ticks(rank["pid"]) == rank["start_ticks"]
 
 
 def start_process(request: Request, step: Step) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
     record = os.path.join(directory, RANK_FILE)
-    rank = common.read_json(record)
+    rank = common.read_json(record, {"pid": int, "start_ticks": int, "labels": dict})
     if alive(rank):
         if rank["labels"].get(LABEL_PLAN) == step["labels"][LABEL_PLAN]:
             return {"pid": rank["pid"], "already": True}
@@ -208,7 +207,7 @@ def end_process(directory: str, grace_s: float) -> None:
     The launcher ends the engine before Ray: Ray that is asked together with it kills the engine after a second.
     """
     record = os.path.join(directory, RANK_FILE)
-    rank = common.read_json(record)
+    rank = common.read_json(record, {"pid": int, "start_ticks": int, "labels": dict})
     if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
         shell = rank["pid"]
         _end(

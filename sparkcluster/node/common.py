@@ -173,12 +173,12 @@ def read_env_file(path: str) -> dict[str, str]:
     return {name: value for name, equals, value in lines if equals}
 
 
-def read_json(path: str) -> Any:
-    """The JSON document in ``path``, or None if it cannot be read."""
+def read_json(path: str, model: Any = dict) -> Any:
+    """What ``read_model`` reads; empty where there is no file, or it is damaged."""
     try:
-        return read_model(path, object)
+        return read_model(path, model) or {}
     except Damaged:
-        return None
+        return {}
 
 
 def read_model(path: str, model: Any) -> Any:
@@ -282,7 +282,7 @@ def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster", m
 
     It may have lapsed meanwhile: for what goes on in a silence, and what it began under the lease.
     """
-    lease = read_json(lease_files(state_dir, cluster, kind)[1]) or {}
+    lease = read_json(lease_files(state_dir, cluster, kind)[1])
     over, operator = "epoch %s is over: " % epoch, lease.get("operator")
     if lease.get("epoch") != epoch or mark not in (None, lease.get("mark")):
         what = (_named(kind), operator or "nobody", lease.get("epoch", 0))

@@ -69,7 +69,7 @@ def recorded(request: Dict[str, Any], step: Dict[str, Any]) -> None:
 
 
 def _write_start(request: Dict[str, Any], start: Any, number: int) -> None:
-    if isinstance(start, dict):
+    if start:
         # ``release`` is the one that it was started with; others were recorded beside it since.
         document = dict({"release": number}, **dict(start, number=number, epoch=request["epoch"]))
         path = start_file(request["state_dir"], request["cluster"])

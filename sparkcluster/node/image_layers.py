@@ -132,9 +132,8 @@ def record_path(state_dir: str) -> str:
 
 def _record(state_dir: str) -> Dict[str, List[Layer]]:
     """Layers of the images that are recorded; those of a damaged record are not."""
-    found = common.read_json(record_path(state_dir))
     kept: Dict[str, List[Layer]] = {}
-    for name, each in (found if isinstance(found, dict) else {}).items():
+    for name, each in common.read_json(record_path(state_dir)).items():
         try:
             kept[name] = [_layer(*layer) for layer in each["layers"][:_LAYERS]]
         except (KeyError, TypeError, ValueError):

@@ -58,8 +58,7 @@ def record(request: Dict[str, Any], image_id: str, found: Sequence[Sequence[Any]
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".lock", "w") as lock:  # two images may arrive at once
             fcntl.flock(lock, fcntl.LOCK_EX)
-            before = common.read_json(path)
-            kept: Dict[str, Any] = {} if not isinstance(before, dict) else before
+            kept: Dict[str, Any] = common.read_json(path)
             kept.pop(image_id, None)
             for oldest in list(kept)[: max(0, len(kept) - _RECORDS + 1)]:
                 del kept[oldest]

@@ -145,7 +145,7 @@ def run(
             raise errors[0]
         check()
 
-    lease = {**lease, "mark": (common.read_json(_files(lease)[1]) or {}).get("mark")}
+    lease = {**lease, "mark": common.read_json(_files(lease)[1]).get("mark")}
     order = {"leases": {_name(lease): lease}, "what": what}
     start(directory, order, work, checked)
     if lines is not None:
@@ -329,8 +329,7 @@ def _stamp(directory: str, name: str) -> Optional[Tuple[int, int]]:
 
 
 def _read(directory: str, name: str) -> Document:
-    found = common.read_json(os.path.join(directory, name))
-    return found if isinstance(found, dict) else {}
+    return dict(common.read_json(os.path.join(directory, name)))
 
 
 def _write(directory: str, name: str, document: Document) -> None:

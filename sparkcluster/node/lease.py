@@ -47,7 +47,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             lock = common.try_lock(holds)
         except OSError as error:
             sys.exit(str(error))
-        last = common.read_json(record) or {}
+        last = common.read_json(record)
         own = (last.get("epoch"), last.get("granted"), last.get("mark")) == (epoch, True, mark)
         own = own and bool(request.get("mark"))
         if lock is not None or not own or time.monotonic() > until:
@@ -58,12 +58,12 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     if lock is not None and kind == "staging":
         # An older version stages under the lease of the cluster.
         cluster_lock, cluster_record, _ = common.lease_files(*place, "cluster")
-        found = common.read_json(cluster_record) or {}
+        found = common.read_json(cluster_record)
         if found.get("operation") == "stage" and common.is_locked(cluster_lock):
             lock, last = None, found
     if lock is None:
         holder = {key: last.get(key) for key in ("operator", "operation", "since")}
-        common.emit({"held": {**holder, "epoch": last.get("epoch", 0)}})
+        common.emit({"held": {**holder, "epoch": last.get("epoch", 0), "held": True}})
         return
 
     def write(epoch: int, granted: bool) -> None:

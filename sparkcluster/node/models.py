@@ -59,7 +59,7 @@ def _records(state_dir: str) -> Dict[str, List[Any]]:
 
 def _named(documents: List[Any]) -> Optional[Set[str]]:
     """The texts in ``documents``, and where the paths in them lead; None where one was not read, and may name any."""
-    if None in documents:
+    if not all(documents):
         return None
     texts = set(_strings(documents))
     parts = {part for text in texts for ends in _ENDS for part in re.split(ends, text) if "\0" not in part}

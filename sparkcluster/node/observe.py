@@ -101,11 +101,9 @@ def ranks_of(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
 
 def launcher(rank_dir: str) -> dict[str, Any]:
     """The parts of the launcher document that matter: roles, addresses, the engine's command, hashes of its secrets."""
-    document = common.read_json(os.path.join(common.expand(rank_dir), LAUNCHER_FILE)) if rank_dir else None
-    if not isinstance(document, dict):
-        return {}
+    document = common.read_json(os.path.join(common.expand(rank_dir), LAUNCHER_FILE)) if rank_dir else {}
     keys = ("group", "node", "rank", "role", "executor", "address", "members", "engine", "ray", "secrets")
-    return {key: document.get(key) for key in keys}
+    return {key: document[key] for key in keys if key in document}
 
 
 def texts_to_redact(machine: Machine, present: list[dict[str, Any]], secrets_file: str) -> list[str]:

@@ -48,7 +48,7 @@ def lease_is_held(request: dict[str, Any]) -> bool:
     directory = common.cluster_dir(request["state_dir"], request["cluster"])
     if not common.is_locked(os.path.join(directory, "lease.lock")):
         return False
-    last = common.read_json(os.path.join(directory, "lease.json")) or {}
+    last = common.read_json(os.path.join(directory, "lease.json"))
     return request.get("epoch") is None or bool(last.get("epoch") != request["epoch"])
 
 

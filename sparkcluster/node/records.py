@@ -24,7 +24,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
         "records": [record for record in records if record],
         "images": _images(request),
         "secrets": keep.numbers(directory, "env"),
-        "switch": switch if isinstance(switch, dict) else None,
+        "switch": switch or None,
     }
 
 

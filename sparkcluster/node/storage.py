@@ -267,8 +267,7 @@ def enabled(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
         "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
     }
     for key, name in (("gave_up", "gave_up.json"), ("waits", "waits.json")):
-        document = common.read_json(machine.at("%s/%s" % (folder, name)))
-        found[key] = str(document.get("why"))[:1000] if isinstance(document, dict) else None
+        found[key] = common.read_json(machine.at("%s/%s" % (folder, name)), {"why": str}).get("why")
     return found
 
 
@@ -303,9 +302,8 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     folders = [state_dir + "/downloads", state_dir + "/pulls", common.cluster_dir(state_dir, cluster) + "/staging"]
     jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
     for job in jobs if found else ():
-        order = common.read_json(machine.at(job + "/job.json"))
-        leases = order.get("leases") if isinstance(order, dict) else None
-        ours = isinstance(leases, dict) and any(name.partition(" ")[0] == cluster for name in leases)
+        leases = common.read_json(machine.at(job + "/job.json"), {"leases": dict}).get("leases", ())
+        ours = any(name.partition(" ")[0] == cluster for name in leases)
         if found and ours and common.is_locked(machine.at(job + "/lock")):
             found["at_work"] = True
     return found

@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from sparkcluster.answers import checked, malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
-from sparkcluster.facts.base import Fact, Path
-from sparkcluster.facts.record import Number
+from sparkcluster.facts.base import Fact, Number, Path
 from sparkcluster.hosts.again import LIMIT_S, until_reached
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values

@@ -20,11 +20,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from sparkcluster.answers import malformed
 from sparkcluster.errors import HostError, LeaseHeld, LeaseLost, SparkclusterError
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, Number
 from sparkcluster.facts.model import LeaseFact
-from sparkcluster.facts.record import Number
 from sparkcluster.hosts.base import Closing, Host
 from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
@@ -46,22 +44,26 @@ def this_operator() -> str:
 class _Asked(Fact):
     """Who holds the lease, or the last epoch."""
 
-    held: dict[str, Any] | None = None
-    epoch: Number | None = None
+    held: LeaseFact | None = None
+    epoch: Number = 0
 
 
 class _Granted(Fact):
-    """The epoch that was granted, or why none was."""
+    """Why no epoch was granted, if none was."""
 
-    granted: Number | None = None
     busy: str | None = None
 
 
-class _Resumed(Fact):
-    """The epoch that goes on, or whose is the last one."""
+class _Over(Fact):
+    """Whose the last epoch is."""
 
-    resumed: Number | None = None
-    over: dict[str, Any] | None = None
+    operator: str | None = None
+
+
+class _Resumed(Fact):
+    """Whose the last epoch is, if ours does not go on."""
+
+    over: _Over | None = None
 
 
 class _Holder(Conversation):
@@ -124,7 +126,7 @@ class Lease(Closing):
         }
         self._holders: list[_Holder] = []
         self._resuming: dict[str, threading.Lock] = {}
-        self._taken: tuple[str, dict[str, Any]] | None = None
+        self._taken: tuple[str, _Over] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -180,16 +182,14 @@ class Lease(Closing):
         said = holder.answer(_Asked)
         if said.held is not None:
             raise LeaseHeld(
-                _holder(said.held).describe(self._cluster, time.time()),
+                said.held.describe(self._cluster, time.time()),
                 node=host.name,
                 step="lease",
                 hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
-                if said.held.get("operation") == "restart"
+                if said.held.operation == "restart"
                 else f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
                 f"{TTL_S} s; if it is held after that, reboot {host.name}, which ends what runs there",
             )
-        if said.epoch is None:
-            raise malformed(host.name, "lease", "it has no epoch")
         holder.feed()
         return said.epoch
 
@@ -205,8 +205,6 @@ class Lease(Closing):
                 step="lease",
                 hint="run this again in a minute",
             )
-        if said.granted != epoch:
-            raise malformed(host.name, "lease", f"granted: {said.granted}, and epoch {epoch} was asked for")
         return epoch
 
     def hold(self, name: str) -> None:
@@ -256,14 +254,12 @@ class Lease(Closing):
             if said.over is not None:
                 self._taken = (host.name, said.over)
                 raise self._lost(*self._taken)
-            if said.resumed != epoch:
-                raise malformed(host.name, "lease", f"resumed: {said.resumed}, and epoch {epoch} was asked for")
             holder.lost = False
             holder.feed()
 
-    def _lost(self, node: str, document: dict[str, Any]) -> LeaseLost:
+    def _lost(self, node: str, over: _Over) -> LeaseLost:
         """The error where ``node`` says whose the last epoch is."""
-        operator = str(document.get("operator") or "another operator")[:200]
+        operator = over.operator or "another operator"
         what = "lease of staging" if self._kind == "staging" else "lease"
         text = f"{operator} has the {what} on {node} now: ours lapsed after {TTL_S} s of silence"
         return LeaseLost(text, node=node, step="lease", hint=CHANGING)
@@ -274,11 +270,3 @@ class Lease(Closing):
             self._closed = True
             holders, self._holders = self._holders, []
         Calls(_Holder.close, {holder.host.name: holder for holder in holders}).wait(5)
-
-
-def _holder(document: dict[str, Any]) -> LeaseFact:
-    """The lease that a node says is held, as far as what it says makes sense."""
-    try:
-        return LeaseFact.model_validate({**document, "held": True})
-    except ValueError:
-        return LeaseFact(epoch=0, held=True)

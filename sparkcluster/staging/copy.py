@@ -16,13 +16,13 @@ from sparkcluster.errors import (
     LeaseLost,
     StageError,
 )
-from sparkcluster.facts.base import Fact, Few, Path
+from sparkcluster.facts.base import Fact, Few, Number, Path
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.printable import word
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest, Size
+from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 
 # The relays report every second and give up after 15 s without progress.
 SILENT_S = 60
@@ -39,8 +39,8 @@ class Done(Fact):
     hub did not list it; and the path that the user's file has now that was ``kept`` beside the one that was sent.
     """
 
-    bytes: Size = 0
-    left_out_bytes: Size = 0
+    bytes: Number = 0
+    left_out_bytes: Number = 0
     whole: bool = False
     kept: Path | None = None
 
@@ -54,13 +54,13 @@ class Pulling(Fact):
     """
 
     phase: Literal["resolve", "download", "unpack"]
-    bytes: Size
-    total: Size = 0
-    layers: Size
-    layers_total: Size
-    rate_bytes_s: Size
-    remaining_s: Size | None = None
-    earlier_bytes: Size = 0
+    bytes: Number
+    total: Number = 0
+    layers: Number
+    layers_total: Number
+    rate_bytes_s: Number
+    remaining_s: Number | None = None
+    earlier_bytes: Number = 0
 
 
 class Answer(Fact):
@@ -69,8 +69,8 @@ class Answer(Fact):
     Of a build, ``line`` is the last one of its output, and ``log`` the last ones if it failed.
     """
 
-    bytes: Size | None = None
-    total: Size = 0
+    bytes: Number | None = None
+    total: Number = 0
     file: ListedFile | None = None
     pull: Pulling | None = None
     done: Done | None = None

@@ -36,7 +36,6 @@ _GONE_S = 30.0  # without an answer to that
 _HEARD_S = 5.0  # in which a node says something as long as it is reached, whatever its worker does
 _ALONE_S = 60.0  # without anybody to pull from: a cable may come back
 _END_S = 5.0
-_MOST_NOTED = 100
 _BEGIN_S = 300.0  # until a worker listens: it may read a partial image, or wait for another copy
 _NEVER_S = 1800.0  # without a byte, though it answers: longer than Docker may load nothing, or a partial file is read
 
@@ -230,14 +229,11 @@ class Job:
                 self._followers[other].order(sha256=dict(self._hashes))
 
     def _once(self, kind: str, node: str, what: Any) -> bool:
-        """Whether a node says this for the first time; of one kind fewer than ``_MOST_NOTED`` are."""
+        """Whether a node says this for the first time."""
         noted = self._noted.setdefault((kind, node), set())
-        if what in noted or len(noted) == _MOST_NOTED:
-            return False
+        first = what not in noted
         noted.add(what)
-        if len(noted) == _MOST_NOTED:
-            self._report.note(notes.muted(node))
-        return len(noted) < _MOST_NOTED
+        return first
 
     def _way_of(self, source: str | None, node: str) -> tuple[Medium, bool]:
         """What a node pulls over, and whether that is encrypted."""

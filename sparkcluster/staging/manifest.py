@@ -9,15 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, Number, Raw, Sha256
 from sparkcluster.node.shared import UNFINISHED
 
 MOST_FILES = 200_000
 _PATH_BYTES = 1024
 _PART_BYTES = 255 - len("..01234567.partial")
-
-Size = Annotated[int, Field(ge=0, le=1 << 50, strict=True)]
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class BadAnswer(Exception):
@@ -32,9 +29,9 @@ class ListedFile(Fact):
         recorded: SHA-256 in the node's record of verified files, of a file that was read although it is in there.
     """
 
-    name: str
-    size: Size
-    mtime: Annotated[int, Field(ge=0, le=1 << 62, strict=True)]
+    name: Raw
+    size: Number
+    mtime: Number
     blob: Annotated[str, Field(pattern="^[0-9A-Za-z][0-9A-Za-z_-]{0,127}$")] | None = None
     sha256: Sha256 | None = None
     git: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None = None

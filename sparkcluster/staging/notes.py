@@ -50,11 +50,6 @@ def kept(path: str, node: str) -> str:
     return f"warning: {node} had a different file where one was copied: it is {path} now"
 
 
-def muted(node: str) -> str:
-    """That what a node says over and over is reported no longer."""
-    return f"{node} sent too many messages of this kind: further ones are not shown"
-
-
 def left_out(node: str, kind: str) -> str:
     """That the others go on without ``node``, which failed by ``kind``."""
     reasons = {"lost": "killed", "disk": "its disk is full", "silent": "no answer on SSH", "stuck": "no answer"}

@@ -26,9 +26,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from sparkcluster.facts.base import Fact, Few, Path, Port
-from sparkcluster.node.shared import MOST_NAMED
-from sparkcluster.staging.manifest import Sha256, Size
+from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Sha256
 
 Request = dict[str, Any]
 
@@ -37,13 +35,10 @@ FILES_NAME = "files.jsonl"
 Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
 Token = Annotated[str, Field(pattern="^[0-9a-f]{32,64}$")]
 Certificate = Annotated[
-    str, Field(pattern="^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n$", max_length=4096)
+    str, Field(pattern="^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n$")
 ]
-Node = Annotated[str, Field(max_length=253)]
-Number = Annotated[int, Field(ge=0, lt=1 << 32, strict=True)]
-"""Number of a file: its line in the list, from 0."""
-Numbered = Annotated[dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")], Sha256], Field(max_length=200_000)]
-"""SHA-256 by the number of the file."""
+Numbered = dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")], Sha256]
+"""SHA-256 by the number of the file: its line in the list, from 0."""
 
 
 class Listen(Fact):
@@ -68,7 +63,7 @@ class Begin(Fact):
 
     do: Literal["begin"] = "begin"
     what: Literal["files", "image"] = "files"
-    node: Node
+    node: str
     key: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     listen: tuple[Listen, ...]
     token: Token
@@ -90,13 +85,13 @@ class Dial(Fact):
 class Look(Dial):
     """A way to try, to ``node``."""
 
-    node: Node
+    node: str
 
 
 class Source(Fact):
     """A node to pull from. The first of its ``ways`` that works is taken; several rails share the streams."""
 
-    node: Node
+    node: str
     ways: tuple[Dial, ...]
 
 
@@ -118,7 +113,7 @@ class Order(Fact):
     look: tuple[Look, ...] | None = None
     round: int | None = None
     sources: Annotated[tuple[Source, ...] | None, Field(alias="from")] = None
-    readers: Annotated[tuple[Node, ...] | None, Field(alias="to")] = None
+    readers: Annotated[tuple[str, ...] | None, Field(alias="to")] = None
     certs: tuple[Certificate, ...] | None = None
     sha256: dict[str, Sha256] | None = None
     end: Literal[True] | None = None
@@ -133,14 +128,14 @@ class Lacks(Fact):
     """What a node lacks of the list, without what an earlier run received."""
 
     files: Number
-    bytes: Size
+    bytes: Number
 
 
 class Room(Fact):
     """Free and needed bytes on the disk of ``path``."""
 
-    free: Size
-    needed: Size
+    free: Number
+    needed: Number
     path: Path
 
 
@@ -150,17 +145,17 @@ class Left(Fact):
     ``offset`` are the bytes that were there then.
     """
 
-    node: Node
+    node: str
     address: Address | None = None
-    why: Annotated[str, Field(max_length=500)]
-    offset: Size = 0
+    why: str
+    offset: Number = 0
 
 
 class Wrong(Fact):
     """A file that arrived with another SHA-256 than the list has, and is received again."""
 
     file: Number
-    source: Annotated[Node, Field(alias="from")]
+    source: Annotated[str, Field(alias="from")]
     sha256: Sha256
 
 
@@ -170,9 +165,9 @@ class WorkDone(Fact):
     Of an image also its ID on this node: another engine may call it otherwise.
     """
 
-    bytes: Size = 0
-    seconds: Annotated[float, Field(ge=0, le=1e7)] = 0.0
-    peak_bytes: Size = 0
+    bytes: Number = 0
+    seconds: Measure = 0.0
+    peak_bytes: Number = 0
     image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 
@@ -192,25 +187,25 @@ class Said(Fact):
         refused: the lease is over.
     """
 
-    ports: Annotated[dict[Address, Port], Field(max_length=64)] | None = None
+    ports: dict[Address, Port] | None = None
     token: Token | None = None
     cert: Certificate | None = None
     lacks: Lacks | None = None
     room: Room | None = None
-    reached: Annotated[dict[Node, Few[Address]], Field(max_length=1024)] | None = None
-    round: Annotated[int, Field(ge=0, le=1 << 31)] = 0
-    bytes: Size | None = None
-    total: Size = 0
-    source: Annotated[Node | None, Field(alias="from")] = None
-    served: Annotated[dict[Node, Size], Field(max_length=1024)] = Field(default_factory=dict)
-    left: Annotated[tuple[Left, ...], Field(max_length=MOST_NAMED)] = ()
-    wrong: Annotated[tuple[Wrong, ...], Field(max_length=MOST_NAMED)] = ()
-    kept: Annotated[tuple[Path, ...], Field(max_length=MOST_NAMED)] = ()
+    reached: dict[str, Few[Address]] | None = None
+    round: Number = 0
+    bytes: Number | None = None
+    total: Number = 0
+    source: Annotated[str | None, Field(alias="from")] = None
+    served: dict[str, Number] = Field(default_factory=dict)
+    left: tuple[Left, ...] = ()
+    wrong: tuple[Wrong, ...] = ()
+    kept: tuple[Path, ...] = ()
     sha256: Numbered | None = None
     done: WorkDone | None = None
-    failed: Annotated[str, Field(max_length=2000)] | None = None
-    kind: Annotated[str, Field(max_length=32)] = "other"
-    refused: Annotated[str, Field(max_length=2000)] | None = None
+    failed: str | None = None
+    kind: str = "other"
+    refused: str | None = None
 
     @property
     def complete(self) -> bool:

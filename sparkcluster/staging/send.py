@@ -11,13 +11,12 @@ from typing import Any
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import HostError, HostLost, StageError
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, Number
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.again import Alive, Step, stage_errors, until_done
 from sparkcluster.staging.copy import Done, Failure, stage_error, unfinished
-from sparkcluster.staging.manifest import Size
 from sparkcluster.staging.order import files_path
 
 # Hashing what is there, or what arrived, takes a node less than this.
@@ -28,7 +27,7 @@ _CHUNK = 1 << 18
 class Taken(Fact):
     """One line of the program that takes a file: what it has of it already, or how it ended."""
 
-    offset: Size | None = None
+    offset: Number | None = None
     done: Done | None = None
     failed: str | None = None
     kind: str = "other"

@@ -146,7 +146,9 @@ OBSERVED = {"ranks": [], "gpus": {"unread": ATTACK}, "observe_s": 0.1}
 )  # fmt: skip
 def test_texts_of_nodes_cannot_control_the_terminal(commands, argv) -> None:
     error = {"kind": ATTACK, "message": ATTACK}
-    refused = [{"failed": ATTACK, "refused": ATTACK, "error": error, "held": {"operator": ATTACK}}]
+    refused = [
+        {"failed": ATTACK, "refused": ATTACK, "error": error, "held": {"operator": ATTACK, "epoch": 1, "held": True}}
+    ]
     answers = {"watch": LOG, "ask": ANSWER, "observe": OBSERVED, "lease": refused, "agent": refused}
     shown = commands({**answers, "records": {"records": []}}, *argv)
     assert shown.strip()

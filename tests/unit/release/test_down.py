@@ -96,7 +96,8 @@ def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world)
     cluster = world()
     sparks = {name: Spark(name, cluster) for name in cluster.facts}
     sparks["alpha"].program(
-        "lease", [{"held": {"operator": "ann@desk (pid 7)", "operation": "stage", "since": None, "epoch": 4}}]
+        "lease",
+        [{"held": {"operator": "ann@desk (pid 7)", "operation": "stage", "since": None, "epoch": 4, "held": True}}],
     )
     with pytest.raises(LeaseHeld, match=r"ann@desk \(pid 7\) is running stage on atlas") as caught:
         stop(cluster, sparks=sparks)

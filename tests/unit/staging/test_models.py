@@ -6,11 +6,12 @@ import dataclasses
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from sparkcluster.cli import models as command
 from sparkcluster.errors import CommandFailed, LeaseHeld, UsageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.models import Found, models
+from sparkcluster.inspect.models import Found, Model, models
 from sparkcluster.node.record import Record
 from sparkcluster.release.prune import prunable, prune
 from sparkcluster.report import Report
@@ -194,7 +195,7 @@ def test_what_a_release_of_any_cluster_names_stays(place):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"engine": ["vllm", "serve", "x", "--speculative-config", f'{{"model": "{OLD}"}}']}))
     assert place.prune() == {}
-    assert prunable(place.found(), "atlas").kept == {OLD: "a release of borea names it"}
+    assert prunable(place.found(), "atlas").kept == {OLD: "a release of borea names it, or cannot be read"}
     path.write_text(json.dumps({"plan": {"model": OLD + "-FP8"}}))
     assert place.prune() == {OLD: {"b": 3_000_005}}
 
@@ -303,3 +304,20 @@ def test_a_record_of_another_place_removes_nothing(place):
     place.prune()
     assert tree(own) == before
     assert Record(str(place.state("b")), str(own)).files == {}
+
+
+def test_what_a_node_says_is_one_line_of_the_question(place):
+    """Else it could ask another question there."""
+    found = place.found()
+    said = {
+        "repository": "Qwen/Old\x1b[2J\n\nremove nothing?\u202e",
+        "path": "/models/old",
+        "bytes": 5,
+        "staged_bytes": 5,
+    }
+    report = Asked()
+    prune(place.fleet, place.spec, Found({"b": (Model(**said),)}, {}, found.named), lambda: found, report, yes=False)
+    assert [line.isprintable() for line in report.questions[0].split("\n")] == [True, True]
+    for path in ("/models\n/old", "/models/\x1b[2J", "relative"):
+        with pytest.raises(ValidationError):
+            Model(**{**said, "path": path})
