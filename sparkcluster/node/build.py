@@ -54,7 +54,7 @@ def running_script(script: str) -> str:
 
 def _directory(request: Request) -> str:
     name = hashlib.sha256(request["reference"].encode()).hexdigest()[:16]
-    return os.path.join(common.expand(request["state_dir"]), "builds", name)
+    return os.path.join(common.private(request["state_dir"]), "builds", name)
 
 
 class _Builder:

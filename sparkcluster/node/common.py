@@ -22,7 +22,6 @@ import errno
 import fcntl
 import json
 import os
-import stat
 import sys
 import threading
 import time
@@ -82,9 +81,29 @@ def inside(path: str, directory: str) -> str:
     return path
 
 
+def private(state_dir: str) -> str:
+    """``state_dir`` on this node, where only this user and root make anything: nothing below it is checked again.
+
+    But for ``caches``, containers see what is below it as read-only.
+
+    Raises:
+        PermissionError: it is somebody else's, or others can write to it.
+    """
+    path = expand(state_dir)
+    with contextlib.suppress(FileNotFoundError):
+        link, found = os.lstat(path), os.stat(path)
+        strangers = {link.st_uid, found.st_uid} - {0, os.geteuid()}
+        # With a group of their own for every user, new directories are writable by that group.
+        if strangers or found.st_mode & (0o002 if found.st_gid == os.getegid() else 0o022):
+            why = "it belongs to uid %d" % strangers.pop() if strangers else "others can write to it"
+            remedy = "remove it, or set state_dir in the inventory to a directory that is this user's"
+            raise PermissionError("%s is not used, since %s; %s" % (path, why, remedy))
+    return path
+
+
 def cluster_dir(state_dir: str, cluster: str) -> str:
-    """Directory of ``cluster`` below ``state_dir``."""
-    return os.path.join(expand(state_dir), "clusters", cluster)
+    """Directory of ``cluster`` below ``state_dir``; PermissionError as of ``private``."""
+    return os.path.join(private(state_dir), "clusters", cluster)
 
 
 def write_atomically(path: str, content: bytes | bytearray, mode: int = 0o600) -> None:
@@ -119,56 +138,21 @@ def write_on_full_disk(path: str, content: bytes) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         try:
-            handle = open_own(path, os.O_WRONLY)
+            file = open(path, "r+b", buffering=0)
         except OSError:
             raise error from None
-        with os.fdopen(handle, "wb", buffering=0) as file:
-            size = os.fstat(handle).st_size
+        with file:
+            size = os.fstat(file.fileno()).st_size
             if not 0 < size <= BLOCK_BYTES >= len(content):
                 raise
             # White space at its end covers what was longer.
             file.write(content.ljust(size))
-            os.fsync(handle)
-
-
-def open_own(path: str, flags: int) -> int:
-    """A descriptor of the regular file ``path`` of this user or root; PermissionError for a link and any other."""
-    try:
-        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-        found = os.fstat(handle)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-    else:
-        if stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid()):
-            return handle
-        os.close(handle)
-    raise PermissionError("%s is a link, or not a file of this user; remove it" % path)
-
-
-def distrusted(directory: str) -> str | None:
-    """Why the directory of a cluster is not used; None where it is, or does not exist yet.
-
-    It, its parent and state_dir, and links among them, must be this user's or root's, and no one else may write there.
-    """
-    parent = os.path.dirname(directory)
-    for path in (os.path.dirname(parent), parent, directory):
-        try:
-            link, found = os.lstat(path), os.stat(path)
-        except OSError as error:
-            return None if error.errno == errno.ENOENT and not os.path.islink(path) else str(error)
-        strangers = {link.st_uid, found.st_uid} - {0, os.geteuid()}
-        # With a group of their own for every user, new directories are writable by that group.
-        if strangers or found.st_mode & (0o022 if path == directory else 0o002):
-            why = "it belongs to uid %d" % strangers.pop() if strangers else "others can write to it"
-            remedy = "remove it, or set state_dir in the inventory to a directory that is this user's"
-            return "%s is not used, since %s; %s" % (path, why, remedy)
-    return None
+            os.fsync(file.fileno())
 
 
 def read_env_file(path: str) -> dict[str, str]:
     """The ``NAME=value`` lines of a file, as ``docker run --env-file`` reads them."""
-    with os.fdopen(open_own(path, os.O_RDONLY), errors="replace") as file:
+    with open(path, errors="replace") as file:
         lines = [line.rstrip("\n").partition("=") for line in file]
     return {name: value for name, equals, value in lines if equals}
 
@@ -191,7 +175,7 @@ def read_model(path: str, model: Any) -> Any:
         Damaged: it cannot be read, or is something else.
     """
     try:
-        with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+        with open(path, "rb") as file:
             found = json.loads(file.read(_DOCUMENT_BYTES))  # what is longer is cut, and so not JSON
         why = _misfit(found, model, "it")
     except FileNotFoundError:
@@ -223,17 +207,13 @@ def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
     """An open file with an exclusive flock on ``path``, or None if another process has it for ``wait_s``.
 
     One attempt is not enough: ``is_locked`` holds a shared lock for an instant.
-
-    Raises PermissionError where the directory or the file is not this user's alone.
     """
     directory = os.path.dirname(path)
     clusters = os.path.dirname(directory)
     for each in (os.path.dirname(clusters), clusters, directory):
         os.makedirs(each, mode=0o700, exist_ok=True)
-    reason = distrusted(directory)
-    if reason:
-        raise PermissionError(reason)
-    handle = open_own(path, os.O_RDWR | os.O_CREAT)
+    private(os.path.dirname(clusters))  # somebody else may have made it since
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     limit = time.monotonic() + wait_s
     while True:
         try:
@@ -250,7 +230,7 @@ def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
 def is_locked(path: str) -> bool:
     """Whether a process holds the flock on ``path``."""
     try:
-        handle = open_own(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -128,7 +128,8 @@ def journal(directory: str, **entry: Any) -> None:
     path = os.path.join(directory, JOURNAL_FILE)
     document = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry}
     line = json.dumps(document).encode() + b"\n"
-    with os.fdopen(common.open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
+    with open(path, "a+b") as file:
+        file.seek(0)
         lines = file.readlines()
         file.write(line)
         file.flush()

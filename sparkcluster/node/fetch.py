@@ -64,7 +64,7 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     lease = common.lease_of(request)
     names = [request[name] for name in ("id", "revision", "choice", "hf_home", "endpoint")]
     folder = hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:16]
-    directory = os.path.join(common.expand(request["state_dir"]), "downloads", folder)
+    directory = os.path.join(common.private(request["state_dir"]), "downloads", folder)
 
     def action(check: wire.Check) -> dict[str, Any]:
         if request["do"] == "cancel":

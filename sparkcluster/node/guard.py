@@ -154,7 +154,7 @@ def main(argv: List[str]) -> int:
         signal.signal(number, _end)
     try:
         own = OwnRank(directory)
-        with os.fdopen(common.open_own(os.path.join(directory, TOKEN_FILE), os.O_RDONLY), "rb") as file:
+        with open(os.path.join(directory, TOKEN_FILE), "rb") as file:
             token = file.read().strip()
         lock = common.try_lock(os.path.join(directory, enabled.LOCK_FILE))
     except (Failed, OSError, KeyError) as error:

@@ -19,7 +19,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     """
     machine = machine or Machine()
     image_id = str(request["image_id"])
-    state_dir = common.expand(str(request["state_dir"]))
+    state_dir = common.private(request["state_dir"])
     kept = container_facts.inside(machine, state_dir, image_id)
     if kept is not None:
         return kept

@@ -127,7 +127,7 @@ def _sizes(machine: Machine, image_id: str, count: int) -> Dict[int, int]:
 
 def record_path(state_dir: str) -> str:
     """File in which the layers of images are recorded."""
-    return os.path.join(common.expand(state_dir), "images", "layers.json")
+    return os.path.join(common.private(state_dir), "images", "layers.json")
 
 
 def _record(state_dir: str) -> Dict[str, List[Layer]]:

@@ -103,9 +103,9 @@ def _path(directory: str, number: int, suffix: str) -> str:
 
 
 def _read(path: str) -> Optional[bytes]:
-    """The content of a file of this user, no link; None if there is none."""
+    """The content of a file; None if there is none."""
     try:
-        with os.fdopen(common.open_own(path, os.O_RDONLY), "rb") as file:
+        with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:
         return None

@@ -68,7 +68,7 @@ def cancel(request: Request, check: wire.Check) -> dict[str, Any]:
 
 def _directory(request: Request) -> str:
     name = hashlib.sha256(request["reference"].encode()).hexdigest()[:16]
-    return os.path.join(common.expand(request["state_dir"]), "pulls", name)
+    return os.path.join(common.private(request["state_dir"]), "pulls", name)
 
 
 def _said(text: bytes) -> dict[str, Any]:

@@ -197,8 +197,8 @@ class Record:
 
     def _append(self, lines: List[Any]) -> None:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        handle = common.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(handle, "ab", buffering=1 << 16) as file:
+        with open(self.path, "a+b", buffering=1 << 16) as file:
+            handle = file.fileno()
             fcntl.flock(handle, fcntl.LOCK_EX)  # a line of another program is not torn
             head, end = _line({"root": self.root}), os.fstat(handle).st_size
             if os.pread(handle, len(head), 0) != head:
@@ -231,7 +231,7 @@ def _line(document: Any) -> bytes:
 
 def folder(state_dir: str) -> str:
     """The folder of the records."""
-    return os.path.join(common.expand(state_dir), "models")
+    return os.path.join(common.private(state_dir), "models")
 
 
 def roots(state_dir: str) -> List[str]:
@@ -249,7 +249,7 @@ def roots(state_dir: str) -> List[str]:
 def read_lines(path: str) -> Iterator[Any]:
     """The documents in the lines of a file of this user, without damaged ones; none where it cannot be read."""
     try:
-        file = os.fdopen(common.open_own(path, os.O_RDONLY), encoding="utf-8", errors="replace")
+        file = open(path, encoding="utf-8", errors="replace")
     except OSError:
         return
     with file, contextlib.suppress(OSError):

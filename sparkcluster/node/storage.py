@@ -221,12 +221,12 @@ def _expected(sizes: Dict[str, int], index: Optional[str], shards: Optional[List
 
 
 def trusted(machine: Machine, state_dir: str, cluster: str) -> str:
-    """The directory of ``cluster``; Unreadable where somebody else made it or may write to it."""
-    folder = "%s/clusters/%s" % (state_dir, cluster)
-    reason = common.distrusted(machine.at(folder))
-    if reason:
-        raise Unreadable(reason)
-    return folder
+    """The directory of ``cluster``; Unreadable where ``state_dir`` is not this user's alone."""
+    try:
+        common.private(machine.at(state_dir))
+    except PermissionError as error:
+        raise Unreadable(str(error)) from None
+    return "%s/clusters/%s" % (state_dir, cluster)
 
 
 def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:

@@ -135,15 +135,14 @@ def test_a_release_is_not_recorded_where_its_image_cannot_be_kept(node):
     assert not (node.releases / "000007.json").exists()
 
 
-@pytest.mark.parametrize("link", ["file", "directory"])
-def test_no_other_file_of_the_user_is_kept_as_secrets(node, tmp_path, link):
+def test_no_other_file_of_the_user_is_kept_as_secrets(node, tmp_path):
     key = tmp_path / ".ssh" / "id_ed25519"
     key.parent.mkdir()
     key.write_text("private")
     ranks = node.cluster / "ranks"
     ranks.mkdir()
-    (ranks / "x").symlink_to(key if link == "file" else key.parent)
-    for path in (key, ranks / "x" if link == "file" else ranks / "x" / key.name):
+    (ranks / "x").symlink_to(key.parent)
+    for path in (key, ranks / "x" / key.name):
         rank = {"release": 7, "image": None, "env_file": str(path)}
         assert node.change({"do": "record", "number": 7, "record": {}, "rank": rank})["failed"]["step"] == "record"
     assert node.kept == {}

@@ -136,7 +136,6 @@ def test_the_list_of_files_of_a_job_is_where_its_worker_reads_it_and_for_this_us
             file = world.state / "clusters/atlas/staging/0123456789abcdef/files.jsonl"
             assert file.read_bytes() == content
     assert [each.stat().st_mode & 0o777 for each in (file.parent, file)] == [0o700, 0o600]
-    assert common.distrusted(str(file.parent)) is None
 
 
 @pytest.mark.full  # the lease lapses in real time
