@@ -112,7 +112,6 @@ def look(
 
     Raises:
         UsageError: a step is unknown.
-        SetupError: what a node answered, or a name in the inventory, cannot go into a script that root runs.
     """
     steps = selected(only, options)
     joint = [step.name for step in steps if step.joint]

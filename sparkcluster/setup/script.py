@@ -108,7 +108,7 @@ def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = Fa
     variables = {
         "RUN_AS": "root" if run.root else run.user,
         "MACHINE": run.machine or "",
-        "OPERATOR": run.operator[:128],
+        "OPERATOR": run.operator,
         "LABEL": LABEL_CLUSTER,
         "NETPLAN": NETPLAN,
         "MTU": str(MTU),

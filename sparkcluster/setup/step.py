@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 
-from sparkcluster.errors import SetupError
 from sparkcluster.facts.survey import FileState, Survey
-from sparkcluster.printable import hidden_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +73,7 @@ class Step:
 
 
 def command(*words: str, text: str | None = None) -> list[str]:
-    """Lines that call a function of sh, which reads ``text``, with a line end at its end.
-
-    Raises:
-        SetupError: a word or the text has a control character.
-    """
-    for each in (*words, (text or "").replace("\n", "")):
-        if hidden_at(each, "") is not None:
-            raise SetupError(f"{each!r} has a hidden character", step="setup")
+    """Lines that call a function of sh, which reads ``text``, with a line end at its end."""
     line = shlex.join(("act", *words))
     return [f"{line} || return 1"] if text is None else [f"{line} <<'END' || return 1", *text.splitlines(), "END"]
 

@@ -62,11 +62,7 @@ def requests(steps: Collection[Step] = STEPS) -> dict[str, list[str]]:
 
 
 def changes(node: str, survey: Survey, wanted: Wanted, steps: Collection[Step]) -> list[Change]:
-    """What is not as ``wanted`` on ``node``, whose survey was asked for ``requests``; in the order of ``steps``.
-
-    Raises:
-        SetupError: what is wanted cannot go into a script.
-    """
+    """What is not as ``wanted`` on ``node``, whose survey was asked for ``requests``; in the order of ``steps``."""
     found = []
     for step in steps:
         change = step.look(survey, wanted)

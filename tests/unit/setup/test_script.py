@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,10 @@ from typing import Any
 import pytest
 
 from sparkcluster import __version__, setup
-from sparkcluster.errors import SetupError
 from sparkcluster.facts.survey import JournalEntry
 from sparkcluster.setup.journal import describe, restoring
 from sparkcluster.setup.script import CONFIRM, Event, Run, parse_line, script, undo
-from sparkcluster.setup.step import Change, command
+from sparkcluster.setup.step import command
 from sparkcluster.setup.steps import BY_NAME, STEPS, changes, selected
 from tests.unit import golden
 from tests.unit.setup.test_changes import HOME, LIMITS, SYSCTL, SYSCTL_TEXT, USER, WANTED, bare, digest, ready
@@ -94,9 +94,9 @@ def test_the_network_comes_last():
     assert attempts == [step.name.replace("-", "_") for step in STEPS if step.root]
 
 
-def test_a_hidden_character_is_refused():
-    with pytest.raises(SetupError, match="hidden character"):
-        script(ROOT, [Change("", "", (command("own_tree", "/data/a\nreboot", USER),), step="hf-cache")])
+def test_what_a_node_says_is_quoted():
+    (line,) = command("own_tree", "/data/a\nreboot; $(reboot)", "me'")
+    assert shlex.split(line) == ["act", "own_tree", "/data/a\nreboot; $(reboot)", "me'", "||", "return", "1"]
 
 
 def test_what_the_operator_calls_things_is_quoted():
