@@ -59,7 +59,7 @@ class Terminal(Closing):
 
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
         """Whether the operator trusts a host key; anything but yes is no."""
-        shown = clean(f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}")
+        shown = f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}"
         return self.confirm(f"{shown}\ntrust and store it?")
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
