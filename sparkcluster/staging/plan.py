@@ -76,30 +76,27 @@ def find_missing(
     artifact = read(first.weights if what == "weights" else first.image) if first is not None else None
     parts = _parts(facts, names) if what == "weights" and not sources else ()
     others = tuple(name for name, _ in missing if name not in parts)
+    # In no hub, or in no registry: a kept image has a name of ours, which may be another's there.
+    nowhere = not model.id if what == "weights" else spec.kept_image is not None
     found = Staging(
         what=what,
         name=model.label if what == "weights" else spec.image or "",
         sources=sources,
         missing=missing,
-        download=() if sources or _nowhere(spec, what) else (*parts, *others),
+        download=() if sources or nowhere else (*parts, *others),
         size_bytes=artifact.size_bytes if artifact is not None else None,
         parts=parts,
         built=what == "image" and spec.build is not None,
     )
-    if found.missing and not found.sources and what == "image" and spec.kept_image and not given:
+    if missing and not sources and what == "image" and spec.kept_image:
         raise StageError(
             f"no node has the image of release {int(spec.kept_image.rpartition(':')[2])} any more",
             step="copy image",
             hint="sparkcluster releases INVENTORY   shows which are kept; or sparkcluster upgrade INVENTORY",
         )
-    if found.missing and not found.sources and not found.download and len(parts) < 2 and not given:
-        raise no_weights(facts, found.missing[0][0], spec)
+    if missing and not sources and not found.download and len(parts) < 2 and not given:
+        raise no_weights(facts, missing[0][0], spec)
     return found
-
-
-def _nowhere(spec: Spec, what: Artifact) -> bool:
-    """Whether it is in no registry and no hub: a kept image has a name of ours, which may be another's there."""
-    return not spec.playbook.model.id if what == "weights" else spec.kept_image is not None
 
 
 def _parts(facts: Mapping[str, Facts], names: Sequence[str]) -> tuple[str, ...]:
