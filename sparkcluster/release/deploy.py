@@ -35,13 +35,13 @@ from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
 from sparkcluster.release.serving import OBSERVE_S, elsewhere
 from sparkcluster.release.stage import copy_for_start
 from sparkcluster.release.states import GroupState, State
-from sparkcluster.release.way_back import Kept
+from sparkcluster.release.way_back import Kept, image_digests, image_names
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import Lease, this_operator
 from sparkcluster.runtime.memory import evict
-from sparkcluster.spec import Spec
+from sparkcluster.spec import Spec, consent
 from sparkcluster.topology.model import Topology
 
 # How long a node that is silent when a release is recorded is tried again.
@@ -386,6 +386,9 @@ class Deployment:
                 changer.apply({name: [step | kept_rank(groups, name) | {"start": starts[name]}] for name in plan.nodes})
             except SparkclusterError as error:
                 raise failed or _unrecorded(error) from error
+            for group in groups:
+                if group.name in replies:
+                    consent.remember(image_digests(self.spec, image_names(group)))
             self.report.done()
         if failed:
             raise failed

@@ -6,6 +6,7 @@ A record is a document like any other: it is shown and accepted (``spec.consent`
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -117,12 +118,9 @@ def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Sp
         "beside": group.beside,
         "selected": group.selected,
     }
-    image, name = group.image or {}, kept_image(spec.inventory.cluster, release.number)
-    return dataclasses.replace(
-        spec_of(spec, origin, release.number),
-        kept_image=name if image else None,
-        image_is=frozenset(filter(None, [*image.get("ids", {}).values(), image.get("build")])),
-    )
+    name = kept_image(spec.inventory.cluster, release.number) if group.image else None
+    found = spec_of(spec, origin, release.number)
+    return dataclasses.replace(found, kept_image=name, image_is=image_names(group))
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
@@ -165,7 +163,26 @@ def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
     needed = powers.permit(found, spec.inventory)
     if needed:
         raise UsageError("the inventory does not permit what the playbook of the release needs", hint=f"add {needed}")
-    return consent.accept(spec, report, yes=yes)
+    spec = consent.accept(spec, report, yes=yes)
+    digests = image_digests(spec, spec.image_is)
+    if not all(map(consent.is_remembered, digests)):
+        what = f"{spec.playbook_path}: {spec.reference} is recorded as {', '.join(sorted(spec.image_is))}"
+        report.note(f"{what}, which was not started from this machine")
+        if not yes and not report.confirm("accept this image?"):
+            raise UsageError(f"{what}, and this is not accepted yet", hint="to accept it, add --yes")
+        consent.remember(digests)
+    return spec
+
+
+def image_digests(spec: Spec, names: Collection[str]) -> list[str]:
+    """By what it is remembered that the image of ``spec`` has ``names``: those of a record are a node's word."""
+    return [hashlib.sha256(f"{spec.reference} {name}".encode()).hexdigest() for name in names]
+
+
+def image_names(group: RecordedGroup) -> frozenset[str]:
+    """IDs and build of the image of ``group``, as it is recorded."""
+    image = group.image or {}
+    return frozenset(filter(None, [*image.get("ids", {}).values(), image.get("build")]))
 
 
 def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:

@@ -25,7 +25,7 @@ def pending(spec: Spec) -> list[str]:
 def unaccepted(spec: Spec, *kinds: str) -> list[powers.Power]:
     """What the inventory itself asks for, or those ``kinds`` of it, and nobody accepted on this machine."""
     found = (each for each in powers.of_inventory(spec) if not kinds or each.kind in kinds)
-    return [each for each in found if not _file(each.digest).is_file()]
+    return [each for each in found if not is_remembered(each.digest)]
 
 
 def remember(digests: Iterable[str]) -> None:
@@ -36,9 +36,14 @@ def remember(digests: Iterable[str]) -> None:
             _file(digest).touch(0o600)
 
 
+def is_remembered(digest: str) -> bool:
+    """Whether what has this digest was accepted on this machine."""
+    return _file(digest).is_file()
+
+
 def _of_playbook(spec: Spec) -> list[powers.Power]:
     """What the playbook can do beyond serving, unless it is bundled or was accepted as it is."""
-    if library.all_bundled(spec) or _file(powers.digest(spec)).is_file():
+    if library.all_bundled(spec) or is_remembered(powers.digest(spec)):
         return []
     return [power for power in powers.of(spec.playbook, spec.inventory) if power.asks]
 
@@ -63,8 +68,7 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
     if asked := _of_playbook(spec):
         if check:
             check(spec)
-        whose = "is not a bundled playbook" if spec.places else "is what the Sparks recorded"
-        head = f"{spec.playbook_path} {whose}. It may:"
+        head = f"{spec.playbook_path} is not a bundled playbook. It may:"
         _ask(spec, asked, powers.lines(spec.playbook, spec.inventory, head=head), report, yes=yes)
         remember([powers.digest(spec)])
     return dataclasses.replace(spec, accepted=powers.digest(spec))
@@ -86,8 +90,7 @@ def _ask(spec: Spec, found: list[powers.Power], shown: list[str], report: Report
         report.note(line)
     if not yes and not report.confirm(f"accept it for cluster {spec.inventory.cluster}?"):
         kinds = ", ".join(dict.fromkeys(each.kind for each in found))
-        hint = "to accept what is shown above, add --yes, or answer y on a terminal"
-        raise UsageError(f"this is not accepted yet: {kinds}", hint=hint)
+        raise UsageError(f"not accepted yet: {kinds}", hint="to accept what is shown, add --yes, or answer y")
 
 
 def require(spec: Spec) -> None:

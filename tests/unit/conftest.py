@@ -25,6 +25,7 @@ from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
 from sparkcluster.release.outcome import newly_recorded
+from sparkcluster.release.way_back import image_digests, image_names
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.inventory import Inventory
@@ -253,6 +254,8 @@ class World:
         groups = newly_recorded(
             self.spec, plan, topology, facts=self.facts, replies=replies, **{"secrets": {}, "kept": {}, **more}
         )
+        for group in groups:
+            consent.remember(image_digests(self.spec, image_names(group)))
         return record(
             accepted(self.spec),
             groups,
