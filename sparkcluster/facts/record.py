@@ -133,6 +133,7 @@ class PlaybookDocument(_Document, total=False):
     name: str
     engine: Annotated[str, AfterValidator(_known)]
     verify: VerifyDocument
+    args: dict[str, Any]
 
 
 class BesideDocument(_Document, total=False):

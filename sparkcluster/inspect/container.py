@@ -8,10 +8,19 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
+from sparkcluster.facts.base import Fact
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import call
 
 _SHOWN = 10
+
+
+class Answer(Fact):
+    """Documents of the container, else the names of those that run, or why Docker cannot be asked."""
+
+    documents: list[Any] | None = None
+    names: tuple[str, ...] = ()
+    unread: str | None = None
 
 
 def inspected(host: Host, name: str) -> str:
@@ -25,16 +34,15 @@ def inspected(host: Host, name: str) -> str:
         raise UsageError(f"not the name of a container: {name[:60]!r}", hint="docker ps   lists the containers")
     importers = [found for each in engines.names() if (found := engines.engine(each).importer) is not None]
     request = {"name": name, "engines": [each.COMMAND.split()[0] for each in importers]}
-    answer = call(host, "inspected", request, answer=dict[str, Any], timeout_s=60, task="import")
-    if "documents" in answer:
-        return json.dumps(answer["documents"])
-    if "unread" not in answer:
-        names = [str(each)[:128] for each in answer.get("names") or ()]
+    answer = call(host, "inspected", request, answer=Answer, timeout_s=60, task="import")
+    if answer.documents is not None:
+        return json.dumps(answer.documents)
+    if answer.unread is None:
+        names = answer.names
         more = ", …" if len(names) > _SHOWN else ""
         hint = f"these run there: {', '.join(names[:_SHOWN])}{more}" if names else "no container runs there"
         raise UsageError(f"{host.name} has no container {name}", hint=hint)
-    reason = str(answer["unread"])[:200]
     hint = "sudo systemctl status docker"
-    if "permission denied" in reason:
+    if "permission denied" in answer.unread:
         hint = f"sudo usermod -aG docker {host.user}   on {host.name}, and log in again"
-    raise UsageError(f"cannot query Docker on {host.name}: {reason}", hint=hint)
+    raise UsageError(f"cannot query Docker on {host.name}: {answer.unread}", hint=hint)

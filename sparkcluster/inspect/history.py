@@ -25,7 +25,6 @@ from sparkcluster.spec import Spec
 
 # Arguments without which a measured KV cache says nothing.
 _COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num-seqs")
-_LONGEST = 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,19 +130,12 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
             for name, group in recorded_groups(read.record).items():
                 known = {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}
                 if known:
+                    written = (group.playbook or {}).get("args", {}).items()
+                    named = {word.replace("_", "-"): value for word, value in written}
+                    args = {word: named[word] for word in _COUNTS if word in named}
                     size = len(group.plan["nodes"])
-                    args = _counting((group.playbook or {}).get("args"))
                     others.append({"release": group.release, "group": name, "nodes": size, "args": args, **known})
     return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)
-
-
-def _counting(args: object) -> dict[str, Any]:
-    """The arguments of a recorded playbook that count for its memory, as far as they are plain values."""
-    if not isinstance(args, Mapping):
-        return {}
-    named = {str(name).replace("_", "-"): value for name, value in args.items()}
-    plain = {key: named[key] for key in _COUNTS if isinstance(named.get(key), (str, int, float))}
-    return {key: value for key, value in plain.items() if len(str(value)) <= _LONGEST}
 
 
 def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact] | None:

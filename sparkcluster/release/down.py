@@ -23,9 +23,6 @@ from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Node
 
-# The most machines that one node's record can name; a cluster has far fewer.
-NAMED = 64
-
 
 def former_nodes(spec: Spec, records: Mapping[str, Record]) -> dict[Node, list[str]]:
     """Machines that are in ``records`` and not in the inventory, and the nodes that those records were read on.
@@ -37,7 +34,7 @@ def former_nodes(spec: Spec, records: Mapping[str, Record]) -> dict[Node, list[s
     hosts = Counter(node.host for node in spec.inventory.nodes)
     found: dict[Node, list[str]] = {}
     for reader, record in records.items():
-        for name, reached in list(record.get("nodes", {}).items())[:NAMED]:
+        for name, reached in record.get("nodes", {}).items():
             with contextlib.suppress(ValidationError):
                 # A host that was used as the name may not be valid as a name.
                 node = Node(host=reached["host"], name=None if name == reached["host"] else name)

@@ -28,7 +28,7 @@ def document(spec: Spec, *, number: int, source: int, groups: Collection[str], b
         "source": source,
         "back": back,
         "groups": sorted(groups),
-        "operator": this_operator()[:200],
+        "operator": this_operator(),
         "began_at": time.time(),
         **origin_of(spec),
     }

@@ -113,3 +113,14 @@ def test_a_user_of_an_image_is_a_name_or_a_number(user: str) -> None:
     assert isinstance(parse("a", {**HEALTHY, "image": {**HEALTHY["image"], "user": user}}).image, Unread)
     for valid in ("", "2000:0", "vllm", "DOMAIN.user-1"):
         assert not isinstance(parse("a", {**HEALTHY, "image": {**HEALTHY["image"], "user": valid}}).image, Unread)
+
+
+def test_a_text_of_a_node_is_one_line_wherever_it_stands():
+    odd = "a\x1b[31mb\nc\u202e\0" + "d" * 70_000
+    ranks = [{"name": "head", "state": "running", "error": odd, "labels": {"io.sparkcluster.rank_dir": "/a\nb"}}]
+    dgx, gpus = {"unread": odd}, [{"name": odd}]
+    found = parse("a", {**HEALTHY, "hostname": odd, "groups": [odd], "ranks": ranks, "dgx": dgx, "gpus": gpus})
+    texts = [found.hostname, found.groups[0], found.ranks[0].error, found.dgx.unread, found.gpus[0].name]
+    assert [text.isprintable() and len(text) <= 1 << 16 for text in texts] == [True] * 5
+    assert found.hostname.startswith("ab c��ddd")
+    assert found.ranks[0].labels["io.sparkcluster.rank_dir"] == "/a\nb", "it is compared, not shown"
