@@ -104,7 +104,7 @@ def test_a_cable_that_is_pulled_is_named(loading, lab, ranks):
 def test_a_port_that_is_taken_after_the_checks_is_named(lab, cli, variant, ranks):
     """The launcher's setup is the last moment: vLLM binds its port before it loads anything."""
     up = cli.start("up", variant(lab, playbook={"setup": ["sleep 6"]}), "--yes")
-    up.wait_for(": starting")
+    up.wait_for("setup 1/1")
     lab.fault("left", "port-busy", "8000")
     ended(up, "left", "a port is in use")
     none_left(ranks, lab)
