@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.facts.model import EnabledFact
 from sparkcluster.hosts.program import standalone
-from sparkcluster.node import agent, common, enabled, hello, own_rank, shared, unit
+from sparkcluster.node import agent, common, enabled, hello, own_rank, shared, storage, unit
 from sparkcluster.node.group_guard import problem
+from sparkcluster.node.machine import Machine
 
 ADDRESSES = {"alpha": "127.0.0.2", "beta": "127.0.0.3"}
 TOKEN = "5e" * 32
@@ -284,6 +286,11 @@ def test_another_odd_document_is_named(cluster, name, odd):
     assert f"{Path(name).name} is damaged" in own_rank.OwnRank(str(cluster.beta.enabled)).report()["why"]
 
 
+def trouble(node):
+    """What ``status`` says of the guard of ``node``."""
+    return EnabledFact.model_validate(storage.enabled(Machine(), str(node.state), "atlas")).trouble
+
+
 PEERS = {"peers": ["127.0.0.2"]}
 ASK = {"ask": {"endpoint": "http://[", "model": "m", "counters": {}}}
 
@@ -297,7 +304,7 @@ ASK = {"ask": {"endpoint": "http://[", "model": "m", "counters": {}}}
     ],
 )
 def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number, odd, why):
-    """In the file that ``status`` shows of the node; and one who connects meanwhile does not make it deaf."""
+    """In what ``status`` shows of the node; and one who connects meanwhile does not make it deaf."""
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -305,10 +312,10 @@ def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_rig
     start = node.directory / shared.START_FILE
     right = start.read_bytes()
     start.write_text(json.dumps({**json.loads(right), **odd}))
-    eventually(lambda: why in (node.waits or ""))
+    eventually(lambda: why in (trouble(node) or ""))
     knock(cluster, lambda lines: lines.write(FIRST))
     start.write_bytes(right)
-    eventually(lambda: node.waits is None)
+    eventually(lambda: trouble(node) is None)
     cluster.beta.end()
     cluster.beta.boot()
     eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
