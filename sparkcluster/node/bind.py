@@ -7,7 +7,7 @@ moves them: ray#59852 gave Ray's the node's address and ray#60012 took that back
 all share is libc's ``bind`` and ``listen``. A small library that stands in front of them turns "any address" into
 the node's own; addresses that a program names itself stay as they are, and so do the ports that are to be open. It
 needs no C library to be built and none in particular to run, so the agent compiles it on the node, where DGX OS has
-a compiler, and the launcher in the image only where the node has none. docs/security.md compares other ways.
+a compiler, and the launcher in the image only where the node has none. docs/ray-sockets.md compares other ways.
 
 What calls the kernel by itself (Go, static programs) bypasses the library: ``network.wildcards`` finds its sockets.
 """

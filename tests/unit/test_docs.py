@@ -76,3 +76,13 @@ def test_every_check_that_a_page_names_exists() -> None:
     series = "|".join(sorted({code.partition("-")[0] for code in pages()}))
     named = re.findall(rf"\b(?:{series})-\d{{3}}\b", "".join(page.read_text() for page in PAGES))
     assert set(named) - set(pages()) == set()
+
+
+def test_every_row_of_the_page_on_security_names_tests_that_exist() -> None:
+    page = (DOCS / "security.md").read_text()
+    rows = [
+        line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| door |", "| threat |"))
+    ]
+    assert [row for row in rows if "`unit/" not in row and "`fuzz/" not in row and "`lab/" not in row] == []
+    for file, test in re.findall(r"`((?:unit|lab|fuzz)/[\w/]+\.py)(?:::(\w+))?`", page):
+        assert f"def {test}" in (DOCS.parent / "tests" / file).read_text(), (file, test)
