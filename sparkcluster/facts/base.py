@@ -15,7 +15,7 @@ from sparkcluster.printable import clean
 
 T = TypeVar("T")
 
-Few = tuple[T, ...]
+Few = Annotated[tuple[T, ...], Field(max_length=1024)]
 """As many as one machine can have of anything that is compared with all others."""
 Raw = Annotated[str, Field(pattern="")]
 """A text as it was sent: of several lines, or compared with others; every other one is a line."""
