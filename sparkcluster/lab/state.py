@@ -103,14 +103,14 @@ class State:
         """The state in ``directory``, None where no lab is: there is no such directory, or nothing is in it.
 
         Raises:
-            LabError: ``lab up`` did not make the directory: it is a link, or has no state that root wrote for it.
+            LabError: ``lab up`` did not make it: it is a link, or has no state that root, who alone runs labs, wrote.
         """
         file = directory / STATE_FILE
         try:
             if all(each.name.startswith(f".{STATE_FILE}.") for each in directory.iterdir()):
                 return None
             mark = file.lstat()
-            if stat.S_ISREG(mark.st_mode) and mark.st_uid == 0 and not directory.is_symlink():
+            if stat.S_ISREG(mark.st_mode) and mark.st_uid == os.geteuid() and not directory.is_symlink():
                 found = _AS_JSON.validate_python({**json.loads(file.read_text()), "directory": directory})
                 if found.name == directory.name:
                     return found

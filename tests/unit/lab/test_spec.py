@@ -56,9 +56,8 @@ def test_the_example_in_the_documentation_is_a_spec(tmp_path):
 
 
 def test_a_spec_survives_its_journey_through_json(tmp_path):
-
     spec = load(write(tmp_path, "topology: direct\nsparks: [{gids: shifted}, {addresses: {enp1s0f1np1: null}}]\n"))
-    State("id", "lab", tmp_path, 3, "stub", spec).write()
+    State("id", tmp_path.name, tmp_path, 3, "stub", spec).write()
     assert State.read(tmp_path).spec == spec
 
 
