@@ -88,7 +88,7 @@ def test_a_rollback_brings_the_image_that_was_recorded_to_the_node_whose_tag_lea
     first, second = release(1), release(2)
     left, right = lab.sparks
     left.run(["docker", "tag", second["left"], f"sparkcluster/{lab.name}:000001"])
-    cli("rollback", release.path, "1", "--no-rollback", env={"THE_KEY": KEY.format(2)}).ok()
+    cli("rollback", release.path, "1", env={"THE_KEY": KEY.format(2)}).ok()
     assert {spark.name: image_of(spark, "$(docker ps -q)") for spark in (left, right)} == first
 
 
