@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Sha256
+from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Raw, Sha256
 
 Request = dict[str, Any]
 
@@ -68,7 +68,7 @@ class Begin(Fact):
     listen: tuple[Listen, ...]
     token: Token
     cert: Certificate | None = None
-    private_key: str | None = None
+    private_key: Raw | None = None
     limit_bytes_s: int | None = None
     files_sha256: Sha256 | None = None
 
