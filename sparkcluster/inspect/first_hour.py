@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.base import Fact, Few, Unread, read
+from sparkcluster.facts.base import Fact, Few, Raw, Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
@@ -49,7 +49,7 @@ class Inside(Fact):
 class Look(Fact):
     """The answer of the node program; ``hub`` says whether huggingface.co can be reached from the node."""
 
-    show_gids: str
+    show_gids: Raw
     cache: Few[Place]
     hub: str
     containers: dict[str, Inside | Unread]
