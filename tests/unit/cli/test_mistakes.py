@@ -74,7 +74,6 @@ MISTAKES = [
     Mistake("discover -o mine.yaml", 2, "mine.yaml already exists", "add --yes to overwrite it, or add the Sparks to it"),
     Mistake("fit mine.yaml", 2, "mine.yaml is an inventory, not a playbook", "give a playbook; sparkcluster playbooks lists them"),
     Mistake("fit gpt-oss-120b --context 4k", 2, "--context: must be 1 or more, is 4k", "sparkcluster fit --help", 0),
-    Mistake("upgrade mine.yaml --image a/b", 2, "/", "to accept it, add --yes, or answer y on a terminal"),
     Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set", "export SPARK_API_KEY=VALUE"),
     Mistake("ask mine.yaml Hello", 1, "spark-1: 127.0.0.1 port 1: connection refused", "on the node: sudo systemctl"),
     Mistake("ask public.yaml Hello", 2, "spark-1: identity /", "give the private one:"),

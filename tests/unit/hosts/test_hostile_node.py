@@ -54,7 +54,7 @@ def site(tmp_path, listener):
     (tmp_path / "playbook.yaml").write_text(yaml.safe_dump(playbook))
 
     def make(nodes):
-        record = {"number": 10**12, "plan_hash": "x", "nodes": nodes}
+        record = {"number": 1, "plan_hash": "x", "nodes": nodes}
         (releases / "000001.json").write_text(json.dumps(record))
         document = {
             "cluster": "atlas",
