@@ -161,13 +161,19 @@ class Walk:
         if switched:
             found, groups = self.switch(switched, groups)
             groups = self.survey(groups)
-        dirty = {name: group for name, group in groups.items() if group.action is Action.CLEAN}
+        # What has just answered is done: its node may have lost the tag that it was looked for by.
+        left = {name: group for name, group in groups.items() if name not in found}
+        dirty = {name: group for name, group in left.items() if group.action is Action.CLEAN}
         if dirty:
             if self.target:
                 way_back.require_secrets(self.target.kept, list(dirty), self.secrets())
             self.new.clean(dirty)
             groups = self.looked_after_clean(groups, dirty)
-        launches = {name: group for name, group in groups.items() if group.action in {Action.START, Action.WATCH}}
+        launches = {
+            name: group
+            for name, group in groups.items()
+            if group.action in {Action.START, Action.WATCH} and name not in found
+        }
         kept = {name: group for name, group in groups.items() if name not in launches}
         found = replies(kept) | found
         if launches:
