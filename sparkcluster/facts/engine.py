@@ -52,7 +52,7 @@ def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]
     images = {name: image for name in names if name in facts and isinstance(image := facts[name].image, Image)}
     known = [image for image in images.values() if is_known(image, spec)]
     fixed = spec.kept_image is not None or "@" in (spec.image or "")
-    if not images or (fixed and spec.image_is and not known):
+    if not images or ((spec.kept_image or (fixed and spec.image_is)) and not known):
         return {}
     there = known if known and (fixed or names[0] not in images) else list(images.values())
     return {name: image for name, image in images.items() if image.build == there[0].build}

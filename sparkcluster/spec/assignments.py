@@ -120,7 +120,7 @@ def _put(out: Document, assignment: Assignment) -> None:
     for each in replaced & set(section):
         del section[each]
         forget(out, (*path, each))
+    path = (*path, name)
     if assignment.value is not None:
-        path = (*path, name)
         section[name] = copy.deepcopy(assignment.value)
-        out.keys[path] = out.values[path] = place
+    out.keys[path] = out.values[path] = place  # also of what is removed: it is no longer what is shipped

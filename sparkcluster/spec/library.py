@@ -38,7 +38,10 @@ def all_bundled(spec: Spec) -> bool:
 
 def all_shipped(path: Path, places: Mapping[KeyPath, tuple[str, int | None]]) -> bool:
     """Whether the playbook in ``path`` and all files in ``places`` of it come with sparkcluster unchanged."""
-    return all(map(_is_shipped, {path, *(Path(file) for file, _ in places.values())}))
+    files = {str(path), *(file for file, _ in places.values())}
+    # A place names its file as that is shown, cut and escaped: such a text may be the path of another file.
+    plain = all(file.isprintable() and "\\" not in file and len(file) < 250 for file in files)
+    return plain and all(_is_shipped(Path(file)) for file in files)
 
 
 def shadowing(spec: Spec) -> list[str]:

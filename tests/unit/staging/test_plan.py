@@ -91,6 +91,7 @@ PULLED = {**TWO, "digest": DIGEST}
     [
         ("i", True, {"sha256:2", "sha256:9"}, [ONE, TWO, TWO], "bc"),
         ("i", True, {"sha256:9"}, [ONE, ONE, TWO], None),
+        ("i", True, set(), [ONE, TWO, TWO], None),
         (DIGEST, False, set(), [ONE, PULLED, ONE], "b"),
         (DIGEST, False, {"sha256:2"}, [ONE, None, TWO], "c"),
         (DIGEST, False, {"sha256:1"}, [PULLED, ONE, None], "b"),
