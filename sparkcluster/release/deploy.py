@@ -56,7 +56,7 @@ class Options:
         timeout_s: overrides the playbook's readiness limit.
         replace: whether to replace what serves another plan, has drifted, or does not answer as it should.
         rollback: whether to go back where a switch fails.
-        yes: whether nobody is asked about what a kept release can do, and about an image that nodes get.
+        yes: accept without asking what a kept release can do, and an image that is copied to nodes.
         min_speed: the least speed of a new release, as a share of the one before; 0 compares nothing.
         wait_s: how long to wait for the lease.
         order: groups that are switched first.

@@ -39,7 +39,7 @@ class Options:
         encrypt: whether copies are encrypted on cables too; None as the inventory says.
         limit_bytes_s: the most that each node sends, likewise.
         given: where on this machine the one artifact of ``what`` is, for the case that no node has it.
-        yes: whether nobody is asked about an image that nodes get.
+        yes: accept without asking an image that is copied to nodes.
     """
 
     what: Sequence[Artifact] = ("weights", "image")

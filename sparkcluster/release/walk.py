@@ -162,8 +162,7 @@ class Walk:
             found, groups = self.switch(switched, groups)
             groups = self.survey(groups)
         # What has just answered is done: its node may have lost the tag that it was looked for by.
-        left = {name: group for name, group in groups.items() if name not in found}
-        dirty = {name: group for name, group in left.items() if group.action is Action.CLEAN}
+        dirty = {name: group for name, group in groups.items() if group.action is Action.CLEAN and name not in found}
         if dirty:
             if self.target:
                 way_back.require_secrets(self.target.kept, list(dirty), self.secrets())

@@ -23,7 +23,7 @@ def pending(spec: Spec) -> list[str]:
 
 
 def unaccepted(spec: Spec, *kinds: str) -> list[powers.Power]:
-    """What the inventory itself asks for, or those ``kinds`` of it, and nobody accepted on this machine."""
+    """What the inventory itself asks for (only these ``kinds``, if given) and was not accepted on this machine."""
     found = (each for each in powers.of_inventory(spec) if not kinds or each.kind in kinds)
     return [each for each in found if not is_remembered(each.digest)]
 
@@ -57,10 +57,10 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
     """``spec``, accepted: ask about what its inventory and its playbook can do, unless that was accepted as it is.
 
     A playbook that is taken in place of a bundled one is named. ``yes`` accepts unasked. ``check`` raises where
-    something is wrong with the playbook, about which nobody need be asked then.
+    the playbook has errors, so that the operator is not asked about it.
 
     Raises:
-        UsageError: it is not accepted, or nobody can be asked.
+        UsageError: it is not accepted, or there is no terminal to ask on.
     """
     accept_inventory(spec, report, yes=yes)
     for line in library.shadowing(spec):
@@ -75,10 +75,10 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
 
 
 def accept_inventory(spec: Spec, report: Report, *, yes: bool) -> None:
-    """Ask about lines of the inventory that nobody accepted: before a node is contacted with its keys.
+    """Ask about lines of the inventory that were not accepted, before a node is contacted with its keys.
 
     Raises:
-        UsageError: they are not accepted, or nobody can be asked.
+        UsageError: they are not accepted, or there is no terminal to ask on.
     """
     if found := unaccepted(spec):
         _ask(spec, found, powers.listed(found, f"{spec.inventory_path} asks for:"), report, yes=yes)
