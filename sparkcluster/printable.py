@@ -10,13 +10,17 @@ from unicodedata import category, name
 
 # Controls, format characters (bidirectional ones among them), surrogates, separators of lines and of paragraphs.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"
+# Letters and marks that are not drawn either (Default_Ignorable_Code_Point of Unicode), and a blank pattern of dots.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
 
-LINES = f"\t\n{_JOINERS}"
-"""What prose of several lines may have; the joiners are part of Persian, of Indic scripts and of emoji."""
+LINES = "\t\n\u200c\u200d\u2800\ufe0e\ufe0f"
+"""What prose of several lines may have: drawings of dots, joiners, which are part of Persian and of Indic scripts, and
+the selectors of how an emoji is drawn."""
 
-# Soft hyphens, and tags, which make a flag of an emoji or hide a text: left out of prose.
-_INVISIBLE = re.compile("[\u00ad\U000e0020-\U000e007f]")
+# Soft hyphens, tags, which make a flag of an emoji or hide a text, and selectors of glyphs: left out of prose.
+_INVISIBLE = re.compile("[\u00ad\U000e0000-\U000e0fff]")
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -24,7 +28,11 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def hidden_at(text: str, keep: str = "\t") -> int | None:
     """Where the first character of ``text`` is that is hidden and not in ``keep``."""
     places = (found.start() for found in re.finditer(r"[^ -~]", text))
-    return next((at for at in places if category(text[at]) in _HIDDEN and text[at] not in keep), None)
+    return next((at for at in places if _hidden(text[at]) and text[at] not in keep), None)
+
+
+def _hidden(char: str) -> bool:
+    return category(char) in _HIDDEN or _UNSEEN.match(char) is not None
 
 
 def named(char: str) -> str:
@@ -37,11 +45,11 @@ def clean(text: str, keep: str = "\t") -> str:
 
     Prose, which keeps line ends, is without soft hyphens and tags as well.
     """
-    if text.isprintable():
+    if text.isprintable() and (text.isascii() or not _UNSEEN.search(text)):
         return text
     if "\n" in keep:
         text = _INVISIBLE.sub("", text.replace("\r\n", "\n"))
-    return "".join("�" if category(char) in _HIDDEN and char not in keep else char for char in COLOURS.sub("", text))
+    return "".join("�" if _hidden(char) and char not in keep else char for char in COLOURS.sub("", text))
 
 
 def as_json(document: Any, *, indent: int | None = None) -> str:

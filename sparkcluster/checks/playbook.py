@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import SECURITY, Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.spec import KeyPath
+from sparkcluster.spec.powers import SECURITY
 from sparkcluster.suggest import closest
 
 

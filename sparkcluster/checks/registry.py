@@ -30,6 +30,7 @@ from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Severity, ordered
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.spec import KeyPath, Spec
+from sparkcluster.spec.powers import SECURITY
 from sparkcluster.topology.model import Link, Topology
 
 Stage = Literal["written", "facts", "reach", "deep", "running"]
@@ -224,9 +225,6 @@ def _place(spec: Spec, at: KeyPath | None) -> tuple[str | None, int | None]:
         path = path[:-1]
     return spec.places[path] if path else (None, None)
 
-
-SECURITY = frozenset({"IMG-004", "MDL-004", "NET-020", "NET-021", "SM121-126", "SPEC-008"})
-"""Codes that protect the nodes and the user from a playbook, which cannot accept them by ``allow``."""
 
 CATALOGUE: dict[str, Check] = {}
 

@@ -32,10 +32,7 @@ def options(args: argparse.Namespace) -> Options:
 
 def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Up]) -> int:
     """Let ``change`` make a release serve, run what is to run then, and report; exit code 0."""
-    from sparkcluster.spec import consent
-
     with reporting(args) as (fleet, spec, report):
-        consent.accept_inventory(spec, report, yes=args.yes)
         done = change(fleet, spec, report)
         from sparkcluster.release import after_ready
 

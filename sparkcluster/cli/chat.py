@@ -29,7 +29,7 @@ def chat(args: argparse.Namespace) -> int:
         # Python turns it off; a pasted text of several lines is one prompt with it.
         readline.parse_and_bind("set enable-bracketed-paste on")
     spec, system = load_spec(args), args.system and valid(args.system)
-    with asking(spec.inventory) as (fleet, waiting):
+    with asking(spec) as (fleet, waiting):
         conversation = Conversation(fleet, spec, group=args.group, max_tokens=args.max_tokens, system=system)
         endpoint = conversation.find()
         waiting.end()

@@ -240,18 +240,18 @@ def typed(args: argparse.Namespace) -> Typed:
 def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Shown]]:
     """Nodes and spec of the command line, for commands that show only what they wait for."""
     spec = load_spec(args)
-    with asking(spec.inventory, waiting_for) as (fleet, waiting):
+    with asking(spec, waiting_for) as (fleet, waiting):
         yield fleet, spec, waiting
 
 
 @contextmanager
-def asking(inventory: Inventory, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Shown]]:
+def asking(spec: Spec, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Shown]]:
     """All nodes of the inventory, while it is shown what is waited for."""
     from sparkcluster.cli.progress import awaiting
     from sparkcluster.report import count
 
-    text = waiting_for or f"querying {count(len(inventory.nodes), 'node')}"
-    with connect_fleet(inventory) as fleet, awaiting(text) as waiting:
+    text = waiting_for or f"querying {count(len(spec.inventory.nodes), 'node')}"
+    with awaiting(text) as waiting, connect_fleet(spec, waiting) as fleet:
         yield fleet, waiting
 
 
@@ -260,8 +260,11 @@ def reporting(args: argparse.Namespace) -> Iterator[tuple[Fleet, Spec, Shown]]:
     """Nodes and spec of the command line, for commands that report steps."""
     from sparkcluster.cli.progress import reporter
 
-    spec = load_spec(args)
-    with connect_fleet(spec.inventory) as fleet, reporter(as_json=args.json, json_lines=args.json_lines) as report:
+    spec, yes = load_spec(args), vars(args).get("yes")
+    with (
+        reporter(as_json=args.json, json_lines=args.json_lines) as report,
+        connect_fleet(spec, report, yes=yes) as fleet,
+    ):
         yield fleet, spec, report
 
 
@@ -274,8 +277,22 @@ def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
     return begin(fleet, spec)
 
 
-def connect_fleet(inventory: Inventory, prompts: Prompts | None = None) -> Fleet:
-    """All nodes of the inventory; each connects at its first use, and ``prompts`` asks the operator then."""
+def connect_fleet(spec: Spec, report: Report, prompts: Prompts | None = None, *, yes: bool | None = None) -> Fleet:
+    """All nodes of the inventory, as ``fleet_of``, once what the inventory asks for itself is accepted.
+
+    ``yes`` accepts it unasked; None where the command has no such flag.
+
+    Raises:
+        UsageError: it is not accepted.
+    """
+    from sparkcluster.spec import consent
+
+    consent.accept_inventory(spec, report, yes=yes)
+    return fleet_of(spec.inventory, prompts)
+
+
+def fleet_of(inventory: Inventory, prompts: Prompts | None = None) -> Fleet:
+    """All nodes of an accepted inventory; each connects at its first use, and ``prompts`` asks the operator then."""
     from sparkcluster.hosts.connect import Address, connect
     from sparkcluster.hosts.resolve import SshSettings
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     served = Serving(spec)
     if spec.selected == spec.inventory.selected:
-        with common.asking(spec.inventory) as (fleet, _):
+        with common.asking(spec) as (fleet, _):
             served = serving(fleet, spec, args.group)
     found = document(connection(served.spec, args.group, key=key), args.client, served.release)
     if not emitted(args, found):

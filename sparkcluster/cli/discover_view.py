@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     spec = _checked(args)
     file: Path | None = args.output or args.into
     with awaiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
+        if spec:
+            consent.accept_inventory(spec, waiting, yes=args.yes)
         machines = _targets(args, spec, terminal, waiting)
         found = discover(machines, networks.attached(), terminal)
         waiting.end()
@@ -47,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
         if text is not None and file is not None:
             existing.check(file, text)
             _write(args, text, terminal.confirm)
-        if text is not None and args.identity:
-            consent.remember([powers.Power("identity", args.identity).digest])
+        if text is not None:
+            files = {"identity": args.identity, "known_hosts": args.known_hosts}
+            consent.remember(powers.Power(key, path).digest for key, path in files.items() if path)
     if args.json:
         written = str(file) if file and text is not None else None
         emit_json({**_document(found, sparks, cables), "inventory": text, "file": written})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkcluster.cli.common import connect_fleet, emitted, inventory_argument, option, reporting
+from sparkcluster.cli.common import emitted, fleet_of, inventory_argument, option, reporting
 from sparkcluster.cli.output import data
 from sparkcluster.report import count
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
             fleet,
             spec,
             report,
-            reach=lambda nodes: connect_fleet(spec.inventory.model_copy(update={"nodes": nodes})),
+            reach=lambda nodes: fleet_of(spec.inventory.model_copy(update={"nodes": nodes})),
             also=args.also,
         )
     document = {"cluster": spec.inventory.cluster, "state": "down", "removed": removed}

@@ -78,7 +78,7 @@ def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
     from sparkcluster.inspect.history import measured
 
     try:
-        with asking(spec.inventory) as (fleet, _):
+        with asking(spec) as (fleet, _):
             return measured(fleet, spec, nodes)
     except SparkclusterError as error:
         message(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     for path, (spec, *others) in linted.specs.items():
         own = not all(map(library.all_bundled, (spec, *others)))
         shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others]) if own else []
-        asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (up asks once):")
+        asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (asked once):")
         for line in [*asked, *library.shadowing(spec), *shown]:
             data(f"{path}: {line}" if len(files) > 1 else line)
     return failed

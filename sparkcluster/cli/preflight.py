@@ -70,7 +70,7 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
         return 0 if found.ok else 1
     message(f"fixing by setup: {', '.join(steps)}")
     flags = {"only": steps, "options": [], "node": [], "dry_run": False, "undo": False, "show": False}
-    return setup.on_nodes(found.spec.inventory, argparse.Namespace(**vars(args) | flags))
+    return setup.on_nodes(found.spec, argparse.Namespace(**vars(args) | flags))
 
 
 def show(found: Preflight, *, verbose: bool) -> None:

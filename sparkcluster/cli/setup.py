@@ -10,7 +10,7 @@ from sparkcluster.cli.output import emit_json
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
-    from sparkcluster.spec.inventory import Inventory
+    from sparkcluster.spec import Spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
     selected(args.only, args.options)
     if args.options and (args.undo or args.show):
         raise UsageError("--with is for what is to be done", hint="--undo takes back all steps, or those of --only")
-    return on_nodes(load_spec(args).inventory, args)
+    return on_nodes(load_spec(args), args)
 
 
-def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:
+def on_nodes(spec: Spec, args: argparse.Namespace) -> int:
     """Do what the flags of ``setup`` say; the exit code. For ``preflight --fix`` as well."""
     from sparkcluster.cli.progress import reporter
     from sparkcluster.cli.prompts import Terminal
@@ -49,15 +49,16 @@ def on_nodes(inventory: Inventory, args: argparse.Namespace) -> int:
     with (
         reporter(as_json=args.json, json_lines=False) as report,
         Terminal(report, silent=args.json) as terminal,
-        connect_fleet(inventory, About(terminal, args.node) if args.node else terminal) as fleet,
+        connect_fleet(spec, report, About(terminal, args.node) if args.node else terminal, yes=args.yes) as fleet,
     ):
+        inventory = spec.inventory
         report.step("look", f"at {', '.join(args.node) or count(len(inventory.nodes), 'node')}")
         work = Work(args, inventory, fleet, report, terminal)
         ok, found, nodes, show = work.undo() if args.undo or args.show else work.set_up()
         if not ok:
             report.failed()
     if args.json:
-        emit_json(as_json(inventory.cluster, nodes, found))
+        emit_json(as_json(spec.inventory.cluster, nodes, found))
     else:
         show()
     return 0 if ok else 1

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli.common import connect_fleet, load_spec
+from sparkcluster.cli import common
 from sparkcluster.cli.output import in_colour, moves, paint, rich_table, rich_text
 from sparkcluster.cli.status_view import group_line, headline, load, pasted
 from sparkcluster.report import share
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json or not (moves(sys.stdout) and os.isatty(0)):
         raise UsageError("--watch needs a terminal", hint="sparkcluster status INVENTORY --json")
-    spec = load_spec(args)
+    spec = common.load_spec(args)
     from rich.console import Console
     from rich.live import Live
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.status import asked, look
 
     seen: dict[str, Any] = {}
-    with contextlib.suppress(KeyboardInterrupt), connect_fleet(spec.inventory) as fleet, _keys() as pressed_q:
+    with contextlib.suppress(KeyboardInterrupt), common.asking(spec) as (fleet, waiting), _keys() as pressed_q:
 
         def ask(_: None = None) -> Any:
             found = look(fleet, spec)
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             return begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
 
         found, document, asked_at = ask()
+        waiting.end()
 
         def draw() -> Group:
             return view(pasted(document), seen, found.present, time.monotonic() - asked_at)

@@ -35,7 +35,7 @@ LINE_CHARACTERS = 1 << 16
 def _line(text: str) -> str:
     """``text`` as one line of printable characters, cut where it is too long."""
     text = text[:LINE_CHARACTERS]
-    return text if text.isprintable() else clean(" ".join(text.splitlines()))
+    return clean(text if text.isprintable() else " ".join(text.splitlines()))
 
 
 def _in_lines(schema: Any) -> Any:

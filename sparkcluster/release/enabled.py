@@ -26,7 +26,7 @@ from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
-from sparkcluster.spec import Spec, consent
+from sparkcluster.spec import Spec
 
 # Above Ray's and torch's ports, and below those that Linux chooses from.
 FIRST_PORT = 29_750
@@ -96,7 +96,6 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
         LeaseHeld: another operator has the lease.
         SparkclusterError: a node could not be changed.
     """
-    consent.accept_inventory(spec, report, yes=yes)
     report.step("connect", count(len(fleet.hosts), "Spark"))
     document = status(fleet, spec)
     if document["state"] != "serving":

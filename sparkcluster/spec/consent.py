@@ -18,8 +18,8 @@ from sparkcluster.spec import Spec, library, powers
 
 
 def pending(spec: Spec) -> list[str]:
-    """The kinds of what playbook and inventory can do beyond serving, where one would be asked about them."""
-    return list(dict.fromkeys(each.kind for each in (*unaccepted(spec), *_of_playbook(spec))))
+    """The kinds of what the playbook can do beyond serving, where one would be asked about it."""
+    return list(dict.fromkeys(each.kind for each in _of_playbook(spec)))
 
 
 def unaccepted(spec: Spec, *kinds: str) -> list[powers.Power]:
@@ -42,8 +42,12 @@ def is_remembered(digest: str) -> bool:
 
 
 def _of_playbook(spec: Spec) -> list[powers.Power]:
-    """What the playbook can do beyond serving, unless it is bundled or was accepted as it is."""
-    if library.all_bundled(spec) or is_remembered(powers.digest(spec)):
+    """What the playbook can do beyond serving, unless it is bundled or was accepted as it is.
+
+    A bundled one is meant for a container: without it, it is one as any other.
+    """
+    contained = spec.inventory.runtime.kind == "docker"
+    if (contained and library.all_bundled(spec)) or is_remembered(powers.digest(spec)):
         return []
     return [power for power in powers.of(spec.playbook, spec.inventory) if power.asks]
 
@@ -54,7 +58,7 @@ def _file(digest: str) -> Path:
 
 
 def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], None] | None = None) -> Spec:
-    """``spec``, accepted: ask about what its inventory and its playbook can do, unless that was accepted as it is.
+    """``spec``, accepted: ask about what its playbook can do, unless that was accepted as it is.
 
     A playbook that is taken in place of a bundled one is named. ``yes`` accepts unasked. ``check`` raises where
     the playbook has errors, so that the operator is not asked about it.
@@ -62,20 +66,20 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
     Raises:
         UsageError: it is not accepted, or there is no terminal to ask on.
     """
-    accept_inventory(spec, report, yes=yes)
     for line in library.shadowing(spec):
         report.note(line)
     if asked := _of_playbook(spec):
         if check:
             check(spec)
-        head = f"{spec.playbook_path} is not a bundled playbook. It may:"
+        bundled = library.all_bundled(spec)
+        head = f"{spec.playbook_path} {'runs without a container' if bundled else 'is not a bundled playbook'}. It may:"
         _ask(spec, asked, powers.lines(spec.playbook, spec.inventory, head=head), report, yes=yes)
         remember([powers.digest(spec)])
     return dataclasses.replace(spec, accepted=powers.digest(spec))
 
 
-def accept_inventory(spec: Spec, report: Report, *, yes: bool) -> None:
-    """Ask about lines of the inventory that were not accepted, before a node is contacted with its keys.
+def accept_inventory(spec: Spec, report: Report, *, yes: bool | None) -> None:
+    """Ask about lines of the inventory that were not accepted, before a node is contacted; ``yes`` as in ``_ask``.
 
     Raises:
         UsageError: they are not accepted, or there is no terminal to ask on.
@@ -85,12 +89,14 @@ def accept_inventory(spec: Spec, report: Report, *, yes: bool) -> None:
         remember(each.digest for each in found)
 
 
-def _ask(spec: Spec, found: list[powers.Power], shown: list[str], report: Report, *, yes: bool) -> None:
+def _ask(spec: Spec, found: list[powers.Power], shown: list[str], report: Report, *, yes: bool | None) -> None:
+    """Show it and ask; ``yes`` accepts it unasked, and is None where the command has no such flag."""
     for line in shown:
         report.note(line)
     if not yes and not report.confirm(f"accept it for cluster {spec.inventory.cluster}?"):
         kinds = ", ".join(dict.fromkeys(each.kind for each in found))
-        raise UsageError(f"not accepted yet: {kinds}", hint="to accept what is shown, add --yes, or answer y")
+        flag = "type sparkcluster preflight INVENTORY --yes" if yes is None else "add --yes"
+        raise UsageError(f"not accepted yet: {kinds}", hint=f"to accept what is shown, answer y, or {flag}")
 
 
 def require(spec: Spec) -> None:

@@ -78,18 +78,6 @@ def load(
     return spec
 
 
-def load_inventory(path: Path) -> Inventory:
-    """The inventory in a file, whatever playbook it names: for commands that only ask its nodes.
-
-    Raises:
-        UsageError, SpecError: as :func:`load`.
-    """
-    _, inventory, problems = _inventory(path)
-    if problems or inventory is None:
-        raise SpecError(_sorted(problems, str(path)))
-    return inventory
-
-
 def _inventory(path: Path) -> tuple[Document, Inventory | None, list[Problem]]:
     try:
         document = read(path)

@@ -12,6 +12,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec
@@ -23,7 +24,10 @@ WRITABLE = ":rw"
 """Ends an entry of ``permit.mounts`` that may be written."""
 
 KEYS = "~/.config/sparkcluster"
-"""Directory of this machine for API keys; any other file may be something else."""
+"""Directory of this machine for API keys: CLUSTER.key is that of a cluster, and any other may be something else."""
+
+SECURITY = frozenset({"IMG-004", "MDL-004", "NET-020", "NET-021", "SM121-126", "SPEC-008"})
+"""Codes that protect the nodes and the user from a playbook, which cannot accept them by ``allow``."""
 
 # Access to these is control of the node, and no container needs them.
 _SYSTEM = (
@@ -122,21 +126,37 @@ def of_inventory(spec: Spec) -> list[Power]:
     Its ``image`` and ``set`` are the playbook's, and judged with that.
     """
     inventory, directory = spec.inventory, spec.inventory_path.absolute().parent.resolve()
-    # in another directory the same words may run another program
-    found = [("after_ready", f"{shlex.join(each)} (in {directory})") for each in inventory.after_ready]
+    found = [_command(each, directory) for each in inventory.after_ready]
     if key := inventory.api.key:
         if key.env and not key.env.startswith("SPARK"):
             found.append(("api.key", f"${key.env}"))
-        if key.file and not _within(_here(key.file), _here(KEYS)):
+        if key.file and _here(key.file) != _here(f"{KEYS}/{inventory.cluster}.key"):
             found.append(("api.key", key.file))
     for node in inventory.nodes:
         ssh = inventory.node_ssh(node)
-        hosts = f"{ssh.known_hosts} (accept-new)" if ssh.known_hosts and ssh.host_keys == "accept-new" else None
-        written = {"identity": ssh.identity, "jump": ssh.jump, "known_hosts": hosts}
+        own = ssh.known_hosts is None or _within(_here(ssh.known_hosts), _here("~/.ssh"))
+        unknown = f"accept-new: unknown keys of {node.host}" if ssh.host_keys == "accept-new" else None
+        known = None if own else ssh.known_hosts
+        written = {"identity": ssh.identity, "jump": ssh.jump, "known_hosts": known, "host_keys": unknown}
         found += [(kind, what) for kind, what in written.items() if what]
         found += [("env", what) for what in _untuned(node.env, spec.playbook.engine)]
+    if inventory.runtime.python:
+        found.append(("runtime", f"{inventory.runtime.python} on the nodes, without a container"))
+    found += [("ignore", code) for code in inventory.ignore if code in SECURITY]
     found += [("permit", f"{key}: {entry}") for key, entries in inventory.permit for entry in entries]
     return [Power(kind, what, asks=True) for kind, what in dict.fromkeys(found)]
+
+
+def _command(words: list[str], directory: Path) -> tuple[str, str]:
+    """Kind and text of a command of ``after_ready``, which runs in ``directory``: it names the content of files there.
+
+    In another directory, or with other files, the same words may run another program.
+    """
+    named = dict.fromkeys([*words, *re.split(r"[\s'\"();|&<>]+", " ".join(words))])
+    files = {name: directory / name for name in named if not name.startswith("/")}
+    there = [(name, file) for name, file in files.items() if file.is_file() and os.access(file, os.R_OK)]
+    marks = [f"{name} is {hashlib.sha256(file.read_bytes()).hexdigest()}" for name, file in there]
+    return "after_ready", f"{shlex.join(words)} (in {'; '.join([str(directory), *marks])})"
 
 
 def permit(powers: list[Power], inventory: Inventory) -> str | None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 
-_WORDS = "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEYS?"
+_WORDS = (
+    "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEYS?"
+    "|(?-i:[A-Z]_(?:PASS|PWD)(?![A-Za-z0-9_]))"
+)
 _WHOLE_NAME = re.compile(rf"(?i)[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})S?")
 # Names that end in such a word and hold a number of tokens.
 _COUNT = re.compile(
@@ -34,6 +37,11 @@ _VALUE = (
 _FORMS = (
     ("", _PRIVATE_KEY),
     ("", r"\b(?:hf_[A-Za-z0-9]{6}|(?:(?:[spr]k|nvapi|glpat|xox[abprs])-|gh[a-z]_|github_pat_|AKIA)[\w-]{8})[\w-]*"),
+    # Google, npm, Docker Hub, Vault, SendGrid, PyPI
+    ("", r"\b(?:AIza(?=[\w-]{30})|npm_(?=[A-Za-z0-9]{30})|dckr_pat_|hvs\.|SG\.[\w-]{16,32}\.|pypi-AgE)[\w-]{16,}"),
+    # webhooks of Slack and Discord; what signs an address
+    (r"\bhooks\.slack\.com/\w{1,20}/|\bdiscord(?:app)?\.com/api/webhooks/", r"[\w/-]+"),
+    (r"(?i:[?&](?:sig|[\w-]{0,20}signature)=)", r"[^\s&\"'<>]+"),
     ("", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
     (r"(?i:\bbearer\s+|\bbasic\s+(?=\S{6}))", r"[A-Za-z0-9._~+/=-]+"),
     (rf"(?i:\b(?:authorization|cookie){_IS})", r"b?\\{0,8}[\"']?[^\n\"']+"),

@@ -360,11 +360,11 @@ class Cluster:
     ) -> tuple[int, str]:
         """Run the command of ``words``, INVENTORY replaced, on nodes that ``answer``; exit code and output."""
 
-        def connect(inventory: Any) -> Fleet:
+        def connect(inventory: Any, *_: Any) -> Fleet:
             return Fleet({node.label: Host(node.label, answer) for node in inventory.nodes})
 
         for module in ("common", "down"):
-            self.patched.setattr(f"sparkcluster.cli.{module}.connect_fleet", connect)
+            self.patched.setattr(f"sparkcluster.cli.{module}.fleet_of", connect)
         self.internal.clear()
         self.requests.clear()
         out, err = io.StringIO(), io.StringIO()

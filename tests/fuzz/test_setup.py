@@ -151,7 +151,7 @@ def test_setup_survives_any_answer_and_any_script(attacked: Any, flags: str, see
             {name: attack.host(name, documents["ab"[at]], hostile=name == hostile) for at, name in enumerate(names)}
         )
 
-    attacked.patched.setattr("sparkcluster.cli.setup.connect_fleet", connect)
+    attacked.patched.setattr("sparkcluster.cli.common.fleet_of", connect)
     attacked.patched.setattr("sparkcluster.setup.run.CONFIRM_S", 0.01)
     attack.run("setup", str(attacked.inventory), *flags.split())
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkcluster.checks import run_stage
 from sparkcluster.checks.registry import Context
-from sparkcluster.cli.common import connect_fleet
+from sparkcluster.cli.common import fleet_of
 from sparkcluster.diagnose.deep import deep
 from sparkcluster.diagnose.schedule import Options
 from sparkcluster.lab.machine import wait_until
@@ -47,7 +47,7 @@ class Inspection:
 @contextlib.contextmanager
 def inspecting(lab, inventory=None):
     spec = load(inventory or lab.inventory)
-    with connect_fleet(spec.inventory) as fleet:
+    with fleet_of(spec.inventory) as fleet:
         yield Inspection(fleet, spec)
 
 

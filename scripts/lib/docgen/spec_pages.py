@@ -107,20 +107,24 @@ since its containers have the playbook's image, `env` and capabilities, the GPUs
 
 ## What an inventory may ask for
 
-An inventory that someone else wrote can do something on your machine. `lint` and `plan` list these lines of it, and
-what starts something (`up`, `upgrade`, `stage`, `rollback`, `restart`, …) asks about them before it contacts a node:
+An inventory that someone else wrote can do something on your machine. `lint` lists these lines of it, and every
+command that contacts nodes asks about them before:
 
 | line | what it does |
 |---|---|
 | `after_ready` | runs on your machine |
-| `api.key`: a file outside of `~/.config/sparkcluster`, a variable without `SPARK…` | is given to the engine |
-| `identity`, `jump`, `known_hosts` with `host_keys: accept-new` | how SSH logs in, and whom it trusts |
+| `api.key`: another file than `~/.config/sparkcluster/CLUSTER.key`, a variable without `SPARK…` | is given to the engine |
+| `identity`, `jump`, `known_hosts` outside of `~/.ssh`, `host_keys: accept-new` | how SSH logs in, and whom it trusts |
+| `runtime.python` | runs on the nodes, without a container |
+| `ignore` of a code that protects from playbooks, such as NET-020 | is only a warning then |
 | `permit` | what the playbook may have |
 | `env` of a node that may do more than tune | is set in its containers |
 
-`image` and `set` are judged as the playbook's own lines. Your yes is stored for each line, not for the file: another
-inventory with the same line is not asked about, and a changed line is. The same command of `after_ready` in another
-directory may be another program, so it is asked about there. What `discover` and `key` wrote here is accepted.
+`image` and `set` are judged as the playbook's own lines. With `kind: process`, a bundled playbook is judged as any
+other, since no container holds it. Your yes is stored for each line, not for the file: another inventory with the same
+line is not asked about, and a changed line is. The same command of `after_ready` in another directory, or with other
+content of a file there that it names, may be another program, so it is asked about. What `discover` and `key` wrote
+here is accepted. Where nobody can be asked, type `sparkcluster preflight INVENTORY --yes` once.
 Tokens of accounts, such as `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY` or `GITHUB_TOKEN`, are refused as API key.
 
 ## Commands after it is ready

@@ -7,9 +7,10 @@ import pytest
 from sparkcluster import topology
 from sparkcluster.checks import check_written
 from sparkcluster.checks.pages import pages
-from sparkcluster.checks.registry import CATALOGUE, SECURITY, Check, Context, Seen, run
+from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
+from sparkcluster.spec.powers import SECURITY
 
 from .conftest import rails, reported
 

@@ -31,7 +31,7 @@ def asked(world, monkeypatch):
             name: FakeHost(name).program("probe", facts.model_dump(mode="json")).program("ask", ANSWER)
             for name, facts in site.facts.items()
         }
-        monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(hosts))
+        monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(hosts))
         monkeypatch.setattr(common, "load_spec", lambda _: site.spec)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8", "surrogateescape"))))
         code = guarded(["ask", "x.yaml", *words])

@@ -43,7 +43,7 @@ spec = types.SimpleNamespace(
     inventory=types.SimpleNamespace(cluster="pair", nodes=nodes), inventory_path="pair.yaml"
 )
 chat.load_spec = lambda args: spec
-common.connect_fleet = lambda inventory: Fleet({"here": LocalHost("here")})
+common.connect_fleet = lambda *_: Fleet({"here": LocalHost("here")})
 args = argparse.Namespace(inventory="pair.yaml", group=None, max_tokens=7, system=sys.argv[1] if len(sys.argv) > 1 else None)
 as_command(lambda: chat.chat(args))
 """

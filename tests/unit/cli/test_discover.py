@@ -213,6 +213,8 @@ def test_what_discover_wrote_is_not_asked_about_and_what_was_there_is(network, m
     assert consent.unaccepted(load(tmp_path / "new.yaml")) == []
     mine.write_text(f"{MINE}after_ready: [curl x]\n")
     (tmp_path / "other").write_text("")
+    capsys.readouterr()
+    assert guarded([*INTO[:-1], "--host", "192.168.1.12", "-i", "other"]) == 2
+    assert "error: not accepted yet: after_ready, identity\n" in capsys.readouterr().err
     assert guarded([*INTO, "--host", "192.168.1.12", "-i", "other"]) == 0
-    assert [each.kind for each in consent.unaccepted(load(mine))] == ["after_ready", "identity"]
-    assert consent.unaccepted(load(mine), "identity")[0].what == "~/id"
+    assert consent.unaccepted(load(mine)) == []

@@ -156,7 +156,7 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
     documents = [one.document(one.plan(number), number) for number in (6, 7)]
     documents[1]["groups"]["default"]["measured"] |= MEASURED
     hosts = {name: FakeHost(name).program("records", {"records": documents}) for name in one.facts}
-    monkeypatch.setattr("sparkcluster.cli.common.connect_fleet", lambda _: Fleet(hosts))
+    monkeypatch.setattr("sparkcluster.cli.common.fleet_of", lambda *_: Fleet(hosts))
     monkeypatch.setattr("sparkcluster.spec.load.load", lambda *_, **__: one.spec)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     flags = ["x", "--inventory", str(one.spec.inventory_path), "--config", str(tmp_path / "config.json")]

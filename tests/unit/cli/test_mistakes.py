@@ -15,6 +15,7 @@ import pytest
 
 from sparkcluster.cli.main import guarded
 from sparkcluster.printable import COLOURS
+from sparkcluster.spec import consent, powers
 from tests.unit.screen import Terminal, broken, shown
 
 NODES = """\
@@ -91,6 +92,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
+    consent.remember([powers.Power("identity", "~/id_ed25519.pub").digest])
     monkeypatch.setattr(sys, "argv", ["sparkcluster"])
     monkeypatch.setattr(sys, "stdin", io.StringIO())
 

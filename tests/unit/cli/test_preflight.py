@@ -48,7 +48,7 @@ def asked(tmp_path, monkeypatch, spark):
                 host.stream = host.run
             else:
                 host.program("probe", json.loads(facts.model_dump_json()))
-        monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(run.hosts))
+        monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(run.hosts))
         return guarded(["preflight", str(path), *map(str, words)])
 
     run.inventory = path
@@ -76,7 +76,7 @@ def test_what_to_type_next(asked, capsys):
 def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
     """With the flags of preflight, which has no --only, --node or --undo."""
     runs = []
-    monkeypatch.setattr(setup, "on_nodes", lambda inventory, args: runs.append((inventory.cluster, args)) or 0)
+    monkeypatch.setattr(setup, "on_nodes", lambda spec, args: runs.append((spec.inventory.cluster, args)) or 0)
     refused = Unread(unread="permission denied: /var/run/docker.sock")
     assert asked("--fix", "--yes", "-v", beta={"docker": refused}) == 0
     ((cluster, args),) = runs

@@ -90,7 +90,7 @@ def screen(world, tmp_path, monkeypatch):
 
     def run(name: str, stream: io.StringIO, *, colour: bool = True) -> list[str]:
         deployed, code, words = SCREENS[name]
-        monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(hosts(world, deployed)))
+        monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(hosts(world, deployed)))
         monkeypatch.setenv("COLUMNS", "80")
         if not colour:
             monkeypatch.setenv("NO_COLOR", "1")

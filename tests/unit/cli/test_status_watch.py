@@ -21,7 +21,7 @@ WATCH = (
     + """
 import contextlib
 from types import SimpleNamespace
-from sparkcluster.cli import status_watch
+from sparkcluster.cli import common, status_watch
 from sparkcluster.hosts.fleet import Calls
 from sparkcluster.inspect import observing, status
 from sparkcluster.plan.records import ClusterRanks
@@ -31,8 +31,8 @@ document = {"cluster": "atlas", "state": "serving", "why": None, "release": 3, "
 status.look = lambda *_: SimpleNamespace(facts={}, present=ClusterRanks({}, {}, {}))
 status.asked = lambda *_: document
 observing.begin_observing = lambda *_, **__: Calls(lambda _: None, {})
-status_watch.load_spec = lambda _: SimpleNamespace(inventory=SimpleNamespace(cluster="atlas"))
-status_watch.connect_fleet = lambda _: contextlib.nullcontext()
+common.load_spec = lambda _: SimpleNamespace(inventory=SimpleNamespace(cluster="atlas", nodes=[None]))
+common.connect_fleet = lambda *_: contextlib.nullcontext()
 as_command(lambda: status_watch.run(SimpleNamespace(json=False, inventory="atlas.yaml")))
 """
 )

@@ -34,7 +34,7 @@ from sparkcluster.launch.watching import Lines, Watching
 from sparkcluster.report import Transfer
 
 # OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is not seen, or turns the order of what is.
-ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041"
+ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041\u3164\u115f\u034f\U000e0101"
 OURS = re.compile(r"\x1b\[(?:[012]?(?:(?:^|;|(?<=\[))3[1-7])?m|\d*[A-GK]|\?25[lh])|[\r\n\t]")
 
 
@@ -117,7 +117,7 @@ def commands(serving, monkeypatch, tmp_path):
             for program, answer in answers.items():
                 hosts[name].program(program, answer)
         for module in (common, cli_down):
-            monkeypatch.setattr(module, "connect_fleet", lambda _: Fleet(hosts))
+            monkeypatch.setattr(module, "fleet_of", lambda *_: Fleet(hosts))
         for module in (common, cli_logs):
             monkeypatch.setattr(module, "load_spec", lambda _: serving.spec)
         with terminal(monkeypatch) as shown:

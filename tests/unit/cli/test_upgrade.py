@@ -28,7 +28,7 @@ def dry_run(world, monkeypatch, capsys):
             said["weights"] = said["weights"] if weights else None
             hosts[name] = FakeHost(name).program("probe", said)
         monkeypatch.setattr(common, "load_spec", lambda _: new.spec)
-        monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet(hosts))
+        monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(hosts))
         guarded(["upgrade", "mine.yaml", "--dry-run"])
         out, err = capsys.readouterr()
         return out.splitlines(), err

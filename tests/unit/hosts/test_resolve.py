@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.cli.common import connect_fleet
+from sparkcluster.cli.common import fleet_of
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts import connect as connecting
 from sparkcluster.hosts.connect import is_here
@@ -130,7 +130,7 @@ def test_auto_detects_this_machine(target, explicit_port, here):
 def test_a_neighbours_answer_for_a_name_does_not_make_a_node_this_machine(monkeypatch, name, address):
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
-    fleet = connect_fleet(inventory({"host": name, "ssh": {"user": ME}}))
+    fleet = fleet_of(inventory({"host": name, "ssh": {"user": ME}}))
     assert isinstance(fleet[name], SshHost)
     fleet.close()
 

@@ -18,6 +18,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
+from sparkcluster.spec import consent
 from sparkcluster.spec.playbook import Playbook
 from tests.unit import golden
 
@@ -51,7 +52,8 @@ def no_ssh_config(monkeypatch):
         return SshTarget({"alias": "spark-1.lan"}.get(node.host, node.host), node.ssh.user or "me", jump=jump)
 
     monkeypatch.setattr(connect, "ssh_target", ssh_target)
-    monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet({}))
+    monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet({}))
+    monkeypatch.setattr(consent, "unaccepted", lambda *_: [])
 
 
 @pytest.fixture
@@ -166,7 +168,7 @@ def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, c
     one.run(plan).record(plan, 7)
     answers = {name: facts.model_dump(mode="json") for name, facts in one.facts.items()}
     nodes = Fleet({name: FakeHost(name).program("probe", lambda _, said=said: said) for name, said in answers.items()})
-    monkeypatch.setattr(common, "connect_fleet", lambda _: nodes)
+    monkeypatch.setattr(common, "fleet_of", lambda *_: nodes)
     path = Path(inventory(BARE))
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"cluster": one.spec.inventory.cluster}))
     out, err = run(capsys, str(path), "--client", "curl")
@@ -179,7 +181,7 @@ def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, c
 
 def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(inventory, capsys, monkeypatch):
     silent = FakeHost("spark-1").on(answer=HostTimeout("spark-1: no route to host", node="spark-1"))
-    monkeypatch.setattr(common, "connect_fleet", lambda _: Fleet({"spark-1": silent}))
+    monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet({"spark-1": silent}))
     out, err = run(capsys, inventory(), "--client", "curl")
     assert '"model": "qwen3.6-35b-a3b"' in out
     assert "note: no node answered: this is what the inventory says" in err

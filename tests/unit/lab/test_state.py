@@ -52,5 +52,5 @@ def test_the_inventory_of_a_lab_asks_for_nothing_on_the_machine_that_made_it(tmp
         (node.directory / "host_key.pub").write_text("ssh-ed25519 AAAA x")
     inventory.write(state)
     made = load(tmp_path / "inventory.yaml")
-    assert [each.kind for each in powers.of_inventory(made)] == ["identity"]
+    assert [each.kind for each in powers.of_inventory(made)] == ["identity", "known_hosts", "ignore"]
     assert consent.unaccepted(made) == []

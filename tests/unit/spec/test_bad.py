@@ -84,7 +84,23 @@ def test_what_is_no_utf8_has_line_and_column(tmp_path: Path) -> None:
     assert load.read_playbook(path)[0].name == "serve"
 
 
-@pytest.mark.parametrize("char", ["\x1b", "\x85", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\U000e0041"])
+@pytest.mark.parametrize(
+    "char",
+    [
+        "\x1b",
+        "\x85",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\ufeff",
+        "\u2028",
+        "\U000e0041",
+        "\u3164",
+        "\u034f",
+        "\ufe01",
+        "\u115f",
+    ],
+)
 def test_hidden_characters_are_refused_anywhere(tmp_path: Path, char: str) -> None:
     """In a comment, a value, a key, a text of several lines: a file is what it shows."""
     path = tmp_path / "inventory.yaml"

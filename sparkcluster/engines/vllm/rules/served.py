@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sparkcluster.checks.registry import SECURITY, Context, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
 from sparkcluster.engines.vllm.arguments import Arguments, trained_context
 from sparkcluster.engines.vllm.family_flags import Model
@@ -22,6 +22,7 @@ from sparkcluster.facts.engine import engine_of, image_digest
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Severity
 from sparkcluster.spec import KeyPath, Playbook
+from sparkcluster.spec.powers import SECURITY
 
 GB10 = "12.1"
 

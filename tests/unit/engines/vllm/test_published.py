@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sparkcluster import checks
-from sparkcluster.checks.registry import SECURITY
+from sparkcluster.spec.powers import SECURITY
 
 RECIPES = yaml.safe_load((Path(__file__).parents[3] / "data/published_recipes.yaml").read_text(encoding="utf-8"))
 
