@@ -16,7 +16,7 @@ from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.lost import Listed, Records, kept_on, lost
+from sparkcluster.inspect.lost import Records, holders, kept_on, lost, model_of, release_of
 from sparkcluster.output_file import state_home, write
 from sparkcluster.plan.compare import compare, edited
 from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
@@ -29,10 +29,9 @@ _COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """A release as it is listed, its record, and the nodes that have it."""
+    """A release, and the nodes that have its record."""
 
-    listed: Listed
-    document: dict[str, Any]
+    release: ReleaseFact
     nodes: list[str]
 
 
@@ -53,26 +52,32 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     latest = recorded_release(spec.inventory, facts)
     runs = latest is not None and cluster_ranks(spec.inventory.cluster, facts).of_release(latest)
     running = (latest.number, latest.plan_hash) if latest and runs else None
-    kept = {name: kept_on(name, [each.listed for each in found if name in each.nodes]) for name in answers}
+    kept = {name: kept_on(name, [each.release for each in found if name in each.nodes]) for name in answers}
     releases = []
-    for number, each in enumerate(found):
-        before = found[number + 1 : number + 2]
-        holders = [name for name in each.nodes if name in each.listed.nodes]
-        is_kept = bool(holders) and all(each.listed.number in kept[name] for name in holders)
-        gone = lost(each.listed, answers if is_kept else {})
+    for place, each in enumerate(found):
+        release, record = each.release, each.release.record
+        before = [other.release.record.get("playbook") for other in found[place + 1 : place + 2]]
+        holding = [name for name in each.nodes if name in holders(release)]
+        is_kept = bool(holding) and all(release.number in kept[name] for name in holding)
+        gone = lost(release, answers if is_kept else {})
         if spec.inventory.runtime.kind == "docker":
             errors = dict.fromkeys(gone.unknown, "Docker does not say which images of releases it keeps") | errors
         releases.append(
             {
-                **each.listed.model_dump(exclude={"plan", "image_digest", "groups"}),
-                "model": each.listed.plan.model,
-                "image": each.listed.plan.image,
-                "digest": each.listed.image_digest,
+                "number": release.number,
+                "plan_hash": release.plan_hash,
+                "verified_at": record.get("verified_at", 0.0),
+                "operator": record.get("operator", ""),
+                "operation": record.get("operation", ""),
+                "restores": record.get("restores", 0),
+                "model": model_of(release),
+                "image": release.record.get("plan", {}).get("image"),
+                "digest": record.get("image_digest"),
                 "nodes": each.nodes,
-                "running": (each.listed.number, each.listed.plan_hash) == running,
+                "running": (release.number, release.plan_hash) == running,
                 "kept": is_kept,
                 "lost": {"image": gone.image, "secrets": gone.secrets},
-                "changes": edited(before[0].document.get("playbook"), each.document.get("playbook")) if before else [],
+                "changes": edited(before[0], record.get("playbook")) if before else [],
             }
         )
     _remember(spec.inventory.cluster, releases)
@@ -102,7 +107,7 @@ def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
     for number in (old, new):
         release = as_recorded(answers, number)
         if release is None:
-            known = ", ".join(str(number) for number in sorted({each.listed.number for each in found})) or "none"
+            known = ", ".join(str(number) for number in sorted({each.release.number for each in found})) or "none"
             hint = "sparkcluster releases INVENTORY"
             raise UsageError(f"{spec.inventory.cluster} has no release {number}; it has {known}", hint=hint)
         facts.append(release[1])
@@ -121,20 +126,16 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
     found, _, _ = _recorded(fleet, spec)
     model, others = spec.playbook.model.label, []
     for each in found:
-        if each.listed.plan.model != model:
+        if model_of(each.release) != model:
             continue
-        with contextlib.suppress(ValidationError):
-            read = ReleaseFact.model_validate(
-                {"number": each.listed.number, "plan_hash": each.listed.plan_hash, "record": each.document}
-            )
-            for name, group in recorded_groups(read.record).items():
-                known = {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}
-                if known:
-                    written = (group.playbook or {}).get("args", {}).items()
-                    named = {word.replace("_", "-"): value for word, value in written}
-                    args = {word: named[word] for word in _COUNTS if word in named}
-                    size = len(group.plan["nodes"])
-                    others.append({"release": group.release, "group": name, "nodes": size, "args": args, **known})
+        for name, group in recorded_groups(each.release.record).items():
+            known = {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}
+            if known:
+                written = (group.playbook or {}).get("args", {}).items()
+                named = {word.replace("_", "-"): value for word, value in written}
+                args = {word: named[word] for word in _COUNTS if word in named}
+                size = len(group.plan["nodes"])
+                others.append({"release": group.release, "group": name, "nodes": size, "args": args, **known})
     return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)
 
 
@@ -148,8 +149,7 @@ def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, Relea
     wrong: ValidationError | None = None
     for node, document in documents_of(answers, number).items():
         try:
-            hashed = {"number": number, "plan_hash": str(document.get("plan_hash")), "record": document}
-            found[node] = ReleaseFact.model_validate(hashed)
+            found[node] = release_of(document)
         except ValidationError as error:
             wrong = error
     if wrong and not found:
@@ -183,12 +183,12 @@ def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Recor
     for name, answer in answered.items():
         for place, document in enumerate(answer.records, 1):
             try:
-                listed = Listed.model_validate(document)
-            except ValidationError as error:  # edited, or of another version
+                release = release_of(document)
+            except ValidationError as error:
                 errors.setdefault(name, f"record {place} of {len(answer.records)} is malformed: {problem(error)}")
                 continue
-            key = (listed.number, listed.plan_hash)
-            found.setdefault(key, Recorded(listed, document, [])).nodes.append(name)
+            key = (release.number, release.plan_hash)
+            found.setdefault(key, Recorded(release, [])).nodes.append(name)
     return [found[key] for key in sorted(found, reverse=True)], answered, errors
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Number, Time
-from sparkcluster.facts.record import ImageId, Label
+from sparkcluster.facts.base import Fact, Few, Number
+from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.facts.record import ImageId
 from sparkcluster.node.shared import of_newest_images
-from sparkcluster.plan.records import KEEP_IMAGES
+from sparkcluster.plan.records import KEEP_IMAGES, RecordedGroup, recorded_groups
 
 TagNumber = Annotated[str, Field(pattern="^[0-9]{6,10}$")]
 
@@ -20,6 +21,7 @@ class Records(Fact):
     """The answer of the records program.
 
     Attributes:
+        records: each as it was written; ``release_of`` reads one.
         images: the image that the tag of a release leads to, by number in six digits; None where Docker could not be
             asked, or is not the runtime.
         secrets: the releases whose secrets are kept.
@@ -34,70 +36,6 @@ class Records(Fact):
     def image(self, number: int) -> str | None:
         """The image that the tag of release ``number`` leads to."""
         return (self.images or {}).get(f"{number:06d}")
-
-
-class RecordedContainer(Fact):
-    """What counts here of a rank in a recorded plan."""
-
-    env_file: str | None = None
-
-
-class RecordedNode(Fact):
-    """What counts here of a node in a recorded plan."""
-
-    group: Label = ""
-    containers: tuple[RecordedContainer, ...] = ()
-
-
-class RecordedIds(Fact):
-    """The image of a group, by node."""
-
-    ids: dict[Label, ImageId] = Field(default_factory=dict)
-
-
-class RecordedGroup(Fact):
-    """What counts here of a recorded group."""
-
-    verified: bool = True
-    image: RecordedIds | None = None
-
-
-class Served(Fact):
-    """What is listed of a recorded plan."""
-
-    model: str
-    image: str | None
-    nodes: dict[Label, RecordedNode] = Field(default_factory=dict)
-
-
-class Listed(Fact):
-    """What is listed of a record."""
-
-    number: Number
-    plan_hash: str
-    verified_at: Time
-    operator: str
-    plan: Served
-    image_digest: str | None = None
-    operation: str = ""
-    restores: Number = 0
-    groups: dict[Label, RecordedGroup] = Field(default_factory=dict)
-
-    @property
-    def nodes(self) -> Iterator[str]:
-        """The nodes of groups that have answered: others keep nothing of it."""
-        for name, node in self.plan.nodes.items():
-            if node.group in self.groups and self.groups[node.group].verified:
-                yield name
-
-    def image_on(self, node: str) -> str | None:
-        """The image of the rank on ``node``; None where it is a process."""
-        image = self.groups[self.plan.nodes[node].group].image
-        return image.ids.get(node) if image else None
-
-    def has_secrets(self, node: str) -> bool:
-        """Whether the rank on ``node`` was started with secrets."""
-        return any(rank.env_file is not None for rank in self.plan.nodes[node].containers)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,24 +53,46 @@ class Lost:
     unknown: list[str]
 
 
-def kept_on(node: str, releases: Collection[Listed]) -> set[int]:
+def release_of(document: Mapping[str, Any]) -> ReleaseFact:
+    """The release that a record is about.
+
+    Raises:
+        ValidationError: it is malformed: edited, or of another version.
+    """
+    keys = {key: document.get(key) for key in ("number", "plan_hash")}
+    return ReleaseFact.model_validate({**keys, "record": document})
+
+
+def model_of(release: ReleaseFact) -> str:
+    """The model that it serves; empty in a record of an older version, which has no plan."""
+    return release.record["plan"]["model"] if "plan" in release.record else ""
+
+
+def holders(release: ReleaseFact) -> dict[str, RecordedGroup]:
+    """The nodes of groups that have answered, each with its group: others keep nothing of it."""
+    groups = recorded_groups(release.record).values()
+    return {node: group for group in groups if group.verified for node in group.ranks}
+
+
+def kept_on(node: str, releases: Collection[ReleaseFact]) -> set[int]:
     """The numbers of the releases that ``node`` keeps, of all that it has recorded."""
-    images = {each.number: each.image_on(node) if node in each.nodes else None for each in releases}
+    groups = {each.number: holders(each).get(node) for each in releases}
+    images = {number: group.image_on(node) if group else None for number, group in groups.items()}
     return of_newest_images(images, KEEP_IMAGES)
 
 
-def lost(release: Listed, answers: Mapping[str, Records]) -> Lost:
+def lost(release: ReleaseFact, answers: Mapping[str, Records]) -> Lost:
     """What of ``release``, which is kept, is lost on the nodes that answered."""
     found = Lost([], [], [])
-    for node in release.nodes:
+    for node, group in holders(release).items():
         answer = answers.get(node)
         if answer is None:
             continue
-        image = release.image_on(node)
+        image = group.image_on(node)
         if image is not None and answer.images is None:
             found.unknown.append(node)
         elif image is not None and answer.image(release.number) != image:
             found.image.append(node)
-        if release.has_secrets(node) and release.number not in answer.secrets:
+        if group.has_secrets(node) and release.number not in answer.secrets:
             found.secrets.append(node)
     return found

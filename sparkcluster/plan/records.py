@@ -94,6 +94,15 @@ class RecordedGroup:
         """Name of the playbook that it was started from, as the record has it; None likewise."""
         return (self.playbook or {}).get("name")
 
+    def image_on(self, node: str) -> str | None:
+        """The image of the rank on ``node``; None where it is a process, or none was recorded."""
+        found = (self.image or {}).get("ids", {}).get(node)
+        return str(found) if found is not None else None
+
+    def has_secrets(self, node: str) -> bool:
+        """Whether the rank on ``node`` was started with secrets."""
+        return self.plan["nodes"][node]["containers"][0].get("env_file") is not None
+
     def as_json(self) -> dict[str, Any]:
         """What a record holds of it beside its plan."""
         verify = self.verify.model_dump(mode="json", exclude_defaults=True)

@@ -226,8 +226,8 @@ def without_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Co
     return [
         node
         for name in names
-        for node, planned in kept.groups[name].plan["nodes"].items()
-        if planned["containers"][0].get("env_file") and kept.number not in secrets.get(node, ())
+        for node in kept.groups[name].ranks
+        if kept.groups[name].has_secrets(node) and kept.number not in secrets.get(node, ())
     ]
 
 

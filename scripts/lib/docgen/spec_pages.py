@@ -113,7 +113,7 @@ command that contacts nodes asks about them before:
 | line | what it does |
 |---|---|
 | `after_ready` | runs on your machine |
-| `api.key`: another file than `~/.config/sparkcluster/CLUSTER.key`, a variable without `SPARK…` | is given to the engine |
+| `api.key`: a file but `~/.config/sparkcluster/CLUSTER.key`, a variable without `SPARK…` | is given to the engine |
 | `identity`, `jump`, `known_hosts` outside of `~/.ssh`, `host_keys: accept-new` | how SSH logs in, and whom it trusts |
 | `runtime.python` | runs on the nodes, without a container |
 | `ignore` of a code that protects from playbooks, such as NET-020 | is only a warning then |

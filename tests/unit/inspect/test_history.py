@@ -15,7 +15,7 @@ RECORD = {
     "plan_hash": "ab",
     "verified_at": 1.0,
     "operator": "ann@desk",
-    "plan": {"model": "tiny", "image": None},
+    "plan": {"model": "tiny", "image": None, "nodes": {}},
 }
 
 
