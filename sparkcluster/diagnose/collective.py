@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TypedDict
 
+from sparkcluster.facts.base import Fact, Measure
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
@@ -41,6 +42,15 @@ class AllGather:
     over: str
     seen: str = ""
     torch: bool = True
+
+
+class _Said(Fact):
+    """The line that a rank prints: what it measured, or why it did not."""
+
+    bus_gb_s: Measure | None = None
+    backend: str = ""
+    no_torch: str | None = None
+    failed: str | None = None
 
 
 class Send(TypedDict):
@@ -135,20 +145,15 @@ def read(output: str, exit_code: int | None) -> AllGather:
     network = next((found[1] for pattern in _NETWORK if (found := pattern.search(output)) is not None), None)
     marked = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     try:
-        document = json.loads(marked.removeprefix(_MARK)) if marked else None
+        said = _Said.model_validate_json(marked.removeprefix(_MARK)) if marked else _Said()
     except ValueError:
-        document = None
-    if isinstance(document, dict) and isinstance(document.get("bus_gb_s"), int | float):
-        backend = str(document.get("backend"))
-        over = "Gloo over TCP" if backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
-        return AllGather(float(document["bus_gb_s"]), over)
-    over = f"NCCL over {network}" if network else "NCCL"
-    answer = document if isinstance(document, dict) else {}
+        said = _Said()
+    if said.bus_gb_s is not None:
+        over = "Gloo over TCP" if said.backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
+        return AllGather(said.bus_gb_s, over)
     last = [line.strip() for line in output.splitlines() if line.strip()]
-    if "no_torch" in answer or "failed" in answer:
-        seen = str(answer.get("no_torch", answer.get("failed")))
-    elif exit_code is None:
-        seen = f"it did not end within {LIMIT_S} s and was stopped"
-    else:
-        seen = f"exit code {exit_code}: {last[-1] if last else 'no output'}"
-    return AllGather(None, over, seen, torch="no_torch" not in answer)
+    ended = f"exit code {exit_code}: {last[-1] if last else 'no output'}"
+    if exit_code is None:
+        ended = f"it did not end within {LIMIT_S} s and was stopped"
+    over = f"NCCL over {network}" if network else "NCCL"
+    return AllGather(None, over, said.no_torch or said.failed or ended, torch=said.no_torch is None)
