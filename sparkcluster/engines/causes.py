@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.engines.signature import Cause, plain
+from sparkcluster.printable import shell
 
 ABORTED = 134
 KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", ABORTED: "it aborted (SIGABRT)"}
@@ -83,7 +84,7 @@ def no_carrier(interface: str, node: str) -> Cause:
     """The cause of a group whose link ``interface`` on ``node`` is down."""
     return Cause(
         f"no carrier on {interface}: the cable is out or the other end is down",
-        f"check the cable and the other Spark; on {node}: ip link show {interface}",
+        f"check the cable and the other Spark; on {node}: {shell('ip link show', interface)}",
         code=LINK,
     )
 

@@ -15,6 +15,7 @@ from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Call, Shell
 from sparkcluster.importer.unknown import shown, unknown
 from sparkcluster.node.shared import LABEL_CLUSTER, repository_of
+from sparkcluster.printable import word
 from sparkcluster.spec.secret_patterns import holds_secret, names_secret
 
 _HEAD = "import the container of the head, where the API is"
@@ -70,12 +71,13 @@ def read(text: str, about: Text) -> Made:
         documents = []
     box = next((each for each in documents if each.at("HostConfig")), _Document())
     image = next((each for each in documents if each.at("RootFS")), None)
-    name = box.text("Name").lstrip("/")
+    named = box.text("Name").lstrip("/")
+    name = named and word(named)
     if LABEL_CLUSTER in box.words("Config.Labels"):
         raise UsageError(f"sparkcluster itself started {name}", hint="use the playbook of its cluster")
     if image is None or not name:
         what = f"the image of {name}, which shows which variables are its own" if name else "a container"
-        names = f"{name} {box.text('Config.Image')}" if name else "NAME IMAGE"
+        names = f"{name} {word(box.text('Config.Image'))}" if name else "NAME IMAGE"
         raise UsageError(f"{about.source} lacks {what}", hint=f"docker inspect {names} | sparkcluster import -")
     words, env = [box.text("Path"), *box.words("Args")], box.words("Config.Env")
     behind = words[len(box.words("Config.Entrypoint")) :] or words  # NVIDIA's images have a wrapper in front of it

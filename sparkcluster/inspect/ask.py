@@ -152,7 +152,6 @@ class Conversation:
         return reply
 
     def _error(self, endpoint: Endpoint, reply: Reply) -> SparkclusterError:
-        path = self._spec.inventory_path
         if reply.problem == "too-long":
             what = "the conversation" if self.goes_on else "the prompt"
             limit = re.search(r"(?i)maximum (?:context|model) length (?:is |of )?\(?(\d+)", reply.message)
@@ -172,7 +171,7 @@ class Conversation:
             f"the model does not answer: {reply.message}",
             node=endpoint.head,
             step="ask",
-            hint=f"sparkcluster {'doctor' if reply.problem == 'engine-dead' else 'status'} {path}",
+            hint=f"sparkcluster {'doctor' if reply.problem == 'engine-dead' else 'status'} INVENTORY",
         )
 
 

@@ -95,12 +95,12 @@ def follow(
         for error in collected.errors.values():  # ranks may run on a node that did not answer
             raise error
         failed = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
-        kept = f"{spec.inventory_path} --failed   shows those of the last launch that failed"
+        kept = "INVENTORY --failed   shows those of the last launch that failed"
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
             node=node,
             step="logs",
-            hint=f"sparkcluster logs {kept}" if failed else f"sparkcluster up {spec.inventory_path}",
+            hint=f"sparkcluster logs {kept}" if failed else "sparkcluster up INVENTORY",
         )
     for name, error in collected.errors.items():
         show(_own(name, error.message.removeprefix(f"{name}: ")))
@@ -181,7 +181,7 @@ def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch,
         raise NotServing(
             f"no log of a failed launch of {cluster} is kept on this machine",
             step="logs",
-            hint=f"sparkcluster doctor {spec.inventory_path}",
+            hint="sparkcluster doctor INVENTORY",
         )
     if node is not None and node not in failed.logs:
         raise UsageError(f"{node} has no log of that launch", hint=f"its nodes: {', '.join(failed.logs)}")

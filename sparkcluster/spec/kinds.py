@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparkcluster.errors import UsageError
+from sparkcluster.printable import shell
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
@@ -53,7 +54,7 @@ def refuse_as_playbook(document: Document) -> None:
 
 def _refuse_unknown(document: Document) -> None:
     if not document.data.keys() & (Inventory.model_fields.keys() | Playbook.model_fields.keys()):
-        importing = f"sparkcluster import {document.file} converts recipes of other tools"
+        importing = f"{shell('sparkcluster import', document.file)} converts recipes of other tools"
         raise _other(document, "neither an inventory nor a playbook", importing)
 
 
