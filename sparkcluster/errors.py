@@ -32,6 +32,7 @@
     ├── StopError             ranks could not be removed
     ├── NotServing            there is no endpoint to ask
     ├── PromptTooLong         the prompt does not fit in the model's context
+    ├── EmptyAnswer           the model reasoned, and gave no answer
     ├── OtherPlan             another plan serves, and is left alone
     ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
@@ -355,6 +356,10 @@ class NotServing(SparkclusterError):
 
 class PromptTooLong(SparkclusterError):
     """The prompt, or the conversation before it, does not fit in the model's context with the answer."""
+
+
+class EmptyAnswer(SparkclusterError):
+    """The answer has no content, but reasoning at most."""
 
 
 class OtherPlan(SparkclusterError):

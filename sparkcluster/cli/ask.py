@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "prompt PROMPT*", about)
     option(parser, "--system TEXT", "system prompt")
     option(parser, "--group G", "group to query (default: the first)")
-    option(parser, "--max-tokens N", "most tokens of an answer (default: 512, or what the context leaves)", at_least(1))
+    about = "most tokens of an answer (default: request.max_tokens of the playbook, else 2048)"
+    option(parser, "--max-tokens N", about, at_least(1))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         asked = Conversation(fleet, spec, group=args.group, max_tokens=args.max_tokens, system=args.system)
         reply = asked.ask(prompt, (lambda *_: waiting.end()) if args.json else writer(waiting))
     if not emitted(args, document(reply)):
-        tell_end(reply, args.max_tokens)
+        tell_end(asked, reply)
     return 0
 
 

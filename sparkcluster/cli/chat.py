@@ -39,7 +39,7 @@ def chat(args: argparse.Namespace) -> int:
                 typed = valid(input(">>> ")).strip()
                 if typed.removeprefix("/") in _ENDS:
                     return 0
-                _act(conversation, typed, args)
+                _act(conversation, typed)
             except EOFError:
                 message()
                 return 0
@@ -48,7 +48,7 @@ def chat(args: argparse.Namespace) -> int:
                 message()
 
 
-def _act(conversation: Conversation, typed: str, args: argparse.Namespace) -> None:
+def _act(conversation: Conversation, typed: str) -> None:
     """Do what was ``typed``: a command of the chat, or a prompt."""
     if typed in {"/help", "/?"}:
         message(_HELP)
@@ -64,4 +64,4 @@ def _act(conversation: Conversation, typed: str, args: argparse.Namespace) -> No
                 error.hint = "/clear begins a new conversation"
             show_error(error)
         else:
-            tell_end(reply, args.max_tokens)
+            tell_end(conversation, reply)

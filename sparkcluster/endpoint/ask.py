@@ -14,7 +14,7 @@ from sparkcluster.errors import CommandTimeout, HostError
 from sparkcluster.facts.running import Done, Event, Reply
 from sparkcluster.hosts.base import DOCUMENT_BYTES, Host
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import Sampling, Verify
 
 # The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
 SLACK_S = 15
@@ -55,9 +55,8 @@ def request(
         "endpoint": endpoint.url,
         "model": endpoint.model,
         "messages": messages or [{"role": "user", "content": verify.prompt}],
+        **{name: getattr(verify, name) for name in Sampling.model_fields},
         "max_tokens": max_tokens,
-        "temperature": verify.temperature,
-        "chat_template_kwargs": verify.chat_template_kwargs,
         "stream": True,
         "timeout_s": limit_s,
         "idle_s": idle_s,
@@ -75,7 +74,6 @@ def ask(
     limit_s: float | None = None,
     first_s: float | None = None,
     max_tokens: int | None = None,
-    limited: bool = True,
     show: Show | None = None,
     counters: Counters | None = None,
     until_dead: bool = False,
@@ -91,9 +89,8 @@ def ask(
         verify: prompt, sampling, and the limits where ``limit_s`` and ``max_tokens`` set none.
         limit_s: the most seconds that the whole answer may take.
         first_s: the most seconds to the first token; with it the limit is for the time without a token.
-        max_tokens: the most tokens that are generated.
-        limited: send that limit; otherwise the engine takes what its context leaves (``get_max_tokens`` in
-            vllm/entrypoints/utils.py).
+        max_tokens: the most tokens that are generated. Where the limit of ``verify`` does not fit in the context, the
+            engine takes what that leaves (``get_max_tokens`` in vllm/entrypoints/utils.py).
         show: called with each piece of text as it comes.
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
@@ -108,36 +105,41 @@ def ask(
     longest_s = LONGEST_S if until_dead else first_s + limit_s + tokens * SLOWEST_S if first_s is not None else limit_s
     silence_s = SILENCE_S if tells else limit_s + SLACK_S
     idle_s = None if first_s is None else limit_s
-    question = request(
-        endpoint,
-        verify,
-        limit_s=first_s or longest_s,
-        max_tokens=tokens if limited else None,
-        counters=counters,
-        idle_s=idle_s,
-        messages=messages,
-        tools=tools,
-    )
-    began = time.monotonic()
-    exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
-    try:
-        with stream(host, "ask", question) as running:
-            for line in running.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
-                found = document(line)
-                if found is None:
-                    return exchange.failed("malformed", f"not a JSON object: {line[:200].decode(errors='replace')}")
-                ended = exchange.feed(checked(Event, found, node=host.name, step="ask"))
-                if ended is not None:
-                    return ended
-            reason = running.finish().reason
-        problem, message = "lost", f"the answer was cut off: {reason}"
-    except CommandTimeout as error:
-        # the program of a question with first_s is silent only where its connection is
-        silent = first_s is not None and time.monotonic() - began < longest_s
-        problem, message = "unreachable" if silent else "timeout", error.message
-    except HostError as error:
-        problem, message = "unreachable", error.message
-    return exchange.failed(problem, message)
+
+    def once(limit: int | None) -> Reply:
+        question = request(
+            endpoint,
+            verify,
+            limit_s=first_s or longest_s,
+            max_tokens=limit,
+            counters=counters,
+            idle_s=idle_s,
+            messages=messages,
+            tools=tools,
+        )
+        began = time.monotonic()
+        exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
+        try:
+            with stream(host, "ask", question) as running:
+                for line in running.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
+                    found = document(line)
+                    if found is None:
+                        return exchange.failed("malformed", f"not a JSON object: {line[:200].decode(errors='replace')}")
+                    ended = exchange.feed(checked(Event, found, node=host.name, step="ask"))
+                    if ended is not None:
+                        return ended
+                reason = running.finish().reason
+            problem, message = "lost", f"the answer was cut off: {reason}"
+        except CommandTimeout as error:
+            # the program of a question with first_s is silent only where its connection is
+            silent = first_s is not None and time.monotonic() - began < longest_s
+            problem, message = "unreachable" if silent else "timeout", error.message
+        except HostError as error:
+            problem, message = "unreachable", error.message
+        return exchange.failed(problem, message)
+
+    reply = once(tokens)
+    return once(None) if reply.problem == "too-long" and max_tokens is None else reply
 
 
 class _Exchange:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sparkcluster.endpoint.connection import AGENT_CONTEXT, Connection
 from sparkcluster.printable import shell, word
+from sparkcluster.spec.playbook import REASONING_TOKENS
 
 MODEL_LIST_S = 30
 """How long Open WebUI waits for a list of models; 10 by itself (AIOHTTP_CLIENT_TIMEOUT_MODEL_LIST in its env.py)."""
@@ -272,7 +273,9 @@ def hermes_notes(connection: Connection) -> Iterator[str]:
 
 def openai_sdk(connection: Connection) -> str:
     """A program that asks for a completion."""
-    key = connection.key
+    key, told = connection.key, dict(connection.request.body)
+    # what OpenAI's API has not
+    extra = {name: told.pop(name) for name in ("top_k", "chat_template_kwargs") if name in told}
     imports, value = [], '"none"'
     if key and key.value:
         value = json.dumps(key.value)
@@ -294,6 +297,7 @@ def openai_sdk(connection: Connection) -> str:
             "answer = client.chat.completions.create(",
             f"    model={json.dumps(connection.model)},",
             '    messages=[{"role": "user", "content": "Hello"}],',
+            *(f"    {name}={value!r}," for name, value in (told | ({"extra_body": extra} if extra else {})).items()),
             ")",
             "print(answer.choices[0].message.content)",
         ]
@@ -306,5 +310,6 @@ def openai_sdk_notes(connection: Connection) -> Iterator[str]:
         yield "the SDK requires a key, though the API does not: any text will do"
     # https://docs.vllm.ai/en/stable/features/reasoning_outputs/
     if connection.features.reasoning:
-        yield "reasoning is in message.reasoning; it counts as output: leave max_tokens out, or at 512 at least"
-    yield 'options of the chat template: extra_body={"chat_template_kwargs": {…}}'
+        yield f"reasoning is in message.reasoning; it counts as output: max_tokens {REASONING_TOKENS} or more, or none"
+    if not connection.request.chat_template_kwargs:
+        yield 'options of the chat template: extra_body={"chat_template_kwargs": {…}}'

@@ -7,6 +7,7 @@ about, as of November 2026.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 
 from sparkcluster.endpoint import client_blocks as blocks
@@ -27,6 +28,7 @@ class Client:
         agent: whether it offers tools, and needs a long context for them.
         reasoning: whether reasoning in the answer is in its way.
         messages: whether it uses Anthropic's Messages API.
+        sends: whether its block sends what the playbook tells clients to send.
     """
 
     title: str
@@ -38,6 +40,7 @@ class Client:
     agent: bool = False
     reasoning: bool = False
     messages: bool = False
+    sends: bool = False
 
 
 def warnings(client: Client, connection: Connection) -> list[str]:
@@ -65,6 +68,16 @@ def warnings(client: Client, connection: Connection) -> list[str]:
     if connection.key is None and not connection.local:
         found += ["the API requires no key, and is open to the network; to make one:", "  sparkcluster key INVENTORY"]
     return found
+
+
+def notes(client: Client, connection: Connection) -> list[str]:
+    """What else there is to know, with what the playbook tells clients to send."""
+    told = connection.request
+    found = [*client.notes(connection)]
+    if told.body and not client.sends:
+        fields = ", ".join(f"{name} {json.dumps(value)}" for name, value in told.body.items())
+        found.append(f"the playbook recommends for requests: {fields}")
+    return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
 
 
 CLIENTS: dict[str, Client] = {
@@ -139,6 +152,7 @@ CLIENTS: dict[str, Client] = {
         blocks.openai_sdk,
         blocks.openai_sdk_notes,
         reasoning=True,
+        sends=True,
     ),
     "curl": Client(
         "curl",
@@ -147,5 +161,6 @@ CLIENTS: dict[str, Client] = {
         "https://docs.vllm.ai/en/stable/serving/openai_compatible_server/",
         completion,
         blocks.nothing,
+        sends=True,
     ),
 }

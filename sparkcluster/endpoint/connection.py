@@ -8,6 +8,7 @@ import json
 from sparkcluster.endpoint.find import loopback
 from sparkcluster.engines.base import ApiFeatures
 from sparkcluster.printable import shell, word
+from sparkcluster.spec.playbook import Request
 
 PASTE = "PASTE-THE-API-KEY"
 # Hermes Agent refuses less (https://github.com/NousResearch/hermes-agent/issues/53347), and Ollama recommends as much
@@ -64,6 +65,7 @@ class Connection:
         tunnel: command that has to run while the API is used, where the user's machine reaches it in no other way.
         known: whether the address in ``url`` is; else it is a placeholder, since the nodes alone know it.
         others: URLs of further groups, where no tunnel is needed.
+        request: what the playbook tells clients to send.
     """
 
     cluster: str
@@ -75,6 +77,7 @@ class Connection:
     tunnel: str | None = None
     known: bool = True
     others: tuple[str, ...] = ()
+    request: Request = dataclasses.field(default_factory=Request)
 
     @property
     def local(self) -> bool:
@@ -94,7 +97,8 @@ class Connection:
     @property
     def output(self) -> int | None:
         """Tokens that a client may ask for in one answer: vLLM refuses a prompt that leaves fewer of its context."""
-        return None if self.features.context is None else max(1, min(16_384, self.features.context // 4))
+        context, told = self.features.context, self.request.max_tokens or 1
+        return None if context is None else max(1, min(16_384, context // 4), min(told, context // 2))
 
 
 def curl(connection: Connection, path: str = "/models") -> str:
@@ -109,7 +113,9 @@ def completion(connection: Connection) -> str:
     header = f'"Authorization: Bearer {bearer}"'
     if connection.key and connection.key.value:
         header = word(f"Authorization: Bearer {bearer}")
-    body = json.dumps({"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]})
+    body = json.dumps(
+        {"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]} | connection.request.body
+    )
     lines = [
         # the answer does not end its line
         shell(r"curl -w '\n'", f"{connection.url}/chat/completions"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sparkcluster.facts.running import Reply
 from sparkcluster.node.shared import Movement, stall_limit_s
 
-__all__ = ["Movement", "busy", "dead", "stall_limit_s"]
+__all__ = ["Movement", "busy", "dead", "shows_life", "stall_limit_s"]
 
 # Counters are read every 2 s, and a step of a busy engine takes seconds.
 MOVING_S = 6.0
@@ -33,6 +33,15 @@ def dead(gone: Sequence[str], reply: Reply | None, earlier: Reply | None = None)
     if reply.problem is not None and reply.stalled_s is not None and reply.stalled_s >= limit_s:
         return f"no counter of the engine has moved for {reply.stalled_s:.0f} s while a request waits"
     return None
+
+
+def shows_life(reply: Reply) -> bool:
+    """Whether a token of any kind came, or the answer ended: all that the short probes ask for.
+
+    Those of ``status`` and ``doctor``; the guard on a node goes by whether a completion ends (``node.engine_guard``).
+    A model that reasons first has no content within so few tokens.
+    """
+    return reply.problem is None or (reply.ttft_s is not None and reply.problem != "engine-dead")
 
 
 def busy(reply: Reply) -> bool:

@@ -1,4 +1,4 @@
-"""Whether an answer is what was asked for: text at all, and the text that the playbook expects."""
+"""Whether the content of a reply is the answer that the playbook expects; what counts as life is in ``dead``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import re
 import subprocess
 import sys
 
-from sparkcluster.facts.running import Done
+from sparkcluster.facts.running import Done, Reply
 from sparkcluster.spec.playbook import Verify
 
 # A shorter answer may be right: one word, or `!`.
 SHORT = 16
 # Greedy decoding of a healthy model repeats itself too, but not from the start.
 WORDS, SHARE = 12, 0.8
-BRIEF_TOKENS = 32
 # Enough to judge any answer by; a node may send 16 MB.
 JUDGED, SEARCHED = 20_000, 1_000_000
 # Processor time for an expression of the playbook; such as (a+)+ would take years, and nothing interrupts it.
@@ -52,10 +51,22 @@ def garbage(text: str) -> str | None:
     return f"one token over and over: {unit[1]!r}" if unit else None
 
 
-def judge(text: str, verify: Verify) -> str | None:
-    """What is wrong with an answer, or None."""
-    if not text.strip():
-        return f"the answer is empty; a reasoning model may need more than {verify.max_tokens} tokens"
+def lacks_content(reply: Reply) -> str | None:
+    """Why a whole answer has no content, or None: reasoning alone is no answer to who asked (``content: null``)."""
+    if reply.content.strip():
+        return None
+    if not reply.text.strip():
+        return "the answer is empty"
+    if reply.finish == "length":
+        return f"the answer is empty: {reply.tokens or 'all of its'} tokens were not enough for its reasoning"
+    return "the answer is empty: all of it is reasoning"
+
+
+def judge_content(reply: Reply, verify: Verify) -> str | None:
+    """What is wrong with a whole answer, or None."""
+    if empty := lacks_content(reply):
+        return empty
+    text = reply.content
     if wrong := garbage(text):
         return f"the answer is garbage: {wrong}"
     matches = _search(verify.expect, text) if verify.expect else True
@@ -112,8 +123,3 @@ def _search(pattern: str, text: str) -> bool | None:
     argv = [sys.executable, "-I", "-S", "-c", _MATCH]
     code = subprocess.run(argv, input=document, capture_output=True, check=False).returncode
     return {0: True, 3: False}.get(code)
-
-
-def brief(verify: Verify) -> int | None:
-    """Tokens that are enough to judge an answer by; None where the playbook expects a text, and all are needed."""
-    return None if verify.expect else min(BRIEF_TOKENS, verify.max_tokens)

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from sparkcluster import engines
 from sparkcluster.facts.base import Few, Measure, Number, Time
 from sparkcluster.spec.base import EnvName
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import Request, Verify
 
 ReleaseNumber = Annotated[int, Field(ge=0, lt=10**9)]
 """The number of a release, of nine digits at most, as in names and labels."""
@@ -43,6 +43,11 @@ def _verifies(document: dict[str, Any]) -> dict[str, Any]:
 
 VerifyDocument = Annotated[dict[str, Any], AfterValidator(_verifies)]
 """How a group shows that it answers, as ``spec.playbook.Verify`` reads it."""
+
+
+def _requests(document: dict[str, Any]) -> dict[str, Any]:
+    Request.model_validate(document)
+    return document
 
 
 class Secrets(_Document, total=False):
@@ -133,6 +138,7 @@ class PlaybookDocument(_Document, total=False):
     name: str
     engine: Annotated[str, AfterValidator(_known)]
     verify: VerifyDocument
+    request: Annotated[dict[str, Any], AfterValidator(_requests)]
     args: dict[str, Any]
 
 

@@ -175,6 +175,11 @@ class Reply:
     done: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     footprint: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+    @property
+    def content(self) -> str:
+        """What a whole answer has beside its reasoning."""
+        return str(self.done.get("content", self.text))
+
     def as_json(self) -> dict[str, Any]:
         """The reply as ``doctor --json`` shows it."""
         document = dataclasses.asdict(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
 from sparkcluster.endpoint.find import RESTART, Endpoint, recorded_endpoints
-from sparkcluster.errors import NotServing, PromptTooLong, SparkclusterError, UsageError
+from sparkcluster.endpoint.judge import lacks_content
+from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
@@ -23,24 +23,15 @@ from sparkcluster.plan.records import (
 )
 from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
 
-TOKENS = 512
-"""The most tokens of an answer where nothing else is given."""
+TOKENS = REASONING_TOKENS
+"""The most tokens of an answer where neither the user nor the playbook says how many."""
 
 
 def document(reply: Reply) -> dict[str, Any]:
     """The answer for other programs."""
     return {"group": reply.group, **reply.done, "tokens_per_s": reply.tokens_per_s}
-
-
-def cut(reply: Reply, max_tokens: int | None) -> str | None:
-    """That the answer ended at the limit of tokens, and what to do about it; None where it did not."""
-    if reply.finish != "length":
-        return None
-    if max_tokens is None and reply.tokens is not None and reply.tokens < TOKENS:
-        return "the answer ended at the end of the model's context; max-model-len in the playbook sets it"
-    return f"the answer ended at the limit of {max_tokens or TOKENS} tokens; --max-tokens N allows more"
 
 
 def speed(reply: Reply) -> str:
@@ -54,7 +45,8 @@ def speed(reply: Reply) -> str:
 class Conversation:
     """Prompts and answers of one group; its endpoint is looked for again after it did not answer.
 
-    An answer has at most ``max_tokens`` tokens; without it ``TOKENS``, or fewer where the context leaves no more.
+    It is sampled as ``request`` says in the playbook that serves. An answer has at most ``max_tokens`` tokens; without
+    it as many as ``request`` says, else ``TOKENS``, and fewer where the context leaves no more.
 
     Attributes:
         messages: what was said so far, the system prompt first.
@@ -69,7 +61,7 @@ class Conversation:
         self._group = group
         self._max_tokens = max_tokens
         self._system = [{"role": "system", "content": system}] if system else []
-        self._verify = Verify()
+        self._asking = Verify()
         self.endpoint: Endpoint | None = None
         self.messages: list[dict[str, str]] = []
         self.forget()
@@ -111,7 +103,8 @@ class Conversation:
                 f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
             )
         group = recorded_groups(recorded)[name]
-        self._verify = group.verify
+        told = {key: getattr(group.request, key) for key in Sampling.model_fields}
+        self._asking = group.verify.model_copy(update={**told, "max_tokens": group.request.max_tokens or TOKENS})
         self.endpoint = endpoint
         return endpoint
 
@@ -122,6 +115,7 @@ class Conversation:
 
         Raises:
             NotServing: as ``find``; or it does not answer.
+            EmptyAnswer: nothing came but reasoning.
             PromptTooLong: the conversation does not fit in the model's context.
             UsageError: as ``find``.
         """
@@ -135,21 +129,30 @@ class Conversation:
 
         question = {"role": "user", "content": prompt}
         host = self._fleet.hosts[endpoint.head]
-        ask_once = functools.partial(
-            ask_endpoint, host, endpoint, self._verify, max_tokens=self._max_tokens or TOKENS, show=listen,
-            messages=[*self.messages, question],
-        )  # fmt: skip
+        asked = [*self.messages, question]
         try:
-            reply = ask_once()
-            if reply.problem == "too-long" and self._max_tokens is None:
-                reply = ask_once(limited=False)
+            reply = ask_endpoint(host, endpoint, self._asking, max_tokens=self._max_tokens, show=listen, messages=asked)
         finally:
             # an answer without a question, or two questions in a row, are what some chat templates refuse
             if heard:
                 self.messages += [question, {"role": "assistant", "content": "".join(heard)}]
         if reply.problem:
             raise self._error(endpoint, reply)
+        if empty := lacks_content(reply):
+            more = (self.cut(reply) or "").rpartition("; ")[2]
+            fits = "sparkcluster lint INVENTORY   checks whether reasoning-parser in the playbook fits the model"
+            hint = more or (fits if reply.text else "sparkcluster doctor INVENTORY")
+            raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=hint)
         return reply
+
+    def cut(self, reply: Reply) -> str | None:
+        """That an answer ended at the limit of tokens, and what to do about it; None where it did not."""
+        if reply.finish != "length":
+            return None
+        limit = self._max_tokens or self._asking.max_tokens
+        if self._max_tokens is None and reply.tokens is not None and reply.tokens < limit:
+            return "the answer ended at the end of the model's context; max-model-len in the playbook sets it"
+        return f"the answer ended at the limit of {limit} tokens; --max-tokens N allows more"
 
     def _error(self, endpoint: Endpoint, reply: Reply) -> SparkclusterError:
         if reply.problem == "too-long":

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.endpoint.clients import CLIENTS, warnings
+from sparkcluster.endpoint.clients import CLIENTS, notes, warnings
 from sparkcluster.endpoint.connection import Connection, Key
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
@@ -101,6 +101,7 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         features=engines.engine(playbook.engine).api_features(playbook),
         tunnel=tunnel,
         known=known,
+        request=playbook.request,
         others=tuple(other for other, through, reached in others if reached and through is None),
     )
 
@@ -116,7 +117,7 @@ def document(found: Connection, client: str | None = None, release: int | None =
             "where": what.where,
             "block": what.build(found),
             "warnings": warnings(what, found),
-            "notes": list(what.notes(found)),
+            "notes": notes(what, found),
             "source": what.source,
         }
     return {
@@ -131,6 +132,7 @@ def document(found: Connection, client: str | None = None, release: int | None =
         "tools": found.features.tools,
         "reasoning": found.features.reasoning,
         "messages": found.features.messages,
+        "request": found.request.body,
         "client": chosen,
         "clients": [{"name": name, "title": each.title, "about": each.about} for name, each in CLIENTS.items()],
     }

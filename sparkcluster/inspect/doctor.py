@@ -82,7 +82,7 @@ class Diagnosis:
         present = cluster_ranks(self.spec.inventory.cluster, self.facts)
         recorded = recorded_groups(present_record(present, self.running.recorded))
         replies = self.running.replies.items()
-        responding = [name for name, reply in replies if reply.ttft_s is not None or responds(reply)]
+        responding = [name for name, reply in replies if responds(reply)]
         return states(self.facts, present, recorded, responding, lease=self.running.lease, errors=self.errors)[1]
 
     @property
@@ -231,7 +231,7 @@ def launched(
             model=spec.playbook.model_name,
             key_file=f"{folder}/{SECRETS_FILE}" if spec.inventory.api.key is not None else None,
         )
-        found[rank.group] = (endpoint, spec.playbook.verify)
+        found[rank.group] = (endpoint, spec.playbook.verifying)
     return found
 
 

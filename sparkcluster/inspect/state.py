@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sparkcluster.endpoint.dead import busy
+from sparkcluster.endpoint.dead import busy, shows_life
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.facts.record import Record
@@ -51,8 +51,8 @@ def is_starting(lease: LeaseFact | None) -> bool:
 
 
 def responds(reply: Reply | None) -> bool:
-    """Whether a group gave a whole answer, or is seen working for others."""
-    return reply is not None and (reply.problem is None or busy(reply))
+    """Whether a group shows life, or is seen working for others."""
+    return reply is not None and (shows_life(reply) or busy(reply))
 
 
 def states(

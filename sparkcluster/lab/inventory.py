@@ -85,6 +85,7 @@ def write(state: State) -> None:
         "env": ENGINE_ENVIRONMENT,
         "container": {"cap_add": ["SYS_NICE"]},
         # Random weights never end an answer by themselves, and do not reason.
+        "request": {"max_tokens": 512, "temperature": 0},
         "verify": {"prompt": "Say something", "max_tokens": 16, "pause_s": 1},
     }
     inventory = {

@@ -208,7 +208,7 @@ def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     body = {"model": request["model"], "stream": bool(request.get("stream", True))}
     if body["stream"]:
         body["stream_options"] = {"include_usage": True}
-    for name in ("max_tokens", "temperature", "tools", "seed", "stop", "logprobs"):
+    for name in ("max_tokens", "temperature", "top_p", "top_k", "tools", "seed", "stop", "logprobs"):
         if request.get(name) is not None:
             body[name] = request[name]
     if request.get("messages") is None:

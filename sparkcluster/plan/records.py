@@ -20,7 +20,7 @@ from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LAB
 from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Inventory
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import Request, Verify, verifying
 
 KEEP = 20
 # Images that each node keeps, with the releases that run one of them: what can be gone back to.
@@ -54,7 +54,7 @@ class RecordedGroup:
 
     Attributes:
         plan: the part of the recorded plan that is about it.
-        verify: how it shows that it answers.
+        verify: how it shows that it answers, as ``spec.playbook.verifying`` completes it.
         verified: whether it has answered; its ranks were stopped where it has not.
         network: its topology when it was started; None in a record of an older version.
         written: the network settings of the inventory then.
@@ -66,6 +66,7 @@ class RecordedGroup:
         playbook: that it was started from; None in a record of an older version, which has one for all groups.
         beside: by the source of a mount beside the playbook, ``mark`` and ``name`` of what was there.
         selected: what was chosen then, as ``spec.assignments`` calls a selection; empty likewise.
+        request: what clients are told to send; nothing in a record of an older version.
     """
 
     name: str
@@ -83,6 +84,7 @@ class RecordedGroup:
     playbook: dict[str, Any] | None = None
     beside: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     selected: dict[str, Any] = dataclasses.field(default_factory=dict)
+    request: Request = dataclasses.field(default_factory=Request)
 
     @property
     def head(self) -> str | None:
@@ -147,13 +149,16 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
     found = {}
     for name in dict.fromkeys(node.get("group", "") for node in plan["nodes"].values()):
         group = more.get(name, {})
-        verify = group.get("verify", recorded.get("playbook", {}).get("verify", {}))
+        playbook = group.get("playbook") or recorded.get("playbook", {})
+        verify = Verify.model_validate(group.get("verify", recorded.get("playbook", {}).get("verify", {})))
+        request = Request.model_validate(playbook.get("request", {}))
         found[name] = RecordedGroup(
             name=name,
             release=group.get("release", recorded.get("number", 0)),
-            engine=(group.get("playbook") or recorded.get("playbook", {})).get("engine", engines.DEFAULT),
+            engine=playbook.get("engine", engines.DEFAULT),
             plan=group_plan(plan, name),
-            verify=Verify.model_validate(verify),
+            verify=verifying(verify, request, playbook.get("args", {})),
+            request=request,
             **{key: group[key] for key in KEPT if key in group},
         )
     return found

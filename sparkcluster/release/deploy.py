@@ -265,7 +265,7 @@ class Deployment:
                 name,
                 plan.of_groups([name]),
                 topology.of_groups([name]),
-                self.spec.playbook.verify,
+                self.spec.playbook.verifying,
                 self.options.timeout_s or self.spec.playbook.ready_timeout_s,
                 steps.get(name),
                 expect_at,

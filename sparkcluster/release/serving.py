@@ -11,8 +11,7 @@ from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import RESTART, endpoints
-from sparkcluster.endpoint.judge import brief as longest
-from sparkcluster.endpoint.judge import judge
+from sparkcluster.endpoint.judge import judge_content
 from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Reply
@@ -132,7 +131,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
 
     def check(host: Host) -> Seen:
         name = heads[host.name]
-        verify = recorded[name].verify if name in recorded else view.spec.playbook.verify
+        verify = recorded[name].verify if name in recorded else view.spec.playbook.verifying
         engine = recorded[name].engine if name in recorded else view.spec.playbook.engine
 
         def attempt() -> Reply:
@@ -140,7 +139,6 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
                 host,
                 found[name],
                 verify,
-                max_tokens=longest(verify),
                 counters=engines.engine(engine).counters,
                 until_dead=True,
                 progress=lambda text: report.progress(host.name, text),
@@ -150,7 +148,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
         if reply.problem == "engine-dead":
             time.sleep(AGAIN_S)
             reply = attempt()
-        wrong = reply.message if reply.problem else judge(reply.text, verify)
+        wrong = reply.message if reply.problem else judge_content(reply, verify)
         if name not in recorded and reply.problem == "refused":
             # Any other reply, an error included, is that of an API which may serve.
             return Seen(reply, wrong, reply.message)
@@ -279,5 +277,5 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
         if group.drift:
             hint = f"hint: sparkcluster up INVENTORY --replace   restarts {name} with the new values"
             report.note(hints(view.spec)(hint))
-        if group.recorded.verify != view.spec.playbook.verify:
+        if group.recorded.verify != view.spec.playbook.verifying:
             report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

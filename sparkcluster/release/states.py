@@ -226,7 +226,7 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
         name = view.spec.inventory.called(group.name)
         found += [Change("secrets", f"{name}: {variable} has a new value") for variable in group.rotated]
         written = view.newest.record.get("playbook", {}) if view.newest else {}
-        found += edited(written, view.spec, verify=group.recorded.verify != view.spec.playbook.verify)
+        found += edited(written, view.spec, verify=group.recorded.verify != view.spec.playbook.verifying)
     now = _named(view.topology.groups, group.name) if view.topology else None
     if now is None or view.topology is None:
         return classed(group.name, found, ())

@@ -346,7 +346,7 @@ class Walk:
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         host = self.changer.fleet.hosts[endpoint.head]
         self.report.progress(self.spec.inventory.called(name), "measuring the speed of the new release")
-        after = speed.measure(host, endpoint, self.spec.playbook.verify, plan.engine)
+        after = speed.measure(host, endpoint, self.spec.playbook.verifying, plan.engine)
         self.measured.after[name] = after
         if before.tokens_per_s and after.tokens_per_s:
             speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}

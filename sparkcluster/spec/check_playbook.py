@@ -19,7 +19,7 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
 
 def check(written: Playbook, document: Document) -> list[Problem]:
     """Problems of a playbook whose keys are each valid."""
-    checks = (_model, _caches, _arguments, _environment, _mounts, _build, _command, _verify)
+    checks = (_model, _caches, _arguments, _environment, _mounts, _build, _command)
     return [problem for each in checks for problem in each(written, document)]
 
 
@@ -137,9 +137,3 @@ def _command(written: Playbook, document: Document) -> Iterator[Problem]:
         if holds_secret(word):
             message = "a secret in a command line can be read by every user of the node"
             yield document.problem(("command", index), message, "list its variable under secrets")
-
-
-def _verify(written: Playbook, document: Document) -> Iterator[Problem]:
-    if "reasoning-parser" in written.args and written.verify.max_tokens < 512:
-        message = f"is {written.verify.max_tokens}, but a reasoning model needs at least 512 to reach its answer"
-        yield document.problem(("verify", "max_tokens"), message, "write max_tokens: 512")

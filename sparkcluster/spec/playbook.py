@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -115,8 +116,38 @@ class Cache(Section):
     target: ContainerPath = Field(description="path in the container, such as /root/.cache/engine")
 
 
-class Verify(Section):
-    """The completion that verifies the endpoint; sent like real traffic."""
+# Template variables that turn reasoning on and off: of Qwen, Nemotron, Gemma and GLM; of DeepSeek and Kimi (the models'
+# cards). A model of Mistral's own tokenizer refuses every one (Alishahryar1/free-claude-code#130), so none is guessed.
+SWITCHES = ("enable_thinking", "thinking")
+# What an answer may take where reasoning comes first: 512 at least, 1,024 for tools (https://conselara.dev/tags/vllm/);
+# request.max_tokens of most bundled playbooks is this.
+REASONING_TOKENS = 2048
+
+
+class Sampling(Section):
+    """What a request carries beside its messages; engine and model decide about what is left out."""
+
+    temperature: float | None = Field(None, ge=0, le=2, description="as recommended by the model's authors")
+    top_p: float | None = Field(None, gt=0, le=1, description="likewise")
+    top_k: int | None = Field(None, ge=-1, description="likewise")
+    max_tokens: int | None = Field(None, ge=1, description="enough for an answer after the reasoning")
+    chat_template_kwargs: dict[str, Any] = Field({}, description="such as enable_thinking: false: no reasoning")
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The fields of a request that are set, by the names of OpenAI's API as vLLM extends it."""
+        fields = {name: getattr(self, name) for name in Sampling.model_fields}
+        return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
+class Request(Sampling):
+    """What clients are told to send: `connect` shows it, `ask` sends it, and `verify` does where it says nothing."""
+
+    note: str = Field("", description="further advice, in a sentence")
+
+
+class Verify(Sampling):
+    """The completion that verifies the endpoint; sent like real traffic, as ``verifying`` completes it."""
 
     prompt: str = Field(
         "What is 12 * 17? Answer with the number.", min_length=1, description="prompt of the completion"
@@ -124,9 +155,11 @@ class Verify(Section):
     expect: str | None = Field(
         None, max_length=1000, description="regular expression to find in the answer, within 2 s of processor time"
     )
-    max_tokens: int = Field(512, ge=1, description="reasoning models need at least 512 to reach an answer")
-    temperature: float = Field(0.0, ge=0, le=2, description="0: greedy, the same answer every time")
-    chat_template_kwargs: dict[str, Any] = Field({}, description="sent along, such as enable_thinking: false")
+    max_tokens: int = Field(512, ge=1, description="with a reasoning parser 2048 at least, unless thinking is off")
+    temperature: float | None = Field(None, ge=0, le=2, description="default: request's, else 0: greedy")
+    top_p: float | None = Field(None, gt=0, le=1, description="default: request's")
+    top_k: int | None = Field(None, ge=-1, description="default: request's")
+    chat_template_kwargs: dict[str, Any] = Field({}, description="beside request's, sent with its thinking off")
     pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
     timeout_s: float = Field(180, gt=0, description="longest wait for a token; the first may take ready_timeout_s")
     tools: bool = Field(False, description="whether a start also has to answer with a tool call, as agents ask for")
@@ -153,15 +186,19 @@ class Figure(Section):
     approximate: bool = Field(False, description="whether the source calls it approximate")
 
 
-class Request(Section):
-    """Recommended request parameters; shown to users, not enforced."""
+def verifying(verify: Verify, request: Request, args: Mapping[str, Any]) -> Verify:
+    """What a model is verified with: ``verify``, and what clients are told in ``request`` where it says nothing.
 
-    temperature: float | None = Field(None, ge=0, le=2, description="as recommended by the model's authors")
-    top_p: float | None = Field(None, gt=0, le=1, description="likewise")
-    top_k: int | None = Field(None, ge=-1, description="likewise")
-    max_tokens: int | None = Field(None, ge=1, description="enough for an answer after the reasoning")
-    chat_template_kwargs: dict[str, Any] = Field({}, description="such as enable_thinking: false: no reasoning")
-    note: str = Field("", description="further advice, in a sentence")
+    Reasoning is off where the playbook names its switch. Else at least ``REASONING_TOKENS`` are allowed if a parser
+    takes it out of the answer.
+    """
+    off = dict.fromkeys(request.chat_template_kwargs.keys() & set(SWITCHES), False)
+    options = {**request.chat_template_kwargs, **off, **verify.chat_template_kwargs}
+    sampled = {"temperature": 0.0, **request.body, **verify.body, "chat_template_kwargs": options}
+    sampled["max_tokens"] = verify.max_tokens
+    if "reasoning-parser" in args and all(options.get(name) is not False for name in SWITCHES):
+        sampled["max_tokens"] = max(verify.max_tokens, REASONING_TOKENS)
+    return verify.model_copy(update=sampled)
 
 
 class Allow(Section):
@@ -307,6 +344,11 @@ class Playbook(Section):
         """Which files of the model are served, as ``node.model_choice`` takes it."""
         loads = engines.engine(self.engine).weights_format(self)
         return {"include": self.model.files, "exclude": self.model.exclude, "format": loads}
+
+    @property
+    def verifying(self) -> Verify:
+        """What it is verified with."""
+        return verifying(self.verify, self.request, self.args)
 
     @property
     def model_name(self) -> str:

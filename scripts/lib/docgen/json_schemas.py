@@ -538,6 +538,7 @@ DOCUMENTS: dict[str, Schema] = {
         tools=plain("boolean", "whether requests may offer tools, null if unknown", null=True),
         reasoning=plain("boolean", "whether reasoning is apart from the answer, null if unknown or none", null=True),
         messages=plain("boolean", "whether it serves Anthropic's Messages API, null if unknown", null=True),
+        request=plain("object", "fields that the playbook tells clients to send in requests"),
         client=record(
             "what to paste (--client), else null",
             _null=True,

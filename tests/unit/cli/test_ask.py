@@ -15,7 +15,7 @@ from sparkcluster.hosts.fleet import Fleet
 ANSWER = [
     {"reasoning": "hm"},
     {"text": "Hi"},
-    {"done": {"content": "Hi", "finish_reason": "length", "usage": {"completion_tokens": 512}, "total_s": 0.2}},
+    {"done": {"content": "Hi", "finish_reason": "length", "usage": {"completion_tokens": 2048}, "total_s": 0.2}},
 ]
 
 

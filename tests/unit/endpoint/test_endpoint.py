@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from sparkcluster.endpoint import ask as endpoint_ask
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.dead import Movement, busy, dead, stall_limit_s
+from sparkcluster.endpoint.dead import Movement, busy, dead, shows_life, stall_limit_s
 from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
-from sparkcluster.endpoint.judge import TOOL, judge, judge_reasoning, judge_tools
+from sparkcluster.endpoint.judge import TOOL, judge_content, judge_reasoning, judge_tools
 from sparkcluster.errors import CommandTimeout, HostLost
 from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Result
@@ -23,6 +23,12 @@ from sparkcluster.spec.playbook import Verify
 
 DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", "usage": {"completion_tokens": 9},
         "ttft_s": 0.2, "total_s": 0.6, "status": 200}  # fmt: skip
+
+
+def said(text):
+    return Reply("default", "alpha", text=text)
+
+
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
 
 
@@ -133,8 +139,20 @@ def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piec
     ],
 )
 def test_an_answer_is_judged_by_what_it_says(text, wrong):
-    found = judge(text, Verify(expect="204"))
+    found = judge_content(said(text), Verify(expect="204"))
     assert found is None if wrong is None else wrong in found
+
+
+def test_reasoning_alone_is_life_and_no_answer():
+    """A small limit of tokens leaves ``content: null``, which passed as an answer where the reasoning had the number."""
+    thought = {**DONE, "content": "", "reasoning": "17 times 12 makes 204, so", "finish_reason": "length"}
+    reply = ask(
+        FakeHost("alpha").program("ask", [{"reasoning": thought["reasoning"]}, {"done": thought}]), AT, Verify()
+    )
+    assert judge_content(reply, Verify(expect="204")).startswith("the answer is empty: 9 tokens")
+    assert shows_life(reply)
+    for problem, alive in (("timeout", True), ("engine-dead", False)):
+        assert shows_life(dataclasses.replace(reply, problem=problem)) is alive
 
 
 def call(name="get_weather", arguments='{"city": "Paris"}'):
@@ -184,15 +202,17 @@ def test_tools_are_offered_where_they_are_asked_for_and_nowhere_else():
 
 def test_an_expression_that_takes_years_is_an_error_after_two_seconds_of_processor_time():
     """A playbook or the record of a node may have it; a search stops all threads, Ctrl-C included."""
-    found = judge(f"It is {'a' * 40}!", Verify(expect="(a+)+$"))
+    found = judge_content(said(f"It is {'a' * 40}!"), Verify(expect="(a+)+$"))
     assert found == "searching for verify.expect takes more than 2 s or too much memory: '(a+)+$'"
 
 
 def test_what_an_expression_takes_in_memory_is_limited():
     """It takes 1.7 GiB within the two seconds where nothing limits it."""
     program = (
-        "import resource; from sparkcluster.endpoint.judge import judge; from sparkcluster.spec.playbook import Verify; "
-        "print(judge('It is 204. ' * 700_000, Verify(expect='((((((((((.?)?)?)?)?)?)?)?)?)*?)+c'))[:33]); "
+        "import resource; from sparkcluster.endpoint.judge import judge_content; "
+        "from sparkcluster.facts.running import Reply; from sparkcluster.spec.playbook import Verify; "
+        "reply = Reply('g', 'h', text='It is 204. ' * 700_000); "
+        "print(judge_content(reply, Verify(expect='((((((((((.?)?)?)?)?)?)?)?)?)*?)+c'))[:33]); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1.1 * (1 << 20))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import NotServing, PromptTooLong
+from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.ask import TOKENS, Conversation, cut
+from sparkcluster.inspect.ask import TOKENS, Conversation
 from sparkcluster.inspect.status import status
 
 DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_s": 0.1, "total_s": 0.2}}
@@ -17,8 +17,8 @@ DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_
 def asked(world):
     """``asked(answer)``: fleet and spec of a cluster that serves release 3 and whose head answers so."""
 
-    def make(answer, *, record=True, run=True):
-        site = world()
+    def make(answer, *, record=True, run=True, **changes):
+        site = world(**changes)
         plan = site.plan(3)
         if run:
             site.run(plan)
@@ -95,8 +95,9 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
     long = failing("too-long", "Input length (600) exceeds model's maximum context length (512).")
     done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}
     fleet, spec = asked(lambda request: long if request["max_tokens"] else done)
-    reply = Conversation(fleet, spec, group=None, max_tokens=None).ask("hi", lambda *_: None)
-    assert cut(reply, None).startswith("the answer ended at the end of the model's context")
+    conversation = Conversation(fleet, spec, group=None, max_tokens=None)
+    reply = conversation.ask("hi", lambda *_: None)
+    assert conversation.cut(reply).startswith("the answer ended at the end of the model's context")
     limits = [request["max_tokens"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
     assert limits == [TOKENS, None]
     with pytest.raises(
@@ -104,3 +105,26 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
     ) as caught:
         Conversation(*asked(long), group=None, max_tokens=None).ask("hi", lambda *_: None)
     assert "--max-tokens" not in caught.value.hint
+
+
+def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
+    told = {
+        "temperature": 0.3, "top_p": 0.8, "top_k": 40, "max_tokens": 7000, "chat_template_kwargs": {"thinking": True}
+    }  # fmt: skip
+    fleet, spec = asked(DONE, playbook={"request": {**told, "note": "no tools"}, "verify": {"temperature": 1}})
+    Conversation(fleet, spec, group=None, max_tokens=None).ask("hi", lambda *_: None)
+    Conversation(fleet, spec, group=None, max_tokens=9).ask("hi", lambda *_: None)
+    sent = [request for program, request in fleet.hosts["alpha"].requests if program == "ask"]
+    assert [{key: each[key] for key in told} for each in sent] == [told, {**told, "max_tokens": 9}]
+
+
+@pytest.mark.parametrize(
+    ("finish", "hint"), [("length", "--max-tokens N allows more"), ("stop", "sparkcluster lint INVENTORY ")]
+)
+def test_reasoning_alone_is_no_answer(asked, finish, hint):
+    end = {**DONE["done"], "content": "", "reasoning": "They say hi.", "finish_reason": finish}
+    fleet, spec = asked([{"reasoning": "They say hi."}, {"done": end}])
+    with pytest.raises(EmptyAnswer, match="the answer is empty: ") as caught:
+        Conversation(fleet, spec, group=None, max_tokens=30).ask("hi", lambda *_: None)
+    assert caught.value.hint.startswith(hint)
+    assert status(fleet, spec)["state"] == "serving", "a token is a sign of life, of whatever kind"

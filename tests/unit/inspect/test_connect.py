@@ -31,6 +31,10 @@ FULL = {
         "max-model-len": 131072, "reasoning-parser": "qwen3", "enable-auto-tool-choice": True,
         "tool-call-parser": "qwen3_xml",
     },
+    "request": {
+        "temperature": 0.7, "top_k": 20, "max_tokens": 20_000, "chat_template_kwargs": {"enable_thinking": False},
+        "note": "presence_penalty up to 2 against repetitions",
+    },
 }  # fmt: skip
 BARE = {
     "name": "bare",

@@ -8,7 +8,7 @@ from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.errors import LaunchError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.launch.verify import verify_group
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import Playbook, Verify
 
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
 HINTS = {
@@ -79,10 +79,55 @@ def test_what_is_wrong_names_the_key_and_what_to_write(verified, key, answer, me
         ("!" * 40, {}, HINTS["garbage"]),
         ("!" * 40, {"expect": "204"}, HINTS["garbage"]),
         ("It is 203.", {"expect": "204"}, "verify.expect in the playbook says what it must match"),
-        ("", {}, "raise verify.max_tokens in the playbook"),
+        ("", {"max_tokens": 64}, "raise verify.max_tokens in the playbook above 64"),
     ],
 )
 def test_a_wrong_answer_is_explained_by_what_the_playbook_has(verified, text, verify, hint):
     with pytest.raises(LaunchError) as caught:
         verified(text=text, **verify)
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("finish", "hint"),
+    [("length", "raise verify.max_tokens in the playbook above 2048"), ("stop", HINTS["reasoning"])],
+)
+def test_an_answer_in_the_reasoning_alone_is_none(finish, hint):
+    end = {"content": "", "reasoning": "17 twelves are 204.", "finish_reason": finish}
+    host = FakeHost("alpha").program("ask", [{"reasoning": end["reasoning"]}, {"done": end}])
+    settings = Verify(pause_s=0, expect="204", max_tokens=2048)
+    with pytest.raises(LaunchError, match="the answer is empty: ") as caught:
+        verify_group(host, AT, settings, "the playbook", hints=lambda: HINTS)
+    assert caught.value.hint == hint
+
+
+OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
+PARSER = {"reasoning-parser": "nemotron_v3"}
+
+
+@pytest.mark.parametrize(
+    ("playbook", "sent"),
+    [
+        ({}, {"temperature": 0.0, "max_tokens": 512}),
+        ({"args": PARSER}, {"temperature": 0.0, "max_tokens": 2048}),
+        ({"args": PARSER, "verify": {"max_tokens": 9000}}, {"temperature": 0.0, "max_tokens": 9000}),
+        (
+            {"args": PARSER, "request": {"chat_template_kwargs": ON, "max_tokens": 7000, "temperature": 0.7}},
+            {"temperature": 0.7, "max_tokens": 512, "chat_template_kwargs": OFF},
+        ),
+        (
+            {"request": {"chat_template_kwargs": {"thinking": True, "lang": "de"}, "top_k": 20, "top_p": 0.9}},
+            {"temperature": 0.0, "top_p": 0.9, "top_k": 20, "max_tokens": 512,
+             "chat_template_kwargs": {"thinking": False, "lang": "de"}},
+        ),
+        (
+            {"args": PARSER, "request": {"temperature": 0.7}, "verify": {"temperature": 0.1, "chat_template_kwargs": ON}},
+            {"temperature": 0.1, "max_tokens": 2048, "chat_template_kwargs": ON},
+        ),
+    ],
+)  # fmt: skip
+def test_it_is_verified_with_what_clients_are_told_and_reasoning_off_where_that_can_be(playbook, sent):
+    made = Playbook.model_validate({"name": "x", "model": {"id": "a/b"}, **playbook})
+    assert made.verifying.body == sent
+    again = made.model_copy(update={"verify": made.verifying})
+    assert again.verifying == made.verifying

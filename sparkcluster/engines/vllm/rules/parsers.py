@@ -103,8 +103,8 @@ def plugin(served: Served) -> Iterator[Seen]:
     source=f"512, for tools 1024: {sources.TWO_SPARKS}; 10,000 for Nemotron-3-Nano: {sources.GUIDE}",
 )
 def budget(served: Served) -> Iterator[Seen]:
-    """Reasoning uses max_tokens first; with fewer than 512 the answer is `content: null`."""
-    model, verify = served.model, served.playbook.verify
+    """Reasoning uses max_tokens first; with a reasoning parser `verify` allows 2,048, or turns reasoning off."""
+    model, verify = served.model, served.playbook.verifying
     thinking = verify.chat_template_kwargs.get("enable_thinking")
     if model is None or thinking is False or verify.max_tokens >= TOKENS:
         return
