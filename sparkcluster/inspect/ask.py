@@ -142,6 +142,7 @@ class Conversation:
             more = (self.cut(reply) or "").rpartition("; ")[2]
             fits = "sparkcluster lint INVENTORY   checks whether reasoning-parser in the playbook fits the model"
             hint = more or (fits if reply.text else "sparkcluster doctor INVENTORY")
+            show("reasoning", "\n")  # what is said next is no part of it
             raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=hint)
         return reply
 

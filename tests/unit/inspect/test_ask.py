@@ -124,7 +124,9 @@ def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
 def test_reasoning_alone_is_no_answer(asked, finish, hint):
     end = {**DONE["done"], "content": "", "reasoning": "They say hi.", "finish_reason": finish}
     fleet, spec = asked([{"reasoning": "They say hi."}, {"done": end}])
+    shown = []
     with pytest.raises(EmptyAnswer, match="the answer is empty: ") as caught:
-        Conversation(fleet, spec, group=None, max_tokens=30).ask("hi", lambda *_: None)
+        Conversation(fleet, spec, group=None, max_tokens=30).ask("hi", lambda _, text: shown.append(text))
     assert caught.value.hint.startswith(hint)
+    assert "".join(shown) == "They say hi.\n", "the error is on a line of its own"
     assert status(fleet, spec)["state"] == "serving", "a token is a sign of life, of whatever kind"
