@@ -16,6 +16,7 @@ from sparkcluster.checks import (  # noqa: F401 - each registers its checks
     hostnames,
     image,
     image_rdma,
+    kernel,
     members,
     memory,
     model,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from sparkcluster.checks.registry import Context, Declared, Seen, check
-from sparkcluster.engines.causes import Failure, RankEnd, address_of, cause, first_failure
+from sparkcluster.engines.causes import Failure, RankEnd, address_of, first_failure, logged
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import ReleaseFact
@@ -58,8 +58,8 @@ class RunningCluster:
         failed: groups that gave no whole answer.
         unlinked: by group that fails or has lost a rank, its first link without a carrier, and the node.
         firsts: the rank that failed first of each such group, and why.
-        causes: causes in the logs of these groups: each once, with its node. What follows from another rank or a link
-            is left out where that one is known.
+        causes: causes in the logs of these groups: each once, with its node. What may follow from another rank or a
+            link, and exceptions without a signature, count only of the rank that failed first.
         explained: groups that have a cause.
     """
 
@@ -131,9 +131,10 @@ class RunningCluster:
         for group, ranks in sick.items():
             first = self.firsts[group]
             for name, rank in ranks:
-                why = cause(self.engine, rank.lines[-LINES:], None, rank.oom_killed)
+                exit_code = rank.exit_code if rank.state in ENDED else None
+                why = logged(self.engine, rank.lines[-LINES:], exit_code, rank.oom_killed)
                 is_first = first.reporter == name and first.cause == why
-                if why is None or why.consequence or (why.by_peer and not is_first):
+                if why is None or why.consequence or (why.order and not is_first):
                     continue
                 blamed = first.node if is_first else name
                 node = blamed if blamed != name else self.node_of_line(name, why.line)

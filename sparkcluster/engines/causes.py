@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from sparkcluster.engines.base import Engine
-from sparkcluster.engines.common_signatures import TCP
+from sparkcluster.engines.common_signatures import NEWER_IMAGE, TCP
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.printable import shell
 
@@ -19,9 +19,26 @@ KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", ABORTED: 
 LINK = "RUN-025"
 """Code of a cause that is a link without a carrier."""
 
+_DEATHS = frozenset({"RUN-005", "RUN-016"})
+"""Codes of signatures that say that the engine or one of its processes died."""
+
 # SIGABRT is how NCCL's watchdog and C++ end a process whose connection broke, so it may be a consequence.
 _BY_KERNEL = frozenset({137, 139})
-_EXCEPTION = re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<why>\S.{0,200})")
+_EXCEPTIONS = (
+    re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?:: (?P<why>\S.{0,200})|$)"),
+    # pydantic names the field, if any, and the reason in lines below its ValidationError.
+    re.compile(r"(?:Value error|Assertion failed), (?P<why>\S.{0,200}?)(?: \[type=|$)"),
+    re.compile(r"(?:^|[)\]]) {2,8}(?P<why>\S.{0,200}?) \[type=(?!value_error|assertion_error)\w{1,60}, input_value="),
+)
+# Exceptions that only say that another one was raised, or that a connection to what died is closed.
+_FOLLOWS = (
+    r"\d+ validation errors? for |WorkerProc initialization failed|Worker failed with error '|Call to \w+ method failed"
+    r"|Engine (?:process failed|loop (?:has died|is not running))|[Cc]ancelled|Executor failed|EngineDeadError"
+    r"|(?:ConnectionReset|ConnectionRefused|ConnectionAborted|BrokenPipe|EOF|ChildProcess|RayTask|DistBackend)Error"
+    r"|ProcessExitedException|Broken pipe|KeyError: '/(?:psm|mp)[-_]|failed to recv, got 0 bytes|terminated with signal"
+)
+# Exceptions of lines that are no error, of single requests, and one of every old protobuf (vllm-project/vllm#24280).
+_HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING)[ :]|\[serving\w*\.py:|'MessageFactory' object has no attribute")
 # Ray's head repeats the lines of its workers, each with the address of its node.
 _ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")
 
@@ -68,16 +85,31 @@ def cause(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_kille
     ``lines`` are its last log lines, oldest first; ``exit_code`` is None where it still runs; ``oom_killed`` says that
     the kernel killed its container for memory.
     """
-    shown = plain(lines)
+    found = logged(engine, lines, exit_code, oom_killed)
+    return found or (None if exit_code is None else _by_exit_code(exit_code, engine) or TCP.match(plain(lines)))
+
+
+def logged(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
+    """As ``cause``, by the kernel and the log alone.
+
+    A root cause that a signature knows; else the last exception that follows from no other; else what may follow from
+    another rank; else a consequence. A rank that runs logs exceptions that end nothing, and one that the kernel killed
+    did not end by an exception: there they count only before a line of the engine's death.
+    """
     if oom_killed:
         return Cause("the kernel killed it because memory ran out", engine.memory_hint, code="RUN-014")
-    for signature in engine.signatures:
-        found = signature.match(shown)
-        if found:
-            return found
-    if exit_code is None:
-        return None
-    return _by_exception(shown) or _by_exit_code(exit_code, engine) or TCP.match(shown)
+    shown = plain(lines)
+    known = next((found for signature in engine.signatures if (found := signature.match(shown))), None)
+    if known is not None and known.order == 0 and not _HARMLESS.search(known.line):
+        return known
+    died = max((at for at, line in enumerate(shown) if _says_death(engine, line)), default=-1)
+    ended = exit_code is not None and _code(exit_code) not in _BY_KERNEL
+    # What is raised while an engine shuts down follows from its death.
+    raised = [*_exceptions(engine, shown[: died + 1]), *(_exceptions(engine, shown[died + 1 :]) if ended else ())]
+    root = next((each for each in raised if not each.consequence), None)
+    if root is None and (ended or died >= 0):
+        root = NEWER_IMAGE.match(shown)
+    return root or known or next(iter(raised), None)
 
 
 def no_carrier(interface: str, node: str) -> Cause:
@@ -93,8 +125,9 @@ def first_failure(engine: Engine, ranks: Sequence[RankEnd]) -> Failure:
     """The rank of a group that failed first, and why: causes before their consequences, on whichever node they are.
 
     In this order: what the kernel killed for memory; SIGKILL and SIGSEGV, since only the kernel or a person ends a
-    rank so; a root cause in a log; a link without a carrier; SIGABRT; what a log says of another rank or of the
-    network; consequences; and the first rank that ended. Where a line names another rank, that one is meant.
+    rank so; a root cause in a log; a link without a carrier; SIGABRT; exceptions without a signature; what a log says
+    of another rank or of the network; consequences; and the first rank that ended. Where a line names another rank,
+    that one is meant.
 
     Args:
         engine: whose signatures are searched for.
@@ -103,7 +136,8 @@ def first_failure(engine: Engine, ranks: Sequence[RankEnd]) -> Failure:
     Returns:
         Without a rank that ended, a known cause in a log and a link that is down: rank 0, without a cause.
     """
-    found = {rank.node: why for rank in ranks if (why := cause(engine, rank.lines, None, rank.oom_killed)) is not None}
+    logs = ((rank.node, logged(engine, rank.lines, rank.exit_code, rank.oom_killed)) for rank in ranks)
+    found = {node: why for node, why in logs if why is not None}
     in_order = sorted(ranks, key=lambda rank: math.inf if rank.ended_at is None else rank.ended_at)
     for rank, why in _candidates(engine, in_order, found):
         blamed = _blamed(engine, rank, why, [rank.address for rank in ranks])
@@ -115,8 +149,8 @@ def first_failure(engine: Engine, ranks: Sequence[RankEnd]) -> Failure:
 def _candidates(
     engine: Engine, ranks: Sequence[RankEnd], found: Mapping[str, Cause]
 ) -> Iterator[tuple[RankEnd, Cause]]:
-    """Ranks with their causes, the first cause first; ``found`` are those by known lines, by node."""
-    own = {node for node, why in found.items() if why.is_root}
+    """Ranks with their causes, the first cause first; ``found`` are those of their logs, by node."""
+    own = {node for node, why in found.items() if why.order == 0}
     yield from ((rank, found[rank.node]) for rank in ranks if rank.oom_killed)
     for rank in ranks:
         why = _by_exit_code(rank.exit_code, engine)
@@ -128,8 +162,8 @@ def _candidates(
         why = _by_exit_code(rank.exit_code, engine)
         if why is not None and _code(rank.exit_code) in KILLED and rank.node not in found:
             yield rank, why
-    for consequence in (False, True):
-        yield from ((rank, why) for rank in ranks if (why := found.get(rank.node)) and why.consequence is consequence)
+    for order in (1, 2, 3):
+        yield from ((rank, why) for rank in ranks if (why := found.get(rank.node)) and why.order == order)
 
 
 def _blamed(engine: Engine, reporter: RankEnd, why: Cause, members: Sequence[str]) -> int | None:
@@ -167,13 +201,21 @@ def address_of(line: str) -> str | None:
     return found[1] if found else None
 
 
-def _by_exception(lines: Sequence[str]) -> Cause | None:
-    """The last Python exception in the log."""
+def _says_death(engine: Engine, line: str) -> bool:
+    return any(re.search(each.pattern, line) for each in engine.signatures if each.code in _DEATHS)
+
+
+def _exceptions(engine: Engine, lines: Sequence[str]) -> Iterator[Cause]:
+    """Exceptions in a log, the last one first; those that follow from another one are marked."""
+    later = [signature.pattern for signature in engine.signatures if signature.by_peer or signature.consequence]
     for line in reversed(lines):
-        found = _EXCEPTION.search(line)
-        if found:
-            return Cause(f"{found['what'].rpartition('.')[2]}: {found['why'].strip().rstrip('.')}", line=line.strip())
-    return None
+        found = next((match for each in _EXCEPTIONS if (match := each.search(line))), None)
+        if found is None or _HARMLESS.search(line):
+            continue
+        what = (found.groupdict().get("what") or "").rpartition(".")[2]
+        summary = ": ".join(filter(None, (what, found["why"])))
+        follows = any(re.search(pattern, line) for pattern in (_FOLLOWS, *later))
+        yield Cause(summary.strip().rstrip("."), line=line.strip(), unlisted=True, consequence=follows)
 
 
 def _by_exit_code(code: int | None, engine: Engine) -> Cause | None:

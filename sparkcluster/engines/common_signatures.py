@@ -5,6 +5,7 @@ Each with a public thread that has the line.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -34,6 +35,32 @@ def actor(_found: re.Match[str], lines: Sequence[str]) -> Cause:
         "see its log and the kernel's: sparkcluster logs INVENTORY NODE, and sudo dmesg on that node",
     )
 
+
+# Images for CUDA 13.0 run on series 580; 590 deadlocks while it captures CUDA graphs on a GB10 (seed: SM121 guide).
+_NEWER_IMAGE_HINT = (
+    "use an image for CUDA 13.0, which drivers of series 580 run, or one whose log says that forward compatibility is"
+    " ENABLED; do not install driver 590 on a GB10"
+)
+
+
+def newer_image(found: re.Match[str], lines: Sequence[str]) -> Cause:
+    """The driver that the image was built for, and the one that the node has."""
+    wanted = next(
+        (match[1] for line in lines if (match := re.search(r"NVIDIA Driver Release ([\d.]+)", line))), "newer"
+    )
+    return Cause(f"the image is built for NVIDIA driver {wanted}, and the node has {found[1]}", _NEWER_IMAGE_HINT)
+
+
+# Some images print it and run all the same, so it is looked for only where nothing else explains an end.
+NEWER_IMAGE = Signature(
+    "newer-image",
+    r"version (\d[\d.]*) was detected and compatibility mode is UNAVAILABLE",
+    "",
+    None,
+    "seed: Spark model guide, Nemotron-3-Nano; NVIDIA's entrypoint 10-banner",
+    newer_image,
+    code="RUN-013",
+)
 
 COMMON = (
     Signature(
@@ -65,6 +92,31 @@ COMMON = (
         Engine.memory_hint,
         "NVIDIA/dgx-spark-playbooks#97",
         code="RUN-014",
+    ),
+    Signature(
+        "cuda-illegal-access",
+        r"CUDA error: an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS",
+        "a GPU kernel accessed memory that is not its own (CUDA: illegal memory access)",
+        "remove the drafter (speculative-config) and the FP8 KV cache (kv-cache-dtype) in the playbook, one after the"
+        " other, or use another image; sparkcluster doctor INVENTORY shows whether the kernel logged Xid 31",
+        "eugr/spark-vllm-docker#308, vllm-project/vllm#24430",
+    ),
+    Signature(
+        "ray-oom",
+        r"worker\(s\) were killed due to the node running low on memory"
+        r"|killed due to memory pressure \(OOM\)|Task was killed due to the node running low",
+        "Ray killed a worker because the node ran low on memory",
+        Engine.memory_hint,
+        "docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html",
+        code="RUN-014",
+    ),
+    Signature(
+        "stale-handle",
+        r"Stale file handle",
+        "a file's network mount has changed under the rank (stale file handle)",
+        "on that node: mount it again, or set hf_home in the inventory to a directory on the node's own disk; then up"
+        " again",
+        "errno 116 (ESTALE), nfs(5)",
     ),
     Signature(
         "port-busy",
@@ -142,10 +194,10 @@ COMMON = (
     Signature(
         "rdma-broke",
         r"NET/IB.{0,20}: ?Got completion from peer (?P<peer>[\d.]{7,15})<\d{1,5}> with (?:status=|error )"
-        r"(?P<status>\d{1,4})",
+        r"(?P<status>\d{1,4}|\w{1,60}\(\d{1,4}\))",
         "RDMA to {peer} failed (status {status})",
         "check the cable, and the log of the rank there; then sparkcluster preflight INVENTORY --deep",
-        "NVIDIA/nccl#1664",
+        "NVIDIA/nccl#1664; NVIDIA/nccl, transport/net_ib/p2p.cc of 2.30",
         by_peer=True,
     ),
     Signature(
@@ -182,9 +234,24 @@ COMMON = (
         code="RUN-013",
     ),
     Signature(
+        "newer-image",
+        r"CUDA driver version is insufficient|NVIDIA driver on your system is too old|[Uu]nsupported display driver"
+        r"|CUDA unknown error - this may|forward compatibility was attempted|cudaErrorInsufficientDriver"
+        r"|PTX was compiled with an unsupported toolchain|unsatisfied condition: cuda ?>="
+        r"|CUDA_ERROR_(?:SYSTEM_DRIVER_MISMATCH|COMPAT_NOT_SUPPORTED|UNSUPPORTED_PTX_VERSION)",
+        "CUDA does not start: the image is built for a newer driver than the node has",
+        _NEWER_IMAGE_HINT,
+        "NVIDIA/NemoClaw#4658, gpustack/gpustack#4678",
+        code="RUN-013",
+    ),
+    dataclasses.replace(
+        NEWER_IMAGE,
+        near=(r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver",),
+    ),
+    Signature(
         "gpu-driver",
         r"nvml error: driver not loaded|could not select device driver|No CUDA GPUs are available"
-        r"|no CUDA-capable device is detected|Found no NVIDIA driver|CUDA driver version is insufficient",
+        r"|no CUDA-capable device is detected|Found no NVIDIA driver",
         "no GPU can be used on that node: driver, its kernel modules or the container toolkit are missing",
         "on that node: nvidia-smi, and docker run --rm --gpus all ubuntu nvidia-smi",
         "NVIDIA/nvidia-docker#1730",

@@ -24,6 +24,7 @@ class Cause:
         code: of the check that reports it for a cluster that runs.
         consequence: whether it follows from another cause.
         by_peer: whether the end of another rank, or a link without a carrier, explains it where there is one.
+        unlisted: whether it is an exception that no signature knows.
         peer: address of that rank, where the line has it.
     """
 
@@ -33,12 +34,13 @@ class Cause:
     code: str = EXPLAINED
     consequence: bool = False
     by_peer: bool = False
+    unlisted: bool = False
     peer: str = ""
 
     @property
-    def is_root(self) -> bool:
-        """Whether it is the reason of the rank in whose log it is."""
-        return not (self.consequence or self.by_peer)
+    def order(self) -> int:
+        """0 for a root cause, 1 if unlisted, 2 for what another rank or a link may have caused, 3 for a consequence."""
+        return 3 if self.consequence else 2 if self.by_peer else int(self.unlisted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Signature:
     Attributes:
         name: short and stable.
         pattern: searched for in single lines, the last match counts; its group ``peer`` is that of the Cause.
+        near: patterns that other lines of the log must match, too.
         summary: what it means; names of the pattern's groups in braces.
         hint: how to fix it; likewise.
         source: public thread that has the line.
@@ -63,11 +66,7 @@ class Signature:
     code: str = EXPLAINED
     consequence: bool = False
     by_peer: bool = False
-
-    @property
-    def order(self) -> int:
-        """0 for a root cause, 1 for what another rank or a link may have caused, 2 for a consequence."""
-        return 2 if self.consequence else int(self.by_peer)
+    near: tuple[str, ...] = ()
 
     def match(self, lines: Sequence[str]) -> Cause | None:
         """The cause if one of ``lines`` matches."""
@@ -75,6 +74,8 @@ class Signature:
             found = re.search(self.pattern, line)
             if found is None:
                 continue
+            if not all(any(re.search(pattern, each) for each in lines) for pattern in self.near):
+                return None
             if self.more is not None:
                 cause = self.more(found, lines)
             else:

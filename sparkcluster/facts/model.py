@@ -164,8 +164,9 @@ class Facts(Fact):
         driver_module: version of the nvidia module on disk for the running kernel, ``present`` if it has none, None
             without a module; Unread if the node has no modules for this kernel.
         firewall: ufw or firewalld if active; else None, even with nftables rules set by hand.
-        kernel_log: at most 200 lines of the kernel about NVRM, Xid, out of memory and mlx5, newest last and without
-            serial numbers; None unless requested.
+        kernel_log: at most 200 lines of the kernel about GPU, memory, ConnectX and its own failures, newest last, each
+            after its time and without serial numbers; None unless requested.
+        boot_before: the last 20 such lines of the boot before; None where that ended by a shutdown, or not requested.
         compiler: path of the node's C compiler; None without one.
         layers: of images in the Docker engine; None where that or the playbook's image could not be read.
         vocabularies: names of the complete vocabularies that were staged beside the model.
@@ -215,6 +216,7 @@ class Facts(Fact):
     firewall: str | None = None
     compiler: str | None = None
     kernel_log: Few[str] | Unread | None = None
+    boot_before: Few[str] | Unread | None = None
     state_dir: Path
     hf_home: Path
     release: ReleaseFact | Unread | None

@@ -43,6 +43,8 @@ KERNEL_LOG = (
     "[   12.004417] mlx5_core 0000:01:00.1 enp1s0f1np1: Link up",
 )
 """Kernel log of a healthy Spark; every Spark has the first line, and it is harmless."""
+BOOT_BEFORE = (*KERNEL_LOG, "[ 9000.000000] systemd-shutdown[1]: Sending SIGTERM to remaining processes...")
+"""Of the boot before, which a shutdown ended."""
 
 READY_LOGIN = """Port 22
 ListenAddress 0.0.0.0
@@ -90,6 +92,7 @@ def hardware(node: Node) -> dict[str, Any]:
         "wifi": spark.wifi,
         "registry": f"{node.state.registry}:{registry.PORT}",
         "kernel_log": list(KERNEL_LOG),
+        "boot_before": list(BOOT_BEFORE),
         "memory": {
             "total_kb": spark.memory_total_kb,
             "free_kb": spark.memory_free_kb,

@@ -89,7 +89,8 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         "lingers": lambda: system.lingers(machine, facts["user"]),
         "firewall": lambda: system.firewall(machine),
         "compiler": lambda: next(filter(machine.exists, map("/usr/bin/".__add__, COMPILERS)), None),
-        "kernel_log": lambda: system.kernel_log(machine) if request.get("kernel_log") else None,
+        "kernel_log": lambda: system.kernel_log(machine, facts["clock_s"]) if request.get("kernel_log") else None,
+        "boot_before": lambda: system.boot_before(machine) if request.get("kernel_log") else None,
     }
     for name in names:
         readings.start("name " + name, functools.partial(machine.resolve, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from typing import Any, Dict, List, Optional
 
 from sparkcluster.node.machine import Machine, Unreadable, failed
@@ -12,7 +13,18 @@ from sparkcluster.node.machine import Machine, Unreadable, failed
 _CONFIG_DIRS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _TRUE, _FALSE = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
 _LOG_LINES = 200
-_LOG = re.compile(r"NVRM|\bXid\b|oom-kill|oom_reaper|Out of memory|Killed process|mlx5", re.IGNORECASE)
+_NEWEST = ["-n", "2000", "--no-pager", "-q"]
+_LOG = re.compile(
+    r"NVRM|\bXid\b|oom-kill|oom_reaper|Out of memory|Killed process|mlx5|(?:AER: |severity=).*(?:Uncorrect|Fatal)"
+    r"|lockup|\bOops\b|kernel panic|\bBUG: |Unable to handle kernel|rcu: .*stall",
+    re.IGNORECASE,
+)
+_SINCE_BOOT = re.compile(r"^\[\s*(\d{1,10})\.\d+\] (?:\S+ kernel: )?")
+# What systemd logs last in a boot that it ends itself (systemd-shutdown(8)).
+_SHUT_DOWN = re.compile(
+    r"systemd-shutdown\[|Journal stopped|systemd\[1\]: Shutting down|System is (?:rebooting|powering down)"
+    r"|Reached target (?:reboot|poweroff|System (?:Reboot|Power Off))"
+)
 _SERIALS = (
     (re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE), "GPU-(removed)"),
     (re.compile(r"(serial(?:\s*(?:number|num|no))?\.?\s*[:=#]?\s*)[\w-]+", re.IGNORECASE), r"\1(removed)"),
@@ -59,31 +71,59 @@ def firewall(machine: Machine) -> Optional[str]:
     return "firewalld" if pid.isdigit() and machine.exists("/proc/" + pid) else None
 
 
-def kernel_log(machine: Machine) -> List[str]:
-    """The newest kernel messages about GPU, memory and ConnectX, without serial numbers.
+def kernel_log(machine: Machine, now_s: float) -> List[str]:
+    """The newest kernel messages about GPU, memory, ConnectX and the kernel itself, without serial numbers.
+
+    Each starts with its time (UTC), where the node says for how long it has run; ``now_s`` is in seconds since 1970.
 
     Raises:
         Unreadable: this user can read neither dmesg nor the kernel's journal.
     """
+    try:
+        booted_s: Optional[float] = now_s - float(machine.text("/proc/uptime").split()[0])
+    except (Unreadable, ValueError, IndexError):
+        booted_s = None
     reasons = []
-    for argv in (["dmesg"], ["journalctl", "-k", "-b", "-n", "2000", "--no-pager", "-q"]):
+    for argv in (["dmesg"], ["journalctl", "-k", "-b", "-o", "short-monotonic", *_NEWEST]):
         try:
-            exit_code, output = machine.run(argv)
+            return kernel_lines("\n".join(_printed(machine, argv)), booted_s)
         except Unreadable as error:
             reasons.append(str(error))
-            continue
-        if exit_code == 0 and output.strip():
-            return kernel_lines(output)
-        reasons.append(str(failed(argv[0], exit_code, output, 0)))
     raise Unreadable("; ".join(reasons))
 
 
-def kernel_lines(text: str) -> List[str]:
-    """The lines of a kernel log that ``kernel_log`` returns."""
+def boot_before(machine: Machine) -> Optional[List[str]]:
+    """The last such messages of the boot before this one; None where that ended by a shutdown.
+
+    Raises:
+        Unreadable: this user cannot read the kernel's journal, or it has no boot before.
+    """
+    # A user without the group adm sees his own lines of that boot, and none of the kernel.
+    kernel = _printed(machine, ["journalctl", "-k", "-b", "-1", "-o", "short-iso", *_NEWEST])
+    end = _printed(machine, ["journalctl", "-b", "-1", "-o", "short-iso", "-n", "60", "--no-pager", "-q"])
+    if any(_SHUT_DOWN.search(line) for line in end):
+        return None
+    return kernel_lines("\n".join(kernel))[-20:] or kernel[-1:]
+
+
+def _printed(machine: Machine, argv: List[str]) -> List[str]:
+    exit_code, output = machine.run(argv)
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("-- ")]
+    if exit_code or not lines:
+        raise failed(argv[0], exit_code, output, 0)
+    return lines
+
+
+def kernel_lines(text: str, booted_s: Optional[float] = None) -> List[str]:
+    """The lines of a kernel log that ``kernel_log`` returns; ``booted_s`` is when the node booted."""
+
+    def at(found: "re.Match[str]") -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime((booted_s or 0) + int(found[1])))
+
     kept = [line.strip() for line in text.splitlines() if _LOG.search(line)][-_LOG_LINES:]
     for pattern, instead in _SERIALS:
         kept = [pattern.sub(instead, line) for line in kept]
-    return kept
+    return kept if booted_s is None else [_SINCE_BOOT.sub(at, line) for line in kept]
 
 
 def _login_setting(text: str, name: str, before: bool) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.errors import UsageError
 from sparkcluster.lab.faults.base import Fault, Steps, changed, command, hardware, number, put_file, undone_by
+from sparkcluster.lab.node_files import KERNEL_LOG
 from sparkcluster.lab.sparks import Spark
 
 FILLER = "/disk-full.lab"
@@ -116,12 +119,23 @@ def _swapped(memory: dict[str, int], size_gb: int) -> None:
     memory["swap_free_kb"] = max(0, memory["swap_free_kb"] - size_gb * 10**9 // 1024)
 
 
-def _kernel_log(spark: Spark, line: str) -> Steps:
+def _kernel_line(spark: Spark, line: str, change: Callable[[dict[str, Any], str], None]) -> Steps:
     if not line.strip() or not line.strip().isprintable():
         raise UsageError(
             "a line of the kernel log must be printable", hint="kernel-log 'NVRM: Xid (PCI:000f:01:00): 119, …'"
         )
-    return hardware(spark, lambda values: values["kernel_log"].append(f"[ 3600.000000] {line.strip()}"))
+    # As dmesg: seconds since the boot, which is that of the machine.
+    stamped = f"[{time.monotonic():12.6f}] {line.strip()}"
+    return hardware(spark, lambda values: change(values, stamped))
+
+
+def _kernel_log(spark: Spark, line: str) -> Steps:
+    return _kernel_line(spark, line, lambda values, stamped: values["kernel_log"].append(stamped))
+
+
+def _crashed(spark: Spark, line: str) -> Steps:
+    """The boot before ended with ``line``, and without a shutdown."""
+    return _kernel_line(spark, line, lambda values, stamped: values.update(boot_before=[*KERNEL_LOG, stamped]))
 
 
 FAULTS: dict[str, Fault] = {
@@ -143,6 +157,7 @@ FAULTS: dict[str, Fault] = {
     "gpu-wedged": Fault(None, changed(gpu_state="wedged"), simulated=True),
     "gpu-hung": Fault(None, changed(gpu_state="hung"), simulated=True),
     "kernel-log": Fault("LINE", _kernel_log, simulated=True),
+    "crashed": Fault("LINE", _crashed, simulated=True),
     "disk-full": Fault(None, lambda spark: command(spark, ["python3", "-c", FILL, FILLER], ["rm", "-f", FILLER])),
 }
 """Faults of the host, by kind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import re
 import sys
 
 from . import hardware
@@ -19,15 +20,22 @@ def dmesg(args: list[str]) -> int:
 
 
 def journalctl(args: list[str]) -> int:
-    """The kernel's part of the journal (``-k``); of services, the last lines of their logs."""
-    facts = hardware.load()
+    """The kernel's part of the journal (``-k``), of this boot or the one before (``-b -1``), to root alone.
+
+    The whole journal of the boot before is the kernel's.
+    """
+    facts, words = hardware.load(), " ".join(args)
     kernel = any(arg in ("--dmesg", "_TRANSPORT=kernel") or _has(arg, "k") for arg in args)
-    if not hardware.is_root() or not kernel:
+    before = re.search(r"(?:-b|--boot)[ =]?-1\b", words) is not None
+    if not hardware.is_root() or not (kernel or before):
         sys.stdout.write("-- No entries --\n")
         return 0
-    stamp = "" if "cat" in " ".join(args) else "Nov 21 06:00:00 %s kernel: " % facts["hostname"]
-    for line in facts["kernel_log"]:
-        sys.stdout.write(stamp + line.partition("] ")[2] + "\n")
+    stamp = "Nov 21 06:00:00 %s kernel: " % facts["hostname"]
+    for line in facts["boot_before" if before else "kernel_log"]:
+        seconds, _, text = line.partition("] ")
+        if "short-monotonic" in words:
+            stamp = "%s] %s kernel: " % (seconds, facts["hostname"])
+        sys.stdout.write(("" if "cat" in words else stamp) + text + "\n")
     return 0
 
 

@@ -12,6 +12,8 @@ import pytest
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
+from sparkcluster.engines.causes import RankEnd, first_failure
+from sparkcluster.engines.vllm import ENGINE as VLLM
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import LeaseFact, ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running, Traffic
@@ -317,6 +319,73 @@ def test_a_driver_that_ran_out_of_memory_once_is_a_note_while_the_model_answers(
     assert codes(noted, infos=True) == {("RUN-014", "beta")}
     stuck = diagnosed(head(rank("alpha", 0), made=0), None, silence(), facts=facts)
     assert ("RUN-014", "beta") in codes(stuck)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (
+            "pcieport 0002:00:00.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from 0002:00:00.0",
+            "PCIe",
+        ),
+        ("mlx5_core 0002:01:00.1: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer", "PCIe"),
+        (
+            "mlx5_core 0000:01:00.1: print_health_info:430:(pid 0): Health issue observed, firmware internal error",
+            "ConnectX",
+        ),
+        ("mlx5_core 0002:01:00.0: mlx5_health_try_recover:335:(pid 9): handling bad device here", "ConnectX"),
+        ("watchdog: BUG: soft lockup - CPU#11 stuck for 48s! [irq/51-aerdrv:131]", "lockup"),
+        ("Internal error: Oops: 0000000086000004 [#3] PREEMPT SMP", "Oops"),
+        ("pcieport 0002:00:00.0: AER: Correctable error message received from 0002:01:00.0", None),
+        ("pcieport 0004:00:00.0: AER: Uncorrectable (Fatal) error message received from 0004:01:00.0", None),
+        ("mlx5_core 0000:01:00.0: Detected insufficient power on the PCIe slot (27W).", None),
+        ("mlx5_core 0000:01:00.1 enp1s0f1np1: Link up", None),
+    ],
+)
+def test_what_the_kernel_says_of_a_fault_is_a_finding_of_its_node(diagnosed, line, word):
+    """An error where the model does not answer; corrected errors, other devices and what every Spark logs are none."""
+    for answer, severity in ((None, "warning"), (silence("refused", "nothing listens"), "error")):
+        found = diagnosed(answer=answer, facts={"beta": {"kernel_log": (f"2026-09-21T08:14:02Z {line}",)}})
+        faults = [each for each in found if each.code == "RUN-026"]
+        assert [(each.node, each.severity) for each in faults] == ([("beta", severity)] if word else [])
+        assert all(word in each.summary and line in each.seen for each in faults)
+
+
+@pytest.mark.parametrize("xid", [31, 43])
+def test_a_fault_that_a_rank_causes_counts_from_its_start(diagnosed, xid):
+    log = {
+        "beta": {"kernel_log": (f"2026-09-21T08:14:02Z NVRM: Xid (PCI:000f:01:00): {xid}, pid=71, name=VLLM::Worker",)}
+    }
+    for started_at, expected in (("2026-09-21T08:10:00.5Z", {("RUN-026", "beta")}), ("2026-09-21T09:00:00Z", set())):
+        assert codes(diagnosed(None, look(rank("beta", 1, started_at=started_at)), facts=log)) == expected
+    assert codes(diagnosed(None, look(rank("beta", 1)), facts=log)) == set(), "nothing says when its rank began"
+
+
+def test_a_boot_that_ended_without_a_shutdown_is_told_with_what_it_ended_with(diagnosed):
+    lines = (
+        "…T08:14:01 kernel: watchdog: BUG: soft lockup - CPU#7 stuck for 22s! [python3:9]",
+        "…T08:14:02 kernel: usb 1-1: x",
+    )
+    (found,) = [each for each in diagnosed(facts={"beta": {"boot_before": lines}}) if each.code == "RUN-027"]
+    assert (found.node, found.severity) == ("beta", "info")
+    assert "lockup" in found.summary
+    assert lines[0] in found.seen
+    unread = {"beta": {"boot_before": Unread(unread="journalctl exit 1: no output")}}
+    assert diagnosed(facts=unread) == [], "the model answers"
+    (found,) = [each for each in diagnosed(answer=silence(), facts=unread) if each.code == "RUN-027"]
+    assert "on beta: sudo journalctl -b -1 -k -n 50 --no-pager" in found.remedy
+
+
+def test_launch_and_doctor_name_the_same_cause(diagnosed):
+    """Every recorded line that names a cause of its own, as that of a rank that ended."""
+    for case in json.loads((GOLDEN / "causes.json").read_text()):
+        launch = first_failure(VLLM, [RankEnd("alpha", MEMBERS[0], case["lines"], 1, case["exit_code"])]).cause
+        if launch is None or not launch.line or launch.consequence or case["name"] == "tcp":
+            continue
+        ended = rank("alpha", 0, *case["lines"], state="exited", exit_code=case["exit_code"])
+        found = diagnosed(look(ended), answer=silence("refused", "nothing listens"))
+        (same,) = [each for each in found if launch.summary in each.summary]
+        assert launch.hint is None or launch.hint in same.remedy, case["name"]
 
 
 def test_memory_that_is_almost_gone_and_pages_that_move(diagnosed, spark):
