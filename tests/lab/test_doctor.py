@@ -20,6 +20,8 @@ CONTROL = "/tmp/ails"
 SERVES = {"env": {"STUB_CONTROL": CONTROL}, "args": {"moe-backend": "marlin"}}
 STATE = "/root/.local/state/sparkcluster"
 XID = "NVRM: Xid (PCI:000f:01:00): 119, pid=2431, name=VLLM::EngineCor, Timeout after 6s of waiting for RPC response"
+XID_OF_RANK = "NVRM: Xid (PCI:000f:01:00): 43, pid=2431, name=VLLM::Worker, Ch 00000008"
+LOCKUP = "watchdog: BUG: soft lockup - CPU#11 stuck for 48s! [irq/51-aerdrv:131]"
 NVML = "#!/bin/sh\necho 'Failed to initialize NVML: Unknown Error'\nexit 255\n"
 
 
@@ -148,10 +150,12 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     ail(right, "tcp-fallback", "nan-scales", "moe-backend=FLASHINFER_CUTLASS", "eager")
     fresh.fault("left", "gpu-wedged")
     fresh.fault("left", "kernel-log", XID)
+    fresh.fault("right", "kernel-log", XID_OF_RANK)
+    fresh.fault("right", "crashed", LOCKUP)
     inside(right, f"printf %s {shlex.quote(NVML)} > /usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi")
     ailing = doctor()
     on_left = {("RUN-004", "left"), ("RUN-013", "left"), ("RUN-015", "left")}
-    on_right = {(f"RUN-{number}", "right") for number in ("007", "008", "011", "012", "013")}
+    on_right = {(f"RUN-{number}", "right") for number in ("007", "008", "011", "012", "013", "026")}
     assert problems(ailing) == on_left | on_right
     assert "!!!!" in the(ailing, "RUN-004")["seen"]
     assert "192.168.177.12 as dead" in the(ailing, "RUN-007")["seen"]
@@ -165,6 +169,9 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     assert lost["left"]["severity"] == "warning"
     assert "17.2 W and 799 MHz" in the(ailing, "RUN-015")["seen"]
     assert any("disconnect its power supply" in remedy for remedy in the(ailing, "RUN-015")["remedy"])
+    # The log of this boot, by dmesg, and of the boot before, by journalctl.
+    assert XID_OF_RANK in the(ailing, "RUN-026")["seen"]
+    assert LOCKUP in the(ailing, "RUN-027")["seen"]
     # The playbook itself asks for eager mode: a note.
     assert the(ailing, "RUN-018")["severity"] == "info"
 
