@@ -359,7 +359,7 @@ COMMON = (
     Signature(
         "worker-died",
         r"ActorDiedError|RayActorError|WorkerCrashedError|[Ww]orker proc(?:ess)? .{0,200} died unexpectedly"
-        r"|ActorUnavailableError|NodeDiedError",
+        r"|ActorUnavailableError|NodeDiedError|A worker died or was killed while executing a task",
         "",
         None,
         "Simple-Efficient/RL-Factory#8",
