@@ -24,6 +24,8 @@ _DEATHS = frozenset({"RUN-005", "RUN-016"})
 
 # SIGABRT is how NCCL's watchdog and C++ end a process whose connection broke, so it may be a consequence.
 _BY_KERNEL = frozenset({137, 139})
+# Of ranks that need not have ended by an exception: stopped, killed, or not seen to end (moby#45800).
+_NOT_BY_EXCEPTION = frozenset({-1, 0, 143, 255, *_BY_KERNEL})
 _EXCEPTIONS = (
     re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?:: (?P<why>\S.{0,200})|$)"),
     # pydantic names the field, if any, and the reason in lines below its ValidationError.
@@ -93,23 +95,24 @@ def logged(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_kill
     """As ``cause``, by the kernel and the log alone.
 
     A root cause that a signature knows; else the last exception that follows from no other; else what may follow from
-    another rank; else a consequence. A rank that runs logs exceptions that end nothing, and one that the kernel killed
-    did not end by an exception: there they count only before a line of the engine's death.
+    another rank; else a consequence. A rank that runs logs exceptions that end nothing, and so does one that somebody
+    stopped or killed: there they count only before a line of the engine's death.
     """
     if oom_killed:
         return Cause("the kernel killed it because memory ran out", engine.memory_hint, code="RUN-014")
     shown = plain(lines)
-    known = next((found for signature in engine.signatures if (found := signature.match(shown))), None)
-    if known is not None and known.order == 0 and not _HARMLESS.search(known.line):
-        return known
+    known = [found for signature in engine.signatures if (found := signature.match(shown))]
+    for each in known:
+        if each.order == 0 and not _HARMLESS.search(each.line):
+            return each
     died = max((at for at, line in enumerate(shown) if _says_death(engine, line)), default=-1)
-    ended = exit_code is not None and _code(exit_code) not in _BY_KERNEL
+    ended = _code(exit_code) not in _NOT_BY_EXCEPTION
     # What is raised while an engine shuts down follows from its death.
     raised = [*_exceptions(engine, shown[: died + 1]), *(_exceptions(engine, shown[died + 1 :]) if ended else ())]
     root = next((each for each in raised if not each.consequence), None)
     if root is None and (ended or died >= 0):
         root = NEWER_IMAGE.match(shown)
-    return root or known or next(iter(raised), None)
+    return root or next(iter((*known, *raised)), None)
 
 
 def no_carrier(interface: str, node: str) -> Cause:
