@@ -34,7 +34,7 @@ from sparkcluster.topology.model import Topology
 
 Cost = Literal["nothing", "switch", "download"]
 # Of a playbook; the others are in the plan, or say where it is.
-TEXT = ("description", "use", "source", "overlays", "goal", "figures", "request", "allow")
+TEXT = ("description", "use", "purposes", "source", "overlays", "goal", "figures", "request", "allow")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

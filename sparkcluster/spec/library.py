@@ -139,8 +139,8 @@ def _of_model(repository: str, directories: Sequence[Path]) -> Path:
             return file
     raise UsageError(
         f"no playbook at {repository}, and none of a model {repository}",
-        hint="sparkcluster import FILE makes one of a recipe; or copy one that sparkcluster playbooks lists, and set "
-        "model, image and args",
+        hint=f"sparkcluster playbooks new {repository} writes one to start from; sparkcluster import FILE makes one of "
+        "a recipe",
     )
 
 

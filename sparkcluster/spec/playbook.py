@@ -268,6 +268,7 @@ class Playbook(Section):
     overlays: list[Name] = Field([], description="overlays that it allows, as in `playbook: NAME+OVERLAY`")
     description: str = Field("", description="one line on what it serves and the source of its figures")
     use: str = Field("", max_length=20, description="what it is good for, in a few words, as `playbooks` lists it")
+    purposes: list[Name] = Field([], description="words by which `playbooks --for` finds it, such as coding")
     source: list[str] = Field([], description="sources of the recipe: URLs or titles")
     goal: Literal["speed", "memory"] = Field(
         "speed", description="what its arguments are optimized for; memory: leaves memory to other programs"

@@ -274,6 +274,14 @@ which the playbook differs is refused. `lint` judges every variant, and lists wh
 
 A playbook that extends another wins over its variants, overlays win over both, and `--set` over all.
 
+## A playbook for another model
+
+`sparkcluster playbooks new ORGANISATION/NAME -o my-model.yaml` writes one to start from. Of the model's config.json,
+which it reads as `fit` does (`--config PATH` where the hub cannot be reached), are revision, checkpoint, architecture,
+context, parsers, Marlin for experts of four bits, and how many Sparks its memory takes. The rest is a guide's baseline:
+four requests at once, 65,536 tokens, 0.82 of the memory. Its comments say what it could not find out; nothing of it was
+measured.
+
 ## Where playbooks are searched
 
 A name with a `/`, or one that ends in `.yaml` or `.yml`, is a path from the inventory's directory (with

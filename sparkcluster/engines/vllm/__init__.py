@@ -56,6 +56,8 @@ class Vllm(Engine):
             "vllm/vllm-openai",
             "nvcr.io/nvidia/vllm",
             "ghcr.io/z-lab/vllm-openai",
+            "ghcr.io/aeon-7/aeon-vllm-ultimate",
+            "ghcr.io/aeon-7/vllm-dflash",
             "sparkarena/spark-vllm-docker",
             "vllm-node",
         }
@@ -86,6 +88,7 @@ class Vllm(Engine):
     memory_share = imported(".arguments", "claimed")
     takes_share = imported(".arguments", "takes_share")
     forecast = imported(".memory", "forecast")
+    baseline = imported(".baseline", "baseline")
     tuning_arguments = imported(".tuning", "arguments")
     tuning_variables = imported(".tuning", "variables")
     api_features = imported(".api_features", "api_features")

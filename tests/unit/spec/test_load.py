@@ -141,7 +141,7 @@ def test_playbook_is_found_by_its_model(tmp_path: Path, monkeypatch: pytest.Monk
     write(tmp_path / "playbooks", MINE.replace("a/b", "own/model"), "twice.yaml")
     for name, words in {
         "own/model": "own/model is the model of mine, twice",
-        "Qwen/Qwen3-8B": "no playbook at Qwen/Qwen3-8B, and none of a model Qwen/Qwen3-8B",
+        "Qwen/Qwen3-14B": "no playbook at Qwen/Qwen3-14B, and none of a model Qwen/Qwen3-14B",
     }.items():
         with pytest.raises(UsageError, match=words):
             load.load(path, name)
