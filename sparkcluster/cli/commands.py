@@ -33,7 +33,7 @@ GROUPS = {
         "down": "stop and remove what up started, on every node",
     },
     "Models": {
-        "playbooks": "list the bundled playbooks and what they need, or show one",
+        "playbooks": "list the bundled playbooks, show one, or write one for a model",
         "fit": "calculate whether a model fits in memory, before any download",
         "import": "convert another tool's recipe or a docker run line to a playbook",
         "lint": "check inventories and playbooks without contacting a node",

@@ -7,11 +7,15 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import message, paint, write
 from sparkcluster.errors import UsageError
 from sparkcluster.printable import LINES
+
+if TYPE_CHECKING:
+    from sparkcluster.importer import Imported
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,24 +35,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the playbook; what could not be carried over goes to stderr."""
-    from sparkcluster import output_file
     from sparkcluster.importer import convert, defines
 
     source, text = _text(args)
-    made = convert(text, source, name=args.name, defines=defines(args.define), block=args.block)
-    written = args.output if args.output != Path("-") else None
-    if written is not None:
-        if written.exists() and not args.force:
-            raise UsageError(f"{written} already exists", hint="add --force to overwrite it")
-        output_file.write(written, lambda file: file.write(made.text.encode()))
+    return written(args, convert(text, source, name=args.name, defines=defines(args.define), block=args.block))
+
+
+def written(args: argparse.Namespace, made: Imported, heading: str = "left out") -> int:
+    """Print a playbook that was made, or write it to ``args.output``, and show its notes; the exit code.
+
+    Raises:
+        UsageError: that file exists, or cannot be written.
+    """
+    from sparkcluster import output_file
+
+    file = args.output if args.output != Path("-") else None
+    if file is not None:
+        if file.exists() and not args.force:
+            raise UsageError(f"{file} already exists", hint="add --force to overwrite it")
+        output_file.write(file, lambda opened: opened.write(made.text.encode()))
     if emitted(args, {"playbook": made.document, "text": made.text, "left": list(made.notes)}):
         return 0
-    if written is None:
+    if file is None:
         write(sys.stdout, made.text, end="", keep=LINES)
     else:
-        message(paint(f"wrote {written}", "good"), f": {next(iter(made.document['model'].values()))}")
-    _show_notes(made.notes)
-    message(f"sparkcluster lint {written or 'FILE'}", kind="next")
+        message(paint(f"wrote {file}", "good"), f": {next(iter(made.document['model'].values()))}")
+    _show_notes(made.notes, heading)
+    message(f"sparkcluster lint {file or 'FILE'}", kind="next")
     return 0
 
 
@@ -89,7 +102,7 @@ def _inspected(args: argparse.Namespace) -> str:
         return inspected(fleet[next(iter(nodes))], args.container)
 
 
-def _show_notes(notes: Sequence[str]) -> None:
+def _show_notes(notes: Sequence[str], heading: str) -> None:
     """What was left out, by the reason for it, and then what needs a look, since it says what to write where."""
     needs = "[:;] (write|set|copy|build|mount|add|did you|kept|listed) "
     look = [note for note in notes if ": left out" not in note and re.search(needs, note)]
@@ -99,6 +112,6 @@ def _show_notes(notes: Sequence[str]) -> None:
             what, _, why = note.replace(": left out", "").partition(": ")
             left.setdefault(why, []).append(what)
     out = [": ".join(filter(None, [", ".join(names), why])) for why, names in left.items()]
-    for heading, lines in (paint("left out", "dim"), out), (paint("look at", "look"), look):
-        for text in [heading, *(f"  {line}" for line in lines)] if lines else ():
+    for title, lines in (paint(heading, "dim"), out), (paint("look at", "look"), look):
+        for text in [title, *(f"  {line}" for line in lines)] if lines else ():
             message(text)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.common import at_least, common_flags, emitted, option
 from sparkcluster.cli.output import data, message, paint, table
+from sparkcluster.errors import UsageError
 from sparkcluster.printable import shell
 
 if TYPE_CHECKING:
@@ -17,17 +19,32 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``playbooks``."""
     option(parser, "name NAME?", "show one: name, path or model, also with +OVERLAY (default: list the bundled ones)")
+    option(parser, "model MODEL?", "with new in place of NAME: write one for this repository or directory")
     option(parser, "--all", "list every playbook, and the overlays (default: one of each model)")
     option(parser, "--sparks N", "list all that N Sparks can serve; with NAME, show what it is on N", at_least(1))
+    option(parser, "--for PURPOSE", "list those for coding, long-context or another purpose; an unknown one lists all")
+    option(
+        parser, "--sort KEY", "speed: the quickest first (default: by name)", choices=("name", "speed"), default="name"
+    )
+    option(parser, "--config PATH", "with new: directory of MODEL, or its config.json (default: from the hub)", Path)
+    option(parser, "-o --output OUT", "with new: write it to OUT; - is stdout, the default", Path)
+    option(parser, "--force", "overwrite OUT if it exists")
     common_flags(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the bundled playbooks, or show one."""
+    """List the bundled playbooks, show one, or write one for a model that has none."""
     from sparkcluster.inspect import playbooks
     from sparkcluster.spec import library
 
-    found = playbooks.offers(args.sparks) if args.name is None else [playbooks.offer(args.name, args.sparks)]
+    if args.name == "new":
+        return _new(args)
+    if args.model or args.config or args.output or args.force:
+        raise UsageError("MODEL, --config, --output and --force belong to new", hint="sparkcluster playbooks new MODEL")
+    purpose = vars(args)["for"]
+    found = playbooks.offers(args.sparks, purpose) if args.name is None else [playbooks.offer(args.name, args.sparks)]
+    if args.sort == "speed":
+        found.sort(key=lambda each: -each.decode[0])
     if emitted(args, {"playbooks": [each.as_json() for each in found]}):
         return 0
     if args.name is not None:
@@ -38,9 +55,23 @@ def run(args: argparse.Namespace) -> int:
     if args.all:
         message(f"overlays, as in NAME+OVERLAY, for playbooks that list them: {', '.join(library.overlays())}")
     elif len(short) < len(found):
-        message(f"… {len(found) - len(short)} more: sparkcluster playbooks --all")
-    message("SPEED: tokens/s of one request; one in full: sparkcluster playbooks NAME")
+        asked = f" --for {purpose}" if purpose else ""
+        message(f"… {len(found) - len(short)} more: sparkcluster playbooks{asked} --all")
+    message("SPEED: tokens/s of one request, ~ an estimate; one in full: sparkcluster playbooks NAME")
     return 0
+
+
+def _new(args: argparse.Namespace) -> int:
+    from sparkcluster.cli.import_ import written
+    from sparkcluster.cli.progress import awaiting
+    from sparkcluster.inspect.baseline import baseline
+
+    if args.model is None:
+        raise UsageError("new takes a model", hint="sparkcluster playbooks new ORGANISATION/NAME")
+    with awaiting(f"reading the headers of {args.model}"):
+        name = args.output.stem if args.output and args.output.suffix else None
+        made = baseline(args.model, args.config, name)
+    return written(args, made, "notes")
 
 
 def _list(found: Sequence[Offer]) -> None:

@@ -235,6 +235,16 @@ class Engine(abc.ABC):
         """
         return None
 
+    def baseline(self, model: Source) -> tuple[dict[str, Any], list[str]] | None:
+        """Keys of a playbook that ``model`` can be started with where no recipe of it is known, and what to look at.
+
+        All but its ``name`` and ``model.id`` or ``model.path``; None if the engine has no such playbook.
+
+        Raises:
+            UsageError: the model is not known.
+        """
+        return None
+
     def api_features(self, playbook: Playbook) -> ApiFeatures:
         """What clients of the API that ``playbook`` starts can rely on."""
         return ApiFeatures()

@@ -90,7 +90,7 @@ def playbook(start: Start) -> Made:
     known(served.model, "the model is")
     env, secrets, more = _environment(start.env, box.volumes, start.importer.ENGINE)
     notes += more
-    model = _model(served.model, box.volumes)
+    model = model_of(served.model, box.volumes)
     if start.container is not None and "path" in model and model["path"] == served.model:
         mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in box.volumes)
         problem = f"the model {served.model} is not in a mounted directory"
@@ -127,7 +127,12 @@ def by_runner(document: Mapping[str, Any], names: Mapping[str, str], runner: str
     return [f"{runner} itself sets {', '.join(lost)}: write them under env if you need them"] if lost else []
 
 
-def _model(written: str, volumes: Iterable[Volume]) -> dict[str, Any]:
+def model_of(written: str, volumes: Iterable[Volume] = ()) -> dict[str, Any]:
+    """The section ``model`` of a repository, or of a path that ``volumes`` may put elsewhere on the node.
+
+    Raises:
+        UsageError: it is neither.
+    """
     if re.fullmatch(REPOSITORY, written):
         return {"id": written}
     if not written.startswith(("/", "~")) or set(written) & set("*?["):

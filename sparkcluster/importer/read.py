@@ -78,15 +78,17 @@ def convert(
     return finished(document, notes, source, name)
 
 
-def finished(document: dict[str, Any], notes: list[str], source: str, name: str | None = None) -> Imported:
-    """A playbook as text, with ``notes``.
+def finished(
+    document: dict[str, Any], notes: list[str], source: str, name: str | None = None, command: str = "import"
+) -> Imported:
+    """A playbook that ``command`` makes as text, with ``notes``.
 
     Raises:
         UsageError: it has what no playbook may have.
     """
     document |= {"name": name} if name is not None else {}
     notes = list(dict.fromkeys(notes))
-    made = write.text(document, source, notes)
+    made = write.text(document, source, notes, command)
     for lost in unknown(made):
         raise UsageError(
             f"{source} needs {shown(lost)}, which the text does not set", hint="write its value in the text"

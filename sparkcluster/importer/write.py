@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 _ORDER = (
-    "name", "description", "model", "image", "served_name", "aliases", "nodes", "tensor_parallel", "pipeline_parallel",
-    "executor", "args", "env", "secrets", "setup", "mounts", "container", "verify",
+    "name", "description", "source", "model", "image", "served_name", "aliases", "nodes", "tensor_parallel",
+    "pipeline_parallel", "executor", "overlays", "args", "env", "secrets", "setup", "mounts", "container",
+    "request", "verify",
 )  # fmt: skip
 # What no reader takes for anything but text.
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@+~-]*")
@@ -32,12 +33,12 @@ def _represent(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent)
 
 
-def text(document: dict[str, Any], source: str, notes: Sequence[str]) -> str:
+def text(document: dict[str, Any], source: str, notes: Sequence[str], command: str = "import") -> str:
     """``document`` as a playbook, with where it comes from and what it lacks above it."""
-    lines = [f"# Made from {_line(source)} by `sparkcluster import`."]
+    lines = [f"# Made from {_line(source)} by `sparkcluster {command}`."]
     unique = list(dict.fromkeys(notes))
     if unique:
-        lines += ["#", "# Not imported, or to be reviewed:"]
+        lines += ["#", "# Left out, or to be reviewed:"]
         lines += [f"# - {_line(line)}" for line in unique]
     parts = ["\n".join(lines) + "\n"]
     keys = [key for key in (*_ORDER, *(key for key in document if key not in _ORDER)) if key in document]

@@ -46,13 +46,21 @@ class Offer:
         return "?" if self.weights_bytes is None else f"{max(1, self.weights_bytes / 10**9):.0f} GB"
 
     @property
-    def speed(self) -> str:
-        """Tokens/s of one request, by the first figure of the playbook that has it."""
+    def decode(self) -> tuple[float, bool]:
+        """Tokens/s of one request, by the first figure of the playbook that has it, and whether they are an estimate.
+
+        0 where none has.
+        """
         figures = (each for each in self.playbook.figures if (each.what, each.unit) == ("decode", "tok/s"))
         if (figure := next(figures, None)) is None:
-            return "-"
-        value = statistics.mean(figure.value) if isinstance(figure.value, list) else figure.value
-        return f"{'~' if figure.approximate else ''}{value:.0f}/s"
+            return 0, False
+        return statistics.mean(figure.value if isinstance(figure.value, list) else [figure.value]), figure.approximate
+
+    @property
+    def speed(self) -> str:
+        """The same as text."""
+        tokens, approximate = self.decode
+        return f"{'~' if approximate else ''}{tokens:.0f}/s" if tokens else "-"
 
     def as_json(self) -> dict[str, Any]:
         """The playbook as an element of ``playbooks --json``."""
@@ -61,6 +69,7 @@ class Offer:
             "name": playbook.name,
             "description": playbook.description,
             "use": playbook.use,
+            "purposes": playbook.purposes,
             "model": playbook.model.label,
             "image": playbook.image,
             "tensor_parallel": playbook.tensor_parallel,
@@ -73,16 +82,24 @@ class Offer:
         }
 
 
-def offers(sparks: int | None = None) -> list[Offer]:
-    """The bundled playbooks; with ``sparks`` those that groups of so many can serve."""
+def offers(sparks: int | None = None, purpose: str | None = None) -> list[Offer]:
+    """The bundled playbooks; with ``sparks`` those that groups of so many can serve, with ``purpose`` those for it.
+
+    Raises:
+        UsageError: none is for ``purpose``.
+    """
     found = [_offer(library.find(name, library.bundled()), [], sparks) for name in library.names()]
+    purposes = sorted({word for each in found for word in each.playbook.purposes})
+    if purpose is not None and purpose not in purposes:
+        raise UsageError(f"no playbook is for {purpose}", hint=f"--for takes {', '.join(purposes)}")
+    found = [each for each in found if purpose is None or purpose in each.playbook.purposes]
     return [each for each in found if sparks is None or sparks in each.sparks]
 
 
 def one_of_each(found: Sequence[Offer]) -> list[Offer]:
-    """Of each model one, which runs in a container; rather for speed than for little memory."""
+    """Of each model one, which runs in a container; rather for speed than for little memory, and what others extend."""
     first: dict[str, Offer] = {}
-    for each in sorted(found, key=lambda each: each.playbook.goal == "memory"):
+    for each in sorted(found, key=lambda each: (each.playbook.goal == "memory", each.playbook.extends is not None)):
         first.setdefault(each.playbook.model.label, each)
     return [each for each in found if each.playbook.image and first[each.playbook.model.label] is each]
 

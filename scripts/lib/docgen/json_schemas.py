@@ -642,11 +642,16 @@ DOCUMENTS: dict[str, Schema] = {
         errors=by_name(text(), "why a node, or a record of it, is left out, or what it keeps is not known"),
     ),
     "playbooks": record(
+        _optional=("playbooks", "playbook", "text", "left"),
+        playbook=anything("of new, in place of playbooks: as docs/playbook.schema.json"),
+        text=text("the same as YAML"),
+        left=many(text(), "what to look at before it is served"),
         playbooks=many(
             record(
                 name=text(),
                 description=text(),
                 use=text("what it is good for, in a few words"),
+                purposes=many(text(), "words by which --for finds it"),
                 model=text(),
                 image=text(null=True),
                 tensor_parallel={},
@@ -657,7 +662,7 @@ DOCUMENTS: dict[str, Schema] = {
                 figures=many(ref("Figure")),
                 path=text(),
             )
-        )
+        ),
     ),
     "lint": record(ok=boolean(), findings=FINDINGS, nodes=record()),
     "import": record(

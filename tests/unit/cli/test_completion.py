@@ -61,7 +61,7 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster upgrade mine.yaml --order west,e", ["west,east"]),
         ("sparkcluster logs mine.yaml -f alpha", ["alpha-1", "alpha-2"]),
         ("sparkcluster logs -n 3 'my other.yml' fe", ["fe80::1:2"]),
-        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b"]),
+        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b", "gpt-oss-120b-ngc"]),
         ("sparkcluster rollback mine.yaml ", ["12", "11"]),
         ("sparkcluster checks net-00", [f"net-00{number}" for number in range(1, 10)]),
         ("sparkcluster setup mine.yaml --only gr", []),

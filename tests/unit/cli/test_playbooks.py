@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import yaml
+from docgen import json_schemas
 
 from sparkcluster.cli.main import guarded
+from sparkcluster.linting import lint
+from tests.unit.models.llama import LLAMA_8B
 
 
 @pytest.fixture
@@ -30,3 +36,75 @@ def test_the_list_has_one_line_for_each(printed):
         assert "gpt-oss-120b" in shown.out
         assert max(map(len, shown.out.splitlines())) <= 80
     assert "tiny-llama-cpu" in shown.out
+
+
+def test_a_purpose_that_no_playbook_has_lists_those_that_some_have(printed, capsys):
+    assert "laguna-xs.2 " in (coding := printed("--for", "coding").out)
+    assert "gpt-oss-20b" not in coding
+    assert "qwen3.6-27b-nvfp4-1m " in printed("--for", "long-context").out
+    assert guarded(["playbooks", "--for", "poetry"]) == 2
+    hint = capsys.readouterr().err
+    assert "chat, coding, long-context, multimodal, quality, reasoning" in hint
+
+
+def test_sorted_by_speed_the_quickest_is_first_and_the_unmeasured_last(printed):
+    found = json.loads(printed("--sort", "speed", "--json").out)["playbooks"]
+    names = [each["name"] for each in found]
+    assert names[0].startswith("qwen3.6-35b-a3b")
+    assert names.index("gpt-oss-120b") < names.index("qwen3.5-122b-a10b-nvfp4") < names.index("gpt-oss-20b")
+
+
+MOE = {
+    **LLAMA_8B,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8192,
+    "max_position_embeddings": 40960,
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "args"),
+    [
+        (
+            MOE,
+            {"checkpoint": "modelopt", "tensor_parallel": 1},
+            {"quantization": "modelopt", "moe-backend": "marlin", "max-model-len": 40960, "reasoning-parser": "qwen3"},
+        ),
+        (
+            LLAMA_8B | {"num_hidden_layers": 300, "max_position_embeddings": 131072},
+            {"checkpoint": "bf16", "tensor_parallel": 2},
+            {"max-model-len": 65536, "gpu-memory-utilization": 0.82, "max-num-seqs": 4},
+        ),
+    ],
+    ids=["experts", "two-sparks"],
+)
+def test_a_new_playbook_has_what_config_json_says_and_lints_clean(printed, tmp_path, config, keys, args):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "mine.yaml"
+    printed("new", "some/Model-NVFP4", "--config", str(tmp_path), "-o", str(file))
+    made = yaml.safe_load(file.read_text())
+    assert (made["name"], made["model"]["id"]) == ("mine", "some/Model-NVFP4")
+    assert {"checkpoint": made["model"]["checkpoint"], "tensor_parallel": made["tensor_parallel"]} == keys
+    assert args.items() <= made["args"].items()
+    assert ("moe-backend" in made["args"]) == (config is MOE)
+    assert [each.code for each in lint([file]).findings if each.severity != "info"] == []
+    assert guarded(["playbooks", "new", "some/Model-NVFP4", "--config", str(tmp_path), "-o", str(file)]) == 2
+
+
+def test_a_new_playbook_of_what_is_recorded_names_its_commit(printed, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shown = printed("new", "unsloth/Qwen3.6-27B-NVFP4", "--json").out
+    made = json.loads(shown)
+    json_schemas.validate("playbooks", made)
+    assert made["playbook"]["model"]["revision"] == "890bdef7a42feba6d83b6e17a03315c694112f2a"
+    assert any("qwen3.6-27b-nvfp4 comes with sparkcluster" in line for line in made["left"])
+
+
+@pytest.mark.parametrize("words", [["new"], ["new", "name-alone"], ["gpt-oss-20b", "--force"]])
+def test_new_and_its_model_go_together(capsys, words):
+    assert guarded(["playbooks", *words]) == 2
+    assert "hint: " in capsys.readouterr().err

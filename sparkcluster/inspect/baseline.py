@@ -1,0 +1,71 @@
+"""``playbooks new``: a playbook for a model that has none, out of what ``fit`` reads of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from sparkcluster import engines
+from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.importer import Imported
+from sparkcluster.importer.playbook import model_of, name_of
+from sparkcluster.importer.read import finished
+from sparkcluster.inspect.playbooks import MOST_SPARKS
+from sparkcluster.models.source import Source, spark
+from sparkcluster.report import count
+from sparkcluster.spec import Playbook, library
+from sparkcluster.spec.playbook import Model
+from sparkcluster.staging.known_models import Known, known
+from sparkcluster.staging.model_headers import from_path
+
+
+def baseline(written: str, config: Path | None = None, name: str | None = None) -> Imported:
+    """A playbook for a model that has none: what the engine starts from, and as many Sparks as its memory takes.
+
+    Args:
+        written: its repository, or its directory on the nodes.
+        config: directory of the model on this machine, or its config.json; None to ask the hub.
+        name: of the playbook; None to take the model's.
+
+    Raises:
+        UsageError: there is no such model, or it is not known.
+        SparkclusterError: the hub does not answer, and the model was never recorded.
+    """
+    model = model_of(written)
+    found = known(Model.model_validate(model)) if config is None else Known(from_path(config))
+    if found.model is None:
+        raise SparkclusterError(found.note, hint="pass its config.json, or its directory, to --config")
+    source = dataclasses.replace(found.model, name=written)
+    engine = engines.engine(engines.DEFAULT)
+    made = engine.baseline(source)
+    if made is None:
+        raise UsageError(f"{engine.title} has no playbook to start from", hint="copy one of sparkcluster playbooks")
+    document, notes = made
+    revision = {"revision": source.revision} if source.revision and "id" in model else {}
+    document["model"] = {
+        key: value for key, value in {**model, **revision, **document["model"]}.items() if value is not None
+    }
+    served = name_of(written)
+    document |= {"name": name or served, "description": f"{written}, not measured yet", "served_name": served}
+    document["tensor_parallel"], fits = _sparks(document, source)
+    notes += filter(None, [fits, found.note])
+    with contextlib.suppress(UsageError):
+        same = library.find(model.get("id", ""), library.bundled())
+        notes.append(f"{same.stem} comes with sparkcluster, and serves this model")
+    return finished(document, notes, f"the config.json of {written}", command="playbooks new")
+
+
+def _sparks(document: dict[str, Any], source: Source) -> tuple[int, str]:
+    """The fewest Sparks that hold the model, and what `fit` says of them; 1 where none do."""
+    said = "fit: unknown"
+    for nodes in (1, 2, 4, MOST_SPARKS):
+        playbook = Playbook.model_validate({**document, "tensor_parallel": nodes})
+        with contextlib.suppress(UsageError):  # its heads or layers cannot be shared by so many
+            found = engines.engine(playbook.engine).forecast(playbook, source, spark(), nodes=nodes) or {}
+            why = [*found.get("problems", ()), *found.get("doubts", ())]
+            said = f"fit, on {count(nodes, 'Spark')}: {'; '.join([found.get('verdict', 'unknown'), *why])}"
+            if found.get("fits") is not False:
+                return nodes, said
+    return 1, said
