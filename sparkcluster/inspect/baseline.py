@@ -7,11 +7,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from sparkcluster import engines
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.importer import Imported
 from sparkcluster.importer.playbook import model_of, name_of
 from sparkcluster.importer.read import finished
+from sparkcluster.importer.unknown import shown
 from sparkcluster.inspect.playbooks import MOST_SPARKS
 from sparkcluster.models.source import Source, spark
 from sparkcluster.report import count
@@ -33,6 +36,14 @@ def baseline(written: str, config: Path | None = None, name: str | None = None) 
         UsageError: there is no such model, or it is not known.
         SparkclusterError: the hub does not answer, and the model was never recorded.
     """
+    try:
+        return _made(written, config, name)
+    except ValidationError as error:
+        problem = f"no playbook can have the model {shown(written)}: {error.errors()[0]['msg']}"
+        raise UsageError(problem, hint="look at its config.json, or write the path as on the nodes") from None
+
+
+def _made(written: str, config: Path | None, name: str | None) -> Imported:
     model = model_of(written)
     found = known(Model.model_validate(model)) if config is None else Known(from_path(config))
     if found.model is None:

@@ -47,7 +47,9 @@ def baseline(model: Source) -> tuple[dict[str, Any], list[str]]:
     if family and family.tools:
         args |= {CHOICE: True, TOOLS: family.tools[0]}
     else:
-        notes.append(f"{TOOLS} and {REASONING}: not known for {config.architecture}; see docs.vllm.ai, Tool Calling")
+        notes.append(
+            f"{TOOLS} and {REASONING}: not known for {config.architecture or 'it'}; see docs.vllm.ai, Tool Calling"
+        )
     if "auto_map" in model.config:
         notes.append("trust-remote-code is not set: its repository has code, which runs if you add it under args")
     document: dict[str, Any] = {

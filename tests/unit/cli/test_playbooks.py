@@ -95,6 +95,12 @@ def test_a_new_playbook_has_what_config_json_says_and_lints_clean(printed, tmp_p
     assert guarded(["playbooks", "new", "some/Model-NVFP4", "--config", str(tmp_path), "-o", str(file)]) == 2
 
 
+def test_an_architecture_that_no_playbook_can_have_is_an_error_of_the_model(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | {"architectures": ["../x y"]}))
+    assert guarded(["playbooks", "new", "some/model", "--config", str(tmp_path)]) == 2
+    assert "internal" not in capsys.readouterr().err
+
+
 def test_a_new_playbook_of_what_is_recorded_names_its_commit(printed, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     shown = printed("new", "unsloth/Qwen3.6-27B-NVFP4", "--json").out
@@ -104,7 +110,7 @@ def test_a_new_playbook_of_what_is_recorded_names_its_commit(printed, monkeypatc
     assert any("qwen3.6-27b-nvfp4 comes with sparkcluster" in line for line in made["left"])
 
 
-@pytest.mark.parametrize("words", [["new"], ["new", "name-alone"], ["gpt-oss-20b", "--force"]])
+@pytest.mark.parametrize("words", [["new"], ["new", "name-alone"], ["new", "~nobody"], ["gpt-oss-20b", "--force"]])
 def test_new_and_its_model_go_together(capsys, words):
     assert guarded(["playbooks", *words]) == 2
     assert "hint: " in capsys.readouterr().err
