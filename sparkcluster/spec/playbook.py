@@ -189,10 +189,12 @@ class Figure(Section):
 def verifying(verify: Verify, request: Request, args: Mapping[str, Any]) -> Verify:
     """What a model is verified with: ``verify``, and what clients are told in ``request`` where it says nothing.
 
-    Reasoning is off where the playbook names its switch. Else at least ``REASONING_TOKENS`` are allowed if a parser
-    takes it out of the answer.
+    Reasoning is off where ``request`` or ``args`` names its switch. Else at least ``REASONING_TOKENS`` are allowed if a
+    parser takes it out of the answer.
     """
-    off = dict.fromkeys(request.chat_template_kwargs.keys() & set(SWITCHES), False)
+    default = args.get("default-chat-template-kwargs")
+    named = {*request.chat_template_kwargs, *(default if isinstance(default, dict) else ())}
+    off = dict.fromkeys(named & set(SWITCHES), False)
     options = {**request.chat_template_kwargs, **off, **verify.chat_template_kwargs}
     sampled = {"temperature": 0.0, **request.body, **verify.body, "chat_template_kwargs": options}
     sampled["max_tokens"] = verify.max_tokens

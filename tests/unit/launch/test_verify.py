@@ -110,6 +110,10 @@ PARSER = {"reasoning-parser": "nemotron_v3"}
     [
         ({}, {"temperature": 0.0, "max_tokens": 512}),
         ({"args": PARSER}, {"temperature": 0.0, "max_tokens": 2048}),
+        (
+            {"args": {**PARSER, "default-chat-template-kwargs": ON}},
+            {"temperature": 0.0, "max_tokens": 512, "chat_template_kwargs": OFF},
+        ),
         ({"args": PARSER, "verify": {"max_tokens": 9000}}, {"temperature": 0.0, "max_tokens": 9000}),
         (
             {"args": PARSER, "request": {"chat_template_kwargs": ON, "max_tokens": 7000, "temperature": 0.7}},
