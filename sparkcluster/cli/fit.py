@@ -117,8 +117,10 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
     data()
     _parts(memory, cache["bytes"])
     data()
-    enough = f"; {safe:.2f} is enough for {count(found['concurrency_wanted'], 'request')} at once" if safe <= 1 else ""
-    data(f"gpu-memory-utilization {found['gpu_memory_utilization']:.2f}{enough}")
+    now = size(cache["bytes"]) if safe is None else f"{found['gpu_memory_utilization']:.2f}"
+    least = size(cache["bytes_wanted"]) if safe is None else f"{safe:.2f}"
+    enough = f"; {least} is enough for {count(found['concurrency_wanted'], 'request')} at once"
+    data(f"{cache['set_by']} {now}{enough if (safe or 0) <= 1 else ''}")
     if verbose:
         data(f"vLLM will log a KV cache of {cache['tokens']:,} tokens, as its version counts them")
 

@@ -162,10 +162,10 @@ class Engine(abc.ABC):
         A Ray worker gets only the program, by which the launcher finds the Python that has Ray.
         """
 
-    def environment(self, member: Member, ready_timeout_s: float) -> dict[str, str]:
+    def environment(self, member: Member, playbook: Playbook) -> dict[str, str]:
         """Variables for this engine of the rank on ``member``; the playbook's ``env`` overrides them.
 
-        ``ready_timeout_s`` is the time from the start to the first answer, which its own limits must not cut short.
+        Its own limits must not cut short the playbook's ``ready_timeout_s``, from the start to the first answer.
         """
         return {}
 

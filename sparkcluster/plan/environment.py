@@ -42,7 +42,7 @@ def _always(playbook: Playbook, member: Member) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
         "RAY_memory_monitor_refresh_ms": "0",
-        **engines.engine(playbook.engine).environment(member, playbook.ready_timeout_s),
+        **engines.engine(playbook.engine).environment(member, playbook),
         **_sockets(member),
     }
 

@@ -23,6 +23,7 @@ CONCURRENT = 4
 """Requests of full context that ``auto`` makes room for if --max-num-seqs is not set: a Spark serves 1 to 4 well."""
 
 AUTO = "auto"
+LONG_MODELS = 'VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1"'
 UTILIZATION = "gpu-memory-utilization"
 CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
 _DRAFT_MODEL = ("speculative-config.model", "spec-model")  # beside "model" of the speculative config itself

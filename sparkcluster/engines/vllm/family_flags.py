@@ -34,6 +34,7 @@ class Model:
         tools: parsers for its tool calls, the usual one first; empty where it is not known.
         thoughts: parsers for its reasoning, likewise.
         context: tokens that it was trained for.
+        longest: tokens that its maker names beyond those of config.json, or None.
         tensor_one: whether it cannot be divided among ranks.
         needs: vLLM that knows it, or None.
     """
@@ -48,6 +49,7 @@ class Model:
     tools: tuple[str, ...] = ()
     thoughts: tuple[str, ...] = ()
     context: int | None = None
+    longest: int | None = None
     tensor_one: bool = False
     needs: Version | None = None
 
@@ -93,12 +95,12 @@ NAMES: dict[str, frozenset[str]] = {
 def family(name: str, architecture: str | None) -> Model | None:
     """The family of ``name``, a repository or a directory; else the one that has ``architecture``.
 
-    One class serves models that were trained for contexts of different lengths, so by class alone none is told.
+    One class serves models that were trained for contexts of different lengths, so by class alone none is named.
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
     named = (model for model in table() if re.search(model.ids, last))
-    alike = (dataclasses.replace(model, context=None) for model in table() if architecture in model.architectures)
-    return next(named, None) or next(alike, None)
+    alike = (model for model in table() if architecture in model.architectures)
+    return next(named, None) or next((dataclasses.replace(model, context=None, longest=None) for model in alike), None)
 
 
 def kind(name: str) -> Kind | None:
@@ -116,7 +118,7 @@ _TRUTH = {"yes": True, "no": False}
 
 
 def _model(name: str, ids: str, *columns: str) -> Model:
-    architectures, moe, hybrid, mamba, reasoning, tools, thoughts, context, tensor_one, needs = columns
+    architectures, moe, hybrid, mamba, reasoning, tools, thoughts, context, longest, tensor_one, needs = columns
     return Model(
         name,
         ids,
@@ -128,6 +130,7 @@ def _model(name: str, ids: str, *columns: str) -> Model:
         _list(tools),
         _list(thoughts),
         None if context == "-" else int(context),
+        None if longest == "-" else int(longest),
         _TRUTH[tensor_one],
         numbers(needs),
     )

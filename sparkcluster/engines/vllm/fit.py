@@ -74,6 +74,8 @@ class Fit:
         left_bytes: what the system has when all is taken.
         smallest: the smallest utilization, in hundredths, that holds ``requests``; above 1 where none does.
         safe: likewise, if weights and a step take the most that they may.
+        fixed: whether the KV cache was requested by its size: the utilization then decides about nothing but the memory
+            that has to be free at the start (https://github.com/vllm-project/vllm/pull/21489, .../39852).
         problems: why it does not fit; none where it may.
         doubts: why it may not fit; none where it does or does not for certain.
         advice: what to change, in order; also where it fits, and something is near a limit.
@@ -96,6 +98,7 @@ class Fit:
     left_bytes: int
     smallest: float
     safe: float
+    fixed: bool = False
     problems: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
@@ -104,6 +107,11 @@ class Fit:
     def verdict(self) -> Verdict:
         """Whether the engine starts, and holds what was asked for."""
         return "does not fit" if self.problems else "too close to say" if self.doubts else "fits"
+
+    @property
+    def size_key(self) -> str:
+        """What requests a KV cache by its size."""
+        return "VLLM_CPU_KVCACHE_SPACE" if self.engine.device == "cpu" else "kv-cache-memory-bytes"
 
 
 def runtime(config: ModelConfig, engine: Engine) -> int:
@@ -215,8 +223,9 @@ def fit(
         left_bytes=left,
         smallest=smallest,
         safe=safe,
+        fixed=pool_bytes is not None,
     )
-    problems, doubts, advice = _judged(found, config, by_size=pool_bytes is not None)
+    problems, doubts, advice = _judged(found, config)
     if longest is not None and engine.context > longest:
         problems.append(f"{engine.context:,} tokens are more than the model's {longest:,}")
         within = fit(
@@ -248,8 +257,8 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, reques
     return low
 
 
-def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str], list[str], list[str]]:
-    """Why it does not fit, or may not, and what to change; ``by_size`` where the KV cache was requested by its size."""
+def _judged(found: Fit, config: ModelConfig) -> tuple[list[str], list[str], list[str]]:
+    """Why it does not fit, or may not, and what to change."""
     problems: list[str] = []
     doubts: list[str] = []
     advice: list[str] = []
@@ -257,18 +266,15 @@ def _judged(found: Fit, config: ModelConfig, *, by_size: bool) -> tuple[list[str
     left, system, most = found.left_bytes, found.machine.system_bytes, _most(found)
     if found.least_bytes < needed:
         (problems if found.most_bytes < needed else doubts).append(_too_small(found))
-        if by_size:
-            key = "VLLM_CPU_KVCACHE_SPACE" if found.engine.device == "cpu" else "kv-cache-memory-bytes"
-            advice.append(f"set {key} to {math.ceil(needed / GIB)} GiB")
-        else:
-            advice += _smaller(found, config)
-    if found.engine.falls_back:
-        advice.append("set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more")
+        advice += [f"set {found.size_key} to {math.ceil(needed / GIB)} GiB"] if found.fixed else _smaller(found, config)
     if left < system:
         problems.append(f"{size(left)} would be left for the system, which takes {size(system)}")
-        if most >= found.safe and found.utilization > most:
+        spare = found.pool_bytes - (system - left)
+        if found.fixed and spare >= needed:
+            advice.append(f"set {found.size_key} to {spare // GIB} GiB or less")
+        elif not found.fixed and most >= found.safe and found.utilization > most:
             advice.append(f"set gpu-memory-utilization to {most:.2f} or less")
-    elif found.utilization > CEILING:
+    elif not found.fixed and found.utilization > CEILING:
         taken = f"gpu-memory-utilization {found.utilization:.2f}"
         advice.append(f"{taken} is above {CEILING:.2f}, where Sparks have crashed: set it lower")
     return problems, doubts, advice

@@ -196,9 +196,12 @@ def closest_name(name: str) -> str | None:
 def has(flag: Flag, versions: Versions) -> bool | None:
     """Whether the vLLM of an image has ``flag``; None where the table cannot tell.
 
-    Between two releases of the table, what both have is there and what neither has is not.
+    Between two releases of the table, what both have is there and what neither has is not; what came later than the
+    oldest is not in older ones.
     """
     read = releases()
+    if flag.first and versions.since(*read[0]) is False:
+        return False
     if versions.since(*read[0]) is not True or versions.low is None or versions.low > read[-1]:
         return None
     oldest = max(index for index, release in enumerate(read) if release <= versions.low)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkcluster.engines.vllm import arguments, defaults, weights
+from sparkcluster.engines.vllm import arguments, defaults, family_flags, flags, weights
 from sparkcluster.engines.vllm.fit import VERDICTS, Fit, fit
 from sparkcluster.engines.vllm.reported import of_engine
 from sparkcluster.engines.vllm.versions import Version, Versions, dotted
@@ -89,7 +89,7 @@ def of_playbook(
     pool = arguments.pool_bytes(written)
     rope = config.text.values.get("rope_parameters") or config.text.values.get("rope_scaling")
     trained = arguments.trained_context(config.context, rope) if config.text.has("max_position_embeddings") else None
-    longest = arguments.longest_context(args, trained)
+    longest, longer = _longest(args, config, trained, context)
 
     def fit_of(version: Version) -> Fit:
         engine = arguments.engine(written, config, version=version, ranks=ranks, stages=stages, context=context)
@@ -112,7 +112,32 @@ def of_playbook(
     if any(adapters.values()):
         left_out.append("of adapters their files are counted, not what max-loras and max-lora-rank reserve beyond them")
     left_out += _uncertain(versions, found[0], found[-1])
-    return Planned(written.name, config, versions, found[0], found[-1], auto, tuple(left_out))
+    worst = dataclasses.replace(found[0], advice=(*found[0].advice, *longer, *_kernels(found[0], versions)))
+    return Planned(written.name, config, versions, worst, found[-1], auto, tuple(left_out))
+
+
+def _longest(
+    args: arguments.Arguments, config: ModelConfig, trained: int | None, context: int | None
+) -> tuple[int | None, list[str]]:
+    """Tokens above which the engine does not start, or None; and what to write for those that its maker names beyond.
+
+    ``context`` is what was asked about: up to what its maker names it is answered, though the playbook lacks the
+    variable.
+    """
+    limit = arguments.longest_context(args, trained)
+    length = context or args.count("max-model-len", 0)
+    family = family_flags.family(args.playbook.model.label, config.architecture)
+    if limit is None or family is None or not limit < length <= (family.longest or 0):
+        return limit, []
+    return None if context else limit, [f"for {length:,} tokens write {arguments.LONG_MODELS} under env"]
+
+
+def _kernels(fit_: Fit, versions: Versions) -> list[str]:
+    """Which kernels to choose where others fall back, if the image may have the argument."""
+    backend = flags.find("moe-backend")
+    if not fit_.engine.falls_back or backend is None or flags.has(backend, versions) is False:
+        return []
+    return ["set moe-backend to marlin: FlashInfer's FP4 kernels fail on this GPU and take 7 GB more"]
 
 
 def _size(beside: Mapping[str, Source] | None, name: str | None) -> int:
@@ -164,11 +189,13 @@ def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any
         "vllm_version_is_known": planned.versions.exact is not None,
         "context": fit.engine.context,
         "concurrency_wanted": fit.requests,
-        "gpu_memory_utilization": fit.utilization,
+        "gpu_memory_utilization": None if fit.fixed else fit.utilization,
         "gpu_memory_utilization_is_auto": planned.auto,
-        "smallest_gpu_memory_utilization": fit.smallest,
-        "safe_gpu_memory_utilization": fit.safe,
+        "smallest_gpu_memory_utilization": None if fit.fixed else fit.smallest,
+        "safe_gpu_memory_utilization": None if fit.fixed else fit.safe,
         "kv_cache": {
+            "set_by": fit.size_key if fit.fixed else "gpu-memory-utilization",
+            "bytes_wanted": fit.layout.bytes_for(fit.requests),
             "tokens": fit.tokens,
             "tokens_most": planned.best.layout.tokens(max(0, planned.best.most_bytes)),
             "concurrency": round(fit.concurrency, 2),

@@ -41,6 +41,7 @@ UPSTREAM: dict[str, tuple[Version | None, Version | None]] = {
 _UPSTREAM = re.compile(r"(docker\.io/)?vllm/vllm-openai(-[a-z0-9]+)?")
 _NGC = re.compile(r"nvcr\.io/nvidia/vllm")
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
+_PLATFORM = re.compile(r"-(aarch64|arm64|x86_64)$")
 _MOVING = re.compile(r"(^|-)(latest|nightly)(-|$)|^gemma4?(-cu130)?$|^$")
 
 
@@ -104,7 +105,8 @@ def of_reference(reference: str) -> Image:
     if _NGC.fullmatch(repository):
         return Image("ngc", _ngc(tag), tag, moves)
     if _UPSTREAM.fullmatch(repository):
-        return Image("upstream", Versions(*UPSTREAM[tag]) if tag in UPSTREAM else of_text(tag), tag, moves)
+        known = UPSTREAM.get(_PLATFORM.sub("", tag))
+        return Image("upstream", Versions(*known) if known else of_text(tag), tag, moves)
     # A local image has no registry that could reassign its tag.
     return Image("other", tag=tag, moves=moves and "/" in repository)
 

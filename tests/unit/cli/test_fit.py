@@ -78,6 +78,45 @@ def test_no_context_above_the_models_own_fits_or_is_advised(fit, lifted, flags, 
     assert (code == 1, "set max-model-len to 131072\n" in err) == (limited, limited)
 
 
+NANO = {**LLAMA_8B, "max_position_embeddings": 262144}
+
+
+@pytest.mark.parametrize(
+    ("flags", "context", "code"),
+    [(("--context", "800000"), 65536, 0), ((), 800000, 1), (("--context", "1048577"), 65536, 1)],
+)
+def test_a_context_that_its_maker_names_takes_one_variable(fit, tmp_path, flags, context, code):
+    """As the guide says of Nemotron 3 Nano, whose config.json has less."""
+    model = {"id": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8"}
+    config = ("--config", str(tmp_path / "config.json"))
+    args = {"gpu-memory-utilization": 0.85, "max-model-len": context, "kv-cache-dtype": "fp8"}
+    got, _, err = fit(*config, *flags, config=NANO, model=model, args=args)
+    hint = 'hint: for 800,000 tokens write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env'
+    assert (got, hint in err) == (code, "1048577" not in flags)
+
+
+@pytest.mark.parametrize(
+    ("image", "hinted"),
+    [("nvcr.io/nvidia/vllm:25.12.post1-py3", False), ("vllm/vllm-openai:v0.18.0-cu130", True), ("mine/vllm:1", True)],
+)
+def test_no_argument_is_advised_that_the_image_lacks(offline, tmp_path, capsys, image, hinted):
+    guarded(["fit", "nemotron-3-nano-30b-a3b-nvfp4", "--set", f"image={image}"])
+    assert ("set moe-backend to marlin" in capsys.readouterr().err) == hinted
+
+
+def test_a_cache_that_is_requested_by_its_size_is_answered_in_bytes(fit):
+    """vLLM does not derive it from gpu-memory-utilization then (vllm#21489)."""
+    args = {"gpu-memory-utilization": 0.15, "max-model-len": 32768, "kv-cache-memory-bytes": "6G"}
+    code, out, _ = fit(args=args)
+    assert (code, out.splitlines()[-1]) == (0, "kv-cache-memory-bytes 6.44 GB; 4.29 GB is enough for 1 request at once")
+    assert "utilization" not in out
+    code, out, _ = fit("--json", args=args | {"kv-cache-memory-bytes": "110G"})
+    told = json.loads(out)
+    assert (code, told["gpu_memory_utilization"], told["kv_cache"]["set_by"]) == (1, None, "kv-cache-memory-bytes")
+    assert [line.rsplit(" ", 4)[0] for line in told["advice"]] == ["set kv-cache-memory-bytes to"]
+    json_schemas.validate("fit", told)
+
+
 def test_the_other_way_round(fit):
     """The smallest utilization for a context and a concurrency."""
     _, out, _ = fit("--json", "--context", "131072", "--concurrency", "4")

@@ -136,6 +136,20 @@ def test_limits_of_the_engine_follow_ready_timeout_s_and_are_never_shorter_than_
     assert build(cluster(TWO, playbook=own), two()).nodes["beta"].env["VLLM_ENGINE_READY_TIMEOUT_S"] == "7200"
 
 
+@pytest.mark.parametrize(
+    ("image", "value"),
+    [
+        ("nvcr.io/nvidia/vllm:26.03-py3", "0"),
+        ("nvcr.io/nvidia/vllm:26.04-py3", "0"),
+        ("nvcr.io/nvidia/vllm:25.12.post1-py3", None),
+        ("vllm/vllm-openai:v0.28.0", None),
+    ],
+)
+def test_flashinfers_fp4_experts_are_disabled_on_the_images_where_they_return_garbage(two, cluster, image, value):
+    made = build(cluster(TWO, playbook={"image": image}), two())
+    assert {node.env.get("VLLM_USE_FLASHINFER_MOE_FP4") for node in made.nodes.values()} == {value}
+
+
 def test_a_secret_is_named_and_nowhere_valued(two, cluster):
     playbook = {"secrets": ["WANDB_KEY"], "env": {"WANDB_KEY": "hf_leaked"}}
     made = build(cluster(TWO, playbook=playbook, api={"key": {"env": "KEY"}}), two())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.engines.vllm.rules.speculative import CONFIG
 from sparkcluster.findings import Severity
@@ -94,17 +95,20 @@ def gemma_flashinfer(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-140",
-    "FlashInfer's b12x experts are on one GPU",
-    source="https://github.com/vllm-project/vllm/issues/47365 (open; two GPUs of SM120; right on 0.23.1rc1.dev552)",
+    "FlashInfer's b12x experts of Qwen3.6 are on one GPU",
+    source="https://github.com/vllm-project/vllm/issues/47365 (open; two GPUs of SM120; right on 0.23.1rc1.dev552); "
+    "DeepSeek V4 is served so on two Sparks: https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark",
 )
 def b12x(served: Served) -> Iterator[Seen]:
     """With `--moe-backend flashinfer_b12x` over two GPUs answers are empty, or one token again and again.
 
     Since the nightly of 30 June 2026, with tensor or pipeline parallel 2, for Qwen3.6-35B-A3B-NVFP4; one GPU is right.
-    The backend `b12x`, which is another one, supports tensor parallelism (vllm#52018).
+    So it is reported for that family in NVFP4, on vLLM's and NVIDIA's images. Other builds serve DeepSeek V4 on two
+    Sparks with it every day. The backend `b12x`, which is another one, supports tensor parallelism (vllm#52018).
     """
     split = served.ranks * served.playbook.pipeline_parallel > 1
-    if served.text("moe-backend") == "flashinfer_b12x" and split and served.since(0, 24) is not False:
+    reported = served.named("Qwen3.6") and served.weights == "nvfp4" and served.released
+    if served.text("moe-backend") == "flashinfer_b12x" and split and reported and served.since(0, 24) is not False:
         summary = "flashinfer_b12x returns garbage over more than one GPU"
         yield served.say("moe-backend", summary, "write moe-backend: marlin, or tensor_parallel: 1")
 
@@ -124,3 +128,47 @@ def published_marlin(served: Served) -> Iterator[Seen]:
     if served.spark and served.released and large and served.ranks == 1:
         summary = "this model did not fit on one Spark on Marlin, which published builds fall back to"
         yield served.say(("image",), summary, "use an image built for SM121, or tensor_parallel: 2")
+
+
+@rule(
+    "SM121-143",
+    "Gemma 4 starts on this vLLM",
+    severity="error",
+    source="https://github.com/vllm-project/vllm/issues/53836 (a Spark, 0.27.1), "
+    "https://github.com/vllm-project/vllm/issues/51744 (0.27.0); mended in 0.28 by "
+    "https://github.com/vllm-project/vllm/pull/49797; an older Transformers instead: "
+    "https://github.com/0xBakeer/inference-atlas/pull/14",
+)
+def gemma_transformers(served: Served) -> Iterator[Seen]:
+    """On vLLM 0.27.0 and 0.27.1 the engine ends with `AmbiguousGlobalPerLayerAttributeError` at startup.
+
+    Their images have Transformers 5.15, which gives `head_dim` for each layer alone. Reported for E2B, 26B-A4B and 31B.
+    """
+    pinned = any("transformers" in line for line in served.playbook.setup)
+    if served.gemma_4 and served.between((0, 27), (0, 28)) and not pinned:
+        remedy = "use an image with vLLM 0.28 or newer, or pip install transformers==5.8.1 under setup"
+        yield served.say(("image",), "this vLLM cannot read Gemma 4's config.json", remedy)
+
+
+@rule(
+    "SM121-144",
+    "A DSpark drafter has a BF16 KV cache",
+    source="https://github.com/NVIDIA/dgx-spark-playbooks/issues/107, "
+    "https://github.com/vllm-project/recipes/issues/836 (nightly of 23 August 2026), "
+    "https://github.com/vllm-project/vllm/issues/41559 (Qwen3.6-27B); both together: "
+    "https://github.com/vllm-project/recipes/blob/main/models/nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16.yaml, "
+    f"{sources.EUGR} (recipes)",
+)
+def dspark_cache(served: Served) -> Iterator[Seen]:
+    """On a GB10 an FP8 KV cache beside a DSpark drafter ends the engine at startup: `err 715`, `cudnnSetStream failed`.
+
+    Reported for Nemotron 3.5 Lightning by NVIDIA's own command, and for Qwen3.6-27B as `illegal memory access`. Sources
+    disagree: vLLM's recipe measured Lightning with both on 0.28.1rc1.dev130 of 31 August 2026, and a community's has
+    both. So it is a warning on vLLM's and NVIDIA's images, info elsewhere, and not reported from 0.29 on. DeepSeek V4
+    drafts by layers of its own, and is served with an FP8 KV cache.
+    """
+    drafter = served.dspark and "model" in served.draft and served.named("Nemotron 3.5 Lightning", "Qwen3.6")
+    if served.spark and drafter and served.fp8_cache and served.since(0, 29) is not True:
+        summary = "an FP8 KV cache beside a DSpark drafter has ended the engine at startup"
+        severity: Severity | None = None if served.released else "info"
+        yield served.say("kv-cache-dtype", summary, f"remove kv-cache-dtype, or {CONFIG}", severity=severity)

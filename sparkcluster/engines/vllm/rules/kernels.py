@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm.environment import FLASHINFER_FP4
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.findings import Severity
@@ -89,27 +90,34 @@ def experts(served: Served) -> Iterator[Seen]:
 @rule(
     "SM121-003",
     "moe-backend is set where the default is wrong",
-    source=f"required: {sources.TWO_SPARKS}, {sources.GUIDE}; leave it on auto: {sources.VLLM_BLOG}",
+    source=f"required: {sources.TWO_SPARKS}, {sources.GUIDE}; leave it on auto: {sources.VLLM_BLOG}; Marlin by "
+    "default: https://github.com/vllm-project/vllm/pull/47577 (July 2026); without it on a GB10: "
+    "https://github.com/vllm-project/recipes/blob/main/models/Google/gemma-4-26B-A4B-it.yaml",
 )
 def experts_default(served: Served) -> Iterator[Seen]:
     """By default vLLM takes a GB10 for a larger Blackwell and picks CUTLASS, which returns garbage.
 
-    Sources disagree: two guides require `--moe-backend marlin`, with NGC 26.04; vLLM's blog leaves it on auto with a
-    nightly of June 2026, and NVIDIA's recipe for the Omni model with upstream's v0.20.0. So it is a warning on NGC's
-    images from 26.03 to vLLM 0.22 and info elsewhere; the log has to say `MARLIN` for the experts. The older setting,
-    VLLM_USE_FLASHINFER_MOE_FP4=0, counts if the image still reads it. Images of 2025 are not checked, nor is gpt-oss,
-    for which vLLM takes Marlin itself (SM121-132).
+    Sources disagree: two guides require `--moe-backend marlin`, with NGC 26.04, `gemma4-cu130` and the nightly; vLLM's
+    blog leaves it on auto with a nightly of June 2026, NVIDIA's recipe for the Omni model with upstream's v0.20.0, and
+    vLLM's recipe for Gemma 4 with a community's build of July 2026. So it is an error for Gemma 4 on images up to 0.19,
+    where the output was garbage; a warning on NGC's from 26.03 to vLLM 0.22, on upstream's up to 0.23 and on its
+    nightly, but for Nemotron on upstream's; and info elsewhere; the log has to say `MARLIN` for the experts. The older
+    setting, VLLM_USE_FLASHINFER_MOE_FP4=0, counts if the image still reads it. Images of 2025 are not checked, nor is
+    gpt-oss, for which vLLM takes Marlin itself (SM121-132).
     """
     nvfp4 = served.spark and served.weights == "nvfp4" and served.moe
     if not nvfp4 or served.text("moe-backend") not in {None, "auto"}:
         return
-    env = served.playbook.env
-    chosen = env.get("VLLM_USE_FLASHINFER_MOE_FP4") == "0" or env.get("VLLM_MXFP4_USE_MARLIN") == "1"
     before_023 = served.since(0, 23) is False
-    if not served.since(0, 15, 2) or (chosen and before_023):
+    if not served.since(0, 15, 2) or (before_023 and served.playbook.env.get(FLASHINFER_FP4) == "0"):
         return
-    if served.family == "ngc" and before_023:
-        yield served.say("moe-backend", "moe-backend is not set: vLLM may pick CUTLASS", "write moe-backend: marlin")
+    nightly = "nightly" in served.tag and not served.reported
+    upstream = served.family == "upstream" and (nightly or served.since(0, 24) is False)
+    if (served.family == "ngc" and before_023) or (upstream and not (served.model and served.model.mamba)):
+        broken = served.gemma_4 and served.since(0, 20) is False
+        severity: Severity | None = "error" if broken else None
+        summary = "moe-backend is not set: vLLM may pick CUTLASS"
+        yield served.say("moe-backend", summary, "write moe-backend: marlin", severity=severity)
     else:
         summary = "moe-backend is not set: the log should say MARLIN for the experts"
         yield served.say("moe-backend", summary, "write moe-backend: marlin if it does not", severity="info")
@@ -154,14 +162,15 @@ def never(served: Served) -> Iterator[Seen]:
 def flashinfer_experts(served: Served) -> Iterator[Seen]:
     """With VLLM_USE_FLASHINFER_MOE_FP4=1 experts use CUTLASS kernels that return garbage on a GB10.
 
-    This applies to vLLM 0.16 to 0.22, as in NGC 26.03 and 26.04. NVIDIA's own recipe for Nemotron-3-Nano sets it to 1
-    on the image 25.12.post1, where it is right; from 0.23 on it has no effect (SM121-004).
+    This applies to vLLM 0.16 to 0.22, as in NGC 26.03 and 26.04, where sparkcluster sets it to 0 on every rank; a
+    playbook can only enable it. NVIDIA's own recipe for Nemotron-3-Nano sets it to 1 on the image 25.12.post1, where it
+    is right; from 0.23 on it has no effect (SM121-004).
     """
-    name = "VLLM_USE_FLASHINFER_MOE_FP4"
+    name = FLASHINFER_FP4
     enabled = served.playbook.env.get(name) == "1"
     if served.spark and enabled and served.between((0, 15, 2), (0, 23)):
         summary = "FlashInfer's FP4 experts return garbage on this vLLM"
-        yield served.say(("env", name), summary, f'write {name}: "0", and moe-backend: marlin')
+        yield served.say(("env", name), summary, f"remove {name}, and write moe-backend: marlin")
 
 
 @rule("SM121-007", "Marlin adds atomically", severity="error", source=sources.TWO_SPARKS)

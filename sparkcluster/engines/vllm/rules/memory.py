@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm import defaults
-from sparkcluster.engines.vllm.arguments import extends_context, longest_context
+from sparkcluster.engines.vllm.arguments import LONG_MODELS, extends_context, longest_context
 from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
@@ -128,12 +128,19 @@ def offload(served: Served) -> Iterator[Seen]:
         yield served.say(flag, "offloading frees no memory on a GB10", f"remove {flag}; lower {SHARE} or max-model-len")
 
 
-@rule("SM121-063", "The model was trained for the context", severity="error", source=sources.GUIDE)
+@rule(
+    "SM121-063",
+    "The model was trained for the context",
+    severity="error",
+    source=f"{sources.GUIDE}; 1M of Nemotron 3: there, and https://github.com/vllm-project/recipes/blob/main/models/nvidia/"
+    "NVIDIA-Nemotron-3-Super-120B-A12B-BF16.yaml (long_context)",
+)
 def context(served: Served) -> Iterator[Seen]:
     """Above the context of its training a model does not start, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
 
-    YaRN, by `hf-overrides`, extends the context past the training. It costs quality of short prompts, and a prompt of
-    a million tokens takes minutes on a GB10.
+    Nemotron 3 Nano and Super have 1M by that variable alone: their config.json has 262,144, the default. For others
+    YaRN, by `hf-overrides`, extends the context past the training. It costs quality of short prompts, and a prompt of a
+    million tokens takes minutes on a GB10.
     """
     tokens, native = served.number("max-model-len"), served.context
     if tokens is None or native is None or tokens <= native:
@@ -142,7 +149,8 @@ def context(served: Served) -> Iterator[Seen]:
         summary = f"YaRN extends the context from {native} to {int(tokens)} tokens"
         yield served.say("max-model-len", summary, "remove both if prompts are short", severity="info")
     elif longest_context(served, native) is not None:
-        yarn = 'or write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env, and YaRN under hf-overrides'
+        longer = served.model is not None and tokens <= (served.model.longest or 0)
+        yarn = f"or write {LONG_MODELS} under env{'' if longer else ', and YaRN under hf-overrides'}"
         summary = f"{int(tokens)} tokens are more than the model's {native}"
         yield served.say("max-model-len", summary, f"write max-model-len: {native}", yarn)
 

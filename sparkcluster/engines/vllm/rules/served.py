@@ -195,7 +195,16 @@ class Served(Arguments):
     @property
     def dflash(self) -> bool:
         """Whether it drafts with DFlash."""
-        return self.draft.get("method") == "dflash"
+        return self._drafts_by("dflash")
+
+    @property
+    def dspark(self) -> bool:
+        """Whether it drafts with DSpark."""
+        return self._drafts_by("dspark")
+
+    def _drafts_by(self, method: str) -> bool:
+        """Whether drafts are made so; where no method is set, by the drafter's name, as vllm/config/speculative.py."""
+        return method in str(self.draft.get("method") or self.draft.get("model", "")).lower()
 
     @property
     def mtp(self) -> bool:

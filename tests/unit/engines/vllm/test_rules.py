@@ -86,7 +86,7 @@ def test_no_rule_fires_on_what_is_not_known(cluster):
         ("nvcr.io/nvidia/vllm:27.02-py3", "ngc", (0, 31, 0), None, False),
         ("vllm/vllm-openai:v0.19.0-cu130", "upstream", (0, 19, 0), (0, 19, 0), False),
         ("vllm/vllm-openai:nightly", "upstream", (0, 23), None, True),
-        ("vllm/vllm-openai:nightly@sha256:00", "upstream", (0, 23), None, False),
+        ("vllm/vllm-openai:nightly-aarch64@sha256:00", "upstream", (0, 23), None, False),
         ("localhost:5000/engine", "other", None, None, True),
         ("ghcr.io/z-lab/vllm-openai:gemma4-dflash-cu130", "other", None, None, False),
     ],
