@@ -81,7 +81,6 @@ def _list(found: Sequence[Offer]) -> None:
 
 def _page(found: Offer, reference: str) -> None:
     from sparkcluster import engines
-    from sparkcluster.report import size
 
     playbook, model = found.playbook, found.playbook.model
     features = engines.engine(playbook.engine).api_features(playbook)
@@ -89,7 +88,7 @@ def _page(found: Offer, reference: str) -> None:
         "model": ", ".join(filter(None, [model.label, f"revision {model.revision[:12]}", model.checkpoint])),
         "image": playbook.image or "none: runs on the nodes without a container",
         "Sparks": ", ".join(map(str, found.sparks)) or "it does not fit their memory",
-        "weights": size(found.weights_bytes) if found.weights_bytes else "unknown",
+        "weights": found.weights_in_full,
         "context": f"{features.context:,} tokens" if features.context else "as the model has it, or memory allows",
         "API": ", ".join(name for name in ("tools", "reasoning", "messages") if getattr(features, name)),
         "overlays": ", ".join(playbook.overlays),

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkcluster.checks.disks import recorded_forecast
 from sparkcluster.errors import UsageError
-from sparkcluster.report import count
+from sparkcluster.report import count, size
 from sparkcluster.spec import Playbook, library
 from sparkcluster.spec.load import named, read_playbook, variant_sizes
 
@@ -28,12 +28,14 @@ class Offer:
         sparks: numbers of Sparks of a group that can serve it: its ranks come out at them, and the memory that it is
             predicted to need is there as far as its model is recorded.
         weights_bytes: of the files of its model; None where they are not recorded.
+        weights_counted: whether that is of its files, as published or by tensor; else estimated from config.json.
     """
 
     playbook: Playbook
     path: Path
     sparks: tuple[int, ...]
     weights_bytes: int | None = None
+    weights_counted: bool = False
 
     @property
     def between(self) -> str:
@@ -42,8 +44,17 @@ class Offer:
 
     @property
     def weights(self) -> str:
-        """Their size, in whole GB."""
-        return "?" if self.weights_bytes is None else f"{max(1, self.weights_bytes / 10**9):.0f} GB"
+        """Their size, in whole GB; ``~`` marks an estimate."""
+        if self.weights_bytes is None:
+            return "?"
+        return f"{'' if self.weights_counted else '~'}{max(1, self.weights_bytes / 10**9):.0f} GB"
+
+    @property
+    def weights_in_full(self) -> str:
+        """Their size, and how it is known."""
+        if self.weights_bytes is None:
+            return "unknown"
+        return size(self.weights_bytes) if self.weights_counted else f"about {size(self.weights_bytes)}, estimated"
 
     @property
     def decode(self) -> tuple[float, bool]:
@@ -75,6 +86,7 @@ class Offer:
             "tensor_parallel": playbook.tensor_parallel,
             "sparks": list(self.sparks),
             "weights_bytes": self.weights_bytes,
+            "weights_counted": self.weights_counted,
             "overlays": playbook.overlays,
             "source": playbook.source,
             "figures": [figure.model_dump() for figure in playbook.figures],
@@ -124,7 +136,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     varies = variant_sizes(path, overlays)
     sizes = {*range(1, MOST_SPARKS + 1), written.ranks or written.nodes.min, sparks or 1}
     serving: dict[int, Playbook] = {}
-    weights: int | None = None
+    memory: dict[str, Any] = {}
     for nodes in sorted(sizes):
         playbook, _ = read_playbook(path, overlays, None, nodes) if varies else (written, None)
         if playbook.serves_on(nodes):
@@ -134,10 +146,11 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
                 continue
             if forecast is None or forecast["fits"] is not False:
                 serving[nodes] = playbook
-                weights = weights or (forecast["memory"]["checkpoint_bytes"] if forecast else None)
+                memory = memory or (forecast or {}).get("memory", {})
     return Offer(
         serving.get(sparks or 0) or next(iter(serving.values()), written),
         path,
         tuple(serving),
-        weights,
+        memory.get("checkpoint_bytes"),
+        memory.get("weights_counted", False),
     )

@@ -13,7 +13,9 @@ import pytest
 from sparkcluster.checks.pages import pages
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.parser import parser_of
+from sparkcluster.endpoint.clients import CLIENTS
 from sparkcluster.errors import UsageError
+from sparkcluster.setup.steps import sysctl
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
@@ -76,6 +78,13 @@ def test_every_check_that_a_page_names_exists() -> None:
     series = "|".join(sorted({code.partition("-")[0] for code in pages()}))
     named = re.findall(rf"\b(?:{series})-\d{{3}}\b", "".join(page.read_text() for page in PAGES))
     assert set(named) - set(pages()) == set()
+
+
+def test_the_sources_list_nothing_as_left_out_that_exists() -> None:
+    page = (DOCS / "sources.md").read_text()
+    left = " ".join(re.findall(r"^Not included: .*?(?=\n\n|\Z)", page, re.MULTILINE | re.DOTALL)).lower()
+    clients = [client.title.lower().removesuffix(" agent") for client in CLIENTS.values()]
+    assert [name for name in (*clients, *(key.partition(".")[2] for key in sysctl.VALUES)) if name in left] == []
 
 
 def test_every_row_of_the_page_on_security_names_tests_that_exist() -> None:

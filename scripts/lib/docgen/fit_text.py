@@ -23,6 +23,9 @@ sparkcluster fit my-playbook.yaml --config ~/models/mine --nodes 2
 
 A Spark's 128 GB are GiB: Linux and CUDA see 121.6 GiB (130.6 GB) of them. Figures are in GB (10⁹).
 
+With `kv-cache-memory-bytes` these bytes decide, and `fit` answers in bytes: `gpu-memory-utilization` sets only what has to be free at
+the start (vllm#21489, #39852).
+
 `gpu-memory-utilization: auto` in a playbook takes the smallest utilization that holds `max-num-seqs` (4 if not set)
 requests of `max-model-len` even if a step takes the most that was measured, and nothing above 0.90. It is computed from the model, the
 arguments and the installed memory, never from free memory, so that the plan stays the same. It needs the model's config on

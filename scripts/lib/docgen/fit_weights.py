@@ -19,6 +19,7 @@ KUBIS = "https://kubis.ai/blog/dgx_series/benchmarks/nemotron3-super-120b-topolo
 VLLM_CPP = "https://github.com/mudler/vllm.cpp (notes on the tensors of snapshot 890bdef7)"
 GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
 NVFP4_GUIDE = "github.com/Sggin1/DGX-SPARK, nvfp4-guide"
+MUNINN = "https://www.ai-muninn.com/en/blog/dgx-spark-gemma4-31b-dense-7-toks"
 NVFP4_27B = "https://thakicloud.github.io/en/llmops/qwen3-6-27b-nvfp4-vllm-blackwell/"
 BF16_122B = "https://huggingface.co/nota-ai/Qwen3.5-122B-A10B-NotaCompression-INT4"
 GPT_OSS = "https://arxiv.org/abs/2508.10925, table 1"
@@ -123,6 +124,7 @@ def published() -> list[Published]:
         Published("gpt-oss-20b MXFP4", 12.8, "GiB", GPT_OSS, config("openai/gpt-oss-20b")),
         Published("gpt-oss-120b MXFP4", 60.8, "GiB", GPT_OSS, config("openai/gpt-oss-120b")),
         Published("Qwen3.6-35B-A3B NVFP4 by NVIDIA", 21.94, "GiB", GUIDE, config(small), drafts=True),
+        Published("Gemma-4-31B-IT NVFP4 by NVIDIA", 31, "GB", MUNINN, config("nvidia/Gemma-4-31B-IT-NVFP4")),
         Published("Nemotron-3-Nano-30B-A3B NVFP4", 19, "GB", NVFP4_GUIDE, config(nano)),
         Published("GLM-5.2 NVFP4 by NVIDIA", 464.8, "GB", STITCH, config("nvidia/GLM-5.2-NVFP4"), drafts=True),
         Published("GLM-5 BF16", 1488, "GB", GLM_5, config("zai-org/GLM-5")),

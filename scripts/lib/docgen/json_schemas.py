@@ -657,6 +657,7 @@ DOCUMENTS: dict[str, Schema] = {
                 tensor_parallel={},
                 sparks=many(integer(), "numbers of Sparks of a group that can serve it"),
                 weights_bytes=integer("of the files of its model; null where they are not recorded", null=True),
+                weights_counted=boolean("as published or by tensor, else estimated from config.json"),
                 overlays=STRINGS,
                 source={"anyOf": [text(), STRINGS]},
                 figures=many(ref("Figure")),
