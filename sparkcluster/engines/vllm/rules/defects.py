@@ -103,11 +103,11 @@ def b12x(served: Served) -> Iterator[Seen]:
     """With `--moe-backend flashinfer_b12x` over two GPUs answers are empty, or one token again and again.
 
     Since the nightly of 30 June 2026, with tensor or pipeline parallel 2, for Qwen3.6-35B-A3B-NVFP4; one GPU is right.
-    So it is reported for that family in NVFP4, on vLLM's and NVIDIA's images. Other builds serve DeepSeek V4 on two
-    Sparks with it every day. The backend `b12x`, which is another one, supports tensor parallelism (vllm#52018).
+    So it is reported for that family in NVFP4: owners serve DeepSeek V4 with it on two Sparks every day. The backend
+    `b12x`, which is another one, supports tensor parallelism (vllm#52018).
     """
     split = served.ranks * served.playbook.pipeline_parallel > 1
-    reported = served.named("Qwen3.6") and served.weights == "nvfp4" and served.released
+    reported = served.named("Qwen3.6") and served.weights == "nvfp4"
     if served.text("moe-backend") == "flashinfer_b12x" and split and reported and served.since(0, 24) is not False:
         summary = "flashinfer_b12x returns garbage over more than one GPU"
         yield served.say("moe-backend", summary, "write moe-backend: marlin, or tensor_parallel: 1")
