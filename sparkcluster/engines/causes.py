@@ -39,7 +39,7 @@ _FOLLOWS = (
     r"|(?:ConnectionReset|ConnectionRefused|ConnectionAborted|BrokenPipe|EOF|ChildProcess|RayTask|DistBackend)Error"
     r"|ProcessExitedException|Broken pipe|KeyError: '/(?:psm|mp)[-_]|failed to recv, got 0 bytes|terminated with signal"
 )
-# Exceptions of lines that are no error, of single requests, and one of every old protobuf (vllm-project/vllm#24280).
+# Exceptions of lines that are no error, of single requests, and one that imports print (tensorflow/tensorflow#109469).
 _HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING)[ :]|\[serving\w*\.py:|'MessageFactory' object has no attribute")
 # Ray's head repeats the lines of its workers, each with the address of its node.
 _ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")

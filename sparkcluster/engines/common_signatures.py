@@ -57,7 +57,7 @@ NEWER_IMAGE = Signature(
     r"version (\d[\d.]*) was detected and compatibility mode is UNAVAILABLE",
     "",
     None,
-    "seed: Spark model guide, Nemotron-3-Nano; NVIDIA's entrypoint 10-banner",
+    "seed: Spark model guide, Nemotron-3-Nano; the entrypoint of NVIDIA's containers",
     newer_image,
     code="RUN-013",
 )

@@ -105,8 +105,8 @@ _ROOTS = (
     ),
     Signature(
         "kv-cache-small",
-        r"max seq len \((?P<length>\d+)\), \(?(?P<need>[\d.]+) GiB KV cache is needed, which is larger than"
-        r" the available KV cache memory \((?P<have>[\d.]+) GiB\)"
+        r"max seq len \((?P<length>\d+)\), \(?(?P<need>\d+(?:\.\d+)?) GiB KV cache is needed, which is larger than"
+        r" the available KV cache memory \((?P<have>\d+(?:\.\d+)?) GiB\)"
         r"(?:.*estimated maximum model length is (?P<fits>\d+))?",
         "",
         None,
@@ -224,7 +224,7 @@ _ROOTS = (
     ),
     Signature(
         "fp8-cudnn",
-        r"Plan index \d{1,6} is invalid|[Cc]u[Dd][Nn][Nn].{0,120}\berr(?:or)?:? 715\b",
+        r"Plan index \d{1,6} is invalid|\berr 715\b",
         "cuDNN chose an FP8 kernel that does not run on a GB10",
         "use an image with FlashInfer newer than July 2026, whose FP8 kernels leave cuDNN out on a GB10; or set"
         " linear-backend under args in the playbook to one without FlashInfer",
@@ -270,7 +270,7 @@ _LATER = (
     Signature(
         "engine-ready-timeout",
         r"Timed out waiting for engine(?:s to send initial message| core processes to start)"
-        r"|did not become ready within \d{1,9}",
+        r"|did not become ready within \d{1,9}|Did not receive response from front-end process within",
         "the engine was not ready within vLLM's own limit",
         _LONGER,
         "vllm-project/vllm#35616",
