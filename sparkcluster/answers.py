@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from sparkcluster.errors import CommandFailed
+from sparkcluster.printable import one_line
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ def checked(kind: type[T], found: object, *, node: str, step: str) -> T:
 def malformed(node: str, step: str, why: str) -> CommandFailed:
     """The error for an answer of ``node`` that is none, because of ``why``."""
     return CommandFailed(
-        f"{node} sent a malformed answer to {step}: {why}",
+        f"{node} sent a malformed answer to {step}: {one_line(why)}",
         node=node,
         step=step,
         hint=f"the program is sent from here: find out what {node} runs as python3, or remove it from the inventory",
@@ -44,4 +45,4 @@ def problem(error: ValidationError, field: str | None = None) -> str:
     problems = error.errors(include_url=False, include_input=False)
     chosen = [each for each in problems if field is None or each["loc"][:1] == (field,)]
     first = next((each for each in chosen if "Unread" not in each["loc"]), chosen[0])
-    return f"{'.'.join(str(part) for part in first['loc']) or 'the document'}: {first['msg']}"[:200]
+    return one_line(f"{'.'.join(str(part) for part in first['loc']) or 'the document'}: {first['msg']}"[:200])

@@ -17,6 +17,7 @@ from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.kinds import allowed_overlays, is_overlay, is_playbook
 from sparkcluster.spec.load import load, named, read, read_playbook, variant_sizes
+from sparkcluster.spec.variants import MOST
 
 _PLACEHOLDER = ipaddress.IPv4Address("192.0.2.0")
 UNREAD = "SPEC-001"
@@ -151,10 +152,12 @@ def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> lis
     playbook = read_playbook(path, overlays, set_)[0]
     sizes = [playbook.ranks or 0] if playbook.ranks else [playbook.parts, 2 * playbook.parts]
     sizes = [size for size in sizes if playbook.nodes.allow(size)]
-    for each in variant_sizes(path, overlays):
-        served = read_playbook(path, overlays, set_, each.start)[0]
-        size = served.ranks or max(each.start, served.nodes.min)
-        sizes += [size] if size in each and served.nodes.allow(size) else []
+    # where a variant of any of its files begins or ends
+    edges = {edge for each in variant_sizes(path, overlays) for edge in (each.start, each[-1], each.stop)}
+    for edge in sorted(edges - {MOST - 1, MOST}):
+        served = read_playbook(path, overlays, set_, edge)[0]
+        size = served.ranks or max(edge, served.nodes.min)
+        sizes += [size] if served.nodes.allow(size) else []
     found: list[Spec] = []
     for nodes in sorted(set(sizes)) or [playbook.nodes.min]:
         served, document = read_playbook(path, overlays, set_, nodes)

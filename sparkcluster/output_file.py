@@ -34,7 +34,7 @@ def state_home() -> Path:
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], Any], *, private: bool = False) -> None:
-    """Write the file that ``fill`` fills, at once; through a link, into the file that it leads to.
+    """Write the file that ``fill`` fills, at once; through a link, unless it is another user's, into where it leads.
 
     If ``private``, its owner alone may read it.
 
@@ -43,7 +43,9 @@ def write(path: Path, fill: Callable[[IO[bytes]], Any], *, private: bool = False
     """
     partial = None
     try:
-        target = path.expanduser().resolve()
+        link = path.expanduser()
+        others = link.is_symlink() and link.lstat().st_uid not in {0, os.geteuid()}
+        target = link if others else link.resolve()
         with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             partial = Path(file.name)
             fill(file)

@@ -52,9 +52,15 @@ def clean(text: str, keep: str = "\t") -> str:
     return "".join("�" if _hidden(char) and char not in keep else char for char in COLOURS.sub("", text))
 
 
+def one_line(text: str) -> str:
+    """``text`` as one line of printable characters."""
+    return clean(text if text.isprintable() else " ".join(text.splitlines()))
+
+
 def as_json(document: Any, *, indent: int | None = None) -> str:
-    """``document`` as JSON in which hidden characters are escaped."""
-    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    """``document`` as JSON in which hidden characters are escaped, and a number that is not finite is null."""
+    finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
+    text = json.dumps(finite, indent=indent, ensure_ascii=False)
     return re.sub(
         r"[^\n -~]", lambda found: found[0] if hidden_at(found[0], "") is None else json.dumps(found[0])[1:-1], text
     )
@@ -63,7 +69,11 @@ def as_json(document: Any, *, indent: int | None = None) -> str:
 def word(text: object) -> str:
     """``text`` as one word of a shell line; a ``~/`` at its start is left to the shell."""
     home, rest = ("~/", str(text)[2:]) if str(text).startswith("~/") else ("", str(text))
-    return home + shlex.quote(rest)
+    quoted = shlex.quote(rest)
+    if quoted == rest:
+        return home + rest
+    # what is looked for in a remedy does not occur in what is quoted: for a shell, two quotes are nothing
+    return home + re.sub("; or |INVENTORY", lambda found: f"{found[0][0]}''{found[0][1:]}", quoted)
 
 
 def shell(command: str, *words: object) -> str:

@@ -77,13 +77,15 @@ def _attach(name: str, parser: argparse.ArgumentParser) -> None:
 
 def _nodes(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Nodes of the inventory."""
-    return [str(node.get("name") or node.get("host")) for node in _inventory(parsed_args, "nodes")]
+    found = [node.get("name") or node.get("host") for node in _inventory(parsed_args, "nodes")]
+    return [name for name in found if isinstance(name, str)]
 
 
 def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Groups of the inventory; after a comma, another one."""
     base, comma, _group = prefix.rpartition(",")
-    return [f"{base}{comma}{group.get('name')}" for group in _inventory(parsed_args, "groups")]
+    found = [group.get("name") for group in _inventory(parsed_args, "groups")]
+    return [f"{base}{comma}{name}" for name in found if isinstance(name, str)]
 
 
 def _releases(*, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:

@@ -31,8 +31,12 @@ def run(args: argparse.Namespace) -> int:
     spec = load_spec(args)
     key = None
     if args.show_key:
+        from sparkcluster.cli.progress import awaiting
         from sparkcluster.runtime.secrets import api_key
+        from sparkcluster.spec import consent
 
+        with awaiting("reading the key") as waiting:
+            consent.accept_inventory(spec, waiting, yes=None)
         key = api_key(spec)
     from sparkcluster.inspect.connect import Serving, connection, document, serving
 

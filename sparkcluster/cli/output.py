@@ -138,7 +138,7 @@ def show_error(failed: SparkclusterError) -> None:
     if hasattr(failed, "problems"):
         return
     where = f"{failed.node}: " if failed.node and failed.node not in failed.message else ""
-    first, *more = failed.message.splitlines() or [""]
+    first, *more = failed.message.rstrip().split("\n")
     during = f" (during {failed.step})" if failed.step and failed.step not in failed.message else ""
     message(f"{where}{first}{during}", kind="error")
     alike = [each for each in failed.others if _essence(each) == _essence(failed)]

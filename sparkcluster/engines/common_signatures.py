@@ -311,7 +311,7 @@ COMMON = (
     ),
     Signature(
         "permission",
-        r"PermissionError: \[Errno 13\] Permission denied: (?P<path>'[^']+')",
+        r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'",
         "{path} cannot be read or written (permission denied)",
         "on that node: ls -ld {path}",
         "vllm-project/vllm#12526",

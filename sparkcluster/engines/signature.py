@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
-from sparkcluster.printable import COLOURS
+from sparkcluster.printable import COLOURS, word
 
 LONGEST = 4096
 """Characters of a line that patterns are searched for in; a node sends no more either."""
@@ -79,8 +79,10 @@ class Signature:
             if self.more is not None:
                 cause = self.more(found, lines)
             else:
-                values = {name: value if value is not None else "?" for name, value in found.groupdict().items()}
-                cause = Cause(self.summary.format(**values), self.hint.format(**values) if self.hint else None)
+                groups = found.groupdict(default="?")
+                typed = {name: word(text) for name, text in found.groupdict().items() if text is not None}
+                hint = self.hint.format(**{**groups, **typed}) if self.hint else None
+                cause = Cause(self.summary.format(**groups), hint)
             return dataclasses.replace(
                 cause,
                 line=line.strip(),

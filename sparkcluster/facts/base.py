@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-from sparkcluster.printable import clean
+from sparkcluster.printable import one_line
 
 T = TypeVar("T")
 
@@ -34,8 +34,7 @@ LINE_CHARACTERS = 1 << 16
 
 def _line(text: str) -> str:
     """``text`` as one line of printable characters, cut where it is too long."""
-    text = text[:LINE_CHARACTERS]
-    return clean(text if text.isprintable() else " ".join(text.splitlines()))
+    return one_line(text[:LINE_CHARACTERS])
 
 
 def _in_lines(schema: Any) -> Any:

@@ -94,11 +94,6 @@ class Image(Fact):
         content = json.dumps([self.layers, self.config_sum]).encode()
         return f"sha256:{hashlib.sha256(content).hexdigest()}" if self.layers else self.id
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Hashes by which it is known: its build, its ID, and the digest by which its registry has it."""
-        return frozenset(filter(None, [self.build, self.id, (self.digest or "").partition("@")[2]]))
-
 
 class LayerFile(Fact):
     """The file of one layer in archives of an image.

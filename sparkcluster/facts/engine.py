@@ -38,9 +38,10 @@ def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
 def is_known(image: Image, spec: Spec) -> bool:
     """Whether it is what a release recorded or was staged from here, else what the digest of the playbook names.
 
-    That a node has it by the digest is what the node says: what was staged by it counts first.
+    Of an ID or a digest the node says that it has it; a build is compared with what arrives elsewhere.
     """
-    return bool(image.names & (spec.image_is or {(spec.image or "").partition("@")[2]}))
+    digest = (spec.image or "").partition("@")[2]
+    return image.build == spec.image_is if spec.image_is else digest == (image.digest or "").partition("@")[2] != ""
 
 
 def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> dict[str, Image]:

@@ -100,7 +100,7 @@ class PlanDocument(_Document, total=False):
     image: str | None
     endpoints: dict[str, str | None]
     groups: list[list[str]]
-    nodes: Required[dict[Label, PlannedNode]]
+    nodes: Required[Annotated[dict[Label, PlannedNode], Field(max_length=1024)]]
 
 
 class ImageDocument(_Document, total=False):
@@ -145,7 +145,7 @@ class PlaybookDocument(_Document, total=False):
 class BesideDocument(_Document, total=False):
     """What was mounted from beside the playbook, by which it is found on a node."""
 
-    mark: Required[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]]
+    mark: Required[Annotated[str, Field(pattern="^[0-9a-f]{16,64}$")]]
     name: Required[Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f,:\"]{1,255}$")]]
 
 

@@ -14,6 +14,7 @@ from sparkcluster.errors import CommandFailed, HostError
 from sparkcluster.hosts.base import DOCUMENT_BYTES, Closing, Host, Stream
 from sparkcluster.hosts.fleet import Calls
 from sparkcluster.hosts.program import document, full_disk, stream
+from sparkcluster.printable import one_line
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Conversation(Closing):
         line = next(self._lines, b"")
         found = document(line)
         if found is None:
-            reason = line[:500].decode(errors="replace") or self.stream.finish().reason
+            reason = one_line(line[:500].decode(errors="replace")) or self.stream.finish().reason
             text = f"{self.module} failed on {self.host.name}: {reason}"
             hint = full_disk(self.host, reason)
             raise CommandFailed(text, node=self.host.name, step=self.module, hint=hint)

@@ -144,7 +144,12 @@ class _Values:
             self._reserved(box, key, value)
         elif isinstance(value, dict):
             for name, each in _mapping(self._document, value, path).items():
-                limits = list(dict.fromkeys(each.values())) if isinstance(each, dict) and key == "ulimits" else each
+                # soft and hard, which may be the same
+                limits = (
+                    list(dict.fromkeys(map(str, each.values())))
+                    if isinstance(each, dict) and key == "ulimits"
+                    else each
+                )
                 text = ":".join(map(str, limits)) if isinstance(limits, list) else limits
                 entry = name if text is None else f"{name}={self.text(text, (*path, name))}"
                 box.put(option, entry, f"{key}:")
@@ -156,8 +161,10 @@ class _Values:
 
     def _reserved(self, box: Container, key: str, value: Any) -> None:
         """Devices and limits: a Spark has one GPU, so that asking for it says nothing."""
-        resources = value.get("resources", {}) if isinstance(value, dict) else {}
-        others = [name for name in [*value, *resources] if name not in {"labels", "reservations", "resources"}]
+        asked = value if isinstance(value, dict) else {}
+        resources = asked.get("resources")
+        others = [str(name) for name in [*asked, *(resources if isinstance(resources, dict) else ())]]
+        others = [name for name in others if name not in {"labels", "reservations", "resources"}]
         box.notes += [f"deploy.{shown(name)}: a playbook has no such key" for name in others if key == "deploy"]
 
     def text(self, value: Any, path: KeyPath) -> str:

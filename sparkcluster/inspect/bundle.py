@@ -20,7 +20,7 @@ from sparkcluster import output_file
 from sparkcluster.facts.base import read
 from sparkcluster.inspect.doctor import Diagnosis
 from sparkcluster.inspect.preflight import Preflight
-from sparkcluster.printable import LINES, clean
+from sparkcluster.printable import LINES, clean, one_line
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.secret_patterns import names_secret, without_secrets
@@ -200,8 +200,8 @@ def _findings(found: Diagnosis | Preflight) -> Iterator[str]:
     if isinstance(found, Diagnosis):
         yield f"{found.verdict()}\n"
     for finding in found.findings:
-        yield f"\n{finding.severity}: {finding.code} {finding.node or 'cluster'}: {finding.summary}\n"
-        yield from (f"  {word}: {text}\n" for word, text in finding.details())
+        yield f"\n{finding.severity}: {finding.code} {finding.node or 'cluster'}: {one_line(finding.summary)}\n"
+        yield from (f"  {word}: {one_line(text)}\n" for word, text in finding.details())
 
 
 def _file(name: str) -> str:

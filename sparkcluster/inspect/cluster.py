@@ -92,14 +92,14 @@ def view_cluster(
     """
     if not spec.kept_image:
         known = first_staged(spec.inventory.cluster).get(str(spec.reference), "")
-        spec = dataclasses.replace(spec, image_is=frozenset(known.split()))
+        spec = dataclasses.replace(spec, image_is=known.rpartition(" ")[2])
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
     return assess(spec, collected, facts, bring_ray=bring_ray)
 
 
 def staged_file(cluster: str) -> Path:
-    """The file of this machine about ``cluster``: commits of revisions, IDs and builds of images, by their names."""
+    """The file of this machine about ``cluster``: by their names, commits of revisions, and ID and build of images."""
     return state_home() / "staged" / f"{cluster}.json"
 
 
@@ -139,7 +139,7 @@ def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: Cl
 
     Names and paths carry the release: ranks that run are watched and queried under their own.
     """
-    following = next_number(facts.values())
+    following = next_number(facts)
     plan = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
     ranks = present.groups()
     running = {group.name: runs_planned(plan, group, ranks.get(group.name, {})) for group in plan.groups}

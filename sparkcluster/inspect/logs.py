@@ -204,7 +204,7 @@ def _own(node: str, text: str) -> LogLine:
 def _lines(event: Lines, ahead_s: float, pattern: re.Pattern[str] | None) -> list[LogLine]:
     times = event.times or (None,) * len(event.lines)
     return [
-        LogLine(event.node, text, None if at is None else at - ahead_s)
+        LogLine(event.node, text, None if at is None else max(0, at - ahead_s))
         for text, at in zip(event.lines, times, strict=True)
         if pattern is None or pattern.search(COLOURS.sub("", text))
     ]

@@ -22,7 +22,7 @@ from sparkcluster.node.shared import LAUNCHER_FILE, SWITCH_FILE
 from sparkcluster.node.tree import Tree
 
 _MOST = 1000
-_MARK = re.compile("^[0-9a-f]{16}$")
+_MARK = re.compile("^[0-9a-f]{16,64}$")
 # What may end a path in an argument, in a mount, and in a line of shell.
 _ENDS = ("$^", ":", "[:,=]", r"[\s\"':,;=]")
 

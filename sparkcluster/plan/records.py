@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -25,6 +26,8 @@ from sparkcluster.spec.playbook import Request, Verify, verifying
 KEEP = 20
 # Images that each node keeps, with the releases that run one of them: what can be gone back to.
 KEEP_IMAGES = 3
+MOST_AHEAD = 10_000
+"""How far the number of a release on one node may be above those on the others, which were off meanwhile."""
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
 KEPT = (
     *("verified", "network", "written", "secrets", "image", "versions", "measured"),
@@ -32,14 +35,26 @@ KEPT = (
 )
 
 
-def next_number(facts: Iterable[Facts]) -> int:
-    """The number of the next release: above every number on any node, those of failed starts included."""
-    taken = [0]
-    for node_facts in facts:
-        if release := read(node_facts.release):
-            taken.append(release.number)
-        taken += [number for rank in read(node_facts.ranks) or () if (number := release_of(rank)) is not None]
-    return max(taken) + 1
+def next_number(facts: Mapping[str, Facts]) -> int:
+    """The number of the next release: above every number on any node, those of failed starts included.
+
+    Raises:
+        PlanError: the number on a node is far above those on all others, which would use up the numbers.
+    """
+    taken = {"": 0}
+    for name, node in facts.items():
+        ranks = [number for rank in read(node.ranks) or () if (number := release_of(rank)) is not None]
+        release = read(node.release)
+        taken[name] = max([release.number if release else 0, *ranks])
+    last = max(taken, key=lambda name: taken[name])
+    others = [number for name, number in taken.items() if name not in {"", last}]
+    if others and taken[last] > max(others) + MOST_AHEAD:
+        raise PlanError(
+            f"{last} has a record of release {taken[last]}, and the other nodes of none after {max(others)}",
+            node=last,
+            hint=f"remove it on {last}, or {last} from the inventory",
+        )
+    return taken[last] + 1
 
 
 def release_of(rank: Rank) -> int | None:

@@ -35,7 +35,7 @@ from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
 from sparkcluster.release.serving import OBSERVE_S, elsewhere
 from sparkcluster.release.stage import copy_for_start
 from sparkcluster.release.states import GroupState, State
-from sparkcluster.release.way_back import Kept, image_digests, image_names
+from sparkcluster.release.way_back import Kept, accepted_image, build_of
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.change import Step
@@ -388,7 +388,7 @@ class Deployment:
                 raise failed or _unrecorded(error) from error
             for group in groups:
                 if group.name in replies:
-                    consent.remember(image_digests(self.spec, image_names(group)))
+                    consent.remember([accepted_image(self.spec, build_of(group))])
             self.report.done()
         if failed:
             raise failed

@@ -39,7 +39,7 @@ def compare(view: View, commits: Mapping[str, str], report: Report) -> None:
     # What a node builds has a name of its content.
     if image is not None and playbook.image and view.spec.build is None:
         newer[playbook.image] = f"{image.id} {image.build}"
-        if image.names.isdisjoint(first.get(playbook.image, image.id).split()):
+        if first.get(playbook.image, image.build).rpartition(" ")[2] != image.build:
             report.note(f"warning: {playbook.image} is another image than was staged before: {image.id[:19]}")
     asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
     unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]

@@ -73,7 +73,7 @@ def prune(
     """
     removable = _prunable(found, spec)
     for name, why in removable.kept.items():
-        report.note(f"{name} stays: {why}")
+        report.note(f"kept: {name}: {why}")
     if not removable.nodes:
         return {}
     if not yes:

@@ -89,7 +89,7 @@ def write_journal(deployment: Deployment, groups: Collection[str], source: int, 
     facts = deployment.view.facts
     switch = journal.document(
         deployment.spec,
-        number=next_number(facts.values()),
+        number=next_number(facts),
         source=source,
         groups=groups,
         back=deployment.kept.number if deployment.kept else None,

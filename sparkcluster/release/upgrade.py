@@ -127,11 +127,14 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         return rollback(fleet, spec, number, options, report)
     document = switch.document
     operator = document["operator"]
-    if switch.source and not switch.whole:  # for the first time or for the way back: back is safe in both cases
-        report.note(f"not every node has the switch that {operator} began: back to release {switch.source}")
+    if not switch.whole:  # for the first time or for the way back: back is safe in both cases
+        text = f"not every node has the switch that {operator} began"
+        if not switch.source:
+            raise UsageError(f"{text}, and nothing served before", hint="sparkcluster up INVENTORY")
+        report.note(f"{text}: back to release {switch.source}")
         return rollback(fleet, spec, switch.source, options, report)
     if document["back"] is not None:
-        report.note(f"{operator} was going back to release {document['back']}: going on")
+        report.note(f"going on with the way back to release {document['back']} that {operator} began")
         return rollback(fleet, spec, document["back"], options, report)
     report.note(f"going on with the switch from release {switch.source} that {operator} began")
     wanted = accept(spec_of(spec, document, document["number"]), report, yes=options.yes)

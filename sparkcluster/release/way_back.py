@@ -120,7 +120,7 @@ def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Sp
     }
     name = kept_image(spec.inventory.cluster, release.number) if group.image else None
     found = spec_of(spec, origin, release.number)
-    return dataclasses.replace(found, kept_image=name, image_is=image_names(group))
+    return dataclasses.replace(found, kept_image=name, image_is=build_of(group))
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
@@ -164,25 +164,23 @@ def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
     if needed:
         raise UsageError("the inventory does not permit what the playbook of the release needs", hint=f"add {needed}")
     spec = consent.accept(spec, report, yes=yes)
-    digests = image_digests(spec, spec.image_is)
-    if not all(map(consent.is_remembered, digests)):
-        what = f"{spec.playbook_path}: {spec.reference} is recorded as {', '.join(sorted(spec.image_is))}"
+    if spec.image_is and not consent.is_remembered(accepted_image(spec, spec.image_is)):
+        what = f"{spec.playbook_path}: {spec.reference} is recorded as {spec.image_is}"
         report.note(f"{what}, which was not started from this machine")
         if not yes and not report.confirm("accept this image?"):
             raise UsageError(f"{what}, and this is not accepted yet", hint="to accept it, add --yes")
-        consent.remember(digests)
+        consent.remember([accepted_image(spec, spec.image_is)])
     return spec
 
 
-def image_digests(spec: Spec, names: Collection[str]) -> list[str]:
-    """By what it is remembered that the image of ``spec`` has ``names``: those of a record are a node's word."""
-    return [hashlib.sha256(f"{spec.reference} {name}".encode()).hexdigest() for name in names]
+def accepted_image(spec: Spec, build: str) -> str:
+    """By what it is remembered that the image of ``spec`` is ``build``: that of a record is a node's word."""
+    return hashlib.sha256(f"{spec.reference} {build}".encode()).hexdigest()
 
 
-def image_names(group: RecordedGroup) -> frozenset[str]:
-    """IDs and build of the image of ``group``, as it is recorded."""
-    image = group.image or {}
-    return frozenset(filter(None, [*image.get("ids", {}).values(), image.get("build")]))
+def build_of(group: RecordedGroup) -> str:
+    """The build of the image of ``group``, as it is recorded; empty without one."""
+    return str((group.image or {}).get("build", ""))
 
 
 def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:

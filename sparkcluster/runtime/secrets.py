@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparkcluster.plan.model import Plan
 
 MAKE = "sparkcluster key INVENTORY"
+_MOST_BYTES = 4096
 
 
 def values(spec: Spec, plan: Plan) -> dict[str, str]:
@@ -162,7 +163,8 @@ def api_key(spec: Spec) -> str:
         return _from_environment(source.env, why, f"; or keep it in a file: {MAKE} --file FILE")
     path = Path(str(source.file)).expanduser()
     try:
-        key = path.read_text(encoding="utf-8").strip()
+        with path.open("rb") as file:
+            key = file.read(_MOST_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read the API key from {path}: {getattr(error, 'strerror', None) or 'not text'}",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sparkcluster import output_file
 from sparkcluster.errors import UsageError
+from sparkcluster.printable import word
 from sparkcluster.runtime.secrets import api_key
 from sparkcluster.setup import existing
 from sparkcluster.setup.inventory_file import GONE, with_values
@@ -70,6 +71,9 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
             f"--file {default(spec)}",
         )
     wanted = file or (source and source.file) or default(spec)
+    if not file and consent.unaccepted(spec, "api.key"):
+        hint = f"sparkcluster key INVENTORY --file {word(wanted)}"
+        raise UsageError(f"{wanted} is named by the inventory alone, and may be another's", hint=hint)
     variable = source.env if source and not consent.unaccepted(spec, "api.key") else None
     after = before
     if source is None or source.file != wanted:

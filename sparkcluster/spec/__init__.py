@@ -28,8 +28,8 @@ class Spec:
         build: the directory of ``playbook.build``; None without one, or where it cannot be read.
         kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
             a kept release.
-        image_is: IDs and builds (``facts.docker.Image``) of its image, as a release recorded it, else as it was last
-            staged from here; empty where neither is known.
+        image_is: the build (``facts.docker.Image``) of its image, as a release recorded it, else as it was last staged
+            from here; empty where neither is known.
         selected: what was chosen to serve in the inventory or on the command line: ``playbook``, and keys over it.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
         accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.
@@ -45,7 +45,7 @@ class Spec:
     )
     build: Beside | None = None
     kept_image: str | None = None
-    image_is: frozenset[str] = frozenset()
+    image_is: str = ""
     bundled: bool | None = None
     selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     accepted: str = dataclasses.field(default="", compare=False)
@@ -57,7 +57,7 @@ class Spec:
         if wanted is None or found is None:
             return self.playbook.image
         made_of = [found.mark, self.playbook.image, wanted.dockerfile, wanted.script]
-        return f"{BUILT}:{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
+        return f"{BUILT}:{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]}"
 
     @property
     def image(self) -> str | None:

@@ -34,7 +34,7 @@ ContainerPath = Annotated[str, _path("/", "an absolute path")]
 BesidePath = Annotated[str, _path(r"\./", "a path from ./, the directory of the playbook")]
 MountSource = Annotated[str, _path(r"(/|~$|~/|\./)", "an absolute path or one from ~/ or ./")]
 PermittedMount = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/, which may end in :rw", "(:rw)?")]
-LocalPath = Annotated[str, form(r"^(/|~)[^\x00-\x1f\x7f]*$", "an absolute path or one from ~/", max_length=1024)]
+LocalPath = Annotated[str, form(r"^(/|~/)[^\x00-\x1f\x7f]*$", "an absolute path or one from ~/", max_length=1024)]
 PLAYBOOK_KEY = r"^[A-Za-z_][\w/-]*(\.[\w/-]+)*$"
 
 

@@ -67,7 +67,10 @@ def read(source: str, playbook: Path) -> Beside:
         NotUsable: it is missing, is too much, or a link in it leads elsewhere.
     """
     top = playbook.parent.resolve()
-    real = (top / source).resolve()
+    try:
+        real = (top / source).resolve()
+    except RuntimeError:
+        raise NotUsable("is a link to itself") from None
     if not real.is_relative_to(top) or real == top:
         raise NotUsable("leads out of the playbook's directory")
     if _is_hidden(Path(source)) or _is_hidden(real.relative_to(top)):
@@ -81,7 +84,7 @@ def read(source: str, playbook: Path) -> Beside:
         raise NotUsable(f"{error.filename} cannot be read: {error.strerror}") from None
     if not members:
         raise NotUsable(f"{real} has no files")
-    mark = hashlib.sha256(repr([(each.path, each.sha256) for each in members]).encode()).hexdigest()[:16]
+    mark = hashlib.sha256(repr([(each.path, each.sha256) for each in members]).encode()).hexdigest()[:32]
     return Beside(source, mark, name, members)
 
 

@@ -44,12 +44,16 @@ def is_remembered(digest: str) -> bool:
 def _of_playbook(spec: Spec) -> list[powers.Power]:
     """What the playbook can do beyond serving, unless it is bundled or was accepted as it is.
 
-    A bundled one is meant for a container: without it, it is one as any other.
+    A bundled one is meant for a container: without it, what else it can do is asked about.
     """
-    contained = spec.inventory.runtime.kind == "docker"
-    if (contained and library.all_bundled(spec)) or is_remembered(powers.digest(spec)):
+    bundled = library.all_bundled(spec)
+    if (bundled and spec.inventory.runtime.kind == "docker") or is_remembered(powers.digest(spec)):
         return []
-    return [power for power in powers.of(spec.playbook, spec.inventory) if power.asks]
+    return [
+        each
+        for each in powers.of(spec.playbook, spec.inventory)
+        if each.asks and not (bundled and each.kind == "image")
+    ]
 
 
 def _file(digest: str) -> Path:

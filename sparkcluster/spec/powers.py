@@ -94,7 +94,7 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
     permit, container = inventory.permit, playbook.container
     image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
     found = [Power("network", "everything that the node can reach (host network)")]
-    found.append(Power("image", str(image), asks=image == playbook.image and not _published(playbook)))
+    found.append(Power("image", str(image), asks=image != playbook.image or not _published(playbook)))
     if container.user is not None and is_root(container.user):
         found.append(Power("user", "root, also where the image has another user", asks=True))
     found += _paths(playbook, inventory)
@@ -128,18 +128,22 @@ def of_inventory(spec: Spec) -> list[Power]:
     inventory, directory = spec.inventory, spec.inventory_path.absolute().parent.resolve()
     found = [_command(each, directory) for each in inventory.after_ready]
     if key := inventory.api.key:
-        if key.env and not key.env.startswith("SPARK"):
+        if key.env and key.env != "SPARK_API_KEY" and not key.env.startswith("SPARKCLUSTER_"):
             found.append(("api.key", f"${key.env}"))
         if key.file and _here(key.file) != _here(f"{KEYS}/{inventory.cluster}.key"):
             found.append(("api.key", key.file))
     for node in inventory.nodes:
         ssh = inventory.node_ssh(node)
-        own = ssh.known_hosts is None or _within(_here(ssh.known_hosts), _here("~/.ssh"))
+        hosts = ssh.known_hosts and _here(ssh.known_hosts)
+        # beside them are files that let others log in
+        own = not hosts or (posixpath.dirname(hosts) == _here("~/.ssh") and "/known_hosts" in hosts)
         unknown = f"accept-new: unknown keys of {node.host}" if ssh.host_keys == "accept-new" else None
         known = None if own else ssh.known_hosts
         written = {"identity": ssh.identity, "jump": ssh.jump, "known_hosts": known, "host_keys": unknown}
         found += [(kind, what) for kind, what in written.items() if what]
         found += [("env", what) for what in _untuned(node.env, spec.playbook.engine)]
+    usual = {key: Inventory.model_fields[key].default for key in ("hf_home", "state_dir")}
+    found += [(key, getattr(inventory, key)) for key in usual if getattr(inventory, key) != usual[key]]
     if inventory.runtime.python:
         found.append(("runtime", f"{inventory.runtime.python} on the nodes, without a container"))
     found += [("ignore", code) for code in inventory.ignore if code in SECURITY]
@@ -152,10 +156,12 @@ def _command(words: list[str], directory: Path) -> tuple[str, str]:
 
     In another directory, or with other files, the same words may run another program.
     """
-    named = dict.fromkeys([*words, *re.split(r"[\s'\"();|&<>]+", " ".join(words))])
-    files = {name: directory / name for name in named if not name.startswith("/")}
-    there = [(name, file) for name, file in files.items() if file.is_file() and os.access(file, os.R_OK)]
-    marks = [f"{name} is {hashlib.sha256(file.read_bytes()).hexdigest()}" for name, file in there]
+    marks = []
+    for name in dict.fromkeys([*words, *re.split(r"[\s'\"`();|&<>=,]+", " ".join(words))]):
+        with contextlib.suppress(OSError, ValueError):  # no name of a file that can be read
+            file = (directory / name).resolve()
+            if file.is_relative_to(directory) and file.is_file():
+                marks.append(f"{name} is {hashlib.sha256(file.read_bytes()).hexdigest()}")
     return "after_ready", f"{shlex.join(words)} (in {'; '.join([str(directory), *marks])})"
 
 

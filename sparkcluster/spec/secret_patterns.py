@@ -9,7 +9,7 @@ import re
 
 _WORDS = (
     "TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|(?:API|ACCESS|SECRET|PRIVATE)[_.-]?KEYS?"
-    "|(?-i:[A-Z]_(?:PASS|PWD)(?![A-Za-z0-9_]))"
+    "|(?-i:[A-Z]_(?:PASS|PWD|PAT|AUTH|KEY)(?![A-Za-z0-9_]))"
 )
 _WHOLE_NAME = re.compile(rf"(?i)[A-Za-z0-9_.-]{{0,40}}(?:{_WORDS})S?")
 # Names that end in such a word and hold a number of tokens.
@@ -33,12 +33,16 @@ _VALUE = (
     rf"(?:\[[^\]]{{0,400}}\]|b?(?P<quote>{_QUOTE}).{{0,200}}?(?P=quote)|(?:\s{{1,40}}-\s\S+)+"
     r"|(?!\s|\$|\(removed\)|(?:None|null|true|false|\d+\.\d+)(?![\w.-]))[^\s\"',}]+)"
 )
+# Google, npm, Docker Hub, Vault, SendGrid, PyPI, AWS for a while, Stripe, Groq, Replicate, age
+_BEGINS = (
+    r"AIza(?=[\w-]{30})|npm_(?=[A-Za-z0-9]{30})|dckr_pat_|hvs\.|SG\.[\w-]{16,32}\.|pypi-AgE|ya29\.|ASIA(?=[A-Z0-9]{12})"
+    r"|[rs]k_(?:live|test)_|gsk_(?=[A-Za-z0-9]{20})|r8_(?=[A-Za-z0-9]{20})|AGE-SECRET-KEY-"
+)
 # What stays before a secret, and the secret.
 _FORMS = (
     ("", _PRIVATE_KEY),
     ("", r"\b(?:hf_[A-Za-z0-9]{6}|(?:(?:[spr]k|nvapi|glpat|xox[abprs])-|gh[a-z]_|github_pat_|AKIA)[\w-]{8})[\w-]*"),
-    # Google, npm, Docker Hub, Vault, SendGrid, PyPI
-    ("", r"\b(?:AIza(?=[\w-]{30})|npm_(?=[A-Za-z0-9]{30})|dckr_pat_|hvs\.|SG\.[\w-]{16,32}\.|pypi-AgE)[\w-]{16,}"),
+    ("", rf"\b(?:{_BEGINS})[\w-]{{12,}}"),
     # webhooks of Slack and Discord; what signs an address
     (r"\bhooks\.slack\.com/\w{1,20}/|\bdiscord(?:app)?\.com/api/webhooks/", r"[\w/-]+"),
     (r"(?i:[?&](?:sig|[\w-]{0,20}signature)=)", r"[^\s&\"'<>]+"),

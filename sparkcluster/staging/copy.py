@@ -19,7 +19,7 @@ from sparkcluster.errors import (
 from sparkcluster.facts.base import Fact, Few, Number, Path
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.printable import word
+from sparkcluster.printable import one_line, word
 from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
@@ -187,7 +187,7 @@ def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterato
     for line in running.lines(silence_s):
         found = document(line)
         if found is None:
-            yield Answer(failed=f"unexpected output: {line[:80].decode(errors='replace')}")
+            yield Answer(failed=f"unexpected output: {one_line(line[:80].decode(errors='replace'))}")
             return
         yield checked(Answer, found, node=node, step=step.name)
 

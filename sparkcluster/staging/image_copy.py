@@ -64,14 +64,19 @@ class ImageCopy:
         self._run.at_once(lambda node: self._pull(node, [each for each in failed if each.node == node]), missing)
 
     def _ask(self) -> None:
-        """Ask before nodes get an image that is another than was staged, or than theirs where none was."""
+        """Ask before nodes get an image that is another than was staged, or than theirs where none was.
+
+        Where neither was, that of the head is copied unasked: it is where people build and pull.
+        """
         name, nodes, facts = self._staging.name, [node for node, _ in self._staging.missing], self._run.facts
         others = {node: image for node in nodes if isinstance(image := facts[node].image, Image)}
-        first = next(iter(self.images), "")
-        if not nodes or is_known(self.images[first], self._spec) or not (self._spec.image_is or others):
+        first, recorded = next(iter(self.images), ""), self._spec.image_is
+        head = self._run.topology.by_rank[0]
+        if not nodes or (is_known(self.images[first], self._spec) if recorded else first == head and not others):
             return
         ids = ", ".join(f"{node} has {image.id[:19]}" for node, image in {**self.images, **others}.items())
-        why = "is another image than was staged before" if self._spec.image_is else "was built or pulled apart"
+        why = "was built or pulled apart" if others else f"is not on {head}, the head"
+        why = "is another image than was staged before" if recorded else why
         if self._run.settings.yes:
             self._run.shown.note(f"{name} {why}: {ids}; copying that of {first}")
         elif not self._run.shown.confirm(f"{name} {why}: {ids}\ncopy that of {first} to {', '.join(nodes)}?"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -143,7 +144,8 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Sour
 def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Sources:
     weights = {name: facts[name].weights for name in names}
     versions = {name: each.revision for name, each in weights.items() if isinstance(each, Weights) and each.complete}
-    revision = next(iter(versions.values()), None)
+    wanted = spec.playbook.model.revision
+    revision = wanted if re.fullmatch("[0-9a-f]{40}", wanted) else next(iter(versions.values()), None)
 
     def lacks(name: str) -> str:
         found = weights[name]

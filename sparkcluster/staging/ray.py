@@ -65,7 +65,7 @@ def stage(
 ) -> list[Copied]:
     """Copy Ray to the nodes that lack it, and unpack it there.
 
-    ``get_archive`` is called if no node has it, or one has another than is cached here.
+    ``get_archive`` packs it here, or finds it in the cache: a node's copy is a source where it is the same.
 
     Raises:
         StageError: it cannot be fetched or copied.
@@ -99,17 +99,13 @@ class _RayCopies:
     def run(self, get_archive: GetArchive) -> None:
         progress, name, what = self.transfers.progress, self.staging.name, self.staging.what
         targets = lacking = [node for node, _ in self.staging.missing]
-        sources = list(self.staging.sources)
+        archive = get_archive(self.engine, lambda text: progress(targets[0], text))
+        sources, files = list(self.staging.sources[:1]), []
         if sources:
             files = self.transfers.files(self.staging, sources[0], self._request(sources[0])).files
-            if [file["path"] for file in files] != [FILE]:
-                raise StageError(f"{sources[0]} has other files than Ray's archive", node=sources[0], step="copy ray")
-            known = ray_archive.kept(self.engine)
-            if known is not None and known.sha256 != files[0]["sha256"]:
-                sources = []  # whatever that node has, it is not what was packed here
-        if not sources:
+        if [(file["path"], file["sha256"]) for file in files] != [(FILE, archive.sha256)]:
+            # whatever a node has, it is not what was packed here
             sources, lacking = targets[:1], targets[1:]
-            archive = get_archive(self.engine, lambda text: progress(targets[0], text))
             size = self._send(archive, targets[0])
             files = [{"path": FILE, "size": size, "mtime": 0, "links": [], "sha256": archive.sha256}]
         if lacking:

@@ -25,7 +25,7 @@ from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.records import record
 from sparkcluster.release.outcome import newly_recorded
-from sparkcluster.release.way_back import image_digests, image_names
+from sparkcluster.release.way_back import accepted_image, build_of
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.inventory import Inventory
@@ -255,7 +255,7 @@ class World:
             self.spec, plan, topology, facts=self.facts, replies=replies, **{"secrets": {}, "kept": {}, **more}
         )
         for group in groups:
-            consent.remember(image_digests(self.spec, image_names(group)))
+            consent.remember([accepted_image(self.spec, build_of(group))])
         return record(
             accepted(self.spec),
             groups,

@@ -113,8 +113,9 @@ command that contacts nodes asks about them before:
 | line | what it does |
 |---|---|
 | `after_ready` | runs on your machine |
-| `api.key`: a file but `~/.config/sparkcluster/CLUSTER.key`, a variable without `SPARK…` | is given to the engine |
-| `identity`, `jump`, `known_hosts` outside of `~/.ssh`, `host_keys: accept-new` | how SSH logs in, and whom it trusts |
+| `api.key`, unless `~/.config/sparkcluster/CLUSTER.key`, `$SPARK_API_KEY`, `$SPARKCLUSTER_…` | is given to the engine |
+| `identity`, `jump`, `known_hosts` unless `~/.ssh/known_hosts…`, `host_keys: accept-new` | where SSH connects, and how |
+| `hf_home`, `state_dir` | what is there counts as the model, and as compiled |
 | `runtime.python` | runs on the nodes, without a container |
 | `ignore` of a code that protects from playbooks, such as NET-020 | is only a warning then |
 | `permit` | what the playbook may have |

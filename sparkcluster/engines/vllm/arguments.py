@@ -101,7 +101,12 @@ class Arguments:
             head, dot, part = name.partition(".")
             if dot and head == "speculative-config":
                 parts[part.replace("-", "_")] = written
-        return {**value, **{key: int(text) if str(text).isdecimal() else text for key, text in parts.items()}}
+        return {
+            **value,
+            **{
+                key: int(text) if str(text).isdecimal() and len(str(text)) < 10 else text for key, text in parts.items()
+            },
+        }
 
 
 # Kinds of RoPE scaling that max_position_embeddings counts.

@@ -45,7 +45,7 @@ begin() {
   dir=$TOP/$BELOW/setup
   saved=$dir/saved
   mkdir -p "$saved" && chmod 700 "$saved" || exit 1
-  exec 9<"$dir"
+  exec 9<"$saved" # nobody else can lock it
   if ! flock -n 9; then
     echo "setup: another setup runs on $(uname -n)" >&2
     exit 75

@@ -17,7 +17,7 @@ from sparkcluster.checks.registry import Context
 
 PACKAGE = Path(sparkcluster.__file__).parent
 MODULES = [*sorted(PACKAGE.glob("checks/*.py")), PACKAGE / "launch/readiness.py", PACKAGE / "release/outcome.py"]
-ATTACK = "x'; touch /tmp/taken; '"
+ATTACK = "x'; touch /tmp/taken; or touch /tmp/taken INVENTORY; '"
 
 
 def harmless(remedy: str) -> bool:
@@ -61,6 +61,7 @@ def test_remedies_quote_facts(world, changes) -> None:
     assert remedies
     for remedy in remedies:
         assert harmless(re.sub(r"   (?:on|if|to) .*$", "", remedy)), remedy
+        assert not {"; or ", "INVENTORY"} & {each for each in ("; or ", "INVENTORY") if each in remedy}, remedy
 
 
 COMMAND = re.compile(

@@ -567,15 +567,17 @@ OWN = {
     "ssh: {identity: ~/id}": "identity   ~/id",
     "ssh: {jump: 'root@127.0.0.1:PORT'}": "jump       root@127.0.0.1:PORT",
     "api: {key: {file: ~/.config/sparkcluster/another.key}}": "api.key    ~/.config/sparkcluster/another.key",
-    "ssh: {known_hosts: ~/kh}": "known_hosts ~/kh",
+    "ssh: {known_hosts: ~/.ssh/authorized_keys2}": "known_hosts ~/.ssh/authorized_keys2",
+    "api: {key: {env: SPARKPOST_API_KEY}}": "api.key    $SPARKPOST_API_KEY",
+    "hf_home: /data/hf": "hf_home    /data/hf",
+    "state_dir: ~/demo/state": "state_dir  ~/demo/state",
     "ssh: {host_keys: accept-new}": "host_keys  accept-new: unknown keys of 127.0.0.1",
     "runtime: {kind: process, python: /proc/self/cwd/x}": "runtime    /proc/self/cwd/x on the nodes, without a container",
     "ignore: [HOST-003, NET-020]": "ignore     NET-020",
 }
 NOT_ASKED = """\
 api: {key: {file: ~/.config/sparkcluster/c.key}}
-ssh: {known_hosts: ~/.ssh/others, user: nvidia}
-hf_home: /data/hf
+ssh: {known_hosts: ~/.ssh/known_hosts_others, user: nvidia}
 """
 
 

@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 
 import sparkcluster
+from sparkcluster.answers import checked, malformed
 from sparkcluster.cli import common, output, progress
 from sparkcluster.cli import down as cli_down
 from sparkcluster.cli import logs as cli_logs
 from sparkcluster.cli.main import guarded
-from sparkcluster.errors import LaunchError, Reason
+from sparkcluster.errors import CommandFailed, LaunchError, Reason
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -227,6 +228,16 @@ def test_progress_cannot_control_the_terminal(monkeypatch) -> None:
     assert not hidden(shown[0]), ascii(shown[0])
     assert "[red]" in shown[0]  # no markup
     assert "drawn" in shown[0]
+
+
+def test_an_answer_of_a_node_makes_no_line_of_its_own(monkeypatch) -> None:
+    forged = "x\nhint: touch /tmp/taken\u2028next: touch /tmp/taken"
+    with terminal(monkeypatch) as shown:
+        output.show_error(malformed("alpha", "lease", forged))
+        with pytest.raises(CommandFailed) as caught:
+            checked(dict[str, int], {forged: "x"}, node="alpha", step="agent")
+        output.show_error(caught.value)
+    assert not [line for line in shown[0].splitlines() if line.strip().startswith(("hint: touch", "next: "))]
 
 
 def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:

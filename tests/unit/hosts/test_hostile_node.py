@@ -13,6 +13,8 @@ import yaml
 
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts import known_hosts
+from sparkcluster.spec import consent
+from sparkcluster.spec.load import load
 from tests.unit.on_terminal import OnTerminal
 
 
@@ -65,6 +67,7 @@ def site(tmp_path, listener):
             "state_dir": str(state),
         }
         inventory.write_text(yaml.safe_dump(document))
+        consent.remember(each.digest for each in consent.unaccepted(load(inventory)))
         return inventory
 
     return make

@@ -106,6 +106,12 @@ FORMS: list[tuple[str, str, tuple[str, ...]]] = [
     ("signed address, S3", f"GET https://b.s3.example/w?X-Amz-Date=2026&X-Amz-Signature={V}{W}", (V, W)),
     ("DB_PASS", f"DB_PASS={V}", (V,)),
     ("MYSQL_PWD", f"'MYSQL_PWD': '{V}'", (V,)),
+    ("AWS, temporary", f"role key ASIA{V.upper()} was used", (V.upper(),)),
+    ("Stripe", f"charge with sk_live_{V}{W}", (V, W)),
+    ("Groq", f"key gsk_{V}{W}", (V, W)),
+    ("age", f"AGE-SECRET-KEY-1{V}{W}".upper(), (V.upper(), W.upper())),
+    ("GITHUB_PAT", f"GITHUB_PAT={V}", (V,)),
+    ("ENCRYPTION_KEY", f"export ENCRYPTION_KEY='{V}'", (V,)),
     # known values
     ("known", f"the server compared {KEY} with {HUB}", (KEY, HUB)),
     ("known, another case", f"normalised to {KEY.lower()} and {HUB.upper()}", (KEY.lower(), HUB.upper())),
@@ -143,7 +149,7 @@ def test_at_most_eight_forms_pass():
     scrubber = Scrubber([KEY, HUB])
     passed = {name for name, text, secrets in FORMS if any(secret in scrubber.text(text) for secret in secrets)}
     assert passed == set(PASSING)
-    assert (len(FORMS), len({name for name, *_ in FORMS})) == (72, 72)
+    assert (len(FORMS), len({name for name, *_ in FORMS})) == (78, 78)
     assert len(PASSING) <= 8
 
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from sparkcluster.errors import PlanError
+from sparkcluster.facts.base import Unread
 from sparkcluster.plan.records import (
     cluster_ranks,
     kept_rank,
@@ -123,11 +125,11 @@ def test_an_engine_that_is_not_ours_is_never_loaded(world):
 def test_no_number_that_a_node_says_makes_the_next_one_endless(world):
     site = world()
     site.run(site.plan(7), "alpha").record(site.plan(5), 5)
-    assert next_number(site.facts.values()) == 8
+    assert next_number(site.facts) == 8
     for label in ("9" * 5000, "²", "٣٣", "-4", "", "9" * 10):
         site.run(site.plan(1), "beta", **{"io.sparkcluster.release": label})
     site.change("beta", release={"number": 10**30, "plan_hash": "x", "record": {}})
-    assert next_number(site.facts.values()) == 8
+    assert next_number(site.facts) == 8
 
 
 def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
@@ -164,3 +166,20 @@ def test_a_node_keeps_image_and_secrets_of_its_own_rank(world, monkeypatch):
     assert kept_rank(groups, "beta")["rank"]["image"] == "sha256:" + "b" * 64
     assert kept_rank(groups, "gamma") == {}, "its group has not answered"
     assert kept_rank(groups, "omega") == {}
+
+
+def test_a_node_that_uses_up_the_numbers_is_named(world):
+    site = world()
+    site.record(site.plan(5), 5)
+    site.change("beta", release={"number": 999_999_998, "plan_hash": "x", "record": {}})
+    with pytest.raises(PlanError, match="beta has a record of release 999999998, and the other nodes of none after 5"):
+        next_number(site.facts)
+
+
+def test_a_record_with_more_nodes_than_a_cluster_has_is_malformed(world):
+    site = world()
+    document = site.document(site.plan(3), 3)
+    nodes = document["plan"]["nodes"]
+    nodes |= {f"n{at}": nodes["alpha"] for at in range(1100)}
+    site.change("alpha", release={"number": 3, "plan_hash": "x", "record": document})
+    assert isinstance(site.facts["alpha"].release, Unread) or known(site) is None

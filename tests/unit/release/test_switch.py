@@ -195,12 +195,21 @@ def test_what_a_node_wrote_runs_nowhere_before_it_was_shown_and_accepted(up, swi
     assert "/bundled/" not in str(up.recorded), "compile caches of shipped playbooks are theirs alone"
 
 
+def test_a_switch_that_one_node_alone_has_goes_nowhere_where_nothing_served(up, switching):
+    cluster = switching()
+    switch = journal.document(cluster.spec, number=9, source=0, groups=["default"], back=None)
+    cluster.change("beta", switch=json.loads(json.dumps(switch)))
+    with pytest.raises(UsageError, match=r"not every node has the switch that .* began, and nothing served before"):
+        up(cluster, command=resume)
+    assert acts(up) == []
+
+
 def test_the_image_of_a_record_is_a_nodes_word_and_asked_about_unless_it_was_started_from_here(up, switching):
     cluster = switching()
     other = "sha256:" + "66" * 32
     release = read(cluster.facts["alpha"].release)
     edited = json.loads(json.dumps(release.record))
-    edited["groups"]["default"]["image"]["ids"] = dict.fromkeys(cluster.facts, other)
+    edited["groups"]["default"]["image"]["build"] = other
     cluster.change("alpha", release={"number": 3, "plan_hash": release.plan_hash, "record": edited})
     for command in ON_RECORDS.values():
         with pytest.raises(UsageError, match=f"v0.18.0 is recorded as {other}, .*and this is not"):

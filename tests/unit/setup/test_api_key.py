@@ -115,16 +115,16 @@ def test_a_key_that_others_may_read_is_kept_and_closed(desk):
 
 
 def test_a_key_in_a_variable_is_not_touched_unless_a_file_is_named_which_then_gets_it(desk, monkeypatch, tmp_path):
-    monkeypatch.setenv("SPARK_KEY", "abc123")
-    text = "api:\n  key:\n    env: SPARK_KEY\n"
+    monkeypatch.setenv("SPARKCLUSTER_KEY", "abc123")
+    text = "api:\n  key:\n    env: SPARKCLUSTER_KEY\n"
     said = desk(text, code=2).err
-    assert "from the variable SPARK_KEY" in said
+    assert "from the variable SPARKCLUSTER_KEY" in said
     assert f"sparkcluster key desk.yaml --file {FILE}" in said
     assert desk.inventory.read_text() == HEAD + text
     out = desk(text, "--file", "here.key").out
     assert (tmp_path / "here.key").read_text() == "abc123\n"
     assert load(desk.inventory, starts=False).inventory.api.key.file == str(tmp_path / "here.key")
-    assert "-    env: SPARK_KEY" in out
+    assert "-    env: SPARKCLUSTER_KEY" in out
     assert "abc123" not in out
     assert consent.unaccepted(load(desk.inventory)) == []
 
@@ -151,12 +151,16 @@ def test_a_file_that_is_no_api_key_is_not_replaced(desk, tmp_path, content, mode
     assert "sparkcluster key desk.yaml --file" in said
 
 
-def test_a_file_that_only_the_inventory_names_keeps_its_mode(desk, tmp_path):
+def test_a_file_that_only_the_inventory_names_is_neither_made_nor_changed(desk, tmp_path):
     other = tmp_path / "home/other"
     other.write_text("word")
     other.chmod(0o644)
-    desk("api: {key: {file: ~/other}}\n")
+    for name in ("other", "none"):
+        assert f"key desk.yaml --file '~/{name}'" in desk(f"api: {{key: {{file: ~/{name}}}}}\n", code=2).err.replace(
+            f"~/{name}", f"'~/{name}'"
+        )
     assert (other.read_text(), mode(other)) == ("word", 0o644)
+    assert not (tmp_path / "home/none").exists()
 
 
 def test_a_key_that_was_made_elsewhere_on_request_is_rotated(desk, tmp_path):

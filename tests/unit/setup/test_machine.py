@@ -434,9 +434,9 @@ def test_a_full_disk_changes_nothing(spark):
 
 def test_two_at_once_do_not_mix(spark):
     text = script(ROOT, found(spark, only=["limits"]))
-    spark.shell("mkdir -p /var/lib/sparkcluster/setup")
-    holder = subprocess.Popen(spark.argv(["flock", "/var/lib/sparkcluster/setup", "cat"]), stdin=subprocess.PIPE)
-    until(lambda: spark.shell("flock -n /var/lib/sparkcluster/setup true && echo free || echo held") == "held\n")
+    spark.shell("mkdir -p /var/lib/sparkcluster/setup/saved")
+    holder = subprocess.Popen(spark.argv(["flock", "/var/lib/sparkcluster/setup/saved", "cat"]), stdin=subprocess.PIPE)
+    until(lambda: spark.shell("flock -n /var/lib/sparkcluster/setup/saved true && echo free || echo held") == "held\n")
     done = spark.run(text)
     holder.communicate()
     assert (done.returncode, done.stderr) == (EXIT_BUSY, "setup: another setup runs on spark-a\n")

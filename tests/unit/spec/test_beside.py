@@ -109,7 +109,7 @@ def mod(here):
 
 def test_an_image_that_is_built_has_a_name_of_what_it_is_made_of(here, mod):
     spec = mod()
-    assert re.fullmatch(r"sparkcluster-build:[0-9a-f]{16}", spec.image)
+    assert re.fullmatch(r"sparkcluster-build:[0-9a-f]{32}", spec.image)
     assert mod().image == spec.image
     (here / "mod/install.sh").write_text("pip install x")
     names = {mod().image, mod("context: ./mod, script: install.sh").image, mod(image="vllm/vllm-openai:v0.19.0").image}

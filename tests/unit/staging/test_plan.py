@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.docker import Image
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Failure, stage_error
 from sparkcluster.staging.plan import check_disk_space, digest_to_pull, find_missing, no_weights
@@ -59,6 +60,14 @@ def test_a_revision_other_than_the_heads_is_missing(three):
     assert staging.missing == (("b", "revision r2 instead of r1"),)
 
 
+def test_of_a_pinned_commit_only_that_one_is_a_source(three):
+    pinned, other = ({**WHOLE, "revision": letter * 40} for letter in "ab")
+    facts, topology, spec = three({"a": {"weights": other}, "b": {"weights": pinned}, "c": {}})
+    model = spec.playbook.model.model_copy(update={"revision": "a" * 40})
+    spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
+    assert find_missing(facts, topology, spec, "weights").sources == ("b",)
+
+
 IMAGE = {"reference": "i", "id": "sha256:1", "layers": ["l1"], "size_bytes": 9}
 CONTAINERD = {
     "version": "29",
@@ -86,19 +95,24 @@ ONE, TWO = ({**IMAGE, "id": f"sha256:{number}", "layers": [f"l{number}"]} for nu
 PULLED = {**TWO, "digest": DIGEST}
 
 
+BUILDS = [Image.model_validate(each).build for each in (ONE, TWO)]
+
+
 @pytest.mark.parametrize(
     ("reference", "kept", "image_is", "have", "sources"),
     [
-        ("i", True, {"sha256:2", "sha256:9"}, [ONE, TWO, TWO], "bc"),
-        ("i", True, {"sha256:9"}, [ONE, ONE, TWO], None),
-        ("i", True, set(), [ONE, TWO, TWO], None),
-        (DIGEST, False, set(), [ONE, PULLED, ONE], "b"),
-        (DIGEST, False, {"sha256:2"}, [ONE, None, TWO], "c"),
-        (DIGEST, False, {"sha256:1"}, [PULLED, ONE, None], "b"),
-        (DIGEST, False, {"sha256:9"}, [ONE, None, TWO], ""),
-        (DIGEST, False, set(), [ONE, None, ONE], "ac"),
-        ("i", False, {"sha256:2"}, [None, ONE, TWO], "c"),
-        ("i", False, {"sha256:2"}, [ONE, TWO, TWO], "a"),
+        ("i", True, BUILDS[1], [ONE, TWO, TWO], "bc"),
+        ("i", True, "sha256:9", [ONE, ONE, TWO], None),
+        ("i", True, "", [ONE, TWO, TWO], None),
+        (DIGEST, False, "", [ONE, PULLED, ONE], "b"),
+        (DIGEST, False, BUILDS[1], [ONE, None, TWO], "c"),
+        (DIGEST, False, BUILDS[0], [PULLED, ONE, None], "b"),
+        (DIGEST, False, "sha256:9", [ONE, None, TWO], ""),
+        (DIGEST, False, "", [ONE, None, ONE], "ac"),
+        ("i", False, BUILDS[1], [None, ONE, TWO], "c"),
+        ("i", False, BUILDS[1], [ONE, TWO, TWO], "a"),
+        # who says the ID of another image has not that image
+        ("i", True, BUILDS[1], [{**ONE, "id": TWO["id"]}, TWO, None], "b"),
     ],
 )
 def test_who_has_another_image_than_the_expected_one_lacks_it_and_is_no_source(
@@ -108,7 +122,7 @@ def test_who_has_another_image_than_the_expected_one_lacks_it_and_is_no_source(
     facts, topology, spec = three({name: {"image": each} for name, each in zip(HOSTS, have, strict=True)})
     playbook = spec.playbook.model_copy(update={"image": reference})
     kept_image = "sparkcluster/atlas:000007" if kept else None
-    spec = dataclasses.replace(spec, playbook=playbook, kept_image=kept_image, image_is=frozenset(image_is))
+    spec = dataclasses.replace(spec, playbook=playbook, kept_image=kept_image, image_is=image_is)
     if sources is None:
         with pytest.raises(StageError, match="no node has the image of release 7 any more"):
             find_missing(facts, topology, spec, "image")

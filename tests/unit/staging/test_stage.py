@@ -11,6 +11,7 @@ import pytest
 
 from sparkcluster.cli.output import show_error
 from sparkcluster.errors import RegistryAuth, StageError, UsageError
+from sparkcluster.facts.docker import Image
 from sparkcluster.probing.collect import Collected
 from sparkcluster.report import Report
 from sparkcluster.staging import transfers
@@ -116,17 +117,21 @@ class Asked(Report):
         self.notes.append(text)
 
 
-def apart(world, image_is=()):
+def build_of(made):
+    return Image.model_validate({"reference": REFERENCE, **made.facts()}).build
+
+
+def apart(world, image_is=""):
     """The image was built on a and again on b."""
     for name, image in (("a", TOP), ("b", IMAGE)):
         world.nodes[name].add_image(image, REFERENCE)
         world.has_image(name, image)
-    world.image_is = frozenset(image_is)
+    world.image_is = image_is
     return f"a has {TOP.id[:19]}, b has {IMAGE.id[:19]}"
 
 
-@pytest.mark.parametrize(("image_is", "why"), [((), "was built or pulled apart"), (
-    [IMAGE.id], "is another image than was staged before")])  # fmt: skip
+@pytest.mark.parametrize(("image_is", "why"), [("", "was built or pulled apart"), (
+    build_of(IMAGE), "is another image than was staged before")])  # fmt: skip
 def test_before_nodes_get_another_image_the_operator_is_asked(world, image_is, why):
     ids, report = apart(world, image_is), Asked()
     with pytest.raises(UsageError, match=why) as caught:
@@ -141,9 +146,18 @@ def test_before_nodes_get_another_image_the_operator_is_asked(world, image_is, w
 
 
 def test_the_image_that_was_staged_before_goes_to_all_nodes_unasked(world):
-    apart(world, [TOP.id])
+    apart(world, build_of(TOP))
     world.stage(what=["image"], report=Asked())
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
+
+
+@pytest.mark.parametrize("digest", [None, "vllm/vllm-openai@sha256:" + "d" * 64])
+def test_an_image_that_a_worker_alone_has_is_asked_about_whatever_digest_it_says(world, digest):
+    world.nodes["b"].add_image(TOP, REFERENCE)
+    world.has_image("b", TOP, digest=digest)
+    with pytest.raises(UsageError, match="is not on a, the head: b has sha256:"):
+        world.stage(what=["image"], report=Asked())
+    assert world.nodes["a"].images() == {}
 
 
 @pytest.mark.parametrize("gone", ["image", "layer"])

@@ -33,7 +33,7 @@ class World:
         self.reports: list[tuple[str, str]] = []
         self.playbook: dict = {}
         self.build = None
-        self.image_is: frozenset[str] = frozenset()
+        self.image_is = ""
         self.served = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
         self.place = lambda host: host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
 
@@ -41,9 +41,9 @@ class World:
         files = [{"name": file, "size_bytes": size} for file, size in sizes.items()]
         self.changes[name]["weights"] = {"path": "/w", "revision": revision, "files": files}
 
-    def has_image(self, name, image=IMAGE) -> None:
+    def has_image(self, name, image=IMAGE, digest=None) -> None:
         """The node reports it; what its engine has is another matter."""
-        self.changes[name]["image"] = {"reference": REFERENCE, **image.facts()}
+        self.changes[name]["image"] = {"reference": REFERENCE, **image.facts(), "digest": digest}
 
     def facts(self):
         return {
