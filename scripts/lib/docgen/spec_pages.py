@@ -114,7 +114,7 @@ command that contacts nodes asks about them before:
 |---|---|
 | `after_ready` | runs on your machine |
 | `api.key`, unless `~/.config/sparkcluster/CLUSTER.key`, `$SPARK_API_KEY`, `$SPARKCLUSTER_…` | is given to the engine |
-| `identity`, `jump`, `known_hosts` unless `~/.ssh/known_hosts…`, `host_keys: accept-new` | where SSH connects, and how |
+| `identity`, `jump`, `known_hosts` unless `~/.ssh/known_hosts…`, `host_keys: accept-new` | how SSH connects |
 | `hf_home`, `state_dir` | what is there counts as the model, and as compiled |
 | `runtime.python` | runs on the nodes, without a container |
 | `ignore` of a code that protects from playbooks, such as NET-020 | is only a warning then |
