@@ -24,6 +24,7 @@ sparks: [{name: spark-1a2b, ports: p1}, {name: spark-3c4d, ports: p1}]
 LAB, YES = "--name {lab}", "--yes"
 LIFE = [
     ("key", "sparkcluster key mine.yaml", "", 0),
+    ("", "sparkcluster preflight mine.yaml", YES, 0),  # what lab up wrote is accepted, in its own file
     ("lab", "sudo sparkcluster lab fault spark-2 mtu 1500", LAB, 0),
     ("preflight", "sparkcluster preflight mine.yaml", "", 1),
     ("", "sudo sparkcluster lab heal", LAB, 0),
