@@ -21,10 +21,13 @@ import pytest
 import yaml
 from docgen import json_schemas
 
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.lab import Lab, LabError, machine
 from sparkcluster.lab import spec as lab_spec
 from sparkcluster.lab.core import in_parallel
 from sparkcluster.lab.registry import Registry
+from sparkcluster.spec import powers
+from sparkcluster.spec.load import load
 from tests.lab import builds
 
 pytest.register_assert_rewrite("tests.lab.switching")
@@ -356,6 +359,9 @@ class Cli:
             "PYTHONPATH": str(HERE.parent.parent),
             **(env or {}),
         }
+        for word in words:
+            if word.endswith(".yaml"):
+                self._accept(self.home / word)
         process = subprocess.Popen(
             [*prefix, sys.executable, *self.program, *words],
             stdin=subprocess.DEVNULL,
@@ -368,6 +374,14 @@ class Cli:
         command = Running(words, process)
         self.running.append(command)
         return command
+
+    def _accept(self, inventory: Path) -> None:
+        """Accept what the inventory asks for itself, as ``lab up`` does of its own."""
+        with contextlib.suppress(SparkclusterError):  # which the command will say
+            for each in powers.of_inventory(load(inventory, starts=False)):
+                file = self.home / ".local/state/sparkcluster/accepted" / each.digest
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
 
     def __call__(self, *argv: object, env: dict[str, str] | None = None, timeout: float = 300) -> Done:
         """Run a command to its end."""

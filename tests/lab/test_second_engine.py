@@ -32,6 +32,7 @@ def inventory(lab, variant):
 @pytest.mark.full
 def test_another_engine_is_planned_started_verified_watched_and_stopped(canned, inventory, ranks, lab, monkeypatch):
     monkeypatch.setenv("LAB_KEY", "s3cret")
+    canned("preflight", inventory, "--yes")  # nothing but the engine is unlike what lab up wrote
     plan = canned("plan", inventory, "--json").ok().json
     assert plan["nodes"]["left"]["env"].keys().isdisjoint({"VLLM_HOST_IP", "VLLM_MARLIN_USE_ATOMIC_ADD"})
     assert plan["nodes"]["left"]["secrets"] == ["CANNED_KEY"]

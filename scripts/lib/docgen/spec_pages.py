@@ -124,7 +124,8 @@ command that contacts nodes asks about them before:
 `image` and `set` are judged as the playbook's own lines. With `kind: process`, a bundled playbook is judged as any
 other, since no container holds it. Your yes is stored for each line, not for the file: another inventory with the same
 line is not asked about, and a changed line is. The same command of `after_ready` in another directory, or with other
-content of a file there that it names, may be another program, so it is asked about. What `discover` and `key` wrote
+content of a file there that it names, may be another program, so it is asked about; what that file runs in turn is not
+compared. What `discover` and `key` wrote
 here is accepted. Where nobody can be asked, type `sparkcluster preflight INVENTORY --yes` once.
 Tokens of accounts, such as `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY` or `GITHUB_TOKEN`, are refused as API key.
 
