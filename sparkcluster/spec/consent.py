@@ -49,11 +49,8 @@ def _of_playbook(spec: Spec) -> list[powers.Power]:
     bundled = library.all_bundled(spec)
     if (bundled and spec.inventory.runtime.kind == "docker") or is_remembered(powers.digest(spec)):
         return []
-    return [
-        each
-        for each in powers.of(spec.playbook, spec.inventory)
-        if each.asks and not (bundled and each.kind == "image")
-    ]
+    harmless = {"image", "variable"} if bundled else ()
+    return [each for each in powers.of(spec.playbook, spec.inventory) if each.asks and each.kind not in harmless]
 
 
 def _file(digest: str) -> Path:

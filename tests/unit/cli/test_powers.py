@@ -20,7 +20,7 @@ import pytest
 
 from sparkcluster import engines
 from sparkcluster.cli.main import guarded
-from sparkcluster.spec import library, load
+from sparkcluster.spec import consent, library, load
 from tests.unit.on_terminal import Shell
 
 ROOT = Path(__file__).parents[3]
@@ -650,6 +650,12 @@ def test_a_bundled_playbook_that_runs_code_of_its_model_is_asked_about_where_no_
     refused = up(path)
     assert (refused.code, "trust-remote-code" in refused.err) == (2, True), refused
     assert up(path, "--yes").code == 1
+
+
+@pytest.mark.parametrize("playbook", [None, "tiny-llama-cpu"])
+def test_the_demo_asks_nothing(playbook: str | None) -> None:
+    spec = load.load(ROOT / "inventory/localhost.yaml", playbook)
+    assert (consent.pending(spec), consent.unaccepted(spec)) == ([], [])
 
 
 def test_a_token_of_another_account_is_no_api_key(tmp_path: Path, run: Run) -> None:
