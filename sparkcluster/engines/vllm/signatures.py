@@ -231,6 +231,13 @@ _ROOTS = (
         "flashinfer-ai/flashinfer#3566, flashinfer-ai/flashinfer#4165",
     ),
     Signature(
+        "layer-attributes",
+        r"AmbiguousGlobalPerLayerAttributeError",
+        "this vLLM does not read the model's config.json with the Transformers of its image",
+        "use an image with vLLM 0.28 or newer, or pip install transformers==5.8.1 under setup in the playbook",
+        "vllm-project/vllm#51744",
+    ),
+    Signature(
         "drafter-scales",
         r"has no parameter '(?P<what>w\d+_weight_scale_inv)'",
         "this vLLM does not read the quantised experts of the model's drafter ({what})",
