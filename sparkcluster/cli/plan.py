@@ -85,7 +85,6 @@ def _notes(
         yield f"{spec.inventory.called(name)} {NOW[state]}"
         for each in changes[name]:
             yield from (f"  {line}" for line in (each.shown() if verbose else [each.brief]))
-    yield from powers.listed(powers.of_inventory(spec), "the inventory asks for:")
     yield from library.shadowing(spec)
     yield from powers.lines(spec.playbook, spec.inventory, head="it may:", whole=verbose)
 

@@ -19,6 +19,7 @@ from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec, consent
+from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.model import Topology
 
@@ -153,7 +154,8 @@ def _copy(changer: Changer, spec: Spec, topology: Topology, pair: Sequence[str],
     try:
         _do(changer, source, "make")
         found = collect_facts(changer.fleet, small, pair)
-        copied = stage(changer, found.facts, topology, small, what=["image"]).copied
+        # loaded and removed, and never run
+        copied = stage(changer, found.facts, topology, small, what=["image"], settings=Settings(yes=True)).copied
         result["seconds"] = [round(each.seconds, 2) for each in copied]
     except SparkclusterError as error:
         result["failed"] = error.message
