@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Seen
 from sparkcluster.checks.running_cluster import DOWN, UP, RunningCluster, clipped, running_check
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.findings import Severity
 from sparkcluster.printable import shell
 
 
@@ -89,7 +90,7 @@ def faults(cluster: RunningCluster) -> Iterator[Seen]:
 
     A warning while the model answers. Xid 31 and 43 count from the start of the ranks.
     """
-    severity = "error" if cluster.sick else "warning"
+    severity: Severity = "error" if cluster.sick else "warning"
     for name, facts in cluster.facts.items():
         starts = [rank.started_at for node, rank in cluster.ranks if node == name and rank.started_at]
         lines = read(facts.kernel_log) or ()
@@ -97,7 +98,7 @@ def faults(cluster: RunningCluster) -> Iterator[Seen]:
             line = _last(lines, fault, min(starts, default="never")[:19])
             if line is not None:
                 remedy = tuple(each.format(name) for each in fault.remedy)
-                yield Seen(fault.what.format(name), clipped(line), remedy, severity=severity, node=name)  # type: ignore[arg-type]
+                yield Seen(fault.what.format(name), clipped(line), remedy, severity=severity, node=name)
 
 
 @running_check(
@@ -124,6 +125,6 @@ def crashed(cluster: RunningCluster) -> Iterator[Seen]:
             fault = next(((each, line) for each in FAULTS if (line := _last(before, each))), None)
             summary = f"{name} restarted without a shutdown" + (f": {fault[0].what.format(name)}" if fault else "")
             remedy = (read_it, *(each.format(name) for each in fault[0].remedy)) if fault else (read_it, UP)
-            severity = "warning" if cluster.sick else "info"
+            severity: Severity = "warning" if cluster.sick else "info"
             seen = clipped(fault[1] if fault else before[-1])
-            yield Seen(summary, f"its kernel log ended with: {seen}", remedy, severity=severity, node=name)  # type: ignore[arg-type]
+            yield Seen(summary, f"its kernel log ended with: {seen}", remedy, severity=severity, node=name)

@@ -29,21 +29,15 @@ def run(args: argparse.Namespace) -> int:
         hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
         raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
     spec = load_spec(args)
-    key = None
-    if args.show_key:
-        from sparkcluster.cli.progress import awaiting
-        from sparkcluster.runtime.secrets import api_key
-        from sparkcluster.spec import consent
-
-        with awaiting("reading the key") as waiting:
-            consent.accept_inventory(spec, waiting, yes=None)
-        key = api_key(spec)
     from sparkcluster.inspect.connect import Serving, connection, document, serving
+    from sparkcluster.runtime.secrets import api_key
 
-    served = Serving(spec)
-    if spec.selected == spec.inventory.selected:
+    key, served = None, Serving(spec)
+    as_written = spec.selected == spec.inventory.selected
+    if args.show_key or as_written:
         with common.asking(spec) as (fleet, _):
-            served = serving(fleet, spec, args.group)
+            key = api_key(spec) if args.show_key else None
+            served = serving(fleet, spec, args.group) if as_written else served
     found = document(connection(served.spec, args.group, key=key), args.client, served.release)
     if not emitted(args, found):
         for text in served.notes:

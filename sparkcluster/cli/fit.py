@@ -88,8 +88,9 @@ def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
 def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
     """The answer first; then what to change, what takes how much, and how that is known."""
     verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
-    (verdict, style), nodes = verdicts[found["fits"]], found["nodes"]
-    data(paint(f"{found['playbook']} {verdict} on {'one Spark' if nodes == 1 else f'{nodes} Sparks'}", f"bold {style}"))
+    verdict, style = verdicts[found["fits"]]
+    on = "one Spark" if found["nodes"] == 1 else f"{found['nodes']} Sparks"
+    data(paint(f"{found['playbook']} {verdict} on {on}", f"bold {style}"))
     for line in (*found["problems"], *found["doubts"]):
         data(line, indent="  ")
     for line in found["advice"]:

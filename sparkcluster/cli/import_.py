@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import message, paint, write
 from sparkcluster.errors import UsageError
-from sparkcluster.printable import LINES
+from sparkcluster.printable import LINES, shell
 
 if TYPE_CHECKING:
     from sparkcluster.importer import Imported
@@ -61,7 +61,7 @@ def written(args: argparse.Namespace, made: Imported, heading: str = "left out")
     else:
         message(paint(f"wrote {file}", "good"), f": {next(iter(made.document['model'].values()))}")
     _show_notes(made.notes, heading)
-    message(f"sparkcluster lint {file or 'FILE'}", kind="next")
+    message(shell("sparkcluster lint", file or "FILE"), kind="next")
     return 0
 
 

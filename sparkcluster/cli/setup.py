@@ -51,9 +51,8 @@ def on_nodes(spec: Spec, args: argparse.Namespace) -> int:
         Terminal(report, silent=args.json) as terminal,
         connect_fleet(spec, report, About(terminal, args.node) if args.node else terminal, yes=args.yes) as fleet,
     ):
-        inventory = spec.inventory
-        report.step("look", f"at {', '.join(args.node) or count(len(inventory.nodes), 'node')}")
-        work = Work(args, inventory, fleet, report, terminal)
+        report.step("look", f"at {', '.join(args.node) or count(len(spec.inventory.nodes), 'node')}")
+        work = Work(args, spec.inventory, fleet, report, terminal)
         ok, found, nodes, show = work.undo() if args.undo or args.show else work.set_up()
         if not ok:
             report.failed()

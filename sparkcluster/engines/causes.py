@@ -35,7 +35,7 @@ _EXCEPTIONS = (
 # Exceptions that only say that another one was raised, or that a connection to what died is closed.
 _FOLLOWS = (
     r"\d+ validation errors? for |WorkerProc initialization failed|Worker failed with error '|Call to \w+ method failed"
-    r"|Engine (?:process failed|loop (?:has died|is not running))|[Cc]ancelled|Executor failed|EngineDeadError"
+    r"|Engine (?:process failed|loop (?:has died|is not running))|[Cc]ancelled|Executor failed"
     r"|(?:ConnectionReset|ConnectionRefused|ConnectionAborted|BrokenPipe|EOF|ChildProcess|RayTask|DistBackend)Error"
     r"|ProcessExitedException|Broken pipe|KeyError: '/(?:psm|mp)[-_]|failed to recv, got 0 bytes|terminated with signal"
 )

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from sparkcluster import engines
 from sparkcluster.facts.base import Few, Measure, Number, Time
 from sparkcluster.spec.base import EnvName
-from sparkcluster.spec.playbook import Request, Verify
+from sparkcluster.spec.playbook import Request, Sampling, Verify
 
 ReleaseNumber = Annotated[int, Field(ge=0, lt=10**9)]
 """The number of a release, of nine digits at most, as in names and labels."""
@@ -36,18 +36,18 @@ class _Document(TypedDict, total=False):
     """Base of all parts of a record."""
 
 
-def _verifies(document: dict[str, Any]) -> dict[str, Any]:
-    Verify.model_validate(document)
-    return document
+def _readable_by(model: type[Sampling]) -> AfterValidator:
+    """A document stays as it was written, if ``model`` can be read from it."""
+
+    def check(document: dict[str, Any]) -> dict[str, Any]:
+        model.model_validate(document)
+        return document
+
+    return AfterValidator(check)
 
 
-VerifyDocument = Annotated[dict[str, Any], AfterValidator(_verifies)]
+VerifyDocument = Annotated[dict[str, Any], _readable_by(Verify)]
 """How a group shows that it answers, as ``spec.playbook.Verify`` reads it."""
-
-
-def _requests(document: dict[str, Any]) -> dict[str, Any]:
-    Request.model_validate(document)
-    return document
 
 
 class Secrets(_Document, total=False):
@@ -138,7 +138,7 @@ class PlaybookDocument(_Document, total=False):
     name: str
     engine: Annotated[str, AfterValidator(_known)]
     verify: VerifyDocument
-    request: Annotated[dict[str, Any], AfterValidator(_requests)]
+    request: Annotated[dict[str, Any], _readable_by(Request)]
     args: dict[str, Any]
 
 

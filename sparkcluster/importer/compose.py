@@ -144,12 +144,8 @@ class _Values:
             self._reserved(box, key, value)
         elif isinstance(value, dict):
             for name, each in _mapping(self._document, value, path).items():
-                # soft and hard, which may be the same
-                limits = (
-                    list(dict.fromkeys(map(str, each.values())))
-                    if isinstance(each, dict) and key == "ulimits"
-                    else each
-                )
+                limited = isinstance(each, dict) and key == "ulimits"  # soft and hard, which may be the same
+                limits = list(dict.fromkeys(map(str, each.values()))) if limited else each
                 text = ":".join(map(str, limits)) if isinstance(limits, list) else limits
                 entry = name if text is None else f"{name}={self.text(text, (*path, name))}"
                 box.put(option, entry, f"{key}:")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.lost import Records, holders, kept_on, lost, model_of, release_of
+from sparkcluster.inspect.lost import Recorded, Records, kept_on, lost, recorded, release_of
 from sparkcluster.output_file import state_home, write
 from sparkcluster.plan.compare import compare, edited
 from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
@@ -25,14 +24,6 @@ from sparkcluster.spec import Spec
 
 # Arguments without which a measured KV cache says nothing.
 _COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num-seqs")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recorded:
-    """A release, and the nodes that have its record."""
-
-    release: ReleaseFact
-    nodes: list[str]
 
 
 def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
@@ -52,14 +43,14 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     latest = recorded_release(spec.inventory, facts)
     runs = latest is not None and cluster_ranks(spec.inventory.cluster, facts).of_release(latest)
     running = (latest.number, latest.plan_hash) if latest and runs else None
-    kept = {name: kept_on(name, [each.release for each in found if name in each.nodes]) for name in answers}
+    kept = {name: kept_on(name, [each for each in found if name in each.nodes]) for name in answers}
     releases = []
     for place, each in enumerate(found):
         release, record = each.release, each.release.record
         before = [other.release.record.get("playbook") for other in found[place + 1 : place + 2]]
-        holding = [name for name in each.nodes if name in holders(release)]
-        is_kept = bool(holding) and all(release.number in kept[name] for name in holding)
-        gone = lost(release, answers if is_kept else {})
+        keepers = [name for name in each.nodes if name in each.keepers]
+        is_kept = bool(keepers) and all(release.number in kept[name] for name in keepers)
+        gone = lost(each, answers if is_kept else {})
         if spec.inventory.runtime.kind == "docker":
             errors = dict.fromkeys(gone.unknown, "Docker does not say which images of releases it keeps") | errors
         releases.append(
@@ -70,8 +61,8 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
                 "operator": record.get("operator", ""),
                 "operation": record.get("operation", ""),
                 "restores": record.get("restores", 0),
-                "model": model_of(release),
-                "image": release.record.get("plan", {}).get("image"),
+                "model": each.model,
+                "image": record.get("plan", {}).get("image"),
                 "digest": record.get("image_digest"),
                 "nodes": each.nodes,
                 "running": (release.number, release.plan_hash) == running,
@@ -126,7 +117,7 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
     found, _, _ = _recorded(fleet, spec)
     model, others = spec.playbook.model.label, []
     for each in found:
-        if model_of(each.release) != model:
+        if each.model != model:
             continue
         for name, group in recorded_groups(each.release.record).items():
             known = {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}
@@ -188,7 +179,9 @@ def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Recor
                 errors.setdefault(name, f"record {place} of {len(answer.records)} is malformed: {problem(error)}")
                 continue
             key = (release.number, release.plan_hash)
-            found.setdefault(key, Recorded(release, [])).nodes.append(name)
+            if key not in found:
+                found[key] = recorded(release)
+            found[key].nodes.append(name)
     return [found[key] for key in sorted(found, reverse=True)], answered, errors
 
 

@@ -39,6 +39,25 @@ class Records(Fact):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """A release, the nodes that have its record, and those that keep something of it.
+
+    Attributes:
+        nodes: that have the record.
+        keepers: the nodes of groups that have answered, each with its group: others keep nothing of it.
+    """
+
+    release: ReleaseFact
+    nodes: list[str]
+    keepers: Mapping[str, RecordedGroup]
+
+    @property
+    def model(self) -> str:
+        """The model that it serves; empty in a record of an older version, which has no plan."""
+        return self.release.record["plan"]["model"] if "plan" in self.release.record else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Lost:
     """What is lost of a release.
 
@@ -63,36 +82,31 @@ def release_of(document: Mapping[str, Any]) -> ReleaseFact:
     return ReleaseFact.model_validate({**keys, "record": document})
 
 
-def model_of(release: ReleaseFact) -> str:
-    """The model that it serves; empty in a record of an older version, which has no plan."""
-    return release.record["plan"]["model"] if "plan" in release.record else ""
-
-
-def holders(release: ReleaseFact) -> dict[str, RecordedGroup]:
-    """The nodes of groups that have answered, each with its group: others keep nothing of it."""
+def recorded(release: ReleaseFact) -> Recorded:
+    """``release``, of which no node is known yet to have the record."""
     groups = recorded_groups(release.record).values()
-    return {node: group for group in groups if group.verified for node in group.ranks}
+    return Recorded(release, [], {node: group for group in groups if group.verified for node in group.ranks})
 
 
-def kept_on(node: str, releases: Collection[ReleaseFact]) -> set[int]:
+def kept_on(node: str, releases: Collection[Recorded]) -> set[int]:
     """The numbers of the releases that ``node`` keeps, of all that it has recorded."""
-    groups = {each.number: holders(each).get(node) for each in releases}
+    groups = {each.release.number: each.keepers.get(node) for each in releases}
     images = {number: group.image_on(node) if group else None for number, group in groups.items()}
     return of_newest_images(images, KEEP_IMAGES)
 
 
-def lost(release: ReleaseFact, answers: Mapping[str, Records]) -> Lost:
+def lost(release: Recorded, answers: Mapping[str, Records]) -> Lost:
     """What of ``release``, which is kept, is lost on the nodes that answered."""
-    found = Lost([], [], [])
-    for node, group in holders(release).items():
+    found, number = Lost([], [], []), release.release.number
+    for node, group in release.keepers.items():
         answer = answers.get(node)
         if answer is None:
             continue
         image = group.image_on(node)
         if image is not None and answer.images is None:
             found.unknown.append(node)
-        elif image is not None and answer.image(release.number) != image:
+        elif image is not None and answer.image(number) != image:
             found.image.append(node)
-        if group.has_secrets(node) and release.number not in answer.secrets:
+        if group.has_secrets(node) and number not in answer.secrets:
             found.secrets.append(node)
     return found

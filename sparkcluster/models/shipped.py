@@ -16,6 +16,7 @@ from typing import Any
 
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import Source
+from sparkcluster.spec.playbook import COMMIT
 
 DIRECTORY = Path(__file__).with_name("recorded")
 
@@ -43,7 +44,7 @@ class Recorded:
 
     def is_of(self, revision: str) -> bool:
         """Whether it may be of ``revision``, a commit, branch or tag; what names no commit may be of any."""
-        return self.revision in {None, revision} or re.fullmatch("[0-9a-f]{40}", revision) is None
+        return self.revision in {None, revision} or re.fullmatch(COMMIT, revision) is None
 
 
 def recorded(repository: str, directory: Path = DIRECTORY) -> Recorded | None:

@@ -41,20 +41,20 @@ def next_number(facts: Mapping[str, Facts]) -> int:
     Raises:
         PlanError: the number on a node is far above those on all others, which would use up the numbers.
     """
-    taken = {"": 0}
-    for name, node in facts.items():
-        ranks = [number for rank in read(node.ranks) or () if (number := release_of(rank)) is not None]
-        release = read(node.release)
-        taken[name] = max([release.number if release else 0, *ranks])
-    last = max(taken, key=lambda name: taken[name])
-    others = [number for name, number in taken.items() if name not in {"", last}]
-    if others and taken[last] > max(others) + MOST_AHEAD:
+    *others, (highest, last) = sorted((_highest(node), name) for name, node in facts.items()) or [(0, "")]
+    if others and highest > others[-1][0] + MOST_AHEAD:
         raise PlanError(
-            f"{last} has a record of release {taken[last]}, and the other nodes of none after {max(others)}",
+            f"{last} has a record of release {highest}, and the other nodes of none after {others[-1][0]}",
             node=last,
             hint=f"remove it on {last}, or {last} from the inventory",
         )
-    return taken[last] + 1
+    return highest + 1
+
+
+def _highest(facts: Facts) -> int:
+    """The highest number of a release that a node has recorded, or tried to start; 0 without one."""
+    release = read(facts.release)
+    return max([release.number if release else 0, *(release_of(rank) or 0 for rank in read(facts.ranks) or ())])
 
 
 def release_of(rank: Rank) -> int | None:

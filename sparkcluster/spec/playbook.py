@@ -27,6 +27,7 @@ Executor = Literal["auto", "ray", "native"]
 ArgumentValue = bool | int | float | str | list[str | int | float] | dict[str, Any] | None
 REPOSITORY = "[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*"
 REVISION = "[A-Za-z0-9_][A-Za-z0-9_./-]*"
+COMMIT = "[0-9a-f]{40}"
 Repository = Annotated[str, form(f"^{REPOSITORY}$", "a Hugging Face repository, such as owner/name")]
 Revision = Annotated[str, form(f"^{REVISION}$", "a branch, tag or commit")]
 ClassName = Annotated[str, form(r"^[A-Za-z][A-Za-z0-9_]*$", "the name of a class, such as Qwen3MoeForCausalLM")]

@@ -134,16 +134,14 @@ def of_inventory(spec: Spec) -> list[Power]:
             found.append(("api.key", key.file))
     for node in inventory.nodes:
         ssh = inventory.node_ssh(node)
-        hosts = ssh.known_hosts and _here(ssh.known_hosts)
+        folder, name = posixpath.split(_here(ssh.known_hosts or "~/.ssh/known_hosts"))
         # beside them are files that let others log in
-        own = not hosts or (posixpath.dirname(hosts) == _here("~/.ssh") and "/known_hosts" in hosts)
+        known = None if folder == _here("~/.ssh") and name.startswith("known_hosts") else ssh.known_hosts
         unknown = f"accept-new: unknown keys of {node.host}" if ssh.host_keys == "accept-new" else None
-        known = None if own else ssh.known_hosts
         written = {"identity": ssh.identity, "jump": ssh.jump, "known_hosts": known, "host_keys": unknown}
         found += [(kind, what) for kind, what in written.items() if what]
         found += [("env", what) for what in _untuned(node.env, spec.playbook.engine)]
-    usual = {key: Inventory.model_fields[key].default for key in ("hf_home", "state_dir")}
-    found += [(key, getattr(inventory, key)) for key in usual if getattr(inventory, key) != usual[key]]
+    found += inventory.model_dump(include={"hf_home", "state_dir"}, exclude_defaults=True).items()
     if inventory.runtime.python:
         found.append(("runtime", f"{inventory.runtime.python} on the nodes, without a container"))
     found += [("ignore", code) for code in inventory.ignore if code in SECURITY]

@@ -187,9 +187,14 @@ def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterato
     for line in running.lines(silence_s):
         found = document(line)
         if found is None:
-            yield Answer(failed=f"unexpected output: {one_line(line[:80].decode(errors='replace'))}")
+            yield Answer(failed=unexpected(line))
             return
         yield checked(Answer, found, node=node, step=step.name)
+
+
+def unexpected(line: bytes) -> str:
+    """What is said of a line of output that is no document."""
+    return f"unexpected output: {one_line(line[:80].decode(errors='replace'))}"
 
 
 def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError:

@@ -12,10 +12,9 @@ from sparkcluster.answers import checked
 from sparkcluster.errors import HostError, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.printable import one_line
 from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.again import Alive, Step, is_silence, stage_errors, until_done
-from sparkcluster.staging.copy import SILENT_S, Failure, stage_error, unfinished
+from sparkcluster.staging.copy import SILENT_S, Failure, stage_error, unexpected, unfinished
 from sparkcluster.staging.order import Order, Request, Said
 
 
@@ -88,8 +87,7 @@ class Follower:
         for line in running.lines(SILENT_S):
             found = document(line)
             if found is None:
-                text = f"unexpected output: {one_line(line[:80].decode(errors='replace'))}"
-                raise self._failed(Failure(self.name, "other", text))
+                raise self._failed(Failure(self.name, "other", unexpected(line)))
             said = checked(Said, found, node=self.name, step=self._step.name)
             if said.refused is not None:
                 raise refusal(self.name, said.refused, self._step.name)

@@ -17,7 +17,7 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Companion
+from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import Request, hub
 from sparkcluster.staging.copy import Failure, Report, follow, list_files, stage_error
@@ -28,7 +28,6 @@ from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
 
 _STEP = "stage weights"
-_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def locate(directory: Path, spec: Spec) -> Place | None:
         return None
     if (top / "hub").is_dir() or (top / "snapshots").is_dir() or any(top.glob("models--*")):
         raise StageError(f"{directory} has no {model.id}", step=_STEP, hint=f"ls {top}")
-    if not _COMMIT.fullmatch(model.revision):
+    if not re.fullmatch(COMMIT, model.revision):
         raise StageError(
             f"nothing says which commit of {model.id} is in {directory}",
             step=_STEP,

@@ -35,6 +35,7 @@ from sparkcluster.models import safetensors
 from sparkcluster.models.safetensors import Tensor
 from sparkcluster.models.source import Source
 from sparkcluster.node.shared import HUB_ADDRESS
+from sparkcluster.spec.playbook import COMMIT
 
 CONFIG_LIMIT = 16_000_000
 FIRST_BYTES = 1 << 20
@@ -217,7 +218,7 @@ class _Remote:
             return None
         with response:
             commit = response.headers.get("X-Repo-Commit") or ""
-            if re.fullmatch("[0-9a-f]{40}", commit):
+            if re.fullmatch(COMMIT, commit):
                 self.commit = commit
             text = self._take(response, limit + 1, name)
         if len(text) > limit:

@@ -18,7 +18,7 @@ from sparkcluster.node.shared import repository_of
 from sparkcluster.printable import shell, word
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Companion
+from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
@@ -145,7 +145,7 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> So
     weights = {name: facts[name].weights for name in names}
     versions = {name: each.revision for name, each in weights.items() if isinstance(each, Weights) and each.complete}
     wanted = spec.playbook.model.revision
-    revision = wanted if re.fullmatch("[0-9a-f]{40}", wanted) else next(iter(versions.values()), None)
+    revision = wanted if re.fullmatch(COMMIT, wanted) else next(iter(versions.values()), None)
 
     def lacks(name: str) -> str:
         found = weights[name]

@@ -14,10 +14,9 @@ from sparkcluster.errors import HostError, HostLost, StageError
 from sparkcluster.facts.base import Fact, Number
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.printable import one_line
 from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.again import Alive, Step, stage_errors, until_done
-from sparkcluster.staging.copy import Done, Failure, stage_error, unfinished
+from sparkcluster.staging.copy import Done, Failure, stage_error, unexpected, unfinished
 from sparkcluster.staging.order import files_path
 
 # Hashing what is there, or what arrived, takes a node less than this.
@@ -112,7 +111,7 @@ def _said(step: Step, node: str, running: Stream) -> Iterator[Taken]:
     for line in running.lines(_SILENT_S, within_s=math.inf):
         found = document(line)
         if found is None:
-            yield Taken(failed=f"unexpected output: {one_line(line[:80].decode(errors='replace'))}")
+            yield Taken(failed=unexpected(line))
             return
         yield checked(Taken, found, node=node, step=step.name)
 

@@ -126,7 +126,7 @@ other, since no container holds it. Your yes is stored for each line, not for th
 line is not asked about, and a changed line is. The same command of `after_ready` in another directory, or with other
 content of a file there that it names, may be another program, so it is asked about; what that file runs in turn is not
 compared. What `discover` and `key` wrote
-here is accepted. Where nobody can be asked, type `sparkcluster preflight INVENTORY --yes` once.
+here is accepted. Without a terminal, type `sparkcluster preflight INVENTORY --yes` once.
 Tokens of accounts, such as `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY` or `GITHUB_TOKEN`, are refused as API key.
 
 ## Commands after it is ready

@@ -101,12 +101,13 @@ class Arguments:
             head, dot, part = name.partition(".")
             if dot and head == "speculative-config":
                 parts[part.replace("-", "_")] = written
-        return {
-            **value,
-            **{
-                key: int(text) if str(text).isdecimal() and len(str(text)) < 10 else text for key, text in parts.items()
-            },
-        }
+        return {**value, **{key: _number(written) for key, written in parts.items()}}
+
+
+def _number(written: Any) -> Any:
+    """``written``, or the number that it is: Python converts no text of thousands of digits."""
+    text = str(written)
+    return int(text) if text.isdecimal() and len(text) < 10 else written
 
 
 # Kinds of RoPE scaling that max_position_embeddings counts.

@@ -6,6 +6,7 @@ from sparkcluster.engines.vllm.versions import of_reference
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Member
 
+FLASHINFER_FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"
 # Limits in seconds that end the engine while it loads, or while it compiles kernels for its first requests, with vLLM's
 # defaults (vllm/envs.py). Up to 0.26 the first covers a part of the start only (vllm#48031, #50039). The second is of
 # each step, in which a GB10 may compile for minutes (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#65), the third the
@@ -23,9 +24,9 @@ def build(member: Member, playbook: Playbook) -> dict[str, str]:
     reads_it = image.family == "ngc" and (0, 17) < (image.versions.exact or (0,)) < (0, 20)  # 26.03 and 26.04
     return {
         **{name: str(max(default, int(playbook.ready_timeout_s))) for name, default in _LIMITS.items()},
-        # Without it NVFP4 experts may take CUTLASS kernels, whose output is garbage (likewise). vLLM's oracle/nvfp4.py
-        # asks it only where --moe-backend is auto.
-        **({"VLLM_USE_FLASHINFER_MOE_FP4": "0"} if reads_it else {}),
+        # Without it NVFP4 experts may take CUTLASS kernels, whose output is garbage (the page named below). vLLM's
+        # oracle/nvfp4.py reads it only where --moe-backend is auto.
+        **({FLASHINFER_FP4: "0"} if reads_it else {}),
         # The address that its ranks advertise (vllm/utils/network_utils.py, get_ip).
         "VLLM_HOST_IP": member.address,
         # Without it Marlin's reduction races and the output is wrong ("vLLM on DGX Spark: What the SM121

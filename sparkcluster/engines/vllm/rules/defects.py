@@ -135,7 +135,7 @@ def published_marlin(served: Served) -> Iterator[Seen]:
     "Gemma 4 starts on this vLLM",
     severity="error",
     source="https://github.com/vllm-project/vllm/issues/53836 (a Spark, 0.27.1), "
-    "https://github.com/vllm-project/vllm/issues/51744 (0.27.0); mended in 0.28 by "
+    "https://github.com/vllm-project/vllm/issues/51744 (0.27.0); fixed in 0.28 by "
     "https://github.com/vllm-project/vllm/pull/49797; an older Transformers instead: "
     "https://github.com/0xBakeer/inference-atlas/pull/14",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm.environment import FLASHINFER_FP4
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.findings import Severity
@@ -22,8 +23,6 @@ REPLACED = {
     "VLLM_MXFP4_USE_MARLIN": "moe-backend",
     "VLLM_NVFP4_GEMM_BACKEND": "linear-backend",
 }
-
-FLASHINFER_FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"
 
 # Variables that guides name and no envs.py of 0.15.1 to 0.32.0 has; older releases had some of them.
 NEVER = {

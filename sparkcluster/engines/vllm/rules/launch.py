@@ -11,7 +11,7 @@ from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import KeyPath, variables
-from sparkcluster.spec.playbook import Companion
+from sparkcluster.spec.playbook import COMMIT, Companion
 
 _SERVE = re.compile(r"\bvllm\s+serve\s+(?:\S*/)?vllm\s+serve\b")
 _PER_NODE = variables.per_node("vllm")
@@ -140,7 +140,7 @@ def revision(served: Served) -> Iterator[Seen]:
     """
     code = served.on("trust-remote-code")
     for model in (served.playbook.model, *_beside(served)):
-        if model.id is None or re.fullmatch(r"[0-9a-f]{40}", model.revision):
+        if model.id is None or re.fullmatch(COMMIT, model.revision):
             continue
         if model is served.playbook.model:
             where, remedy = "model", "write revision: COMMIT under model; stage says which it brought"
