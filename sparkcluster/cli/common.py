@@ -16,10 +16,10 @@ from sparkcluster.printable import word
 
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown
+    from sparkcluster.facts.probe import Answer
     from sparkcluster.hints import Typed
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.hosts.prompts import Prompts
-    from sparkcluster.probing.start import Answer
     from sparkcluster.report import Report
     from sparkcluster.spec import Spec
     from sparkcluster.spec.assignments import Assignments
@@ -270,7 +270,7 @@ def reporting(args: argparse.Namespace) -> Iterator[tuple[Fleet, Spec, Shown]]:
 
 def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
     """Send the probe to every node; import what judges the answers only then, for nodes take longer than that."""
-    from sparkcluster.probing.start import begin
+    from sparkcluster.facts.probe import begin
 
     # The threads that connect are to get their turn in the middle of imports.
     sys.setswitchinterval(0.0005)

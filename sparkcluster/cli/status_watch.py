@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sparkcluster.facts.base import Unread
     from sparkcluster.facts.running import Observation
     from sparkcluster.inspect.live import NodeNow
-    from sparkcluster.plan.records import ClusterRanks
+    from sparkcluster.plan.release_record import ClusterRanks
 
 # Between two readings of every node, and between two requests of a token from every group.
 TICK_S, ASK_S = 2.0, 15.0

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sparkcluster.facts.base import Fact, Few, Number, Port, Raw, Sha256, Unread, Version
-from sparkcluster.facts.record import ImageId, RankName
+from sparkcluster.facts.release_record import ImageId, RankName
 
 
 class Docker(Fact):

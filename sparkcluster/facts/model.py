@@ -10,7 +10,7 @@ from pydantic import Field
 from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Sha256, Time, Unread, Version, read
 from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, OtherContainer, Rank
 from sparkcluster.facts.network import Hca, Interface, Listener
-from sparkcluster.facts.record import PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument
+from sparkcluster.facts.release_record import PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument
 from sparkcluster.facts.weights import Weights
 
 

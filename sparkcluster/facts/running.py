@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from sparkcluster.facts.base import Fact, Few, Measure, Number, Raw, Unread
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import LeaseFact, Memory, ReleaseFact
-from sparkcluster.facts.record import Launcher
+from sparkcluster.facts.release_record import Launcher
 from sparkcluster.node.shared import LABEL_GROUP
 
 

@@ -73,7 +73,7 @@ class SshHost(Host):
         One that another thread opened since then stays. So does an open connection to the jump host, over which other
         nodes may be reached.
         """
-        from sparkcluster.hosts.again import is_transient  # not needed to start
+        from sparkcluster.hosts.retry import is_transient  # not needed to start
 
         if self._jump is not None:
             self._jump.renew()

@@ -11,17 +11,17 @@ from sparkcluster.endpoint.ask import ask as ask_endpoint
 from sparkcluster.endpoint.find import RESTART, Endpoint, recorded_endpoints
 from sparkcluster.endpoint.judge import lacks_content
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
+from sparkcluster.facts.collect import Collected, collect_facts
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
-from sparkcluster.plan.records import (
+from sparkcluster.plan.release_record import (
     ClusterRanks,
     cluster_ranks,
     current_lease,
     recorded_groups,
     recorded_release,
 )
-from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
 

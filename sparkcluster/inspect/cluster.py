@@ -9,17 +9,17 @@ from pathlib import Path
 
 from sparkcluster.checks import check_hosts, run_checks
 from sparkcluster.errors import FoundErrors, PlanError
+from sparkcluster.facts.collect import Collected, collect_facts, inspect_images
 from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import Facts, ReleaseFact
+from sparkcluster.facts.probe import Answer
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.output_file import state_home
 from sparkcluster.plan.build import build as build_plan
 from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import ClusterRanks, cluster_ranks, next_number, recorded_release, runs_planned
-from sparkcluster.probing.collect import Collected, collect_facts, inspect_images
-from sparkcluster.probing.start import Answer
+from sparkcluster.plan.release_record import ClusterRanks, cluster_ranks, next_number, recorded_release, runs_planned
 from sparkcluster.spec import Spec
 from sparkcluster.topology.build import build as build_topology
 from sparkcluster.topology.model import Topology

@@ -13,12 +13,12 @@ from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, notes, warnings
 from sparkcluster.endpoint.connection import Connection, Key
 from sparkcluster.errors import UsageError
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshSettings, SshTarget
 from sparkcluster.inspect import state
-from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
-from sparkcluster.probing.collect import collect_facts
+from sparkcluster.plan.release_record import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Node

@@ -17,8 +17,9 @@ from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.find import Endpoint, of_launcher, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread
+from sparkcluster.facts.collect import collect_facts, node_documents
 from sparkcluster.facts.model import Facts, ReleaseFact
-from sparkcluster.facts.record import Record
+from sparkcluster.facts.release_record import Record
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
@@ -37,9 +38,8 @@ from sparkcluster.inspect.state import (
     responds,
     states,
 )
-from sparkcluster.launch import failed_logs
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.records import (
+from sparkcluster.plan.release_record import (
     ClusterRanks,
     cluster_ranks,
     current_lease,
@@ -47,9 +47,8 @@ from sparkcluster.plan.records import (
     recorded_groups,
     recorded_release,
 )
-from sparkcluster.probing.collect import collect_facts, node_documents
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import secrets
+from sparkcluster.runtime import failed_logs, secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import EMPTY

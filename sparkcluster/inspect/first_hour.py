@@ -8,18 +8,18 @@ from typing import Any
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Fact, Few, Raw, Unread, read
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.plan.docker_run import limits
-from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec, consent
-from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.model import Topology
 

@@ -11,15 +11,15 @@ from pydantic import ValidationError
 from sparkcluster.answers import problem
 from sparkcluster.engines.phase import FOOTPRINT
 from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.lost import Recorded, Records, kept_on, lost, recorded, release_of
+from sparkcluster.inspect.rollback_targets import Recorded, Records, kept_on, lost, recorded, release_of
 from sparkcluster.output_file import state_home, write
 from sparkcluster.plan.compare import compare, edited
-from sparkcluster.plan.records import cluster_ranks, recorded_groups, recorded_release
-from sparkcluster.probing.collect import collect_facts
+from sparkcluster.plan.release_record import cluster_ranks, recorded_groups, recorded_release
 from sparkcluster.spec import Spec
 
 # Arguments without which a measured KV cache says nothing.
@@ -195,7 +195,7 @@ def node_records(fleet: Fleet, spec: Spec) -> tuple[dict[str, Records], dict[str
     request = {"state_dir": inventory.state_dir, "cluster": inventory.cluster, "runtime": inventory.runtime.kind}
 
     def read(host: Host) -> Records:
-        return call(host, "records", request, answer=Records)
+        return call(host, "releases", request, answer=Records)
 
     outcomes = fleet.each(read)
     answered, failed = values(outcomes), failures(outcomes)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import GpuSample, Observation, Traffic
 from sparkcluster.inspect.status import load_of
-from sparkcluster.plan.records import ClusterRanks
+from sparkcluster.plan.release_record import ClusterRanks
 
 T = TypeVar("T")
 

@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from sparkcluster.errors import NotServing, UsageError
-from sparkcluster.hosts.again import LIMIT_S
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.retry import LIMIT_S
 from sparkcluster.inspect.merging import LogLine, Merge
-from sparkcluster.launch import failed_logs
-from sparkcluster.launch.watching import Gone, Lines, LoginFailed, Tick, Watching, watch_request
-from sparkcluster.plan.records import cluster_ranks
+from sparkcluster.plan.release_record import cluster_ranks
 from sparkcluster.printable import COLOURS
-from sparkcluster.probing.collect import collect_facts
-from sparkcluster.runtime import observed
+from sparkcluster.runtime import failed_logs, observed
+from sparkcluster.runtime.watching import Gone, Lines, LoginFailed, Tick, Watching, watch_request
 from sparkcluster.spec import Spec
 
 # Signs of life after which a node has sent the lines that it already had.

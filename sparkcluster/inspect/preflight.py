@@ -13,22 +13,22 @@ from typing import Any
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
 from sparkcluster.checks.pages import find
 from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNSET, Context, Stage
-from sparkcluster.diagnose.hashes import hashes as ask_hashes
-from sparkcluster.diagnose.reach import reach as ask_reach
 from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.hashes import Hashes
 from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts
+from sparkcluster.facts.probe import Answer
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.plan.records import cluster_ranks
-from sparkcluster.probing.collect import Collected, collect_facts, inspect_images, node_documents
-from sparkcluster.probing.start import Answer
+from sparkcluster.inspect.hashes import hashes as ask_hashes
+from sparkcluster.inspect.reach import reach as ask_reach
+from sparkcluster.plan.release_record import cluster_ranks
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease
@@ -129,7 +129,7 @@ def preflight(
 ) -> Preflight:
     """Query all nodes in parallel and run every check that can be run; a node that fails does not stop the others.
 
-    ``probes`` are those that were already sent, by ``probing.start.begin``.
+    ``probes`` are those that were already sent, by ``facts.probe.begin``.
 
     Raises:
         UsageError: ``options.ignore`` names an unknown code.
@@ -230,13 +230,13 @@ def between(
 def measure(
     fleet: Fleet, spec: Spec, facts: dict[str, Facts], topology: Topology, report: Report, *, whole: bool
 ) -> Measured:
-    """Bandwidth and latency of the links, by ``diagnose.deep``.
+    """Bandwidth and latency of the links, by ``inspect.deep``.
 
     ``whole``: no error prevents starting a container on every node, which is done under the lease.
     """
     # Imported late: only --deep needs it.
-    from sparkcluster.diagnose.deep import deep  # noqa: PLC0415
-    from sparkcluster.diagnose.schedule import Options as Thoroughness  # noqa: PLC0415
+    from sparkcluster.inspect.deep import deep  # noqa: PLC0415
+    from sparkcluster.inspect.schedule import Options as Thoroughness  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         epochs: Mapping[str, int] | None = None

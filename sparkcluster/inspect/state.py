@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping
 from sparkcluster.endpoint.dead import busy, shows_life
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
-from sparkcluster.facts.record import Record
+from sparkcluster.facts.release_record import Record
 from sparkcluster.facts.running import Reply
-from sparkcluster.plan.records import ClusterRanks, RecordedGroup, unreadable
+from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, unreadable
 
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
 DEGRADED, DOWN, UNKNOWN = "degraded", "down", "unknown"

@@ -13,15 +13,16 @@ from sparkcluster.endpoint.dead import busy, dead
 from sparkcluster.endpoint.find import RESTART, Endpoint, open_without_key, recorded_endpoints
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.collect import Collected, collect_facts
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
-from sparkcluster.facts.record import Record
+from sparkcluster.facts.release_record import Record
 from sparkcluster.facts.running import Counters, Observation, Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect import state
 from sparkcluster.inspect.observing import begin_observing, observed
 from sparkcluster.node.shared import LABEL_RANK
-from sparkcluster.plan.records import (
+from sparkcluster.plan.release_record import (
     ClusterRanks,
     RecordedGroup,
     cluster_ranks,
@@ -34,7 +35,6 @@ from sparkcluster.plan.records import (
     unreadable,
 )
 from sparkcluster.plan.switch import pending
-from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import OPEN_API

@@ -15,7 +15,7 @@ import subprocess
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterable
 
-from sparkcluster.node import bind, common, docker, enabled, keep, memory, models, repair
+from sparkcluster.node import bind, common, docker, enabled, memory, models, release_store, repair
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
@@ -251,8 +251,8 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "start-process": start_process,
     "stop-processes": stop_processes,
     "evict": memory.evict,
-    "record": keep.record,
-    "restore-secrets": keep.restore_secrets,
+    "record": release_store.record,
+    "restore-secrets": release_store.restore_secrets,
     "unpack": unpack,
     "enable": enabled.enable,
     "disable": enabled.disable,

@@ -13,7 +13,7 @@ import tempfile
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
-from sparkcluster.node import docker, image_layers, image_record, programs
+from sparkcluster.node import docker, image_files, image_layers, programs
 from sparkcluster.node.common import staged_as
 from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.machine import Machine, Unreadable
@@ -40,9 +40,9 @@ def save(request: Request, write: Callable[[Any], None], beat: Callable[[], None
     command = docker.save(request["image_id"], _platform())
     with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
         saved = Saved(_printed(process, errors, beat), write)
-        saved.send(image_record.dropped(request["have"], names))
+        saved.send(image_files.dropped(request["have"], names))
     if engine["containerd_store"]:
-        image_record.record(request, request["image_id"], saved.documents.files(request))
+        image_files.record(request, request["image_id"], saved.documents.files(request))
 
 
 def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, beat: Callable[[], None]) -> Iterator[bytes]:
@@ -65,7 +65,7 @@ def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, beat: Callable[
 def _engine() -> Dict[str, Any]:
     """The engine as ``image_layers`` knows it; one of unknown version where it does not answer."""
     try:
-        return image_record.engine(Machine())
+        return image_files.engine(Machine())
     except Unreadable:
         return {"version": "", "containerd_store": False}
 
@@ -131,7 +131,7 @@ def load(request: Request, chunks: Iterator[bytes], beat: Callable[[], None]) ->
             raise Failed(_kind(process.returncode, text, archive.absent), "docker load: %s" % text)
     image = programs.inspect(docker.inspect_image(loaded(text) or request["image_id"])) or {}
     if engine["containerd_store"] and image:
-        image_record.record(request, image["Id"], archive.documents.files(request))
+        image_files.record(request, image["Id"], archive.documents.files(request))
     return image, archive.absent
 
 

@@ -29,9 +29,9 @@ import urllib.request
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from sparkcluster.node import common, docker, job, model_choice, programs, wire
+from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.listing import listing
 from sparkcluster.node.model_files import absent_shards
-from sparkcluster.node.record import Record
 from sparkcluster.node.shared import HUB, HUB_ADDRESS, hub_folder
 from sparkcluster.node.wire import Failed
 

@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from sparkcluster.node.file_list import Entry, Listed
-from sparkcluster.node.growing import Growing, Store, Writing
+from sparkcluster.node.growing_file import Growing, Store, Writing
 from sparkcluster.node.hasher import Hasher
 from sparkcluster.node.listing import stay_inside
 from sparkcluster.node.model_files import forget, hash_file

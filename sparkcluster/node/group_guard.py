@@ -15,9 +15,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional, Union
 
-from sparkcluster.node import common, enabled, hello
+from sparkcluster.node import common, enabled, guard_protocol
 from sparkcluster.node.engine_guard import EngineGuard, until_answered
-from sparkcluster.node.hello import Conversation, Refused
+from sparkcluster.node.guard_protocol import Conversation, Refused
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
 
@@ -116,7 +116,7 @@ class Group:
         def call(name: str) -> None:
             address, port = self._start["peers"][name], int(self._own.config["port"])
             try:
-                talk = hello.call(
+                talk = guard_protocol.call(
                     (address, port), self._token, cluster=self._own.cluster, name=self._own.node, other=name,
                     source=self._start["address"],
                 )  # fmt: skip

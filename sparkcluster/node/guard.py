@@ -15,9 +15,9 @@ import sys
 import threading
 from typing import Any, Dict, List, Optional
 
-from sparkcluster.node import common, enabled, hello
+from sparkcluster.node import common, enabled, guard_protocol
 from sparkcluster.node.group_guard import GroupGuard
-from sparkcluster.node.hello import Conversation, Forged, Refused
+from sparkcluster.node.guard_protocol import Conversation, Forged, Refused
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import TOKEN_FILE
@@ -67,7 +67,7 @@ class Listener:
                 raise Failed("its interconnect address %s" % address) from None
             why = (error.strerror or str(error)).lower()
             raise Failed("port %s of %s: %s" % (self.own.config["port"], address, why)) from None
-        threading.Thread(target=hello.serve, args=(self._socket, self._accepted), daemon=True).start()
+        threading.Thread(target=guard_protocol.serve, args=(self._socket, self._accepted), daemon=True).start()
 
     def close(self) -> None:
         """Listen no longer."""
@@ -90,7 +90,7 @@ class Listener:
             peers = own.start_document().get("peers", {})
             names = [name for name, at in peers.items() if at == address]
             try:
-                talk = hello.answer(sock, self._token, cluster=own.cluster, name=own.node, peers=names)
+                talk = guard_protocol.answer(sock, self._token, cluster=own.cluster, name=own.node, peers=names)
             except Refused as error:
                 self._refuse(address, str(error))
                 return

@@ -9,8 +9,8 @@ import queue
 import threading
 from typing import Callable, Dict, Optional, Set, Tuple
 
+from sparkcluster.node.file_hashes import stamp_of
 from sparkcluster.node.model_files import hash_file
-from sparkcluster.node.record import stamp_of
 from sparkcluster.node.wire import Failed
 
 _THREADS = 3

@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from sparkcluster.node import docker_copy
-from sparkcluster.node.growing import LEFT_S, Store, Window, Writing
+from sparkcluster.node.growing_file import LEFT_S, Store, Window, Writing
 from sparkcluster.node.machine import Machine
 from sparkcluster.node.wire import CHUNK, Failed
 

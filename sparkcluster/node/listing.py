@@ -17,8 +17,8 @@ import threading
 from typing import Any, Callable, Dict, List, Optional
 
 from sparkcluster.node import common
+from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.model_files import Status, hash_file, model_files
-from sparkcluster.node.record import Record
 from sparkcluster.node.wire import Failed
 
 THREADS = 4

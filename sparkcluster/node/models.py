@@ -16,8 +16,8 @@ import shutil
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
 
 from sparkcluster.node import common
+from sparkcluster.node.file_hashes import Record, roots
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.record import Record, roots
 from sparkcluster.node.shared import LAUNCHER_FILE, SWITCH_FILE
 from sparkcluster.node.tree import Tree
 

@@ -13,9 +13,9 @@ import stat
 import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.file_list import Listed
 from sparkcluster.node.model_files import forget, hash_file
-from sparkcluster.node.record import Record
 from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed

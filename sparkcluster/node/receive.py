@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from sparkcluster.node import pieces, wire
-from sparkcluster.node.growing import Store, Window
+from sparkcluster.node.growing_file import Store, Window
 from sparkcluster.node.serve import Gate
 from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.tls import Identity

@@ -18,8 +18,8 @@ import os
 from typing import Any, BinaryIO, Dict, Optional
 
 from sparkcluster.node import common, wire, worker
+from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.listing import Reads, listing
-from sparkcluster.node.record import Record
 from sparkcluster.node.wire import Check
 
 Request = Dict[str, Any]

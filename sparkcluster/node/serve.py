@@ -12,7 +12,7 @@ import time
 from typing import Callable, Dict, List, Optional, Tuple
 
 from sparkcluster.node import pieces, wire
-from sparkcluster.node.growing import Growing, Grows, Store, Window
+from sparkcluster.node.growing_file import Growing, Grows, Store, Window
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.tls import Identity
 from sparkcluster.node.wire import CHUNK, INVALID, Failed

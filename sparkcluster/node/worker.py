@@ -15,7 +15,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional
 
 from sparkcluster.node import common, file_list, file_store, image_store, job, receive
-from sparkcluster.node.growing import Store
+from sparkcluster.node.growing_file import Store
 from sparkcluster.node.serve import Gate, Server
 from sparkcluster.node.tls import Identity
 from sparkcluster.node.tree import Tree

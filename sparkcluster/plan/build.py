@@ -35,7 +35,7 @@ from sparkcluster.node.shared import (
 )
 from sparkcluster.plan import docker_run, environment, image, paths, ray_command
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
-from sparkcluster.spec import Spec, beside
+from sparkcluster.spec import Spec, playbook_files
 from sparkcluster.spec.library import all_bundled
 from sparkcluster.spec.playbook import Playbook, is_root
 from sparkcluster.spec.variables import RAY_TOKEN
@@ -334,7 +334,7 @@ class _Rank:
             directories.append(source)
         for mount in playbook.mounts:
             if mount.is_beside:  # it cannot be read where nothing is to start
-                found = self.spec.beside.get(mount.source) or beside.Beside(mount.source, "unknown", "", ())
+                found = self.spec.beside.get(mount.source) or playbook_files.Beside(mount.source, "unknown", "", ())
                 source = found.place(facts.state_dir)
                 roots[source] = found.folder(facts.state_dir)
                 mounts.append(docker_run.bind(source, mount.target, read_only=True))

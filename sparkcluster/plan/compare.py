@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.plan.diff import difference
-from sparkcluster.plan.records import RecordedGroup, recorded_groups
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.report import speed_change
 
 LONGEST = 60

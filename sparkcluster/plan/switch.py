@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, ReleaseFact
-from sparkcluster.plan.records import recorded_groups
+from sparkcluster.plan.release_record import recorded_groups
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

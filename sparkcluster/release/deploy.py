@@ -11,33 +11,32 @@ from typing import Any
 import sparkcluster
 from sparkcluster.errors import FoundErrors, LaunchError, SparkclusterError
 from sparkcluster.facts.base import read
+from sparkcluster.facts.collect import without_gpu
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
-from sparkcluster.hosts.again import is_transient
 from sparkcluster.hosts.program import standalone
+from sparkcluster.hosts.retry import is_transient
 from sparkcluster.inspect.chosen import hints
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.doctor import running_heads
 from sparkcluster.inspect.observing import observe_nodes
 from sparkcluster.inspect.preflight import between
-from sparkcluster.launch import failed_logs
-from sparkcluster.launch.group import Launch
-from sparkcluster.launch.groups import Outcome, launch_groups
-from sparkcluster.launch.stopping import stop
-from sparkcluster.launch.verify import remedies
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record, unreadable
-from sparkcluster.probing.collect import without_gpu
+from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record, unreadable
 from sparkcluster.release.down import down_there, shown
 from sparkcluster.release.enabled import start_documents
+from sparkcluster.release.group import Launch
+from sparkcluster.release.groups import Outcome, launch_groups
 from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
+from sparkcluster.release.rollback_target import Kept, accepted_image, build_of
 from sparkcluster.release.serving import OBSERVE_S, elsewhere
 from sparkcluster.release.stage import copy_for_start
 from sparkcluster.release.states import GroupState, State
-from sparkcluster.release.way_back import Kept, accepted_image, build_of
+from sparkcluster.release.stopping import stop
+from sparkcluster.release.verify import remedies
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import Changer, secrets, start_steps
+from sparkcluster.runtime import Changer, failed_logs, secrets, start_steps
 from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import Lease, this_operator
 from sparkcluster.runtime.memory import evict

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import CommandFailed, StopError, UsageError
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.docker import Rank
-from sparkcluster.facts.record import Record
+from sparkcluster.facts.release_record import Record
 from sparkcluster.hosts.fleet import Fleet, failures
-from sparkcluster.launch.stopping import stop
 from sparkcluster.node.shared import SWITCH_FILE
-from sparkcluster.plan.records import cluster_ranks, unreadable
-from sparkcluster.probing.collect import collect_facts
+from sparkcluster.plan.release_record import cluster_ranks, unreadable
+from sparkcluster.release.stopping import stop
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec

@@ -12,15 +12,15 @@ from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import LaunchError, LeaseHeld, SparkclusterError, StopError, UsageError
 from sparkcluster.facts.base import Fact, read
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.status import status
-from sparkcluster.plan.records import current_lease, recorded_groups, recorded_release
-from sparkcluster.probing.collect import collect_facts
-from sparkcluster.release.way_back import find_kept
+from sparkcluster.plan.release_record import current_lease, recorded_groups, recorded_release
+from sparkcluster.release.rollback_target import find_kept
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease

@@ -8,12 +8,12 @@ from typing import Any
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
 from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.facts.running import Reply
-from sparkcluster.launch.groups import Outcome
 from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.plan import software
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.records import RecordedGroup, group_plan, recorded_groups, written_network
+from sparkcluster.plan.release_record import RecordedGroup, group_plan, recorded_groups, written_network
 from sparkcluster.printable import shell
+from sparkcluster.release.groups import Outcome
 from sparkcluster.release.states import GroupState
 from sparkcluster.spec import Spec
 from sparkcluster.topology import recorded as networks

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from sparkcluster.errors import FoundErrors
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.plan.records import KEEP, KEEP_IMAGES, kept_rank, next_number, recorded_groups
+from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, next_number, recorded_groups
 from sparkcluster.release import journal
 from sparkcluster.release.deploy import Deployment
+from sparkcluster.release.rollback_target import Kept
 from sparkcluster.release.states import GroupState, group_states
-from sparkcluster.release.way_back import Kept
 from sparkcluster.report import Report
 from sparkcluster.runtime.ranks import DRAIN_MOST_S, GRACE_S
 from sparkcluster.spec import Spec, consent

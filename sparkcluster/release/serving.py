@@ -23,7 +23,7 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import launched
 from sparkcluster.inspect.observing import observe_nodes
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.records import ClusterRanks, RecordedGroup, recorded_groups
+from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups
 from sparkcluster.release.down import down_there, former_nodes
 from sparkcluster.release.states import (
     TABLE,

@@ -16,7 +16,7 @@ from sparkcluster.endpoint.find import Endpoint, endpoints
 from sparkcluster.errors import LaunchError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, values
-from sparkcluster.plan.records import RecordedGroup
+from sparkcluster.plan.release_record import RecordedGroup
 from sparkcluster.report import speed_change
 from sparkcluster.spec.playbook import Verify
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from sparkcluster.errors import FoundErrors, PlanError, StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
-from sparkcluster.release import first_staged
+from sparkcluster.release import pinned_revisions
 from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease, Operation
 from sparkcluster.spec import Spec, consent
-from sparkcluster.staging import beside, ray, vocabulary
-from sparkcluster.staging.again import Step, until_answered
+from sparkcluster.staging import playbook_files, ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
-from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import last_rates
+from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.retry import Step, until_answered
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 from sparkcluster.staging.transfers import Copied
@@ -115,7 +115,7 @@ def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report, 
     report.step("copy", " and ".join(options.what))
     found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
     if not any(staging.missing for staging in found.stagings):
-        first_staged.compare(view, found.commits, report)
+        pinned_revisions.compare(view, found.commits, report)
         _told(found, report)
         return view
     if not lease.epochs:
@@ -176,7 +176,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
     if done.copied or (any(staging.missing for staging in done.stagings) and not options.dry_run):
         view = _complete_view(changer, view.spec, report)
     if not options.dry_run:
-        first_staged.compare(view, done.commits, report)
+        pinned_revisions.compare(view, done.commits, report)
     if "weights" in options.what:
         done, view = _vocabularies(changer, view, done, options, report)
         done, view = _beside(changer, view, done, options, report)
@@ -216,10 +216,10 @@ def _beside(
     changer: Changer, view: View, done: StageReport, options: Options, report: Report
 ) -> tuple[StageReport, View]:
     """Bring what the playbook mounts from its own directory."""
-    lacking = beside.find_missing(view.spec, view.facts)
+    lacking = playbook_files.find_missing(view.spec, view.facts)
     copied = list(done.copied)
     for each, staging in lacking if not options.dry_run else ():
-        copied += beside.stage(changer, view.facts, each, staging, report.progress)
+        copied += playbook_files.stage(changer, view.facts, each, staging, report.progress)
     changed = len(copied) > len(done.copied)
     done = _from_here(done, [staging for _, staging in lacking], copied, options)
     return done, _complete_view(changer, view.spec, report) if changed else view

@@ -38,7 +38,7 @@ from sparkcluster.plan.build import build
 from sparkcluster.plan.cost import Difference, classed, edited, missing_on
 from sparkcluster.plan.diff import Change, changes
 from sparkcluster.plan.model import GroupPlan, Plan
-from sparkcluster.plan.records import (
+from sparkcluster.plan.release_record import (
     RecordedGroup,
     group_plan,
     recorded_groups,

@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from sparkcluster.errors import FoundErrors, LeaseHeld, PlanError
+from sparkcluster.facts.probe import Answer
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.state import left_by
-from sparkcluster.plan.records import current_lease
+from sparkcluster.plan.release_record import current_lease
 from sparkcluster.plan.switch import anything, pending
-from sparkcluster.probing.start import Answer
-from sparkcluster.release import way_back
+from sparkcluster.release import rollback_target
 from sparkcluster.release.deploy import Options, stop_before_staging, whole
+from sparkcluster.release.rollback_target import Kept
+from sparkcluster.release.rollout import Target, Walk
 from sparkcluster.release.serving import note_differences, refuse, replies, stop_on_wrong_answers, survey
 from sparkcluster.release.states import Action, GroupState, State
-from sparkcluster.release.walk import Target, Walk
-from sparkcluster.release.way_back import Kept
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease, Operation
@@ -160,11 +160,11 @@ def _with_what_serves(
     kept: list[Kept], fleet: Fleet, view: View, groups: Mapping[str, GroupState], *, options: Options, report: Report
 ) -> list[Kept]:
     """``kept``, and what a switch goes back to: what it can do is asked about before anything is locked or stopped."""
-    number = way_back.source(view)
+    number = rollback_target.source(view)
     switches = options.rollback and any(group.replaced and group.seen for group in groups.values())
     if not switches or number in {0, *(each.number for each in kept)}:
         return kept
-    return [*kept, way_back.find_kept(fleet, view.spec, number, report, yes=options.yes)]
+    return [*kept, rollback_target.find_kept(fleet, view.spec, number, report, yes=options.yes)]
 
 
 def _offline(view: View) -> bool:

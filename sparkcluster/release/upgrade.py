@@ -19,18 +19,18 @@ from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.history import as_recorded, node_records
-from sparkcluster.inspect.lost import Records
+from sparkcluster.inspect.rollback_targets import Records
 from sparkcluster.plan.diff import difference
-from sparkcluster.plan.records import recorded_groups
+from sparkcluster.plan.release_record import recorded_groups
 from sparkcluster.plan.switch import pending
 from sparkcluster.release import stage
 from sparkcluster.release.deploy import Options, whole
 from sparkcluster.release.outcome import cause
 from sparkcluster.release.restore import once_reached
+from sparkcluster.release.rollback_target import Kept, accept, find_kept, source, spec_of
+from sparkcluster.release.rollout import Target
 from sparkcluster.release.states import State, group_states
 from sparkcluster.release.up import Up, until_free, up
-from sparkcluster.release.walk import Target
-from sparkcluster.release.way_back import Kept, accept, find_kept, source, spec_of
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec

@@ -8,8 +8,8 @@ from sparkcluster.errors import LaunchError, SparkclusterError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle, first_hour
 from sparkcluster.inspect.doctor import doctor
-from sparkcluster.launch import failed_logs
 from sparkcluster.report import Report
+from sparkcluster.runtime import failed_logs
 from sparkcluster.spec import Spec
 
 DOCTOR_S = 30.0

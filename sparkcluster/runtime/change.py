@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 from sparkcluster.answers import checked, malformed
 from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import Fact, Number, Path
-from sparkcluster.hosts.again import LIMIT_S, until_reached
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values
 from sparkcluster.hosts.program import call
+from sparkcluster.hosts.retry import LIMIT_S, until_reached
 
 T = TypeVar("T")
 Step = dict[str, Any]

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from sparkcluster.errors import SetupError, SparkclusterError, SudoRefused
 from sparkcluster.facts.survey import Survey
-from sparkcluster.hosts.again import until_reached
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.retry import until_reached
 from sparkcluster.hosts.root import Sudo, stream_as_root
 from sparkcluster.report import Report
 from sparkcluster.setup.cabling import cabling

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.spec.beside import Beside
 from sparkcluster.spec.document import KeyPath
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook_files import Beside
 
 BUILT = "sparkcluster-build"
 """Repository of the images that nodes build; it is in no registry."""

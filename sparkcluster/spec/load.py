@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.printable import shell
-from sparkcluster.spec import Spec, assignments, beside, check, compose, kinds, library, variants
+from sparkcluster.spec import Spec, assignments, check, compose, kinds, library, playbook_files, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, parse, shown
 from sparkcluster.spec.inventory import Inventory
@@ -67,7 +67,7 @@ def load(
         if served and inventory:
             problems += check.together(inventory, served, document, merged, starts=starts)
         if served:
-            files, built, lacking = beside.of(served, path, merged)
+            files, built, lacking = playbook_files.of(served, path, merged)
             problems += lacking if starts else []
             if inventory:
                 chosen = {"playbook": reference, **{each.key: each.value for each in entries}}

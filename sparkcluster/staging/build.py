@@ -9,9 +9,9 @@ from sparkcluster.errors import BuildFailed, StageError
 from sparkcluster.report import count
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
-from sparkcluster.spec.beside import Beside
 from sparkcluster.spec.playbook import Build
-from sparkcluster.staging import beside
+from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.staging import playbook_files
 from sparkcluster.staging.copy import Answer, Failure, stage_error
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.pull import build
@@ -37,7 +37,7 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
                 hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
             )
         sent = Staging("files", files.source, (), ((node, "missing"),), (), files.size_bytes)
-        run.copied += beside.stage(changer, {node: facts}, files, sent, run.progress)
+        run.copied += playbook_files.stage(changer, {node: facts}, files, sent, run.progress)
     run.shown.note(f"building {staging.name} on {node}, of {spec.playbook.image} and {files.source}")
     log: list[str] = []
     request = {

@@ -20,9 +20,9 @@ from sparkcluster.facts.base import Fact, Few, Number, Path
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.printable import one_line, word
-from sparkcluster.staging.again import RESUME, Alive, Step, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
+from sparkcluster.staging.retry import RESUME, Alive, Step, stage_errors, until_done
 
 # The relays report every second and give up after 15 s without progress.
 SILENT_S = 60

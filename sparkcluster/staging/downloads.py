@@ -13,12 +13,12 @@ from sparkcluster.facts.base import read
 from sparkcluster.node.shared import registry_of
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
-from sparkcluster.staging.again import is_silence
 from sparkcluster.staging.artifacts import download_request, hub
 from sparkcluster.staging.copy import Done, Failure, Pulling, stage_error
 from sparkcluster.staging.plan import Staging, no_weights
 from sparkcluster.staging.pull import fetch, pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES
+from sparkcluster.staging.retry import is_silence
 from sparkcluster.staging.transfers import Transfers
 
 
@@ -63,10 +63,10 @@ class Downloads:
         tried = len(self.errors)
         if self.staging.what != "weights" or not tried or len(self.no_hub) != tried or hub(None)["offline"]:
             return None
-        from sparkcluster.staging import given  # noqa: PLC0415 - few runs need it
+        from sparkcluster.staging import local_weights  # noqa: PLC0415 - few runs need it
 
         try:
-            return given.download(self.run, self.spec)
+            return local_weights.download(self.run, self.spec)
         except StageError as error:
             self.errors.append(error)
             return None

@@ -10,8 +10,8 @@ from typing import Literal
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import HUB_ADDRESS
 from sparkcluster.staging.artifacts import hub
-from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.chain import Rates, Way, between, chain, expected_s, probable
+from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import HERE, link
 from sparkcluster.staging.plan import Staging
 from sparkcluster.topology.model import Topology

@@ -13,9 +13,9 @@ from sparkcluster.errors import HostError, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime.change import refusal
-from sparkcluster.staging.again import Alive, Step, is_silence, stage_errors, until_done
 from sparkcluster.staging.copy import SILENT_S, Failure, stage_error, unexpected, unfinished
 from sparkcluster.staging.order import Order, Request, Said
+from sparkcluster.staging.retry import Alive, Step, is_silence, stage_errors, until_done
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.report import Report, Transfer
 from sparkcluster.staging import notes, send
-from sparkcluster.staging.again import RESUME, Step
-from sparkcluster.staging.begin import Bring, Files, Settings, begin_request
 from sparkcluster.staging.chain import Chain, Medium, Way, between, chain, listening, turned, verified, ways
+from sparkcluster.staging.copy_request import Bring, Files, Settings, begin_request
 from sparkcluster.staging.follower import Ended, Follower
 from sparkcluster.staging.order import Dial, Look, Said, Source, files_lines, key
 from sparkcluster.staging.retries import combined
+from sparkcluster.staging.retry import RESUME, Step
 from sparkcluster.topology.model import Topology
 
 _LOOK_S = 8.0  # a worker tries for 1.5 s, and reads its orders twice a second

@@ -10,7 +10,6 @@ from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.report import share
 from sparkcluster.runtime import observed
-from sparkcluster.staging.again import Alive, Step, is_silence, stage_errors, until_done
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import (
     SILENT_S,
@@ -23,6 +22,7 @@ from sparkcluster.staging.copy import (
     failure_of,
     unfinished,
 )
+from sparkcluster.staging.retry import Alive, Step, is_silence, stage_errors, until_done
 
 _CANCEL_S = 5
 

@@ -14,11 +14,11 @@ from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory,
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
-from sparkcluster.staging.again import stage_errors
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Progress
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
+from sparkcluster.staging.retry import stage_errors
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology

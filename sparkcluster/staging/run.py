@@ -18,14 +18,14 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
-from sparkcluster.staging.again import RESUME
 from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
-from sparkcluster.staging.begin import Settings
 from sparkcluster.staging.copy import Progress
+from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.image_copy import ImageCopy
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
 from sparkcluster.staging.retries import combined
+from sparkcluster.staging.retry import RESUME
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
@@ -191,12 +191,12 @@ class _Run:
         """The size of what is on this machine, where no node has it; None where this machine has not either."""
         if self.given is None or staging.sources:
             return None
-        from sparkcluster.staging import given, given_image  # noqa: PLC0415 - few runs need them
+        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
 
         if staging.what == "image":
-            return given_image.read(self.given, staging.name).size_bytes
-        place = given.locate(self.given, self.spec)
-        return None if place is None else given.size_bytes(place, self.spec, self.transfers.stopped.is_set)
+            return local_image.read(self.given, staging.name).size_bytes
+        place = local_weights.locate(self.given, self.spec)
+        return None if place is None else local_weights.size_bytes(place, self.spec, self.transfers.stopped.is_set)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -250,23 +250,23 @@ class _Run:
         """What is left to stage once nodes have what is on this machine; None if none of it is."""
         if self.given is None or staging.sources:
             return None
-        from sparkcluster.staging import given, given_image  # noqa: PLC0415 - few runs need them
+        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
 
         transfers = self.transfers
         if staging.what == "image":
-            archive = given_image.read(self.given, staging.name)
+            archive = local_image.read(self.given, staging.name)
             check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=2 * archive.size_bytes), self.spec)
-            node = given_image.bring(transfers, staging, archive, self.spec.inventory.cluster)
+            node = local_image.bring(transfers, staging, archive, self.spec.inventory.cluster)
             return self._fresh(staging, [node], f"{self.given} was loaded")
-        place = given.locate(self.given, self.spec)
+        place = local_weights.locate(self.given, self.spec)
         if place is None:
             return None
         report = transfers.report(staging.what, HERE, "read")
-        found = given.read(place, self.spec, transfers.stopped.is_set, report)
+        found = local_weights.read(place, self.spec, transfers.stopped.is_set, report)
         check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=found.size_bytes), self.spec)
         nodes = [name for name, _ in staging.missing]
         request = partial(self._request, dataclasses.replace(staging, sources=tuple(nodes)))
-        given.bring(transfers, staging, found, request)
+        local_weights.bring(transfers, staging, found, request)
         return self._fresh(staging, nodes, f"{self.given} has not all of it")
 
     def _download(self, staging: Staging) -> Staging:

@@ -15,9 +15,9 @@ from sparkcluster.facts.base import Fact, Number
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime.change import refusal
-from sparkcluster.staging.again import Alive, Step, stage_errors, until_done
 from sparkcluster.staging.copy import Done, Failure, stage_error, unexpected, unfinished
 from sparkcluster.staging.order import files_path
+from sparkcluster.staging.retry import Alive, Step, stage_errors, until_done
 
 # Hashing what is there, or what arrived, takes a node less than this.
 _SILENT_S = 300
@@ -65,7 +65,7 @@ def send(
         nonlocal sent, furthest
         whole = {**request, "size": size, **step.lease(host.name)}
         opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-        with opened as file, stream(host, "take", whole) as running:
+        with opened as file, stream(host, "upload", whole) as running:
             said = _said(step, host.name, running)
             first = next(said, None)
             if first is not None and not first.ended:

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.again import LIMIT_S
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
-from sparkcluster.probing.collect import collect_facts
+from sparkcluster.hosts.retry import LIMIT_S
 from sparkcluster.report import Report, Transfer, share
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.spec import Spec
-from sparkcluster.staging.again import Step, until_answered
 from sparkcluster.staging.artifacts import Artifact, Request
-from sparkcluster.staging.begin import Files, Settings
 from sparkcluster.staging.copy import Progress, list_files
 from sparkcluster.staging.copy import Report as Bytes
+from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.retries import combined
+from sparkcluster.staging.retry import Step, until_answered
 from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 

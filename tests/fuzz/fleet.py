@@ -23,7 +23,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Closing, Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.plan.records import record
+from sparkcluster.plan.release_record import record
 from sparkcluster.release import journal
 from sparkcluster.release.outcome import newly_recorded
 from sparkcluster.spec.load import load
@@ -82,8 +82,8 @@ PAUSES = {
     "release.up.DYING_S": 0.0,
     "release.restore.RETURN_S": 0.0,
     "release.restore.AGAIN_S": 0.0,
-    "launch.group.INTERVAL_S": -2,
-    "launch.readiness.LAST_LINES_S": 0.0,
+    "release.group.INTERVAL_S": -2,
+    "release.readiness.LAST_LINES_S": 0.0,
     "staging.job._AGAIN_S": 0.05,
 }
 # How long a node may do nothing: so short that a case ends soon, since any outcome of it is right.
@@ -241,7 +241,7 @@ class Cluster:
         answers: dict[str, list[Any]] = {
             "image": [IMAGE["inside"]],
             "container_gpu": [{"gpus": 1}],
-            "records": [{"records": [self.record], "images": {"000001": IMAGE["id"]}, "secrets": [1], "switch": None}],
+            "releases": [{"records": [self.record], "images": {"000001": IMAGE["id"]}, "secrets": [1], "switch": None}],
             "lease": [{"epoch": 3}],
             "lease said": [{"granted": request["grant"]}] if "grant" in request else [],
             "agent": [{"results": [CHANGED] * len(request.get("steps", ()))}],

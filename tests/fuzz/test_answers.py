@@ -28,7 +28,7 @@ SUBJECTS = [
     ("plan INVENTORY", "serving", "probe"),
     ("status INVENTORY", "serving", "probe ask"),
     ("ask INVENTORY Hello", "serving", "ask"),
-    ("releases INVENTORY", "serving", "records"),
+    ("releases INVENTORY", "serving", "releases"),
     ("down INVENTORY", "serving", "probe lease agent memory"),
     ("stage INVENTORY", "bare", "image lease relay"),
     ("logs INVENTORY", "serving", "watch"),
@@ -39,9 +39,9 @@ SUBJECTS = [
     ("up INVENTORY", "serving", "probe"),
     ("up INVENTORY", "started", "probe watch observe"),
     ("up INVENTORY", "empty", "agent"),
-    ("up INVENTORY", "stopped", "records"),
+    ("up INVENTORY", "stopped", "releases"),
     ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "probe container_gpu agent"),
-    ("upgrade INVENTORY --resume", "stopped", "records"),
+    ("upgrade INVENTORY --resume", "stopped", "releases"),
     ("doctor INVENTORY --json", "serving", "ask observe"),
 ]
 ATTACKS = [(words, state, program) for words, state, programs in SUBJECTS for program in programs.split()]

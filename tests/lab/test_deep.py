@@ -10,10 +10,10 @@ import pytest
 from sparkcluster.checks import run_stage
 from sparkcluster.checks.registry import Context
 from sparkcluster.cli.common import fleet_of
-from sparkcluster.diagnose.deep import deep
-from sparkcluster.diagnose.schedule import Options
+from sparkcluster.facts.collect import collect_facts
+from sparkcluster.inspect.deep import deep
+from sparkcluster.inspect.schedule import Options
 from sparkcluster.lab.machine import wait_until
-from sparkcluster.probing.collect import collect_facts
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec.load import load

@@ -194,7 +194,7 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
     one = world(playbook={"args": {"gpu-memory-utilization": 0.85, "max-model-len": 4096}})
     documents = [one.document(one.plan(number), number) for number in (6, 7)]
     documents[1]["groups"]["default"]["measured"] |= MEASURED
-    hosts = {name: FakeHost(name).program("records", {"records": documents}) for name in one.facts}
+    hosts = {name: FakeHost(name).program("releases", {"records": documents}) for name in one.facts}
     monkeypatch.setattr("sparkcluster.cli.common.fleet_of", lambda *_: Fleet(hosts))
     monkeypatch.setattr("sparkcluster.spec.load.load", lambda *_, **__: one.spec)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))

@@ -8,7 +8,7 @@ from sparkcluster.cli import common
 from sparkcluster.cli import logs as command
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import LaunchError, Reason
-from sparkcluster.launch import failed_logs
+from sparkcluster.runtime import failed_logs
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def hosts(world: Any, deployed: str) -> dict[str, FakeHost]:
             FakeHost(name)
             .program("probe", lambda _, said=probed: {**said, "clock_s": time.time()})
             .program("observe", observed(one, name, log))
-            .program("records", {"records": [release["record"]] if release else []})
+            .program("releases", {"records": [release["record"]] if release else []})
             .program("ask", lambda _, said=ask: said)
         )
     return found

@@ -13,7 +13,7 @@ from rich.console import Console
 from sparkcluster.cli.status_watch import view
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.plan.records import cluster_ranks
+from sparkcluster.plan.release_record import cluster_ranks
 from tests.unit.on_terminal import COMMAND, OnTerminal
 
 WATCH = (
@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from sparkcluster.cli import common, status_watch
 from sparkcluster.hosts.fleet import Calls
 from sparkcluster.inspect import observing, status
-from sparkcluster.plan.records import ClusterRanks
+from sparkcluster.plan.release_record import ClusterRanks
 group = {"name": "default", "state": "serving", "uptime_s": 44.0, "endpoint": None, "why": None, "warning": None}
 document = {"cluster": "atlas", "state": "serving", "why": None, "release": 3, "model": "m", "next": "", "nodes": [],
             "groups": [group]}

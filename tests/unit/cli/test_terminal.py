@@ -30,9 +30,9 @@ from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle
-from sparkcluster.launch import failed_logs
-from sparkcluster.launch.watching import Lines, Watching
 from sparkcluster.report import Transfer
+from sparkcluster.runtime import failed_logs
+from sparkcluster.runtime.watching import Lines, Watching
 
 # OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is not seen, or turns the order of what is.
 ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041\u3164\u115f\u034f\U000e0101"

@@ -13,10 +13,10 @@ import pytest
 
 from sparkcluster.errors import HostTimeout, LeaseLost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.launch.watching import Gone, Lines, Tick, Watching
 from sparkcluster.node import common
 from sparkcluster.runtime import lease as leases
 from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.watching import Gone, Lines, Tick, Watching
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparkcluster.errors import HostTimeout
+from sparkcluster.facts.collect import Collected
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.probing.collect import Collected
 from sparkcluster.release.states import State, group_states
 
 

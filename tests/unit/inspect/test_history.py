@@ -24,7 +24,7 @@ def answering(world, **records):
     one = world()
     hosts = {
         name: FakeHost(name)
-        .program("records", {"records": records[name]})
+        .program("releases", {"records": records[name]})
         .program("probe", facts.model_dump(mode="json"))
         for name, facts in one.facts.items()
     }
@@ -65,7 +65,7 @@ def test_of_a_number_that_nodes_disagree_about_the_record_of_most_counts(world):
     right = one.document(plan, 1)
     other = {**right, "plan_hash": "f" * 64, "operator": "mallory@desk"}
     hosts = {
-        name: FakeHost(name).program("records", {"records": [document]})
+        name: FakeHost(name).program("releases", {"records": [document]})
         for name, document in {"alpha": other, "beta": right, "gamma": right}.items()
     }
     assert compared(Fleet(hosts), one.spec, 1, 1)["differences"] == []
@@ -105,7 +105,7 @@ class Deployed:
 
     def history(self):
         hosts = {
-            name: FakeHost(name).program("records", answer).program("probe", self.facts[name].model_dump(mode="json"))
+            name: FakeHost(name).program("releases", answer).program("probe", self.facts[name].model_dump(mode="json"))
             for name, answer in self.answers.items()
         }
         return history(Fleet(hosts), self.spec)
@@ -153,4 +153,4 @@ def test_what_no_honest_node_says_of_what_it_keeps_is_the_error_of_that_node(wor
     deployed.answers["beta"] |= answer
     found = deployed.history()
     assert [release["nodes"] for release in found["releases"]] == [["alpha"]]
-    assert found["errors"]["beta"].startswith("beta sent a malformed answer to records: ")
+    assert found["errors"]["beta"].startswith("beta sent a malformed answer to releases: ")

@@ -17,6 +17,7 @@ import time
 
 import pytest
 
+from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -26,7 +27,6 @@ from sparkcluster.inspect.cluster import assess
 from sparkcluster.inspect.doctor import doctor
 from sparkcluster.inspect.history import history
 from sparkcluster.inspect.status import status
-from sparkcluster.probing.collect import Collected
 from sparkcluster.release.serving import survey
 from sparkcluster.release.states import Action, State
 from sparkcluster.report import Report
@@ -110,7 +110,7 @@ def fleet_of(one):
     for name, facts in one.facts.items():
         hosts[name] = FakeHost(name).program("probe", {**facts.model_dump(mode="json"), "clock_s": time.time()})
         hosts[name].program("ask", asked).program("observe", {"ranks": [], "gpus": [], "traffic": []})
-        hosts[name].program("records", {"records": []})
+        hosts[name].program("releases", {"records": []})
     return Fleet(hosts)
 
 

@@ -8,12 +8,12 @@ import re
 import pytest
 
 from sparkcluster.errors import CommandFailed, LaunchError, Reason, UsageError
+from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import logs
-from sparkcluster.launch import failed_logs
-from sparkcluster.launch.watching import Gone, Lines, RankReport, Tick
-from sparkcluster.probing.collect import Collected
+from sparkcluster.runtime import failed_logs
+from sparkcluster.runtime.watching import Gone, Lines, RankReport, Tick
 
 NOW = 1_764_130_000.0
 

@@ -189,7 +189,7 @@ def measured(monkeypatch):
         return Measured(())
 
     monkeypatch.setattr(module, "Lease", Held)
-    monkeypatch.setattr("sparkcluster.diagnose.deep.deep", deep)
+    monkeypatch.setattr("sparkcluster.inspect.deep.deep", deep)
     return seen
 
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sparkcluster.node import fetch
-from sparkcluster.node.record import Record
+from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.wire import Failed
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from sparkcluster.facts.model import EnabledFact
 from sparkcluster.hosts.program import standalone
-from sparkcluster.node import agent, common, enabled, hello, own_rank, shared, storage, unit
+from sparkcluster.node import agent, common, enabled, guard_protocol, own_rank, shared, storage, unit
 from sparkcluster.node.group_guard import problem
 from sparkcluster.node.machine import Machine
 
@@ -409,11 +409,11 @@ def knock(cluster, say):
         sock = socket.create_connection((ADDRESSES["beta"], cluster.port), 5, (ADDRESSES["alpha"], 0))
     except OSError as error:
         return str(error)
-    lines = hello._Lines(sock)
+    lines = guard_protocol._Lines(sock)
     try:
         say(lines)
         return lines.read(time.monotonic() + 5)
-    except (hello.Refused, OSError) as refused:
+    except (guard_protocol.Refused, OSError) as refused:
         return str(refused)
     finally:
         lines.close()
@@ -455,8 +455,8 @@ def test_a_forged_hello_starts_nothing_and_is_counted(cluster):
     eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
     for each in forged:
         assert isinstance(knock(cluster, each), str), each
-    with pytest.raises(hello.Refused):
-        hello.call((ADDRESSES["beta"], cluster.port), b"0" * 64, cluster="atlas", name="alpha", other="beta",
+    with pytest.raises(guard_protocol.Refused):
+        guard_protocol.call((ADDRESSES["beta"], cluster.port), b"0" * 64, cluster="atlas", name="alpha", other="beta",
                    source=ADDRESSES["alpha"])  # fmt: skip
     with contextlib.suppress(OSError), socket.create_connection((ADDRESSES["beta"], cluster.port), 5) as stranger:
         assert stranger.recv(1) == b""  # from an address of no node of the group
@@ -483,7 +483,7 @@ def overheard(cluster, asked):
 
     thread = threading.Thread(target=relay)
     thread.start()
-    talk = hello.call(("127.0.0.4", cluster.port), TOKEN.encode(), cluster="atlas", name="alpha", other="beta")
+    talk = guard_protocol.call(("127.0.0.4", cluster.port), TOKEN.encode(), cluster="atlas", name="alpha", other="beta")
     assert "failed" not in talk.ask(asked, 10)
     talk.close()
     thread.join()
@@ -513,9 +513,12 @@ def test_what_was_said_once_cannot_be_repeated(cluster):
 def talkers():
     """The two ends of a conversation, and the socket of the listener."""
     sockets = socket.socketpair()
-    key = hello._key(TOKEN.encode(), ["atlas", "alpha", "beta", "1", "2"])
+    key = guard_protocol._key(TOKEN.encode(), ["atlas", "alpha", "beta", "1", "2"])
     names = [("caller", "beta"), ("listener", "alpha")]
-    ends = [hello.Conversation(hello._Lines(one), key, *name) for one, name in zip(sockets, names, strict=True)]
+    ends = [
+        guard_protocol.Conversation(guard_protocol._Lines(one), key, *name)
+        for one, name in zip(sockets, names, strict=True)
+    ]
     yield *ends, sockets[1]
     for end in ends:
         end.close()
@@ -526,7 +529,7 @@ def test_a_line_counts_once(talkers):
     caller.say({"do": "hello"})
     listener._lines._buffer = 2 * theirs.recv(4096)
     assert listener.hear(1) == {"do": "hello"}
-    with pytest.raises(hello.Forged):
+    with pytest.raises(guard_protocol.Forged):
         listener.hear(1)
 
 
@@ -534,7 +537,7 @@ def test_a_line_that_comes_back_was_not_said_by_the_other(talkers):
     caller, _, theirs = talkers
     caller.say({"do": "take"})
     theirs.sendall(theirs.recv(4096))
-    with pytest.raises(hello.Forged):
+    with pytest.raises(guard_protocol.Forged):
         caller.hear(1)
 
 
@@ -543,7 +546,7 @@ def test_only_who_took_the_lease_starts_or_stops(cluster):
     cluster.beta.boot()
     eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
     where = {"cluster": "atlas", "name": "alpha", "other": "beta", "source": ADDRESSES["alpha"]}
-    talk = hello.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
+    talk = guard_protocol.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
     for word in ("start", "stop", "anything"):
         assert talk.ask({"do": word}, 10)["failed"]
     (cluster.beta.enabled / shared.STOPPED_FILE).write_text("1")

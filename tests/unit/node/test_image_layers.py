@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node import image_layers, image_record
+from sparkcluster.node import image_files, image_layers
 from sparkcluster.node.machine import Machine
 
 OWN = {"version": "26.1.5", "containerd_store": False}
@@ -52,9 +52,9 @@ def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_al
 
 def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_there_and_whole(request_of, tmp_path):
     request = request_of(A, B)
-    image_record.record(request, "sha256:1", [["1" * 64, 10], ["2" * 64, 20]])
-    image_record.record(request_of(C), "sha256:2", [["3" * 64, 30]])
-    image_record.record(request_of(A), "sha256:3", [["4" * 64, 40]])
+    image_files.record(request, "sha256:1", [["1" * 64, 10], ["2" * 64, 20]])
+    image_files.record(request_of(C), "sha256:2", [["3" * 64, 30]])
+    image_files.record(request_of(A), "sha256:3", [["4" * 64, 40]])
     engine = Engine({"/images/sha256:1/json": described(A, B), "/images/sha256:3/json": {"Id": "sha256:3"}})
     blobs = [{"layer": A, "digest": "1" * 64, "bytes": 10}, {"layer": B, "digest": "2" * 64, "bytes": 20}]
     found = image_layers.layers(engine, str(tmp_path), CONTAINERD, {"id": "x", "layers": [C, B, "sha256:" + "e" * 64]})

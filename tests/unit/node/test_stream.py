@@ -11,7 +11,7 @@ import time
 import pytest
 
 from sparkcluster.node import pieces, receive
-from sparkcluster.node.growing import Store, Window, Writing
+from sparkcluster.node.growing_file import Store, Window, Writing
 from sparkcluster.node.serve import Gate, Server
 
 ADDRESS, TOKEN = "127.0.0.1", "ab" * 16

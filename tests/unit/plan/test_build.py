@@ -19,7 +19,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.build import container_name
 from sparkcluster.plan.diff import difference
-from sparkcluster.spec import beside, library
+from sparkcluster.spec import library, playbook_files
 
 PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
@@ -253,7 +253,9 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
 
 def test_the_plan_names_an_image_that_is_built_by_its_content(two, cluster):
     spec = cluster(TWO, playbook={"build": {"context": "./mod"}})
-    first, other = (dataclasses.replace(spec, build=beside.Beside("./mod", mark, "mod", ())) for mark in ("aa", "bb"))
+    first, other = (
+        dataclasses.replace(spec, build=playbook_files.Beside("./mod", mark, "mod", ())) for mark in ("aa", "bb")
+    )
     missing = {name: own.model_copy(update={"image": None}) for name, own in two().items()}
     plan = build(first, missing)
     assert plan.image == first.image
@@ -354,7 +356,7 @@ def test_a_node_is_told_which_directory_each_source_has_to_be_in(two, cluster, p
 def test_what_is_beside_the_playbook_is_mounted_from_where_it_is_copied_to(two, cluster, tmp_path):
     (tmp_path / "plugin.py").write_text("x")
     playbook = {"mounts": [{"source": "./plugin.py", "target": "/opt/plugin.py"}]}
-    found = beside.read("./plugin.py", tmp_path / "playbook.yaml")
+    found = playbook_files.read("./plugin.py", tmp_path / "playbook.yaml")
     spec = dataclasses.replace(cluster(TWO, playbook=playbook), beside={"./plugin.py": found})
     facts = two()
     for name, node in build(spec, facts).nodes.items():

@@ -8,12 +8,12 @@ import json
 import pytest
 
 from sparkcluster.facts.base import read
+from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.probing.collect import Collected
-from sparkcluster.release import deploy, serving, walk
+from sparkcluster.release import deploy, rollout, serving
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release import upgrade as upgrading
@@ -21,6 +21,7 @@ from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.run import StageReport
 from tests.unit.conftest import WEIGHTS, accepted
+from tests.unit.release.planned import planned  # noqa: F401 - a fixture
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
@@ -75,7 +76,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         run.fails = fails if callable(fails) else lambda each: (fails or {}).get(each.group)
         hosts = {name: FakeHost(name).program("agent", agent(world, name)) for name in world.facts}
         for name, host in hosts.items():
-            host.program("observe", observed(world, name)).program("records", records(world, name))
+            host.program("observe", observed(world, name)).program("releases", records(world, name))
             host.program("container_gpu", lambda _, name=name: run.gpus.get(name, {"gpus": 1}))
         fleet = Fleet(hosts)
         run.recorded = []
@@ -134,14 +135,14 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 self._closed = True
 
         monkeypatch.setattr(module, "view_cluster", view_now)
-        monkeypatch.setattr(walk, "view_cluster", view_now)
+        monkeypatch.setattr(rollout, "view_cluster", view_now)
         monkeypatch.setattr(serving, "ask", ask)
         monkeypatch.setattr(serving, "AGAIN_S", 0)
         monkeypatch.setattr(module, "DYING_S", 0)
         monkeypatch.setattr(deploy, "view_cluster", view_now)
         monkeypatch.setattr(deploy, "stop", stop)
         monkeypatch.setattr(deploy, "launch_groups", launch)
-        monkeypatch.setattr(walk.speed, "measure", lambda *_: walk.speed.Speed(None))
+        monkeypatch.setattr(rollout.speed, "measure", lambda *_: rollout.speed.Speed(None))
         monkeypatch.setattr(staging, "view_cluster", view_now)
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(module, "Lease", HeldLease)
@@ -194,7 +195,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
     def records(world, node):
         def answer(_):
-            run.tick("records")
+            run.tick("releases")
             found = dict(world.histories.get(node, {}))
             if release := read(world.facts[node].release):
                 found.setdefault(release.number, release.record)

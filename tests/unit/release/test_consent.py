@@ -11,7 +11,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import first_hour, preflight
 from sparkcluster.release import stage, up
 from sparkcluster.release.restore import restore
-from sparkcluster.release.way_back import Kept
+from sparkcluster.release.rollback_target import Kept
 from sparkcluster.report import Report
 from tests.unit.conftest import accepted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.facts.collect import Collected
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.probing.collect import Collected
 from sparkcluster.release.states import State, differences, group_states
 
 OTHER_IMAGE = "sha256:" + "ff" * 32

@@ -8,10 +8,10 @@ import pytest
 
 from sparkcluster.errors import LeaseHeld, NotServing, UsageError
 from sparkcluster.facts.base import read
+from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.probing.collect import Collected
 from sparkcluster.release import enabled
 from sparkcluster.release.down import down
 from sparkcluster.report import Report
@@ -32,7 +32,7 @@ def fleet_of(world, **programs):
         hosts[name] = FakeHost(name).program("probe", facts.model_dump(mode="json")).program("ask", ANSWER)
         hosts[name].program("lease", [{"epoch": 4}, {"granted": 5}]).program("unit", {})
         release = read(facts.release)
-        hosts[name].program("records", {"records": [release.record] if release else []})
+        hosts[name].program("releases", {"records": [release.record] if release else []})
         hosts[name].program("agent", lambda request: {"results": [INSTALLED for _ in request["steps"]]})
         for program, answer in programs.items():
             hosts[name].program(program, answer)

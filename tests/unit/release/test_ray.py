@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.facts.collect import Collected
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.plan.image import ray_name
-from sparkcluster.probing.collect import Collected
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
 INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.3", "platform": "manylinux_2_39_aarch64",

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from sparkcluster.facts.collect import Collected
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.plan.records import next_number
-from sparkcluster.probing.collect import Collected
+from sparkcluster.plan.release_record import next_number
 from sparkcluster.release.states import Action, State, after_asking, group_states
 
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from sparkcluster.errors import CommandFailed, HostLost, HostTimeout, LeaseLost
-from sparkcluster.hosts import again
+from sparkcluster.hosts import retry
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
@@ -72,7 +72,7 @@ def test_odd_results_are_that_nodes_error(changer, nodes, odd):
 
 
 def test_steps_are_sent_again_with_the_same_order_where_the_connection_broke(changer, nodes, monkeypatch):
-    monkeypatch.setattr(again, "_PAUSES_S", (0.0,))
+    monkeypatch.setattr(retry, "_PAUSES_S", (0.0,))
     failures = [HostLost("connection to beta broke", node="beta"), HostTimeout("no answer", node="beta")]
 
     def breaks(request):

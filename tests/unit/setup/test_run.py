@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkcluster import errors
-from sparkcluster.hosts import again
+from sparkcluster.hosts import retry
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -64,7 +64,7 @@ def outcome(node: Node, report: Report) -> Outcome:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that were slept."""
     slept: list[float] = []
-    monkeypatch.setattr(again, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
     return slept
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from sparkcluster.errors import HostLost
+from sparkcluster.facts import collect
 from sparkcluster.hosts.base import Stream
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.probing import collect
 from sparkcluster.report import Report, Transfer
 from sparkcluster.staging import transfers
 from tests.unit.docker_engine import Engine, end_pullers

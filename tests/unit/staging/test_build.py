@@ -8,8 +8,8 @@ import pytest
 
 from sparkcluster.cli.output import show_error
 from sparkcluster.errors import BuildFailed, StageError
-from sparkcluster.probing.collect import Collected
-from sparkcluster.spec.beside import read
+from sparkcluster.facts.collect import Collected
+from sparkcluster.spec.playbook_files import read
 from sparkcluster.staging import transfers
 from tests.unit.conftest import describe
 from tests.unit.staging.archives import tar

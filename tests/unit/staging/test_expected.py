@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.expected import BUILD, moves
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging

@@ -14,10 +14,10 @@ import pytest
 from sparkcluster.hosts import program
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common
-from sparkcluster.staging.again import Step
 from sparkcluster.staging.artifacts import download_request
 from sparkcluster.staging.copy import Done, Failure
 from sparkcluster.staging.pull import fetch
+from sparkcluster.staging.retry import Step
 from tests.lab.hub import COMMIT, Hub
 from tests.unit.staging.workers import eventually
 

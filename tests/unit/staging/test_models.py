@@ -12,11 +12,11 @@ from sparkcluster.cli import models as command
 from sparkcluster.errors import CommandFailed, LeaseHeld, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.models import Found, Model, models
-from sparkcluster.node.record import Record
+from sparkcluster.node.file_hashes import Record
 from sparkcluster.release.prune import prunable, prune
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.spec.beside import Beside
+from sparkcluster.spec.playbook_files import Beside
 from tests.unit.staging.conftest import tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -51,7 +51,7 @@ class Place:
         return self.nodes[name].home / ".local/state/sparkcluster"
 
     def staged(self, model, cluster="atlas", revision=REVISION):
-        """Node b has it as staging leaves it there, which test_given.py does."""
+        """Node b has it as staging leaves it there, which test_local_weights.py does."""
         root = self.root("b", model)
         if not root.exists():
             write_model(self.nodes["b"].hf_home, model)

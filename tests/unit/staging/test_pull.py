@@ -15,9 +15,9 @@ from sparkcluster.errors import HostLost, LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging import pull as pulling
-from sparkcluster.staging.again import Step
 from sparkcluster.staging.copy import Done, Failure, Pulling
 from sparkcluster.staging.pull import pull
+from sparkcluster.staging.retry import Step
 from tests.unit.docker_engine import DONE, layer
 from tests.unit.staging.conftest import Breaking
 

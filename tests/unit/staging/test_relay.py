@@ -18,11 +18,11 @@ from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging import follower
-from sparkcluster.staging.again import Step
-from sparkcluster.staging.begin import Files, Settings
 from sparkcluster.staging.copy import list_files
+from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.order import key
+from sparkcluster.staging.retry import Step
 from sparkcluster.topology.build import build
 from tests.unit.staging.conftest import Breaking, Shown
 from tests.unit.staging.workers import eventually

@@ -17,7 +17,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.staging.again import Step
+from sparkcluster.staging.retry import Step
 from sparkcluster.staging.send import bring, send
 from tests.unit.staging.workers import eventually
 
@@ -33,7 +33,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging import send
-from sparkcluster.staging.again import Step
+from sparkcluster.staging.retry import Step
 
 class Slow(type(Path())):
     def open(self, *args, **options):

@@ -11,11 +11,11 @@ import pytest
 
 from sparkcluster.cli.output import show_error
 from sparkcluster.errors import RegistryAuth, StageError, UsageError
+from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.docker import Image
-from sparkcluster.probing.collect import Collected
 from sparkcluster.report import Report
 from sparkcluster.staging import transfers
-from sparkcluster.staging.begin import Settings
+from sparkcluster.staging.copy_request import Settings
 from tests.unit.conftest import describe
 from tests.unit.docker_engine import DONE
 from tests.unit.staging.archives import ImageMade, tar

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from sparkcluster.facts.collect import Collected, collect_facts
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.probing.collect import Collected, collect_facts
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.run import stage
 from sparkcluster.topology.build import build

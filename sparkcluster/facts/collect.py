@@ -1,0 +1,220 @@
+"""Facts from all nodes, queried in parallel in one round trip; a node that does not answer is a finding."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkcluster import output_file
+from sparkcluster.errors import AuthFailed, HostError, HostListedTwice, SparkclusterError, UsageError
+from sparkcluster.facts.base import Fact, Unread, read
+from sparkcluster.facts.docker import EngineFacts, Image
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.network import doubles
+from sparkcluster.facts.parse import parse, parse_engine
+from sparkcluster.facts.probe import Answer, begin
+from sparkcluster.findings import Finding
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.program import call, source
+from sparkcluster.spec import Spec
+
+COLLECT_S = 900.0
+IMAGE_S = 120
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collected:
+    """Facts by node, and the errors of nodes that did not answer or are listed twice."""
+
+    facts: dict[str, Facts]
+    errors: dict[str, SparkclusterError]
+
+    def findings(self) -> list[Finding]:
+        """One finding for each node that did not answer."""
+        return [unreachable(name, error) for name, error in self.errors.items()]
+
+
+def node_documents(
+    spec: Spec, facts: Mapping[str, Facts], errors: Mapping[str, SparkclusterError]
+) -> dict[str, dict[str, Any]]:
+    """The answer of every node of the inventory in the stable format, or why there is none."""
+    return {
+        node.label: facts[node.label].model_dump(mode="json")
+        if node.label in facts
+        else {"unread": str(errors.get(node.label, "was not queried"))}
+        for node in spec.inventory.nodes
+    }
+
+
+def unreachable(name: str, error: SparkclusterError) -> Finding:
+    """A HostError as a finding."""
+    code = error.code if isinstance(error, HostError) else HostError.code
+    return error.finding(
+        code,
+        node=name,
+        summary=error.message.removeprefix(f"{name}: "),
+        seen=(type(error).__doc__ or "").partition("\n")[0].rstrip("."),
+        why="a group is started on all of its nodes or not at all",
+        step="ssh-key" if isinstance(error, AuthFailed) else None,
+    )
+
+
+def clock(sent_s: float, received_s: float, reported_s: float, probe_s: float) -> tuple[float, float]:
+    """By how much a node's clock is ahead, and by how much that may be wrong; both in seconds.
+
+    The node read its clock as the probe began, which then ran for ``probe_s``: so at some moment between
+    ``sent_s`` and ``probe_s`` before ``received_s``, and the middle of that is off by half of it at most.
+
+    Args:
+        sent_s: this machine's clock right before the probe was sent.
+        received_s: the same once its answer was here.
+        reported_s: the node's clock as the probe reported it.
+        probe_s: how long the probe ran, as it reported.
+    """
+    latest_s = received_s - probe_s if 0 <= probe_s <= received_s - sent_s else received_s
+    error_s = max(0.0, latest_s - sent_s) / 2
+    return reported_s - (sent_s + error_s), error_s
+
+
+def collect_facts(
+    fleet: Fleet,
+    spec: Spec,
+    names: Sequence[str] | None = None,
+    *,
+    kernel_log: bool = False,
+    limit_s: float = COLLECT_S,
+    probes: Calls[Answer] | None = None,
+) -> Collected:
+    """Collect the facts of every node (or ``names``) in parallel.
+
+    Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``probes`` are
+    those that were already sent, by ``facts.probe.begin``.
+    """
+    calls = probes or begin(fleet, spec, names, kernel_log=kernel_log)
+    facts: dict[str, Facts] = {}
+    errors: dict[str, SparkclusterError] = {}
+    for name, outcome in calls.wait(limit_s).items():
+        if isinstance(outcome, SparkclusterError):
+            errors[name] = outcome
+            continue
+        try:
+            found = parse(name, outcome.document)
+        except SparkclusterError as error:
+            errors[name] = error
+            continue
+        offset_s, error_s = clock(outcome.sent_s, outcome.received_s, found.clock_s, found.probe_s)
+        facts[name] = found.model_copy(
+            update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
+        )
+    twice = listed_twice(spec, facts)
+    return Collected({name: found for name, found in facts.items() if name not in twice}, errors | twice)
+
+
+def listed_twice(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, SparkclusterError]:
+    """The error of each node that is the machine of a node before it in the inventory. Pure.
+
+    Its facts would be compared with themselves: addresses that conflict, a rail that is not there.
+    """
+    hosts = {node.label: node.host for node in spec.inventory.nodes}
+    ordered = {name: facts[name] for name in hosts if name in facts}
+
+    def named(node: str) -> str:
+        return node if node == hosts[node] else f"{node} (host: {hosts[node]})"
+
+    return {
+        name: HostListedTwice(
+            f"{named(name)} is the same machine as {named(first)}",
+            node=name,
+            step="connect",
+            hint="remove one of them from nodes in INVENTORY, or correct its host",
+        )
+        for name, first in doubles(ordered).items()
+    }
+
+
+def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
+    """Read the content of images where it is not known yet: takes seconds, once per image.
+
+    ``kept`` is a directory on this machine that caches results, so that nothing is left on a node; None caches on the
+    nodes. What one node says of an image is cached for that node alone: an ID can be claimed by anybody.
+    """
+    images = {
+        name: image for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None
+    }
+    engine = spec.playbook.engine
+
+    def ask(host: Host) -> EngineFacts | Unread:
+        image = images[host.name]
+        file = kept and kept / _name(host.name, spec, image)
+        cached = _kept(file)
+        if cached is not None:
+            return cached
+        request = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "keep": kept is None}
+        document = call(host, "image", request, answer=dict[str, Any], timeout_s=IMAGE_S, engine=engine)
+        inside = parse_engine(document)
+        if file and isinstance(inside, EngineFacts):
+            _keep(file, inside)
+        return inside
+
+    inspected = dict(facts)
+    for name, outcome in (fleet.each(ask, images) if images else {}).items():
+        inside = Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
+        image = images[name].model_copy(update={"inside": inside})
+        inspected[name] = facts[name].model_copy(update={"image": image})
+    return inspected
+
+
+class Gpus(Fact):
+    """Number of GPUs in a container, None if that says nothing; or why there is none."""
+
+    gpus: int | None = None
+    unread: str | None = None
+
+
+def without_gpu(fleet: Fleet, images: Mapping[str, str]) -> dict[str, str]:
+    """Why a container of an image has no GPU, by node, of the nodes that say so; ``images`` are IDs by node.
+
+    NVIDIA's container toolkit gives none where, for one, the image asks for a newer driver.
+
+    Raises:
+        SparkclusterError: a node did not answer.
+    """
+
+    def ask(host: Host) -> Gpus:
+        return call(host, "container_gpu", {"image_id": images[host.name]}, answer=Gpus, timeout_s=IMAGE_S)
+
+    found: dict[str, str] = {}
+    for name, answer in fleet.each(ask, images).items():
+        if isinstance(answer, SparkclusterError):
+            raise answer
+        if answer.unread is not None or answer.gpus == 0:
+            found[name] = answer.unread or "nvidia-smi lists none"
+    return found
+
+
+def _name(node: str, spec: Spec, image: Image) -> str:
+    """Name of the cache file of ``image`` on ``node``, which depends on the programs that read it."""
+    host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
+    sources = [source(name, spec.playbook.engine) for name in ("engine", "interpreter", "image")]
+    question = json.dumps([spec.inventory.cluster, node, host, *sources])
+    return f"{image.id.replace(':', '-')}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
+
+
+def _kept(file: Path | None) -> EngineFacts | None:
+    try:
+        return None if file is None else EngineFacts.model_validate_json(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(file: Path, inside: EngineFacts) -> None:
+    """Write to the cache; where that fails the next run reads the image again."""
+    with contextlib.suppress(OSError, UsageError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        output_file.write(file, lambda out: out.write(inside.model_dump_json().encode()), private=True)

@@ -1,0 +1,247 @@
+"""Asking every node at once what it reaches of the others. Nothing is changed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sparkcluster.answers import malformed
+from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.model import Facts
+from sparkcluster.facts.reach import Path, PathKind, Reach
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.conversation import Conversation, Conversations
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.inspect.pairs import Pair, pairs, with_ranks
+from sparkcluster.report import Report
+from sparkcluster.spec import Spec
+from sparkcluster.topology.model import Topology
+
+LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
+_ANSWER_S = 8
+_OPENED = "ephemeral"
+
+
+class Listening(Fact):
+    """Where a node listens, and on which addresses it cannot."""
+
+    udp: dict[str, Port]
+    tcp: dict[str, Port]
+    fixed: tuple[tuple[str, Port], ...]
+    failed: dict[str, str]
+
+
+class Probed(Fact):
+    """One attempt; ``port`` it came from."""
+
+    ok: bool
+    rtt_ms: float | None = None
+    seen: str = ""
+    own: bool = False
+    port: int | None = Field(None, alias="from")
+
+
+class Result(Fact):
+    """All attempts between two addresses."""
+
+    udp: Probed | None = None
+    udp_full: Probed | None = None
+    icmp: Probed | None = None
+    icmp_full: Probed | None = None
+    tcp: dict[str, Probed] = Field(default_factory=dict)
+
+    @property
+    def well(self) -> bool:
+        """Whether none failed."""
+        probed = (self.udp, self.udp_full, self.icmp, self.icmp_full, *self.tcp.values())
+        return all(each.ok for each in probed if each is not None)
+
+
+class Tried(Fact):
+    """Results by the number of their attempt."""
+
+    results: dict[str, Result]
+
+
+class Heard(Fact):
+    """Numbers of packets that arrived, and connections that began: address, port, source, its port."""
+
+    udp: tuple[int, ...]
+    tcp: tuple[tuple[str, int, str, int], ...]
+
+
+def reach(
+    fleet: Fleet,
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    topology: Topology,
+    report: Report,
+    *,
+    epochs: Mapping[str, int] | None = None,
+) -> Reach:
+    """What every node reaches of its group: one program on each, two round trips, one time-out at most.
+
+    A port that the launch will use is tried only where nobody listens on it, no rank runs and nobody else holds the
+    lease: a preflight must not be in the way of a start. ``epochs`` are those of our own lease, where we hold it.
+    """
+    planned = pairs(spec, facts, topology)
+    names = list(dict.fromkeys(pair.source for pair in planned))
+    if not names:
+        return Reach(())
+    report.step("check", "each Spark reaches the others")
+    common = {
+        "token": secrets.token_hex(16),
+        "state_dir": spec.inventory.state_dir,
+        "cluster": spec.inventory.cluster,
+        "limit_s": LIMIT_S,
+    }
+    with Conversations("reach") as programs:
+        return _Run(fleet, planned, with_ranks(facts), common, epochs or {}, programs).go(names)
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    fleet: Fleet
+    planned: Sequence[Pair]
+    busy: Collection[str]
+    common: Mapping[str, Any]
+    epochs: Mapping[str, int]
+    programs: Conversations
+    open: dict[str, Conversation] = dataclasses.field(default_factory=dict)
+
+    def go(self, names: Sequence[str]) -> Reach:
+        """Both phases; a node that does not answer is left out of what follows."""
+        listening = self.fleet.each(self._listen, names)
+        unasked = {name: error.message for name, error in failures(listening).items()}
+        there = values(listening)
+        attempts = list(_attempts(self.planned, there))
+        tried = self.fleet.each(lambda host: self._try(host.name, attempts), there)
+        unasked |= {name: error.message for name, error in failures(tried).items()}
+        results = values(tried)
+        heard: dict[str, Heard] = {}
+        if not all(result.well for found in results.values() for result in found.values()):
+            heard = values(self.fleet.each(self._heard, [name for name in there if name in results]))
+        paths = [
+            path
+            for attempt in attempts
+            if attempt.pair.source in results
+            for path in _paths(
+                attempt, results[attempt.pair.source][str(attempt.number)], heard.get(attempt.pair.target)
+            )
+        ]
+        for name, ports in there.items():
+            for address, reason in ports.failed.items():
+                unasked.setdefault(name, f"cannot listen on {address}: {reason}")
+        return Reach(tuple(paths), unasked)
+
+    def _listen(self, host: Host) -> Listening:
+        mine = [pair for pair in self.planned if pair.target == host.name]
+        addresses = dict.fromkeys(
+            [pair.target_address for pair in mine] + [p.source_address for p in self.planned if p.source == host.name]
+        )
+        fixed = {(pair.target_address, port): None for pair in mine for port, _ in pair.ports}
+        request = {
+            **self.common,
+            "epoch": self.epochs.get(host.name),
+            "addresses": list(addresses),
+            "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
+        }
+        conversation = self.open[host.name] = self.programs.start(host, request, silence_s=_ANSWER_S)
+        return conversation.answer(Listening)
+
+    def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Result]:
+        mine = {str(attempt.number): attempt.as_request() for attempt in attempts if attempt.pair.source == name}
+        conversation = self.open[name]
+        conversation.say({"try": list(mine.values())})
+        results = conversation.answer(Tried).results
+        if not mine.keys() <= results.keys():
+            raise malformed(name, "reach", "results: some are missing")
+        return results
+
+    def _heard(self, host: Host) -> Heard:
+        conversation = self.open[host.name]
+        conversation.say({"heard": True})
+        return conversation.answer(Heard)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One pair with the ports where its target listens; ``number`` is even, the next one its large packet's."""
+
+    number: int
+    pair: Pair
+    udp: int
+    tcp: tuple[tuple[int, str], ...]
+
+    def as_request(self) -> dict[str, Any]:
+        return {
+            "id": self.number,
+            "source": self.pair.source_address,
+            "target": self.pair.target_address,
+            "udp": self.udp,
+            "size_bytes": self.pair.size_bytes,
+            "tcp": [port for port, _ in self.tcp],
+        }
+
+
+def _attempts(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterator[_Attempt]:
+    for place, pair in enumerate(planned):
+        ports = there.get(pair.target)
+        if ports is None or pair.source not in there or pair.source_address in there[pair.source].failed:
+            continue
+        udp, tcp = ports.udp.get(pair.target_address), ports.tcp.get(pair.target_address)
+        if udp is None or tcp is None:
+            continue
+        fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in ports.fixed]
+        yield _Attempt(2 * place, pair, udp, ((tcp, _OPENED), *fixed))
+
+
+def _paths(attempt: _Attempt, result: Result, heard: Heard | None) -> Iterator[Path]:
+    """Results of the probes between two nodes; ``heard`` is what the target received, if it was queried."""
+    pair, udp, icmp = attempt.pair, result.udp, result.icmp
+    rtt = (udp and udp.rtt_ms) or (icmp and icmp.rtt_ms)
+
+    def path(kind: PathKind, part: Probed, came: bool | None, **more: Any) -> Path:
+        lost: Literal["source", "target", "sent"] | None = None
+        if not part.ok and part.own:
+            lost = "sent"
+        elif not part.ok and came is not None:
+            lost = "source" if came else "target"
+        return Path(
+            source=pair.source,
+            target=pair.target,
+            subnet=pair.subnet,
+            source_address=pair.source_address,
+            target_address=pair.target_address,
+            kind=kind,
+            ok=part.ok,
+            seen="" if part.ok else part.seen,
+            lost_at=lost,
+            **more,
+        )
+
+    def udp_came(number: int) -> bool | None:
+        return None if heard is None else number in heard.udp
+
+    small = udp if icmp is None or (udp and (udp.ok or udp.own)) else icmp
+    if small:
+        yield path("ping", small, udp_came(attempt.number), rtt_ms=rtt)
+    kinds = ((udp, result.udp_full), (icmp, result.icmp_full))
+    verdicts = [full for part, full in kinds if part and part.ok and full]
+    if verdicts:
+        # Only beside a small packet of the same kind does the large one speak of its size and not of a firewall.
+        best = next((part for part in verdicts if part.ok), verdicts[0])
+        came = udp_came(attempt.number + 1) if best is result.udp_full else None
+        yield path("jumbo", best, came, size_bytes=pair.size_bytes)
+    for port, use in attempt.tcp:
+        part = result.tcp.get(str(port))
+        if part is None:
+            continue
+        began = (pair.target_address, port, pair.source_address, part.port)
+        came = None if heard is None else began in heard.tcp
+        kind: PathKind = "ephemeral" if use is _OPENED else "port"
+        yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)

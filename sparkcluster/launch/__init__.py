@@ -1,1 +1,0 @@
-"""Start a group, watch it until the model has answered, stop it."""

@@ -1,0 +1,291 @@
+"""Start every rank of a group, watch them until its model has answered twice, or stop them all.
+
+All ranks or none: whatever ends the launch of a group, its ranks are removed on every node that can be reached, and
+what is left on those that cannot is reported. Other groups are not touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparkcluster import engines
+from sparkcluster.endpoint.find import endpoints
+from sparkcluster.engines.base import Engine
+from sparkcluster.engines.causes import cause
+from sparkcluster.engines.signature import Cause
+from sparkcluster.errors import HostError, Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.facts.running import Reply
+from sparkcluster.hosts.fleet import failures
+from sparkcluster.hosts.retry import LIMIT_S, is_transient
+from sparkcluster.plan.model import Plan
+from sparkcluster.release.readiness import Readiness, warnings
+from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
+from sparkcluster.release.verify import verify_group
+from sparkcluster.report import Report
+from sparkcluster.runtime import Changer, observed
+from sparkcluster.runtime.watching import INTERVAL_S, Gone, Lines, LoginFailed, Watching, watch_request
+from sparkcluster.spec.playbook import Verify
+from sparkcluster.topology.model import Topology
+
+START_S = 180
+# After a shorter silence the lease is still held: its heartbeats come every 3 s, and the last counts for 15 s.
+LEASE_S = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launch:
+    """What the launch of one group needs to know besides the nodes themselves.
+
+    Attributes:
+        plan, topology: of this group alone.
+        steps: what starts its ranks, by node; None where they run already.
+        expect_at: where ``verify.expect`` is written.
+        left: whether ranks that fail are left as they are, for study.
+        last_s: how long its last start took until it had answered; None if that is unknown.
+        hints: what ``verify.remedies`` returns of the playbook; asked for where an answer is wrong.
+    """
+
+    group: str
+    plan: Plan
+    topology: Topology
+    verify: Verify
+    ready_timeout_s: float
+    steps: Mapping[str, Sequence[dict[str, Any]]] | None
+    expect_at: str = "the playbook"
+    left: bool = False
+    last_s: float | None = None
+    hints: Callable[[], Mapping[str, str]] = dict
+
+
+def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Start all ranks at once.
+
+    Raises:
+        LaunchError: with the node and the cause; ranks may be left on the others.
+        LeaseLost: a node refused.
+    """
+    outcomes = changer.attempt(steps, timeout_s=START_S)
+    errors = failures(outcomes)
+    for error in errors.values():
+        if isinstance(error, LeaseLost):
+            raise error
+    failed = []
+    for name, error in errors.items():
+        failed.append(_with_cause(error, cause(engine, [error.message], None, False), node=name, step="start"))
+        failed[-1].__cause__ = error
+    if failed:
+        failed[0].others = tuple(failed[1:])
+        raise failed[0]
+
+
+def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
+    """The requests of the watch program on the nodes of a group."""
+    group = topology.groups[0]
+    requests = {
+        member.name: {
+            **watch_request(plan.nodes[member.name].containers, tail=2000),
+            "interfaces": [link.interface for link in member.links],
+            "peers": {other.name: other.address for other in group.members if other is not member},
+        }
+        for member in group.members
+    }
+    requests[group.head.name] |= {"engine_host": group.api_host, "engine_port": group.api_port}
+    return requests
+
+
+def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
+    """Start the group (unless it runs already), watch it, verify it; its last reply. On any failure stop its ranks.
+
+    Those of a launch whose ranks are ``left`` stay where the launch itself failed.
+
+    Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.
+
+    Raises:
+        LaunchError: a rank died, a node or link was lost, an answer was wrong, or the limit passed.
+        LeaseLost: a node refused, now or when the ranks were to be stopped.
+        Interrupted: ``cancelled`` was set.
+    """
+    attempt = _Attempt(changer, launch, report, cancelled)
+    try:
+        if launch.steps is not None:
+            start(changer, engines.engine(launch.plan.engine), launch.steps)
+        return attempt.until_answered()
+    except SparkclusterError as error:
+        if launch.left and isinstance(error, LaunchError):
+            report.note(f"the ranks on {', '.join(launch.plan.nodes)} are left as they are")
+            raise
+        if isinstance(error, LaunchError):
+            report.note(f"stopping the ranks on {', '.join(launch.plan.nodes)}")
+        # What has not answered has nothing in flight to wait for.
+        failed = stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(error), drain=False)
+        final = with_failed_stops(error, failed)
+        raise final from (None if final is error else error)
+    except BaseException:
+        stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(), drain=False)
+        raise
+
+
+class _Attempt:
+    """A group from its start to its second answer."""
+
+    def __init__(self, changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> None:
+        self._changer = changer
+        self._launch = launch
+        self._report = report
+        self._cancelled = cancelled
+        self._readiness = Readiness(launch.plan, launch.topology, now=time.monotonic())
+        self._answers_until = self._readiness.started + launch.ready_timeout_s
+        self._verifying: threading.Thread | None = None
+        self._outcome: Reply | BaseException | None = None
+        self._silent_since: dict[str, float] = {}
+        self._taken_over: LeaseLost | None = None
+        self._observed = observed.Launch(changer.cluster, launch.group)
+
+    def silent(self, error: SparkclusterError | None = None) -> set[str]:
+        """Nodes that do not report, and those of ``error`` that could not be reached."""
+        errors = (error, *error.others) if error is not None else ()
+        unreached = {each.node for each in errors if each.node and is_transient(each.__cause__ or each)}
+        return set(self._silent_since) | unreached
+
+    def until_answered(self) -> Reply:
+        """Watch until the group has answered twice; its last reply."""
+        requests = watch_group(self._launch.plan, self._launch.topology)
+        self._readiness.watched(time.monotonic())
+        with Watching(self._changer.fleet, requests) as watching:
+            try:
+                reply = self._watch(watching)
+                if self._readiness.dying:
+                    self._await_death(watching)
+            except LaunchError as error:
+                error.logs = {name: tuple(rank.lines) for name, rank in self._readiness.ranks.items()}
+                self._observed.keep("failed")
+                raise
+        self._observed.keep("answered", started=self._launch.steps is not None)
+        return dataclasses.replace(reply, footprint=self._readiness.footprint)
+
+    def _watch(self, watching: Watching) -> Reply:
+        limit_s = self._launch.ready_timeout_s
+        while not isinstance(self._outcome, Reply) or self._awaits_report():
+            if self._cancelled.is_set():
+                raise Interrupted("interrupted", step="start")
+            self._follow(watching)
+            if self._readiness.ready and self._verifying is None:
+                self._report.step("verify", "two answers")
+                self._verifying = threading.Thread(target=self._verify, daemon=True)
+                self._verifying.start()
+            if isinstance(self._outcome, SparkclusterError):
+                # A wrong answer may be a dying engine's: wait for its death to be seen, and name that.
+                self._await_death(watching)
+                raise self._unanswered(self._outcome)
+            if isinstance(self._outcome, BaseException):
+                raise self._outcome
+            if self._outcome is None and time.monotonic() > self._answers_until:
+                raise self._readiness.overdue(limit_s)
+        return self._outcome
+
+    def _awaits_report(self) -> bool:
+        """Whether a node is silent, though its model has answered: nothing is changed before it was looked at again."""
+        return any(since < LIMIT_S for since in self._readiness.silent(time.monotonic()).values())
+
+    def _received(self, _kind: str, _text: str) -> None:
+        """Take in a piece of the answer: who generates is not overdue."""
+        self._answers_until = max(self._answers_until, time.monotonic() + self._launch.verify.timeout_s)
+
+    def _verify(self) -> None:
+        """Ask the group twice, in a thread of its own."""
+        endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[self._launch.group]
+        try:
+            self._outcome = verify_group(
+                self._changer.fleet.hosts[endpoint.head],
+                endpoint,
+                self._launch.verify,
+                self._launch.expect_at,
+                first_s=self._readiness.started + self._launch.ready_timeout_s - time.monotonic(),
+                show=self._received,
+                hints=self._launch.hints,
+            )
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._outcome = error
+
+    def _follow(self, watching: Watching) -> None:
+        """Take in the next event, if there is one; raise the failure that is certain now."""
+        event = watching.next(0.2)
+        if isinstance(event, LoginFailed):
+            self._report.note(f"{event.node}: {event.error.message}: trying again; its rank is left running")
+            if event.error.hint:
+                self._report.note(f"hint: {event.error.hint}")
+        elif event is not None:
+            ranks = self._readiness.feed(event, time.monotonic())
+            if not isinstance(event, Gone):
+                self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())
+            for rank in ranks:
+                # once the head's API is ready, the others are past what their logs say late
+                if not self._readiness.ready or rank is self._readiness.head:
+                    self._report.progress(rank.node, rank.progress.text)
+            slowest = self._readiness.slowest
+            if slowest.lines:
+                self._report.log(slowest.node, slowest.lines[-1])
+            for text in warnings(event):
+                self._report.note(text)
+        self._tell_silence(time.monotonic())
+        failure = self._taken_over or self._readiness.failure(time.monotonic())
+        if failure:
+            raise failure
+
+    def _tell_silence(self, now: float) -> None:
+        """Report nodes that fell silent and that report again; take the lease of the latter again."""
+        silent = self._readiness.silent(now)
+        for node, since in silent.items():
+            text = f"no report for {since:.0f} s, connecting again"
+            if isinstance(self._outcome, Reply):
+                text += f"; the model answers: waiting up to {LIMIT_S:.0f} s for the node, to record the release"
+            if node not in self._silent_since:
+                self._silent_since[node] = now - since
+                self._report.note(f"{node}: {text}; its rank is left running")
+            self._report.progress(node, text)
+        for node in [name for name in self._silent_since if name not in silent]:
+            gap_s = self._readiness.ranks[node].heard_at - self._silent_since.pop(node)
+            self._report.note(f"{node}: reports again after {gap_s:.0f} s")
+            hold = self._changer.hold
+            if hold is not None and gap_s >= LEASE_S:
+                threading.Thread(target=self._hold_lease, args=(hold, node), name=f"lease {node}", daemon=True).start()
+
+    def _hold_lease(self, hold: Callable[[str], None], node: str) -> None:
+        """Make sure that no other operator has taken ``node`` over meanwhile."""
+        try:
+            hold(node)
+        except LeaseLost as error:
+            self._taken_over = error
+        except HostError:
+            return  # silent again
+
+    def _await_death(self, watching: Watching) -> None:
+        """Take in events for as long as it takes to see a death; raise it when there is one."""
+        limit = time.monotonic() + INTERVAL_S + 2
+        while time.monotonic() < limit:
+            self._follow(watching)
+
+    def _unanswered(self, error: SparkclusterError) -> LaunchError:
+        """A missing or wrong answer, with its cause as the head's log tells it."""
+        # A shared jump host has the name of the first node that uses it, which may be of another group.
+        rank = self._readiness.ranks.get(error.node or "", self._readiness.head)
+        why = cause(self._readiness.engine, rank.tail, None)
+        failure = _with_cause(error, why, node=error.node, log=rank.tail)
+        failure.reason = rank.reason(why)
+        return failure
+
+
+def _with_cause(
+    error: SparkclusterError, found: Cause | None, *, node: str | None, step: str | None = None, log: Sequence[str] = ()
+) -> LaunchError:
+    return LaunchError(
+        error.message + (f" ({found.summary})" if found else ""),
+        node=node,
+        step=step or error.step,
+        hint=(found.hint if found else None) or error.hint,
+        log=log,
+    )

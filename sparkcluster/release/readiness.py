@@ -1,0 +1,295 @@
+"""From events to a verdict on one group: whether it is ready, which rank is dead and why. Pure; time is passed in.
+
+A node that reports nothing is silent, and its rank is not dead for that: the other nodes of its group say whether they
+still reach it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+
+from sparkcluster import engines
+from sparkcluster.engines.causes import LINK, RankEnd, address_of, cause, first_failure, no_carrier
+from sparkcluster.engines.phase import Progress, joined
+from sparkcluster.engines.signature import Cause, plain
+from sparkcluster.errors import LaunchError, Reason, SparkclusterError
+from sparkcluster.plan.model import Plan
+from sparkcluster.runtime.watching import SILENCE_S, Event, Gone, Lines, LoginFailed, Tick
+from sparkcluster.topology.model import Topology
+
+KEPT_LINES = 400
+SHOWN_LINES = 15
+# After the first death its last log lines, and those of the ranks that die with it, are still on their way.
+LAST_LINES_S = 1.5
+# A carrier that returns within this time was a flap, which NCCL survives.
+LINK_GRACE_S = 3
+# A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
+UNREADABLE_GRACE_S = 15
+# A node that is silent is lost where others of its group reached it, and have not for as long: five attempts.
+LOST_S = 15
+
+
+@dataclasses.dataclass
+class RankState:
+    """One rank and its node as the events so far tell.
+
+    Attributes:
+        interfaces: those of its node that the group uses.
+        peers: the other nodes of the group.
+        down: those without a carrier, and since when.
+        gone: why its node can no longer be watched.
+        heard_at: when its node reported last, or the launch began.
+        reports_since: when its node began to report without a pause.
+        reached: when its node last reached other nodes of the group.
+    """
+
+    node: str
+    name: str
+    address: str
+    interfaces: frozenset[str]
+    peers: frozenset[str]
+    progress: Progress
+    heard_at: float
+    reports_since: float
+    state: str = "unknown"
+    exit_code: int | None = None
+    oom_killed: bool = False
+    died_at: float | None = None
+    unreadable_since: float | None = None
+    error: str = ""
+    listening: bool = False
+    gone: SparkclusterError | None = None
+    down: dict[str, float] = dataclasses.field(default_factory=dict)
+    reached: dict[str, float] = dataclasses.field(default_factory=dict)
+    lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """Its last log lines."""
+        return tuple(self.lines)[-SHOWN_LINES:]
+
+    @property
+    def end(self) -> RankEnd:
+        """What is known of its end."""
+        ended = self.died_at is not None
+        exit_code, oom_killed = (self.exit_code, self.oom_killed) if ended else (None, False)
+        return RankEnd(self.node, self.address, list(self.lines), self.died_at, exit_code, oom_killed, tuple(self.down))
+
+    def reason(self, why: Cause | None) -> Reason | None:
+        """Where the line of ``why``, which was found in the log or its ``tail``, is in the log that is kept."""
+        if why is None or not why.line:
+            return None
+        number = max(at for at, line in enumerate(self.lines, 1) if plain([line])[0].strip() == why.line)
+        return Reason(self.node, why.line, number)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether its node has not reported for ``SILENCE_S``."""
+        return now - self.heard_at >= SILENCE_S
+
+    def feed(self, event: Event, now: float) -> None:
+        """Take in one event of its node."""
+        if isinstance(event, Gone):
+            self.gone = event.error
+        if isinstance(event, Gone | LoginFailed):
+            return
+        if self.is_silent(now):
+            self.reports_since = now
+        self.heard_at = now
+        if isinstance(event, Tick):
+            self._tick(event, now)
+        elif event.rank == self.name:
+            self.lines.extend(event.lines)
+            for line in event.lines:
+                self.progress.feed(line)
+
+    def _tick(self, tick: Tick, now: float) -> None:
+        reported = tick.states.get(self.name)
+        if reported is not None:
+            self.state = reported.state
+            self.exit_code = reported.exit_code
+            self.oom_killed = reported.oom_killed
+            if self.state in {"exited", "dead", "gone"} and self.died_at is None:
+                self.died_at = now
+            if self.state != "unreadable":
+                self.unreadable_since = None
+            elif self.unreadable_since is None:
+                self.unreadable_since = now
+            self.error = reported.error or ""
+        for interface, carrier in tick.links.items():
+            if carrier:
+                self.down.pop(interface, None)
+            elif interface in self.interfaces:
+                self.down.setdefault(interface, now)
+        self.listening = self.listening or tick.listening
+        ages = {name: ago for name, ago in tick.peers.items() if name in self.peers and ago is not None}
+        self.reached |= {name: now - ago for name, ago in ages.items()}
+
+
+def warnings(event: Event) -> list[str]:
+    """Warnings of the launcher that do not stop the launch."""
+    if not isinstance(event, Lines):
+        return []
+    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in event.lines]
+    consequence = {"missing": ": sockets of Ray and torch listen on all addresses", "open": ""}
+    return [f"warning: {event.node}: {match[2].strip()}{consequence[match[1]]}" for match in found if match]
+
+
+class Readiness:
+    """Accumulates events of the launch of one group, started at the monotonic time ``now`` in seconds.
+
+    Attributes:
+        ranks: by node, head first; every node of a group has one.
+    """
+
+    def __init__(self, plan: Plan, topology: Topology, *, now: float) -> None:
+        self.started = now
+        self.engine = engines.engine(plan.engine)
+        self.ranks = {
+            name: RankState(
+                name,
+                plan.nodes[name].containers[0].name,
+                member.address,
+                frozenset(link.interface for link in member.links),
+                frozenset(topology.members) - {name},
+                Progress(self.engine),
+                heard_at=now,
+                reports_since=now,
+            )
+            for name, member in topology.members.items()
+        }
+        self.head = self.ranks[topology.groups[0].head.name]
+
+    def watched(self, now: float) -> None:
+        """Count silence from ``now``, where watching begins: starting the ranks may have taken minutes."""
+        for rank in self.ranks.values():
+            rank.heard_at = rank.reports_since = now
+
+    def feed(self, event: Event, now: float) -> list[RankState]:
+        """Take in one event; the ranks of which it tells something.
+
+        The log of the head has lines of Ray's workers on other nodes, with their addresses.
+        """
+        found = [self.ranks[event.node]]
+        found[0].feed(event, now)
+        addresses = {rank.address: rank for rank in self.ranks.values()}
+        for line in event.lines if isinstance(event, Lines) else ():
+            other = addresses.get(address_of(line) or "")
+            if other is not None and other not in found and other.progress.feed(line):
+                found.append(other)
+        return found
+
+    @property
+    def slowest(self) -> RankState:
+        """The rank that has come least far; of several the first. One that joined Ray does what the head tells it."""
+        found = [rank for rank in self.ranks.values() if not rank.progress.joined_ray]
+        return min(found, key=lambda rank: rank.progress.place, default=self.head)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the API takes connections or says that it has started."""
+        return self.head.listening or self.head.progress.ready
+
+    @property
+    def footprint(self) -> dict[str, float]:
+        """What the ranks have logged of their memory."""
+        return joined(rank.progress.footprint for rank in self.ranks.values())
+
+    def failure(self, now: float) -> LaunchError | None:
+        """Why the launch has failed, once that is certain and the last log lines are in."""
+        ranks = self.ranks.values()
+        for rank in ranks:
+            if rank.gone is not None:
+                failure = _error(rank.gone.message, rank, rank.gone.hint)
+                failure.__cause__ = rank.gone
+                return failure
+        died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
+        if died_at is not None and now - died_at >= LAST_LINES_S:
+            return self._death()
+        reporting = [rank for rank in ranks if not rank.is_silent(now)]
+        for rank in reporting:
+            for interface, since in rank.down.items():
+                if now - since >= LINK_GRACE_S:
+                    why = no_carrier(interface, rank.node)
+                    return _error(f"{rank.node} has {why.summary}", rank, why.hint)
+        for rank in reporting:
+            if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
+                return _error(
+                    f"Docker on {rank.node} has not reported the state of {rank.name} for {UNREADABLE_GRACE_S} s"
+                    + (f": {rank.error}" if rank.error else ""),
+                    rank,
+                    f"on {rank.node}: systemctl status docker",
+                )
+        return self._lost(now)
+
+    def silent(self, now: float) -> dict[str, float]:
+        """For how many seconds nodes have been silent, by name."""
+        return {name: now - rank.heard_at for name, rank in self.ranks.items() if rank.is_silent(now)}
+
+    def _lost(self, now: float) -> LaunchError | None:
+        """A node that is silent, and that no node which reports has reached for as long as they could have."""
+        witnesses = [rank for rank in self.ranks.values() if now - rank.reports_since >= LOST_S]
+        for name, since in self.silent(now).items():
+            seen = {other.node: other.reached[name] for other in witnesses if self._can_tell(other, name, now)}
+            if seen and since >= LOST_S and now - max(seen.values()) >= LOST_S:
+                rank, witness = self.ranks[name], max(seen, key=lambda node: seen[node])
+                return _error(
+                    f"{name} does not answer on SSH, and {witness} has not reached it at {rank.address} "
+                    f"for {now - seen[witness]:.0f} s",
+                    rank,
+                    f"check its power; on {witness}: ping {rank.address}",
+                )
+        return None
+
+    @staticmethod
+    def _can_tell(witness: RankState, name: str, now: float) -> bool:
+        return not witness.is_silent(now) and name in witness.reached
+
+    @property
+    def dying(self) -> bool:
+        """Whether a rank has ended, also before its last log lines are in."""
+        return any(rank.died_at is not None for rank in self.ranks.values())
+
+    def _death(self) -> LaunchError:
+        """The rank that failed first for a reason of its own, not one that ended because of it; or the link."""
+        failure = first_failure(self.engine, [rank.end for rank in self.ranks.values()])
+        rank, reporter, why = self.ranks[failure.node], self.ranks[failure.reporter], failure.cause
+        if why is not None and why.code == LINK:
+            return _error(f"{rank.node} has {why.summary}", rank, why.hint)
+        if why is not None and rank is not reporter:
+            summary = f"the rank on {rank.node} failed, according to the log of {reporter.node}: {why.summary}"
+            return _error(summary, rank, why.hint, reporter, why)
+        how = "is gone" if rank.state == "gone" else "ended" if rank.died_at is not None else "failed"
+        died = f"the rank on {rank.node} {how}"
+        if rank.exit_code is not None:
+            died += f" with exit code {rank.exit_code}"
+        if rank.error:
+            died += f" ({rank.error})"
+        if why is None:
+            return _error(died, rank, f"its log: sparkcluster logs INVENTORY {rank.node}")
+        return _error(f"{died}: {why.summary}", rank, why.hint, rank, why)
+
+    def overdue(self, limit_s: float) -> LaunchError:
+        """The group did not answer within ``limit_s``: how far each node got, and which is silent."""
+        silent = self.silent(self.started + limit_s)
+        where = "; ".join(
+            f"{name}: {rank.progress.text}" + (f", no report for {silent[name]:.0f} s" if name in silent else "")
+            for name, rank in self.ranks.items()
+        )
+        why = cause(self.engine, self.head.tail, None)
+        hint = "a larger model may need a larger ready_timeout_s in its playbook"
+        text = f"no answer within {limit_s:.0f} s ({where})"
+        if why is None:
+            return _error(text, self.head, hint)
+        return _error(f"{text}: {why.summary}", self.head, why.hint, self.head, why)
+
+
+def _error(
+    text: str, rank: RankState, hint: str | None, reporter: RankState | None = None, why: Cause | None = None
+) -> LaunchError:
+    """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and the line of ``why``."""
+    reporter = reporter or rank
+    error = LaunchError(text, node=rank.node, step="start", hint=hint, log=reporter.tail)
+    error.reason = reporter.reason(why)
+    return error

@@ -1,0 +1,108 @@
+"""The container of an all-gather, what it prints, and when none is started."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkcluster import topology
+from sparkcluster.facts.docker import Rank
+from sparkcluster.inspect import collective
+from sparkcluster.node import all_gather
+from tests.unit.inspect.conftest import NET
+
+
+@pytest.fixture
+def two(loopback):
+    return loopback("alpha", "beta")
+
+
+def test_the_container_is_like_the_rank_that_would_run_there(two):
+    group = two.topology.groups[0]
+    argv = collective.command(two.spec, two.facts["beta"], group, group.members[1])
+    line = " ".join(argv)
+    assert argv[:6] == ["docker", "run", "--rm", "--name", "sparkcluster-measure-atlas-beta", "--network"]
+    assert "--detach" not in argv
+    assert "--device /dev/infiniband" in line
+    assert "--ulimit memlock=-1" in line
+    assert "--pull never" in line
+    assert "--env NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1" in line
+    assert "--env NCCL_SOCKET_IFNAME==enp1s0f1np1" in line
+    assert "--env NCCL_DEBUG=INFO" in line
+    assert "io.sparkcluster.measure=atlas" in line
+    assert "io.sparkcluster.cluster" not in line, "it must not count as a rank"
+    assert argv[-5:-2] == ["/usr/bin/python3", two.facts["beta"].image.id, "-c"]
+    assert compile(argv[-2], "all_gather.py", "exec")
+    request = json.loads(argv[-1])
+    assert request["bytes"] == 256 << 20
+    assert (request["rank"], request["world"], request["address"]) == (1, 2, f"{NET}.77.11")
+
+
+def test_a_send_is_like_the_rank_but_over_one_hca_alone(two):
+    group = two.topology.groups[0]
+    beta = group.members[1]
+    whole = collective.command(two.spec, two.facts["beta"], group, beta)
+    argv = collective.send_command(
+        two.spec, two.facts["beta"], group, (beta, beta.links[1]), {"rank": 1, "address": f"{NET}.78.11"}
+    )
+    changed = {word for word in argv[:-1] if word not in whole}
+    assert changed == {"NCCL_IB_HCA==roceP2p1s0f1", "UCX_NET_DEVICES=roceP2p1s0f1:1"}
+    request = json.loads(argv[-1])
+    assert (request["do"], request["rank"], request["world"], request["address"]) == ("send", 1, 2, f"{NET}.78.11")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ranks": (Rank(name="r", state="running"),)}, "a rank runs on beta"),
+        ({"image": None}, "beta has no image"),
+    ],
+)
+def test_no_container_beside_a_rank_or_without_an_image(two, change, words):
+    assert collective.why_not(two.spec, two.facts, two.topology) is None
+    two.change("beta", **change)
+    assert words in collective.why_not(two.spec, two.facts, two.topology)
+
+
+def test_no_container_for_a_group_that_is_not_whole(loopback):
+    lab = loopback("alpha", "beta", "gamma")
+    left = topology.build(lab.spec, lab.facts, missing={"gamma"})
+    assert collective.why_not(lab.spec, lab.facts, left) == "gamma did not answer"
+
+
+SAID = 'sparkcluster-all-gather {"bus_gb_s": 22.125, "backend": "nccl"}\n'
+
+
+@pytest.mark.parametrize(
+    ("output", "bus", "over"),
+    [
+        ("spark:1:1 [0] NCCL INFO Using network IB\n" + SAID, 22.125, "NCCL over IB"),
+        ("NCCL INFO Using network Socket\n" + SAID, 22.125, "NCCL over Socket"),
+        ('sparkcluster-all-gather {"failed": "RuntimeError: NCCL error"}', None, "NCCL"),
+        ("Traceback\nOSError: no", None, "NCCL"),
+    ],
+)
+def test_what_a_rank_prints(output, bus, over):
+    found = collective.read(output, 1)
+    assert (found.bus_gb_s, found.over) == (bus, over)
+    assert bool(found.seen) is (bus is None)
+
+
+def test_an_image_without_torch_is_told_apart():
+    found = collective.read('sparkcluster-all-gather {"no_torch": "No module named \'torch\'"}', 0)
+    assert not found.torch
+    assert collective.read("", None).seen == "it did not end within 90 s and was stopped"
+
+
+@given(st.text(), st.one_of(st.none(), st.integers(-20, 255)))
+def test_no_output_makes_a_traceback(text, code):
+    collective.read(text, code)
+    collective.read(f"sparkcluster-all-gather {text}", code)
+
+
+def test_bus_bandwidth_is_what_every_rank_receives():
+    assert all_gather.bus_gb_s(16 * 10**9, 2, 0.4) == pytest.approx(20.0)
+    assert all_gather.bus_gb_s(16 * 10**9, 4, 0.4) == pytest.approx(30.0)

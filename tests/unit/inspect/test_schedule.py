@@ -1,0 +1,89 @@
+"""Who measures with whom, how long that takes, and the command lines of perftest."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkcluster.inspect import perftest
+from sparkcluster.inspect.schedule import Options, estimate, rounds
+from sparkcluster.topology.model import Link
+
+LINK = Link("enp1s0f1np1", "192.168.177.12", "192.168.177.0/24", 9000, 200000, "rocep1s0f1", 3)
+
+# NVIDIA/dgx-spark-playbooks shows this result of one twin.
+SAMPLE = """
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF          Device         : rocep1s0f0
+ Number of qps   : 1            Transport type : IB
+ Mtu             : 1024[B]
+ GID index       : 3
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]    MsgRate[Mpps]
+ 65536      882805           0.00               92.57                0.176554
+---------------------------------------------------------------------------------------
+"""
+
+
+@pytest.mark.parametrize("number", [2, 5, 8])
+def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
+    names = [f"spark-{place}" for place in range(number)]
+    plan = rounds(names)
+    for pairs in plan:
+        busy = [name for pair in pairs for name in pair]
+        assert len(busy) == len(set(busy))
+    done = [frozenset(pair) for pairs in plan for pair in pairs]
+    assert sorted(done, key=sorted) == sorted(map(frozenset, itertools.combinations(names, 2)), key=sorted)
+    assert len(plan) == (number - 1 if number % 2 == 0 else number)
+
+
+def test_the_time_is_known_before_it_starts_and_grows_with_the_rounds(loopback):
+    times = [
+        estimate(loopback(*[f"n{place}" for place in range(number)]).topology, Options(), collective=False)
+        for number in (2, 4, 8)
+    ]
+    assert times[1] == pytest.approx(3 * times[0])
+    assert times[2] == pytest.approx(7 * times[0])
+    two = loopback("alpha", "beta").topology
+    assert estimate(two, Options(), rdma=False, collective=False) == pytest.approx(10.0)
+    assert estimate(two, Options()) > times[0] + 10
+    assert estimate(loopback("alpha").topology, Options()) == 0
+
+
+def test_the_command_lines_of_both_ends():
+    assert perftest.server(LINK, seconds=2) == [
+        "ib_write_bw", "-d", "rocep1s0f1", "-x", "3", "-s", "1048576", "-D", "2", "-F", "--report_gbits",
+        "-p", "18515",
+    ]  # fmt: skip
+    assert perftest.client(LINK, "192.168.177.12", seconds=2, port=18516)[-3:] == ["-p", "18516", "192.168.177.12"]
+
+
+def test_the_average_is_read_from_the_row():
+    assert perftest.average_gbit_s(SAMPLE) == 92.57
+    assert perftest.average_gbit_s(SAMPLE.replace("92.57", "97.28")) == 97.28
+    megabytes = SAMPLE.replace("Gb/sec", "MB/sec").replace("92.57", "11035.00")
+    assert perftest.average_gbit_s(megabytes) == pytest.approx(92.57, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("output", "exit_code", "words"),
+    [
+        (SAMPLE.rsplit(" 65536", 1)[0], 0, "no result row, exit code 0"),
+        ("Couldn't connect to 192.168.177.12:18515\n Unable to open file descriptor", 1, "Couldn't connect"),
+        ("", None, "was stopped"),
+    ],
+)
+def test_without_a_row_there_is_no_result_whatever_the_exit_code(output, exit_code, words):
+    assert perftest.average_gbit_s(output) is None
+    assert words in perftest.complaint(output, exit_code)
+
+
+@given(st.text())
+def test_no_output_makes_a_traceback(text):
+    perftest.average_gbit_s(text)
+    perftest.average_gbit_s(SAMPLE.replace("92.57", text))
+    perftest.complaint(text, 1)

@@ -1,0 +1,125 @@
+"""What a node remembers of files that were hashed: the next look reads nothing of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.node import listing, model_files
+from sparkcluster.node.file_hashes import Record, roots
+
+
+@pytest.fixture
+def model(tmp_path):
+    place = tmp_path / "model"
+    (place / "sub").mkdir(parents=True)
+    (place / "config.json").write_bytes(b"{}")
+    (place / "sub" / "model.safetensors").write_bytes(b"w" * 100)
+    return place
+
+
+@pytest.fixture
+def state(tmp_path):
+    return str(tmp_path / "state")
+
+
+def look(model, state, **more):
+    record = Record(state, str(model))
+    try:
+        return {file.name: file.sha256 for file in listing.listing(str(model), None, None, record, **more)}
+    finally:
+        record.save("atlas")
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Names of the files that are read."""
+    found = []
+    real = model_files.hash_file
+
+    def hash_file(digest, path, progress):
+        found.append(Path(path).name)
+        return real(digest, path, progress)
+
+    monkeypatch.setattr(listing, "hash_file", hash_file)
+    return found
+
+
+@pytest.mark.parametrize("how", ["small", "unknown"])
+def test_a_second_look_reads_nothing(model, state, reads, how):
+    first = look(model, state, reads=how)
+    assert sorted(reads) == ["config.json", "model.safetensors"]
+    assert look(model, state, reads=how) == first
+    assert first["config.json"] == hashlib.sha256(b"{}").hexdigest()
+    assert len(reads) == 2
+    assert look(model, state, reads="all") == first
+    assert len(reads) == 4
+
+
+@pytest.mark.parametrize("change", ["content", "time", "inode", "size"])
+def test_a_file_that_changed_is_read_again(model, state, reads, change):
+    look(model, state)
+    file = model / "config.json"
+    before = file.stat()
+    if change == "inode":
+        (model / "other").write_bytes(b"[]")
+        (model / "other").rename(file)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "time":
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    else:
+        file.write_bytes(b"[]" if change == "content" else b"[ ]")
+    if change == "size":
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert look(model, state)["config.json"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert reads.count("config.json") == 2
+    assert reads.count("model.safetensors") == 1
+
+
+def test_what_two_programs_add_is_kept(model, state):
+    """Both read the record before either wrote."""
+    one, other = Record(state, str(model)), Record(state, str(model))
+    for each, name in ((one, "config.json"), (other, "sub/model.safetensors")):
+        each.add(name, (model / name).stat(), "ab" * 32, ours=True)
+    one.save("atlas")
+    other.save("borea")
+    found = Record(state, str(model))
+    assert set(found.files) == {"config.json", "sub/model.safetensors"}
+    assert found.clusters == {"atlas", "borea"}
+    assert roots(state) == [str(model)]
+    assert found.is_ours("config.json", (model / "config.json").stat())
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"[" * 100_000])
+def test_a_damaged_record_is_as_none(model, state, content):
+    look(model, state)
+    path = Record(state, str(model)).path
+    Path(path).write_bytes(content)
+    assert Record(state, str(model)).files == {}
+    assert set(look(model, state)) == {"config.json", "sub/model.safetensors"}
+    assert len(Record(state, str(model)).files) == 2
+
+
+def test_a_record_that_cannot_be_written_stops_nothing(model, tmp_path):
+    (tmp_path / "state").write_text("a file where a directory should be")
+    assert set(look(model, str(tmp_path / "state"))) == {"config.json", "sub/model.safetensors"}
+
+
+def test_what_is_read_leaves_the_page_cache_every_64_mib(tmp_path):
+    """On a Spark it takes memory from the GPU. The file is sparse: its pages are cached nevertheless."""
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(200 << 20)
+    resident = []
+
+    def progress(_size):
+        found = subprocess.run(["fincore", "-nbo", "RES", path], capture_output=True, text=True, check=True)
+        resident.append(int(found.stdout))
+
+    model_files.hash_file(hashlib.sha256(), str(path), progress)
+    assert len(resident) == 50
+    assert 0 < max(resident) <= 80 << 20  # with what the kernel reads ahead

@@ -1,0 +1,70 @@
+"""The rank that a log says failed first."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.engines.causes import failed_rank
+from sparkcluster.engines.vllm import ENGINE
+from sparkcluster.release.readiness import Readiness
+from sparkcluster.runtime.watching import Lines, RankReport, Tick
+
+MEMBERS = ["192.168.177.11", "192.168.177.12"]
+HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("ERROR [ray_executor_v2.py:522] RayWorkerProc rank=[1] died unexpectedly, shutting down executor.", 1),
+        ("ERROR [multiproc_executor.py:230] Worker proc VllmWorker-1 died unexpectedly, shutting down", 1),
+        (HEAD + "\tip: 192.168.177.12", 1),
+        ("RayTaskError(ValueError): ray::RayWorkerWrapper.execute_method() (pid=13, ip=192.168.177.12, actor_id=a)", 1),
+        (HEAD + "Worker 0 failed: CUDA out of memory", 0),
+        ("RayWorkerProc rank=[7] died unexpectedly", None),
+        ("(RayWorkerProc pid=13, ip=192.168.177.12) INFO Starting to load model", None),
+    ],
+)
+def test_a_line_names_its_rank(line, rank):
+    assert failed_rank(ENGINE, ["something before", line, "something after"], MEMBERS) == rank
+
+
+@pytest.fixture
+def two(planned):
+    return planned()
+
+
+@pytest.fixture
+def launch(two):
+    return Readiness(two.plan, two.topology, now=100.0)
+
+
+def died(two, node, code):
+    return Tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)}, {}, listening=False)
+
+
+def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
+    """Under Ray the worker's container lives on; its failure stands in the head's log alone."""
+    words = (
+        "Worker 1 failed: Cannot find any model weights with `/m`",
+        "RuntimeError: Engine core initialization failed",
+    )
+    launch.feed(Lines("alpha", two.rank("alpha"), words), 110)
+    launch.feed(died(two, "alpha", 1), 110)
+    failure = launch.failure(112)
+    assert failure.node == "beta"
+    assert (
+        failure.message
+        == "the rank on beta failed, according to the log of alpha: the model's files are not on that node"
+    )
+    assert failure.log == words
+
+
+def test_a_rank_that_was_killed_is_named_before_those_that_say_that_somebody_died(launch, two):
+    words = ("RayWorkerProc rank=[1] died unexpectedly", "RuntimeError: Engine core initialization failed")
+    launch.feed(Lines("alpha", two.rank("alpha"), words), 110)
+    launch.feed(died(two, "alpha", 1), 110)
+    launch.feed(died(two, "beta", 137), 111)
+    failure = launch.failure(112)
+    assert failure.node == "beta"
+    assert "SIGKILL" in failure.message

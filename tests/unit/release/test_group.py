@@ -1,0 +1,438 @@
+"""Starting, watching and stopping a group on nodes that a test scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+
+import pytest
+
+from sparkcluster.errors import HostLost, HostTimeout, Interrupted, LaunchError, LeaseLost
+from sparkcluster.hosts import retry
+from sparkcluster.hosts.base import Result
+from sparkcluster.hosts.fake import FakeHost, FakeStream
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.release import group, groups, readiness, stopping
+from sparkcluster.release.outcome import failure
+from sparkcluster.report import Report
+from sparkcluster.runtime import Changer
+from sparkcluster.spec.playbook import Verify
+
+
+class Spark(FakeHost):
+    """A node that has ranks, changes them as the agent would, and answers as told."""
+
+    def __init__(self, name, log):
+        super().__init__(name)
+        self.log = log
+        self.ranks: set[str] = set()
+        self.epoch = 1
+        self.fails: dict[str, str] = {}
+        self.waits: dict[str, float] = {}
+        self.graces: list[int] = []
+        self.says: list[dict] = []
+        self.answers = ["204"]
+        self.interrupts: list[str] = []
+        self.program("agent", self.change)
+        self.program("ask", self.ask)
+
+    def change(self, request):
+        if request["epoch"] != self.epoch:
+            return {"refused": f"epoch {request['epoch']} is over: the lease went to bob with epoch {self.epoch}"}
+        for step in request["steps"]:
+            self.log.append((self.name, step["do"]))
+            self.waits[step["do"]] = request["wait_s"]
+            self.graces += [step["grace_s"]] if "grace_s" in step else []
+            if step["do"] in self.interrupts:
+                self.interrupts.remove(step["do"])
+                raise KeyboardInterrupt
+            if step["do"] in self.fails:
+                return {"failed": {"step": step["do"], "message": self.fails[step["do"]]}}
+            if step["do"] == "start-container":
+                self.ranks.add(step["name"])
+            if step["do"] == "stop-containers":
+                self.ranks -= set(step["names"])
+        return {"results": [{} for _ in request["steps"]]}
+
+    def ask(self, request):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, dict):
+            return {"error": answer}
+        usage = {"completion_tokens": 3}
+        return {"done": {"content": answer, "usage": usage, "ttft_s": 0.1, "total_s": 0.3}}
+
+    def stream(self, argv, *, stdin=b""):
+        boot = json.loads(stdin.split(b"\n", 1)[0])
+        return Watched(self, boot["request"]) if boot["program"] == "watch" else super().stream(argv, stdin=stdin)
+
+
+class Watched(FakeStream):
+    """What the watch program says: the scripted documents, and then that all is well, until it is closed."""
+
+    def __init__(self, spark, request):
+        super().__init__(Result(0, b"", b""))
+        self.spark, self.request = spark, request
+
+    def lines(self, silence_s):
+        for report in self.spark.says:
+            if isinstance(report, Exception):
+                raise report
+            yield json.dumps(report).encode()
+        states = {rank["name"]: {"state": "running"} for rank in self.request["ranks"]}
+        for report in self.spark.says:
+            states |= report.get("states", {})
+        while not self.closed:
+            yield json.dumps({"tick": 0, "states": states, "listening": True}).encode()
+            time.sleep(0.02)
+
+
+class Told(Report):
+    """A Report that remembers."""
+
+    def __init__(self):
+        self.steps, self.notes = [], []
+
+    def step(self, name, text=""):
+        self.steps.append(name)
+
+    def progress(self, node, text):
+        pass
+
+    def log(self, node, line):
+        pass
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def two(planned):
+    return planned()
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def sparks(log):
+    return {name: Spark(name, log) for name in ("alpha", "beta", "gamma", "delta")}
+
+
+@pytest.fixture
+def up(sparks, monkeypatch):
+    """``up(planned)`` starts, watches and verifies; what it told is in ``up.report``."""
+    monkeypatch.setattr(group, "INTERVAL_S", -1.5)
+
+    def run(planned, *, again=False, timeout_s=30, **verify):
+        fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
+        run.report = Told()
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
+        launches = []
+        for each in planned.plan.groups:
+            part = planned.plan.of_groups([each.name])
+            steps = {
+                name: [{"do": "start-container", "name": rank.name} for rank in node.containers]
+                for name, node in part.nodes.items()
+            }
+            topology = planned.topology.of_groups([each.name])
+            verify_settings = Verify.model_validate({"pause_s": 0, **verify})
+            launches.append(
+                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
+            )
+        run.outcomes = groups.launch_groups(changer, launches, run.report)
+        failed = failure(run.outcomes, 4)
+        if failed:
+            raise failed
+        return run.outcomes
+
+    return run
+
+
+def running(sparks):
+    return {name: spark.ranks for name, spark in sparks.items() if spark.ranks}
+
+
+def test_every_group_answers_twice_before_it_is_up(up, sparks, planned):
+    four = planned(groups=2)
+    answers = up(four, expect="204")
+    assert {name: reply.text for name, reply in answers.items()} == {"g0": "204", "g1": "204"}
+    assert [len([1 for module, _ in sparks[head].requests if module == "ask"]) for head in ("alpha", "gamma")] == [2, 2]
+    assert set(running(sparks)) == {"alpha", "beta", "gamma", "delta"}
+    assert up.report.steps == ["start", "verify", "verify"]
+
+
+def test_ranks_that_run_already_are_not_started_again(up, two, log):
+    up(two, again=True)
+    assert log == []
+
+
+def test_a_rank_that_cannot_start_takes_the_others_along(up, sparks, two):
+    sparks["beta"].fails["start-container"] = "Error: could not select device driver with capabilities: [[gpu]]"
+    with pytest.raises(LaunchError) as caught:
+        up(two)
+    assert (caught.value.node, caught.value.step) == ("beta", "start")
+    assert "could not select device driver" in caught.value.message
+    assert "left running" not in caught.value.message
+    assert running(sparks) == {}
+
+
+def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, monkeypatch):
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3") as caught:
+        up(two)
+    assert caught.value.node == "beta"
+    assert running(sparks) == {}
+    stops = [node for node, do in log if do == "stop-containers"]
+    assert stops == ["alpha", "beta"]
+
+
+def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, planned, log):
+    two = planned(args={"shutdown-timeout": 60})
+    fleet = Fleet({name: sparks[name] for name in two.plan.nodes})
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
+    assert stopping.stop(changer, stopping.ranks_of(two.plan), Told()) == {}
+    assert [node for node, do in log if do == "stop-containers"] == ["alpha", "beta"]
+    assert (sparks["alpha"].graces, sparks["beta"].graces) == ([90], [30])
+    assert sparks["alpha"].waits["stop-containers"] > sparks["beta"].waits["stop-containers"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "report"),
+    [
+        (["!!!!!!!!!!!!!!!!!!!!"], "garbage"),
+        (["204", "42"], "does not match '204'"),
+        (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "again after a pause"),
+    ],
+)
+def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, report):
+    sparks["alpha"].answers = answers
+    with pytest.raises(LaunchError) as caught:
+        up(two, expect="204")
+    assert report in caught.value.message
+    assert (caught.value.node, caught.value.step) == ("alpha", "verify")
+    assert caught.value.hint
+    assert running(sparks) == {}
+
+
+# ------------------------------------------------------------------------------------------- silence
+
+
+@pytest.fixture
+def silence(sparks, monkeypatch):
+    """``silence(*runs)``: what beta says each time that it is watched; alpha does not listen until ``silence.over``."""
+    monkeypatch.setattr(retry, "_PAUSES_S", (0.3,))
+    monkeypatch.setattr(readiness, "SILENCE_S", 0.2)
+    over = threading.Event()
+    watched = []
+
+    class Quiet(Watched):
+        def lines(self, silence_s):
+            while not self.closed:
+                states = {rank["name"]: {"state": "running"} for rank in self.request["ranks"]}
+                yield json.dumps({"tick": 0, "states": states, "listening": over.is_set()}).encode()
+                time.sleep(0.02)
+
+    def script(*runs):
+        left = iter(runs)
+        alpha, beta = sparks["alpha"], sparks["beta"]
+
+        def watch(argv, *, stdin=b""):
+            boot = json.loads(stdin.split(b"\n", 1)[0])
+            if boot["program"] != "watch":
+                return FakeHost.stream(beta, argv, stdin=stdin)
+            watched.append(boot["request"])
+            beta.says = next(left, [])
+            if beta.says and isinstance(beta.says[0], Exception):
+                raise beta.says[0]
+            if not beta.says:
+                threading.Timer(0.3, over.set).start()
+            return Watched(beta, boot["request"])
+
+        def head(argv, *, stdin=b""):
+            boot = json.loads(stdin.split(b"\n", 1)[0])
+            if boot["program"] == "watch":
+                return Quiet(alpha, boot["request"])
+            return FakeHost.stream(alpha, argv, stdin=stdin)
+
+        beta.stream, alpha.stream = watch, head
+
+    script.over, script.watched = over, watched
+    return script
+
+
+def test_a_silent_node_is_said_at_once_and_watched_again_where_its_log_was(up, sparks, two, silence, log):
+    said = {"rank": two.rank("beta"), "lines": ["loading"], "at": "7:100"}
+    broke = HostLost("connection to beta broke during watch", node="beta")
+    silence([said, broke], [HostTimeout("no answer", node="beta")])
+    up(two)
+    assert [request.get("from") for request in silence.watched] == [None, *2 * [{two.rank("beta"): "7:100"}]]
+    notes = [note for note in up.report.notes if note.startswith("beta: ")]
+    assert re.match(r"beta: no report for \d+ s, connecting again; its rank is left running$", notes[0])
+    assert re.match(r"beta: reports again after \d+ s$", notes[1])
+    assert {do for _, do in log} == {"start-container"}
+    assert set(running(sparks)) == {"alpha", "beta"}
+
+
+def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, sparks, two, silence, monkeypatch):
+    """And the silent one is not waited for when its rank is to be stopped."""
+    sparks["beta"].on("true", answer=HostTimeout("no answer", node="beta"))
+    silence(*([HostTimeout("no answer", node="beta")] for _ in range(100)))
+    dead = {"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}
+    sparks["alpha"].says = [dead]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    monkeypatch.delattr(sparks["alpha"], "stream")
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3") as caught:
+        up(two)
+    assert "stopping the ranks on alpha, beta" in up.report.notes
+    assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
+    assert set(running(sparks)) == {"beta"}
+
+
+def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
+    mute(sparks["alpha"])
+    with pytest.raises(LaunchError, match="no answer within 0 s") as caught:
+        up(two, timeout_s=0.3)
+    assert "ready_timeout_s" in caught.value.hint
+    assert running(sparks) == {}
+
+
+class Mute(FakeStream):
+    """A rank that lives and never listens."""
+
+    def lines(self, silence_s):
+        while not self.closed:
+            yield b'{"tick": 0, "states": {}}'
+            time.sleep(0.02)
+
+
+def mute(spark):
+    """Its watch program says no more than that it lives."""
+    plain = spark.stream
+
+    def stream(argv, stdin=b""):
+        return Mute(Result(0, b"", b"")) if b'"program": "watch"' in stdin else plain(argv, stdin=stdin)
+
+    spark.stream = stream
+
+
+# ------------------------------------------------------------------------------------------- lease and Ctrl-C
+
+
+def test_a_node_that_refuses_the_start_is_left_as_it_is_and_the_others_are_cleaned(up, sparks, two, log):
+    sparks["beta"].epoch = 2
+    sparks["beta"].ranks = {"of-bob"}
+    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 1 is over: the lease went to bob") as caught:
+        up(two)
+    assert caught.value.exit_code == 1
+    assert caught.value.hint
+    assert running(sparks) == {"beta": {"of-bob"}}
+
+
+def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_others(up, sparks, two):
+    def taken_over(request):
+        for spark in sparks.values():
+            spark.epoch, spark.ranks = 2, {"of-bob"}
+        return {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
+
+    sparks["alpha"].program("ask", taken_over)
+    with pytest.raises(LeaseLost, match="alpha refuses the change") as caught:
+        up(two)
+    assert "left running" not in caught.value.message
+    assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
+
+
+@pytest.fixture
+def ctrl_c(sparks, monkeypatch):
+    """``ctrl_c(times)`` while alpha lives and never listens."""
+    mute(sparks["alpha"])
+
+    def press(times=1):
+        left = iter(range(times))
+
+        class Pressed(groups.Calls):
+            def wait(self, limit_s):
+                if next(left, None) is not None:
+                    raise KeyboardInterrupt
+                return super().wait(limit_s)
+
+        monkeypatch.setattr(groups, "Calls", Pressed)
+
+    return press
+
+
+def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks, two, ctrl_c):
+    ctrl_c()
+    with pytest.raises(Interrupted, match=r"^interrupted; nothing is left running$") as caught:
+        up(two)
+    assert caught.value.exit_code == 130
+    assert running(sparks) == {}
+    assert "press Ctrl-C again" in up.report.notes[0]
+
+
+def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, monkeypatch):
+    mute(sparks["gamma"])
+    left = iter([1])
+
+    class Pressed(groups.Calls):
+        def wait(self, limit_s):
+            if next(left, None):
+                self._calls["g0"].ended.wait(10)
+                raise KeyboardInterrupt
+            return super().wait(limit_s)
+
+    monkeypatch.setattr(groups, "Calls", Pressed)
+    with pytest.raises(Interrupted, match=r"^interrupted; g0 serves as release 4$"):
+        up(planned(groups=2))
+    assert set(running(sparks)) == {"alpha", "beta"}
+
+
+def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, two, ctrl_c):
+    ctrl_c(2)
+    with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta") as caught:
+        up(two)
+    assert caught.value.hint == "sparkcluster down INVENTORY"
+
+
+# ------------------------------------------------------------------------------------------- several groups
+
+
+@pytest.mark.parametrize("fault", ["start", "death", "answer"])
+def test_a_group_that_fails_stops_its_own_ranks_alone(up, sparks, planned, fault, monkeypatch):
+    four = planned(groups=2)
+    if fault == "start":
+        sparks["delta"].fails["start-container"] = "Error: no space left on device"
+    elif fault == "death":
+        monkeypatch.setattr(group, "INTERVAL_S", 2)
+        sparks["delta"].says = [{"states": {four.rank("delta"): {"state": "exited", "exit_code": 3}}}]
+        sparks["gamma"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
+    else:
+        sparks["gamma"].answers = ["42"]
+    with pytest.raises(LaunchError, match=r"; g0 serves as release 4$"):
+        up(four, expect="204")
+    assert set(running(sparks)) == {"alpha", "beta"}
+    assert up.outcomes["g0"].text == "204"
+
+
+# ------------------------------------------------------------------------------------------- stopping
+
+
+def test_stop_goes_on_where_one_node_fails(sparks, two):
+    fleet = Fleet({name: sparks[name] for name in ("alpha", "beta")})
+    changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
+    for name in fleet.hosts:
+        sparks[name].ranks = {two.rank(name)}
+    sparks["alpha"].fails["stop-containers"] = "stuck"
+    doing, report = [], Report()
+    report.progress = lambda node, text: doing.append((node, text))
+    left = stopping.stop(changer, stopping.ranks_of(two.plan), report)
+    assert doing == [(name, "stopping its rank, which gets up to 30 s") for name in ("alpha", "beta")]
+    assert set(left) == {"alpha"}
+    assert "stuck" in left["alpha"].message
+    assert sparks["beta"].ranks == set()

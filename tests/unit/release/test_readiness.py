@@ -1,0 +1,178 @@
+"""Events in, verdict out, under a clock that the test holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sparkcluster.errors import CommandTimeout
+from sparkcluster.release.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness
+from sparkcluster.runtime.watching import Gone, Lines, RankReport, Tick
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+@pytest.fixture
+def two(planned):
+    return planned()
+
+
+@pytest.fixture
+def launch(two):
+    return Readiness(two.plan, two.topology, now=100.0)
+
+
+@pytest.fixture
+def tick(two):
+    def make(node, state="running", *, links=None, listening=False, **reported):
+        return Tick(node, {two.rank(node): RankReport(state=state, **reported)}, links or {}, listening)
+
+    return make
+
+
+def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
+    for now in range(100, 2000, 2):
+        launch.feed(tick("alpha"), now)
+        launch.feed(tick("beta"), now)
+    assert launch.failure(2000) is None
+    assert not launch.ready
+
+
+@pytest.mark.parametrize("state", ["exited", "dead", "gone"])
+def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, two, state):
+    launch.feed(tick("alpha"), 110)
+    launch.feed(tick("beta", state, exit_code=1), 110)
+    assert launch.failure(110 + LAST_LINES_S - 0.1) is None
+    assert launch.dying
+    launch.feed(Lines("beta", two.rank("beta"), ("RuntimeError: NCCL error: unhandled system error",)), 111)
+    failure = launch.failure(110 + LAST_LINES_S)
+    assert failure.node == "beta"
+    assert failure.step == "start"
+    assert "the rank on beta" in failure.message
+    assert failure.hint
+    assert failure.log == ("RuntimeError: NCCL error: unhandled system error",)
+
+
+def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(launch, tick, two):
+    """The head notices the death of its worker first, and is seen dead before the worker is."""
+    launch.feed(tick("alpha", "exited", exit_code=0), 110)
+    launch.feed(tick("beta", "exited", exit_code=1), 110.8)
+    launch.feed(Lines("beta", two.rank("beta"), (OOM,)), 111)
+    failure = launch.failure(112)
+    assert failure.node == "beta"
+    assert failure.log == (OOM,)
+
+
+def test_the_line_that_says_why_has_its_number_in_the_kept_log(launch, tick, two):
+    lines = ("loading", OOM, "\x1b[31m" + OOM + "\x1b[0m ", "RuntimeError: Engine core initialization failed")
+    launch.feed(Lines("beta", two.rank("beta"), lines), 110)
+    launch.feed(tick("beta", "exited", exit_code=1), 110)
+    reason = launch.failure(112).reason
+    assert (reason.node, reason.number, reason.line) == ("beta", 3, OOM)
+
+
+def test_a_cable_that_is_cut_is_named_before_the_ranks_that_died_of_it(launch, tick, two):
+    """Also within the time in which a link may come back."""
+    closed = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.11]:39075"
+    launch.feed(Lines("beta", two.rank("beta"), (closed,)), 110)
+    launch.feed(tick("beta", "exited", exit_code=134, links={two.link("beta"): False}), 110)
+    failure = launch.failure(110 + LAST_LINES_S)
+    assert failure.message.startswith(f"beta has no carrier on {two.link('beta')}: the cable is out")
+    assert failure.reason is None
+
+
+def test_memory_that_ran_out_is_told_from_the_exit_code(launch, tick):
+    launch.feed(tick("beta", "exited", exit_code=137, oom_killed=True), 110)
+    failure = launch.failure(112)
+    assert "memory ran out" in failure.message
+    assert "exit code 137" in failure.message
+
+
+def test_a_pulled_cable_is_named_and_a_flap_is_not(launch, tick, two):
+    link = two.link("beta")
+    launch.feed(tick("beta", links={link: False}), 110)
+    assert launch.failure(110 + LINK_GRACE_S - 0.1) is None
+    launch.feed(tick("beta", links={link: True}), 112)
+    assert launch.failure(120) is None
+    launch.feed(tick("beta", links={link: False}), 120)
+    launch.feed(tick("beta", links={link: False}), 122)
+    failure = launch.failure(120 + LINK_GRACE_S)
+    assert (failure.node, link in failure.message, "cable" in failure.message) == ("beta", True, True)
+
+
+def test_a_node_that_fell_silent_is_named_with_what_to_try(launch):
+    error = CommandTimeout("beta printed nothing for 7 s", node="beta", hint="try: ssh beta true")
+    launch.feed(Gone("beta", error), 110)
+    failure = launch.failure(110)
+    assert (failure.message, failure.node, failure.hint) == (error.message, "beta", "try: ssh beta true")
+
+
+def test_a_docker_engine_that_stays_away_is_named_and_a_restarted_one_is_not(launch, tick):
+    for now in (110, 112, 118):
+        launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError"), now)
+    launch.feed(tick("beta"), 120)
+    assert launch.failure(120) is None
+    for now in range(130, 146, 2):
+        launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError: [Errno 111]"), now)
+    assert launch.failure(130 + UNREADABLE_GRACE_S - 1) is None
+    failure = launch.failure(130 + UNREADABLE_GRACE_S)
+    assert failure.node == "beta"
+    assert "Docker on beta" in failure.message
+    assert "ConnectionRefusedError" in failure.message
+
+
+def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(launch, two):
+    launch.feed(Tick("beta", {}, {}, listening=True), 1)
+    assert not launch.ready
+    launch.feed(Lines("alpha", two.rank("alpha"), ("INFO:     Application startup complete.",)), 2)
+    assert launch.ready
+    listening = Readiness(two.plan, two.topology, now=0)
+    listening.feed(Tick("alpha", {}, {}, listening=True), 1)
+    assert listening.ready
+
+
+# ------------------------------------------------------------------------------------------- silence
+
+
+def reports(launch, tick, nodes, start, end, **peers):
+    """Ticks of ``nodes`` every 2 s; ``peers`` are the seconds since ``nodes`` reached others."""
+    for now in range(start, end, 2):
+        for node in nodes:
+            launch.feed(dataclasses.replace(tick(node), peers=peers), now)
+
+
+def test_a_silent_node_that_its_peers_lost_is_given_up(launch, tick):
+    reports(launch, tick, ["alpha", "beta"], 100, 200, beta=1.0)
+    for now in range(200, 230, 2):
+        launch.feed(dataclasses.replace(tick("alpha"), peers={"beta": now - 199.0}), now)
+        failure = launch.failure(now)
+        assert (failure is not None) == (now >= 214), now
+    assert failure.node == "beta"
+    assert failure.message.startswith(
+        "beta does not answer on SSH, and alpha has not reached it at 192.168.177.12 for "
+    )
+    assert "power" in failure.hint
+
+
+@pytest.mark.parametrize("ago", [0.4, None])
+def test_a_silent_node_that_its_peers_reach_or_never_reached_is_not_given_up(launch, tick, ago):
+    reports(launch, tick, ["alpha", "beta"], 100, 200, beta=ago)
+    reports(launch, tick, ["alpha"], 200, 400, beta=ago)
+    assert launch.failure(400) is None
+
+
+def test_an_overdue_launch_names_the_silent_node(launch, tick, two):
+    reports(launch, tick, ["alpha"], 100, 700)
+    reports(launch, tick, ["beta"], 100, 668)
+    assert launch.overdue(600).message == "no answer within 600 s (alpha: starting; beta: starting, no report for 34 s)"
+
+
+def test_an_overdue_launch_says_who_stands_at_what(launch, two):
+    launch.feed(Lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 699)
+    launch.feed(Lines("beta", two.rank("beta"), ("[sparkcluster] phase=ray-join",)), 699)
+    failure = launch.overdue(600)
+    assert failure.node == "alpha"
+    assert failure.message.startswith("no answer within 600 s (alpha: Ray 1/2, missing 192.168.177.12; beta: ")
+    assert "waiting for the head's Ray" in failure.message
+    assert failure.hint

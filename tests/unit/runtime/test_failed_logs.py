@@ -1,0 +1,57 @@
+"""The logs of a failed launch outlive its ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import LaunchError, Reason
+from sparkcluster.runtime.failed_logs import keep, lines_of, pointed, read
+
+NOW = 1_764_130_000.0
+
+
+def failed(logs, message="it ended", *, reason=None, **context):
+    error = LaunchError(message, **context)
+    error.logs, error.reason = logs, reason
+    return error
+
+
+def test_every_node_has_a_file_that_only_the_user_reads(tmp_path):
+    place = tmp_path / "failed" / "pair"
+    assert keep(place, [failed({"alpha": ("first", "last"), "beta": ()})], NOW)
+    assert (place / "alpha.log").read_text() == "first\nlast\n"
+    assert (place / "beta.log").read_text() == ""
+    assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_was_kept_is_read_again_with_the_line_that_says_why(tmp_path):
+    error = failed(
+        {"alpha": ("a\nb", "why"), "b/c": ("x",)}, "rank ended", reason=Reason("alpha", "why", 2), node="b/c", hint="h"
+    )
+    assert keep(tmp_path, [error], NOW)
+    assert error.reason.place == f"{tmp_path}/alpha.log:2"
+    found = read(tmp_path)
+    assert (found.message, found.hint, found.node, found.at_s) == ("rank ended", "h", "b/c", NOW)
+    assert found.reason == error.reason
+    assert {node: lines_of(path) for node, path in found.logs.items()} == {"alpha": ["a�b", "why"], "b/c": ["x"]}
+    assert found.described(NOW + 7200) == (
+        f"the last launch that failed, 2 h ago: rank ended; {tmp_path}/alpha.log:2: why"
+    )
+
+
+@pytest.mark.parametrize("text", [None, "[]", '{"at_s": "x", "logs": []}'])
+def test_what_is_damaged_or_not_there_counts_as_nothing(tmp_path, text):
+    if text is not None:
+        (tmp_path / "failure.json").write_text(text)
+    assert read(tmp_path) is None
+
+
+def test_a_name_is_no_path_and_a_broken_letter_no_failure(tmp_path):
+    assert keep(tmp_path / "in", [failed({"../a b": ("\udcff",)})], NOW)
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["..-a-b.log", "failure.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_hint_points_to_what_was_kept():
+    assert pointed("its log: sparkcluster logs INVENTORY beta") == "its log: sparkcluster logs INVENTORY beta --failed"

@@ -1,0 +1,59 @@
+"""What a playbook mounts from its own directory reaches every node, and counts once it is whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sparkcluster.errors import StageError
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.node import storage
+from sparkcluster.node.machine import Machine
+from sparkcluster.runtime import Changer
+from sparkcluster.spec.playbook_files import read
+from sparkcluster.staging import playbook_files
+
+
+@pytest.fixture
+def world(node, spark, cluster, lease, tmp_path):
+    """Two nodes with state of their own below that of the lease, and a spec with a plugin beside its playbook."""
+    (tmp_path / "plugin").mkdir()
+    (tmp_path / "plugin/a.py").write_text("a")
+    (tmp_path / "plugin/b.py").write_text("b" * 100_000)
+    nodes = {name: node(name) for name in "ab"}
+    facts = {name: spark({}, state_dir=lease.state_dir) for name in nodes}
+    spec = dataclasses.replace(
+        cluster(dict.fromkeys(nodes, "h"), state_dir=lease.state_dir),
+        beside={"./plugin": read("./plugin", tmp_path / "playbook.yaml")},
+    )
+    changer = Changer(Fleet(nodes), cluster="atlas", state_dir=lease.state_dir, epochs=dict.fromkeys(nodes, 7))
+    return changer, facts, spec
+
+
+def run(world, lease):
+    changer, facts, spec = world
+    ((found, staging),) = playbook_files.find_missing(spec, facts)
+    copied = playbook_files.stage(changer, facts, found, staging, lambda *_: None)
+    return found, copied
+
+
+def test_it_reaches_every_node_and_is_not_sent_again(world, lease, tmp_path):
+    found, copied = run(world, lease)
+    place = tmp_path / "state/files" / found.mark / "plugin"
+    assert {path.name: path.read_text() for path in place.iterdir()} == {"a.py": "a", "b.py": "b" * 100_000}
+    assert [(each.what, each.node, each.source, each.bytes) for each in copied] == [
+        ("files", "a", "controller", 100_001),
+        ("files", "b", "controller", 0),  # the test's nodes have one directory
+    ]
+    assert storage.files(Machine(), lease.state_dir) == [found.mark]
+    _, facts, spec = world
+    facts = {name: each.model_copy(update={"files": (found.mark,)}) for name, each in facts.items()}
+    assert playbook_files.find_missing(spec, facts) == []
+
+
+def test_half_of_it_does_not_count(world, lease, tmp_path):
+    (tmp_path / "plugin/b.py").unlink()
+    with pytest.raises(StageError, match=r"b\.py cannot be read"):
+        run(world, lease)
+    assert storage.files(Machine(), lease.state_dir) == []
