@@ -166,7 +166,7 @@ class Stream(Closing):
             yield last
 
     def send(self, data: bytes) -> None:
-        order = {} if self.program == "take" else json.loads(data)
+        order = {} if self.program == "upload" else json.loads(data)
         self.ordered = self.ordered and not {"end", "cancel"} & order.keys()
         self.waiting += self.host.answer(self.host.name, f"{self.program} said", order)
 
@@ -250,7 +250,7 @@ class Cluster:
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),
             "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
-            "take": [{"offset": 0}],
+            "upload": [{"offset": 0}],
             "take said": [{"done": {"bytes": 10}}],
         }  # fmt: skip
         if program in answers:
