@@ -95,7 +95,7 @@ WITHOUT_CHECK = (
     _unreachable(
         "SSH-009",
         "sparkcluster's programs run on it",
-        "python3 --version on the node must be 3.8 or newer; the message has the last line of the error",
+        "python3 --version on the node must be 3.10 or newer; the message has the last line of the error",
     ),
     _unreachable(
         "SSH-010",

@@ -1,4 +1,4 @@
-"""Changes a node, step by step, under the lease. Python 3.8, standard library only.
+"""Changes a node, step by step, under the lease.
 
 Steps are idempotent: the same request twice has the same result.
 """
@@ -13,15 +13,16 @@ import signal
 import stat
 import subprocess
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO
 
 from sparkcluster.node import bind, common, docker, enabled, memory, models, release_store, repair
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
 
-Request = Dict[str, Any]
-Step = Dict[str, Any]
+Request = dict[str, Any]
+Step = dict[str, Any]
 
 # For what is left of a session when its launcher ended, then for what does not end by itself.
 REST_S, KILL_S = 10, 10

@@ -11,8 +11,7 @@ Streams JSON lines and ends with exactly one document::
     {"waiting": true}                     every 5 s, where ``idle_s`` is set: a sign of life of the connection
 
 The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``, ``too-long`` (prompt
-and answer exceed the context), ``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``. Python 3.8, standard
-library only.
+and answer exceed the context), ``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ import socket
 import threading
 import time
 import urllib.parse
-from typing import Any, BinaryIO, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, engine_metrics
 
@@ -169,7 +169,7 @@ class Endpoint:
             response = self.connection.getresponse()
             if response.status != 200:
                 raise explain(response.status, response.read(65536), "Authorization" in self.headers)
-        except socket.timeout as error:
+        except TimeoutError as error:
             raise self.late() from error
         except ConnectionRefusedError as error:
             raise Failed("refused", "nothing is listening at %s" % self.where) from error
@@ -188,7 +188,7 @@ class Endpoint:
                 if not line:
                     return
                 yield line.rstrip(b"\r\n")
-        except socket.timeout as error:
+        except TimeoutError as error:
             raise self.late() from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Failed("lost", "%s broke off: %s" % (self.where, error or type(error).__name__)) from error

@@ -1,6 +1,6 @@
 """Keeps every socket of the engine on the interconnect: nothing listens on "all addresses".
 
-Part of ``launcher`` and of ``agent``; Python 3.8, standard library only.
+Part of ``launcher`` and of ``agent``;
 
 Ray's servers (gcs_server, raylet, every worker) and torch's store listen on 0.0.0.0 or [::], and no setting
 moves them: ray#59852 gave Ray's the node's address and ray#60012 took that back three days later. What they
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from sparkcluster.node.programs import Failed, run, succeeds
 from sparkcluster.node.shared import BIND_FILE, COMPILERS

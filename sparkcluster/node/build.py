@@ -1,4 +1,4 @@
-"""Builds an image on this node, of files that were sent here. Python 3.8, standard library only.
+"""Builds an image on this node, of files that were sent here.
 
 A job (``job``) builds, which outlives the operator's connection; it changes nothing but Docker's store of images, and
 ends by itself. The request says ``do`` (build or cancel), ``reference`` (the name that the image gets), ``base`` (the
@@ -12,12 +12,12 @@ import collections
 import hashlib
 import os
 import time
-from typing import Any, BinaryIO, Deque, Dict, List
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, job, programs, wire
 from sparkcluster.node.wire import Failed
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 LINES = 20  # of the log of a build that failed
 _LINE = 300
@@ -63,7 +63,7 @@ class _Builder:
     def __init__(self, request: Request, own: job.Job) -> None:
         self.request = request
         self.job = own
-        self.last: Deque[str] = collections.deque(maxlen=LINES)
+        self.last: collections.deque[str] = collections.deque(maxlen=LINES)
         self.rest = b""
 
     def build(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class _Builder:
             raise self._failed("docker build ended without the image")
         return {"bytes": 0}
 
-    def _command(self) -> List[str]:
+    def _command(self) -> list[str]:
         folder = common.inside(self.request["folder"], self.request["state_dir"])
         if self.request["script"]:
             file = os.path.join(self.job.directory, "Dockerfile")

@@ -1,4 +1,4 @@
-"""Output, files, locks and the lease, for all programs on a node. Python 3.8, standard library only.
+"""Output, files, locks and the lease, for all programs on a node.
 
 Each cluster has a directory below ``state_dir``::
 
@@ -25,7 +25,8 @@ import os
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 BLOCK_BYTES = 4096
 """Of ext4, as DGX OS makes it."""
@@ -194,7 +195,7 @@ def _misfit(value: Any, model: Any, place: str) -> str:
     kind: Any = type(model) if isinstance(model, (dict, list)) else (int, float) if model is float else model
     if not isinstance(value, kind) or (model in (int, float) and not abs(value) < 1 << 53):
         return "%s is %.40r" % (place, value)
-    inner: List[Tuple[Any, Any, str]] = []
+    inner: list[tuple[Any, Any, str]] = []
     if isinstance(model, dict):
         keys = dict.fromkeys(value, model["*"]) if "*" in model else model
         inner = [(value.get(key), each, key) for key, each in keys.items()]
@@ -243,12 +244,12 @@ def is_locked(path: str) -> bool:
         os.close(handle)
 
 
-def lease_of(request: dict[str, Any]) -> Dict[str, Any]:
+def lease_of(request: dict[str, Any]) -> dict[str, Any]:
     """The lease in a request, as arguments of ``check_epoch``, ``not_taken`` and ``changing``."""
     return {name: request[name] for name in ("state_dir", "cluster", "epoch", "kind") if name in request}
 
 
-def lease_files(state_dir: str, cluster: str, kind: str) -> Tuple[str, str, str]:
+def lease_files(state_dir: str, cluster: str, kind: str) -> tuple[str, str, str]:
     """Lock, record and lock of changes of the lease of a ``kind``, which is cluster or staging."""
     names = ("staging.lock", "staging.json", "staging-change.lock")
     if kind == "cluster":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Set
+from typing import Any
 
 from sparkcluster.node import engine
 from sparkcluster.node.common import staged_as
@@ -17,7 +17,7 @@ _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
 INSPECTION = 5  # version of what is read of an image; an older result is read again
 
 
-def docker(machine: Machine) -> Dict[str, Any]:
+def docker(machine: Machine) -> dict[str, Any]:
     """The Docker engine.
 
     Raises:
@@ -49,7 +49,7 @@ def docker(machine: Machine) -> Dict[str, Any]:
     }
 
 
-def cdi_specs(machine: Machine, folders: List[str]) -> List[str]:
+def cdi_specs(machine: Machine, folders: list[str]) -> list[str]:
     """Texts of the CDI specifications, in order of priority (later folders win)."""
     found = []
     for folder in folders:
@@ -61,9 +61,9 @@ def cdi_specs(machine: Machine, folders: List[str]) -> List[str]:
     return found
 
 
-def cdi_devices(specs: List[str]) -> List[str]:
+def cdi_devices(specs: list[str]) -> list[str]:
     """Names of the devices in CDI specifications, such as ``nvidia.com/gpu=all``."""
-    found: Set[str] = set()
+    found: set[str] = set()
     for text in specs:
         kind = re.search(r'^\s*"?kind"?\s*:\s*"?([\w./-]+)', text, re.MULTILINE)
         # names of devices are directly in the list of devices; deeper ones are of hooks and mounts
@@ -73,7 +73,7 @@ def cdi_devices(specs: List[str]) -> List[str]:
     return sorted(found)
 
 
-def cdi_driver(specs: List[str]) -> Optional[str]:
+def cdi_driver(specs: list[str]) -> str | None:
     """Driver version of the libraries that CDI mounts, such as 580.95.05; None if there is none.
 
     nvidia-ctk writes file names with the version, so after a driver update an old specification lists files that
@@ -86,7 +86,7 @@ def cdi_driver(specs: List[str]) -> Optional[str]:
     return None
 
 
-def pullable(reference: str, digests: List[str]) -> Optional[str]:
+def pullable(reference: str, digests: list[str]) -> str | None:
     """The name by digest under which any node can pull the image, None for one that came from no registry.
 
     ``digests`` are Docker's RepoDigests, of every repository that the image is known by here. A digest that the
@@ -97,7 +97,7 @@ def pullable(reference: str, digests: List[str]) -> Optional[str]:
     return next((each for each in digests if repository_of(each) == own and each.endswith(digest)), other)
 
 
-def image(machine: Machine, reference: str, state_dir: str) -> Optional[Dict[str, Any]]:
+def image(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | None:
     """The image ``reference`` on this node; None if there is none, or nothing but its name.
 
     Raises:
@@ -135,7 +135,7 @@ def inside_path(state_dir: str, image_id: str) -> str:
     return "%s/images/%s.json" % (state_dir, image_id.replace(":", "-"))
 
 
-def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str, Any]]:
+def inside(machine: Machine, state_dir: str, image_id: str) -> dict[str, Any] | None:
     """The stored inspection of the image; None if it was not inspected yet."""
     try:
         kept = machine.document(inside_path(state_dir, image_id))
@@ -147,5 +147,5 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> Optional[Dict[str
     return kept if whole and same else None
 
 
-def _text(document: Dict[str, Any], key: str) -> str:
+def _text(document: dict[str, Any], key: str) -> str:
     return str(document.get(key) or "")

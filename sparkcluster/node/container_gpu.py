@@ -1,4 +1,4 @@
-"""Counts the GPUs that a container of an image has. Python 3.8, standard library only.
+"""Counts the GPUs that a container of an image has.
 
 nvidia-smi makes no CUDA context: beside a release that fills a Spark, one more could take the node down with it.
 """
@@ -6,7 +6,7 @@ nvidia-smi makes no CUDA context: beside a release that fills a Spark, one more 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional
+from typing import Any
 
 from sparkcluster.node import docker
 from sparkcluster.node.machine import Machine, Unreadable, because
@@ -16,7 +16,7 @@ _CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 _TOOLKIT = "nvidia-container-cli: .*"
 
 
-def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
     """``{"gpus": N}``, or ``{"unread": why}``; null where the container has no nvidia-smi, which tells nothing.
 
     Args:

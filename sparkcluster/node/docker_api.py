@@ -1,4 +1,4 @@
-"""What the Docker CLI adds to a pull by the engine's API: names, logins, errors. Python 3.8, standard library only."""
+"""What the Docker CLI adds to a pull by the engine's API: names, logins, errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 import json
 import os
 import re
-from typing import Any, Callable, Dict, Optional
+from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.node import docker, programs
 from sparkcluster.node.machine import Machine, Unreadable, quoted
@@ -22,7 +23,7 @@ _DENIED = re.compile(
 )
 _NO_BUILD = re.compile(r"no matching manifest for |no match for platform in manifest")
 
-Ask = Callable[[str, str], Optional[Dict[str, Any]]]
+Ask = Callable[[str, str], dict[str, Any] | None]
 
 
 def pull_path(reference: str) -> str:
@@ -34,14 +35,14 @@ def pull_path(reference: str) -> str:
     return "/images/create?fromImage=%s&tag=%s" % (quoted(name), quoted(tag or "latest"))
 
 
-def auth_header(reference: str, config: Dict[str, Any], ask: Ask) -> Optional[str]:
+def auth_header(reference: str, config: dict[str, Any], ask: Ask) -> str | None:
     """Value of X-Registry-Auth by the user's ``config.json``; None without a login.
 
     ``ask`` returns what the credential helper of a name knows of a server.
     """
     host = registry_of(reference)
     server = _HUB if host in _HUB_HOSTS else host
-    login: Dict[str, Any] = {}
+    login: dict[str, Any] = {}
     try:
         helper = (config.get("credHelpers") or {}).get(server) or config.get("credsStore")
         found = (ask(helper, server) if helper else None) or {}
@@ -51,7 +52,7 @@ def auth_header(reference: str, config: Dict[str, Any], ask: Ask) -> Optional[st
             login = {"username": found["Username"], "password": found["Secret"]}
         else:
             auths = config.get("auths") or {}
-            entry: Dict[str, Any] = auths.get(server) or next(
+            entry: dict[str, Any] = auths.get(server) or next(
                 (auths[name] for name in auths if _host(name) == server), {}
             )
             user, _, password = base64.b64decode(entry.get("auth") or "").decode().partition(":")
@@ -66,7 +67,7 @@ def auth_header(reference: str, config: Dict[str, Any], ask: Ask) -> Optional[st
     return base64.urlsafe_b64encode(json.dumps({**login, "serveraddress": server}).encode()).decode()
 
 
-def user_config() -> Dict[str, Any]:
+def user_config() -> dict[str, Any]:
     """What ``docker login`` has written for this user."""
     folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     try:
@@ -75,7 +76,7 @@ def user_config() -> Dict[str, Any]:
         return {}
 
 
-def ask_helper(name: str, server: str) -> Optional[Dict[str, Any]]:
+def ask_helper(name: str, server: str) -> dict[str, Any] | None:
     """What ``docker-credential-NAME`` knows of ``server``; None if that is nothing."""
     try:
         argv = ["docker-credential-" + name, "get"]

@@ -1,7 +1,4 @@
-"""Saves an image of this node's Docker engine for others, without layers they have, and loads what they saved.
-
-Python 3.8, standard library only.
-"""
+"""Saves an image of this node's Docker engine for others, without layers they have, and loads what they saved."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import select
 import subprocess
 import tempfile
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import docker, image_files, image_layers, programs
 from sparkcluster.node.common import staged_as
@@ -19,7 +17,7 @@ from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.wire import Check, Failed
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 # docker save writes all layers to disk before its first byte of output; docker load unpacks after the last byte.
 ENGINE_SILENT_S = 1200.0
@@ -62,7 +60,7 @@ def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, beat: Callable[
         raise Failed("blobs" if _INCOMPLETE in text else "docker", "docker save: %s" % text)
 
 
-def _engine() -> Dict[str, Any]:
+def _engine() -> dict[str, Any]:
     """The engine as ``image_layers`` knows it; one of unknown version where it does not answer."""
     try:
         return image_files.engine(Machine())
@@ -78,13 +76,13 @@ def _platform() -> str | None:
         return None
 
 
-def present(request: Request) -> Optional[Dict[str, Any]]:
+def present(request: Request) -> dict[str, Any] | None:
     """What Docker says of the image, if that is here and whole."""
     image = programs.inspect(docker.inspect_image(request["image_id"]))
     return image if image is not None and docker.is_whole(image) else None
 
 
-def accept(request: Request, image: Dict[str, Any], absent: int, check: Check) -> str:
+def accept(request: Request, image: dict[str, Any], absent: int, check: Check) -> str:
     """Tag the image if it is the requested one; its ID. ``absent`` is how many of its layers did not come.
 
     Raises:
@@ -102,7 +100,7 @@ def accept(request: Request, image: Dict[str, Any], absent: int, check: Check) -
     return str(image["Id"])
 
 
-def load(request: Request, chunks: Iterator[bytes], beat: Callable[[], None]) -> Tuple[Dict[str, Any], int]:
+def load(request: Request, chunks: Iterator[bytes], beat: Callable[[], None]) -> tuple[dict[str, Any], int]:
     """Pipe the checked archive to ``docker load``; what Docker says of the image, and how many layers did not come.
 
     ``beat`` is called twice a second while Docker reads nothing.
@@ -142,7 +140,7 @@ def _kind(exit_code: int, text: str, absent: int) -> str:
     return "partial" if absent and exit_code >= 0 and not _NO_ENGINE.search(text) else "docker"
 
 
-def _here(request: Request, engine: Dict[str, Any]) -> Tuple[int, Dict[str, str]]:
+def _here(request: Request, engine: dict[str, Any]) -> tuple[int, dict[str, str]]:
     """Which layers may be absent, as this node finds now: how many from the lowest, and layers by their files' digests.
 
     None where all are to come.

@@ -13,8 +13,6 @@ Below ``clusters/NAME``::
     enabled/leases.json     epochs of leases that guards took on this node
     enabled/journal.jsonl   every restart and how it ended
     enabled/guard.lock      held while the guard runs
-
-Python 3.8, standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Dict
+from typing import Any
 
 from sparkcluster.node import common, unit
 from sparkcluster.node.programs import Failed
@@ -51,7 +49,7 @@ def start_file(state_dir: str, cluster: str) -> str:
     return os.path.join(common.cluster_dir(state_dir, cluster), START_FILE)
 
 
-def recorded(request: Dict[str, Any], step: Dict[str, Any]) -> None:
+def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Take in that a release was recorded: ``step`` has its number, and in ``start`` what starts this node's rank.
 
     With an empty ``start`` the rank goes on as before; null says that it did not come up, and is not started again.
@@ -68,7 +66,7 @@ def recorded(request: Dict[str, Any], step: Dict[str, Any]) -> None:
     clear(directory_of(*place))
 
 
-def _write_start(request: Dict[str, Any], start: Any, number: int) -> None:
+def _write_start(request: dict[str, Any], start: Any, number: int) -> None:
     if start:
         # ``release`` is the one that it was started with; others were recorded beside it since.
         document = dict({"release": number}, **dict(start, number=number, epoch=request["epoch"]))
@@ -83,7 +81,7 @@ def clear(directory: str) -> None:
             os.unlink(os.path.join(directory, name))
 
 
-def stop(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def stop(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
     directory = directory_of(request["state_dir"], request["cluster"])
     if os.path.isdir(directory):
@@ -91,7 +89,7 @@ def stop(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     return {}
 
 
-def enable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Install the guard: its ``program``, ``config``, ``token`` and systemd unit. ``number`` is the release recorded.
 
     Answers as ``unit.install`` does.
@@ -113,7 +111,7 @@ def enable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     return unit.install(directory, step["unit"])
 
 
-def disable(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def disable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Remove the guard, its unit and all of its files."""
     directory = directory_of(request["state_dir"], request["cluster"])
     unit.end(directory, step["unit"])

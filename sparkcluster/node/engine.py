@@ -1,12 +1,12 @@
 """The inference engine on a node, without any particular one.
 
 The ``node.py`` of an engine's directory is sent to the nodes instead of this module, and has the same names.
-Python 3.8, standard library only.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any
 
 NAME = ""
 """The engine's name; what an image holds is read again for another engine."""
@@ -21,7 +21,7 @@ They may use what ``interpreter`` imports and defines before them.
 """
 
 
-def built(entrypoint: List[str]) -> bool:
+def built(entrypoint: list[str]) -> bool:
     """Whether an image with this entrypoint was built by the engine's makers."""
     return False
 
@@ -31,7 +31,7 @@ def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
     return False
 
 
-def keep_variables(env: Dict[str, Any], names: Iterable[str], private: str) -> Optional[str]:
+def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
     """Have Ray's workers on this node keep the variables ``names`` as they are in ``env``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Whether the engine of a running group is dead, as ``endpoint.dead`` defines it. Python 3.8, standard library only.
+"""Whether the engine of a running group is dead, as ``endpoint.dead`` defines it.
 
 A group that generates tokens for others is not asked. One that does not is sent a completion of one token every
 ``probe_s``.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.node import ask
 from sparkcluster.node.shared import Movement, stall_limit_s
@@ -22,9 +23,9 @@ REFUSED_S = 1.0
 class Completion:
     """One completion under way in a thread of its own; ``error`` is None where it was answered."""
 
-    def __init__(self, request: Dict[str, Any], timeout_s: float) -> None:
+    def __init__(self, request: dict[str, Any], timeout_s: float) -> None:
         self.ended = threading.Event()
-        self.error: Optional[ask.Failed] = None
+        self.error: ask.Failed | None = None
         self._request = dict(request, timeout_s=timeout_s, idle_s=None)
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -38,7 +39,7 @@ class Completion:
         self.ended.set()
 
 
-def why_dead(request: Dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> Optional[str]:
+def why_dead(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> str | None:
     """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said.
 
     Given up once it is not ``wanted`` any more.
@@ -58,7 +59,7 @@ def why_dead(request: Dict[str, Any], wanted: Callable[[], bool] = lambda: True)
     return None
 
 
-def _stalled_or_failed(request: Dict[str, Any], wanted: Callable[[], bool]) -> Any:
+def _stalled_or_failed(request: dict[str, Any], wanted: Callable[[], bool]) -> Any:
     """None where a completion was answered, its error, or in words for how long nothing has moved while it waits."""
     limit_s = stall_limit_s(ask.longest(request))
     completion, movement = Completion(request, 2 * limit_s + 60), Movement()
@@ -73,7 +74,7 @@ def _stalled_or_failed(request: Dict[str, Any], wanted: Callable[[], bool]) -> A
     return completion.error
 
 
-def until_answered(request: Dict[str, Any], timeout_s: float, wanted: Callable[[], bool]) -> bool:
+def until_answered(request: dict[str, Any], timeout_s: float, wanted: Callable[[], bool]) -> bool:
     """Whether the engine answers a completion within ``timeout_s``, while that is ``wanted``; it may be starting."""
     until = time.monotonic() + timeout_s
     while wanted() and time.monotonic() < until:
@@ -95,10 +96,10 @@ class EngineGuard:
         failed: why it is asked no more, or None.
     """
 
-    def __init__(self, request: Dict[str, Any], probe_s: float) -> None:
+    def __init__(self, request: dict[str, Any], probe_s: float) -> None:
         self.request = request
-        self.dead: Optional[str] = None
-        self.failed: Optional[str] = None
+        self.dead: str | None = None
+        self.failed: str | None = None
         self._probe_s = probe_s
         self._asked = 0
         self._wanted = threading.Event()

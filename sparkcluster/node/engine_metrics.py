@@ -1,4 +1,4 @@
-"""Where an engine is asked for its metrics, and what they say. Python 3.8, standard library only."""
+"""Where an engine is asked for its metrics, and what they say."""
 
 from __future__ import annotations
 

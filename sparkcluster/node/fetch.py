@@ -1,6 +1,6 @@
 """Downloads a model from Hugging Face's hub to this node.
 
-Python 3.8, standard library only. The request says ``do`` (download or cancel), ``id``, ``revision``, ``choice``
+The request says ``do`` (download or cancel), ``id``, ``revision``, ``choice``
 (``model_choice``), ``hf_home``, ``image`` (ID of one that can do it, or None), ``endpoint`` (address of the hub; None
 for that of this node), ``offline`` (whether the operator wants no hub asked), ``token`` (or None), which the downloader
 gets by its environment and never by an argument, and the lease. What arrived is hashed and recorded.
@@ -26,7 +26,8 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, job, model_choice, programs, wire
 from sparkcluster.node.file_hashes import Record
@@ -35,7 +36,7 @@ from sparkcluster.node.model_files import absent_shards
 from sparkcluster.node.shared import HUB, HUB_ADDRESS, hub_folder
 from sparkcluster.node.wire import Failed
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 _TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its variables
 _ADOPTED_S = 180.0  # who holds the lease may want the same; a client that is ended drops what it began
@@ -170,7 +171,7 @@ def forget_left(hf_home: str, repository: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone(container: Optional[str]) -> Iterator[None]:
+def _alone(container: str | None) -> Iterator[None]:
     """Remove the container of a job that was killed, and at an error ours: it outlives Docker's client."""
 
     def remove() -> None:
@@ -196,7 +197,7 @@ def writable_xet(hf_home: str) -> bool:
     return all(os.access(each, os.W_OK | os.X_OK) for each in [xet, *filter(os.path.isdir, inside)])
 
 
-def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
+def _listed(request: Request, environment: dict[str, str]) -> dict[str, int]:
     """Size of each file of the repository; none where the hub does not say it without a token: then all are taken."""
     endpoint = (environment.get("HF_ENDPOINT") or HUB_ADDRESS).rstrip("/")
     revision = urllib.parse.quote(request["revision"], safe="")
@@ -214,8 +215,8 @@ def _listed(request: Request, environment: Dict[str, str]) -> Dict[str, int]:
 
 
 def _downloader(
-    request: Request, hf_home: str, environment: Dict[str, str], files: List[str], container: str
-) -> Optional[List[str]]:
+    request: Request, hf_home: str, environment: dict[str, str], files: list[str], container: str
+) -> list[str] | None:
     """Command that downloads ``files`` of the repository, without any the whole of it; None if there is none."""
     path = os.pathsep.join([environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"])
     for name in ("hf", "huggingface-cli"):
@@ -244,7 +245,7 @@ def _downloader(
     return docker.run_once(request["image"], "python3", _SNAPSHOT, options)
 
 
-def reach_hub(environment: Dict[str, str]) -> None:
+def reach_hub(environment: dict[str, str]) -> None:
     """Check within 5 s that the hub can be reached, for which its client takes minutes."""
     if any(environment.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")):
         return
@@ -259,8 +260,8 @@ def reach_hub(environment: Dict[str, str]) -> None:
 
 
 def follow(
-    argv: List[str], environment: Dict[str, str], tell: Callable[[int], None], size: Callable[[], int]
-) -> Tuple[int, int, str]:
+    argv: list[str], environment: dict[str, str], tell: Callable[[int], None], size: Callable[[], int]
+) -> tuple[int, int, str]:
     """Run ``argv`` and ``tell`` its ``size()`` each second; that at the end, its exit code, the end of its output.
 
     Raises:
@@ -285,7 +286,7 @@ def follow(
     return size(), process.returncode, tail.decode("utf-8", "replace")
 
 
-def _verify(request: Request, root: str, before: Set[str], check: wire.Check) -> None:
+def _verify(request: Request, root: str, before: set[str], check: wire.Check) -> None:
     """Hash what was downloaded and record it: the hub's client compares sizes only.
 
     Raises:
@@ -320,7 +321,7 @@ def _verify(request: Request, root: str, before: Set[str], check: wire.Check) ->
         raise Failed("hub", "the weights lack %s%s, which the hub did not send" % (absent[0], more))
 
 
-def _paths(root: str) -> Set[str]:
+def _paths(root: str) -> set[str]:
     return {os.path.relpath(os.path.join(here, name), root) for here, _, names in os.walk(root) for name in names}
 
 

@@ -1,6 +1,6 @@
 """The record of files of which this node knows the SHA-256, and of those that staging put here.
 
-Python 3.8, standard library only. One file for each directory of a model, to which lines are appended::
+One file for each directory of a model, to which lines are appended::
 
     STATE_DIR/models/ROOT16.jsonl   {"root": PATH}; {"cluster": NAME} that staged it; {"revision": NAME} of a
                                     snapshot in the hub's cache that staging made; and of each file, the last
@@ -21,7 +21,8 @@ import json
 import os
 import struct
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from sparkcluster.node import common
 from sparkcluster.node.model_files import Status
@@ -32,7 +33,7 @@ _LINE_BYTES = 8192
 _STAMP = struct.Struct("!QqQ")  # size, time, inode
 
 
-AnyStatus = Union[os.stat_result, Status]
+AnyStatus = os.stat_result | Status
 
 
 class Entry(NamedTuple):
@@ -61,19 +62,19 @@ class Record:
         self._kept = not self.root.startswith(os.path.join(os.path.realpath(common.expand(state_dir)), ""))
         mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         self.path = os.path.join(folder(state_dir), mark + ".jsonl")
-        self._clusters: Set[str] = set()
-        self._revisions: Set[str] = set()
-        self._files: Optional[Dict[str, Entry]] = None
-        self._added: Dict[str, List[Any]] = {}
-        self._before: Optional[Set[str]] = None
+        self._clusters: set[str] = set()
+        self._revisions: set[str] = set()
+        self._files: dict[str, Entry] | None = None
+        self._added: dict[str, list[Any]] = {}
+        self._before: set[str] | None = None
         self._saved = time.monotonic()
 
     @property
-    def files(self) -> Dict[str, Entry]:
+    def files(self) -> dict[str, Entry]:
         """The files by path, with those that were added."""
         return self._load()
 
-    def _load(self) -> Dict[str, Entry]:
+    def _load(self) -> dict[str, Entry]:
         if self._files is None:
             self._files = {}
             for line in self._lines():
@@ -88,25 +89,25 @@ class Record:
         yield from self._added.values()
 
     @property
-    def clusters(self) -> Set[str]:
+    def clusters(self) -> set[str]:
         """Clusters that staged it."""
         self._load()
         return self._clusters
 
     @property
-    def revisions(self) -> Set[str]:
+    def revisions(self) -> set[str]:
         """Snapshots that staging made."""
         self._load()
         return self._revisions
 
-    def entries(self) -> Iterator[Tuple[str, Entry]]:
+    def entries(self) -> Iterator[tuple[str, Entry]]:
         """The files one by one, of each path the last counting: of sixty thousand none is kept in memory."""
         for line in self._lines():
             found = _entry(line)
             if found is not None:
                 yield found[0], found[1]
 
-    def known(self, path: str, status: AnyStatus) -> Optional[str]:
+    def known(self, path: str, status: AnyStatus) -> str | None:
         """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
         entry = self.files.get(path)
         return entry.sha256.hex() if entry is not None and entry.describes(status) else None
@@ -116,7 +117,7 @@ class Record:
         entry = self.files.get(path)
         return entry is not None and entry.ours and entry.describes(status)
 
-    def add(self, path: str, status: AnyStatus, sha256: str, *, ours: Optional[bool] = None) -> None:
+    def add(self, path: str, status: AnyStatus, sha256: str, *, ours: bool | None = None) -> None:
         """Note that ``path`` was read; ``ours`` where staging wrote it, else it is whose it was."""
         if self._before is not None and path not in self._before:
             ours = True
@@ -126,11 +127,11 @@ class Record:
         if self._files is not None:
             self._take(self._added[path])
 
-    def own(self, before: Set[str]) -> None:
+    def own(self, before: set[str]) -> None:
         """What is added from now on staging wrote, but for the paths that were there ``before``."""
         self._before = before
 
-    def save(self, cluster: str = "", revision: Optional[str] = None, *, soon: bool = False) -> None:
+    def save(self, cluster: str = "", revision: str | None = None, *, soon: bool = False) -> None:
         """Write what was added; with ``soon`` not more than every 5 s, or every thousand files.
 
         ``cluster`` is one that staged it, ``revision`` a snapshot that staging made.
@@ -141,7 +142,7 @@ class Record:
         self._saved = time.monotonic()
         if not self._added and not (self._files or self._is_there()):
             return
-        lines: List[Any] = []
+        lines: list[Any] = []
         if cluster and cluster not in self._clusters:
             lines.append({"cluster": cluster})
         if revision and revision not in self._revisions:
@@ -164,7 +165,7 @@ class Record:
                 self._take(line)
         return True
 
-    def drop(self, paths: Set[str]) -> None:
+    def drop(self, paths: set[str]) -> None:
         """Forget ``paths``, which were removed; without any file that staging wrote the record goes."""
         kept = {path: entry for path, entry in self.files.items() if path not in paths}
         self._files = kept
@@ -172,7 +173,7 @@ class Record:
             if not any(entry.ours for entry in kept.values()):
                 os.unlink(self.path)
                 return
-            lines: List[Any] = [{"root": self.root}]
+            lines: list[Any] = [{"root": self.root}]
             lines += [{"cluster": each} for each in sorted(self._clusters)]
             lines += [{"revision": each} for each in sorted(self._revisions)]
             for path, entry in kept.items():
@@ -195,7 +196,7 @@ class Record:
                 entry = entry._replace(ours=before.ours)
             files[path] = entry
 
-    def _append(self, lines: List[Any]) -> None:
+    def _append(self, lines: list[Any]) -> None:
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         with open(self.path, "a+b", buffering=1 << 16) as file:
             handle = file.fileno()
@@ -215,7 +216,7 @@ def stamp_of(status: AnyStatus) -> bytes:
     return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _entry(line: Any) -> Optional[Tuple[str, Entry, Optional[bool]]]:
+def _entry(line: Any) -> tuple[str, Entry, bool | None] | None:
     """Path and file in a line, and whether staging wrote it, as it says; None for another or a damaged one."""
     try:
         path, size, mtime, inode, sha256, ours = line
@@ -234,7 +235,7 @@ def folder(state_dir: str) -> str:
     return os.path.join(common.private(state_dir), "models")
 
 
-def roots(state_dir: str) -> List[str]:
+def roots(state_dir: str) -> list[str]:
     """The directories that have a record."""
     found = []
     with contextlib.suppress(OSError):

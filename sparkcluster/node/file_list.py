@@ -1,11 +1,12 @@
-"""The list of files of a job, as a worker keeps it. Python 3.8, standard library only."""
+"""The list of files of a job, as a worker keeps it."""
 
 from __future__ import annotations
 
 import array
 import hashlib
 import json
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from sparkcluster.node.wire import Failed
 
@@ -16,20 +17,20 @@ class Entry(NamedTuple):
     path: str
     size: int
     mtime: int
-    sha256: Optional[bytes]
-    links: Tuple[str, ...]
+    sha256: bytes | None
+    links: tuple[str, ...]
 
 
 class Listed:
     """The files in a list, which may be many: 60,000 take 12 MB here and 25 MB as entries."""
 
-    def __init__(self, path: str, sha256: Optional[str] = None) -> None:
+    def __init__(self, path: str, sha256: str | None = None) -> None:
         """Read the list at ``path``, line by line; Failed if it has another ``sha256``."""
-        self._paths: List[str] = []
+        self._paths: list[str] = []
         self._sizes, self._mtimes = array.array("Q"), array.array("Q")
         self._hashes, self._known = bytearray(), bytearray()
-        self._links: List[str] = []
-        self._learned: Dict[int, str] = {}
+        self._links: list[str] = []
+        self._learned: dict[int, str] = {}
         digest = hashlib.sha256()
         with open(path, "rb") as lines:
             for line in lines:
@@ -38,7 +39,7 @@ class Listed:
         if sha256 not in (None, digest.hexdigest()):
             raise Failed("other", "%s is not the list of files of this job" % path)
 
-    def _add(self, file: Dict[str, Any]) -> None:
+    def _add(self, file: dict[str, Any]) -> None:
         self._paths.append(file["path"])
         self._sizes.append(file["size"])
         self._mtimes.append(file["mtime"])
@@ -54,12 +55,12 @@ class Listed:
         links = tuple(self._links[number].split("\0")) if self._links[number] else ()
         return Entry(self._paths[number], self._sizes[number], self._mtimes[number], known, links)
 
-    def sha256(self, number: int) -> Optional[str]:
+    def sha256(self, number: int) -> str | None:
         """The SHA-256 of a file, in hexadecimal, if that is known by now."""
         listed = self[number].sha256
         return listed.hex() if listed else self._learned.get(number)
 
-    def learn(self, hashes: Dict[int, str]) -> None:
+    def learn(self, hashes: dict[int, str]) -> None:
         """Take in the SHA-256 of files that have none in the list."""
         self._learned.update(hashes)
 

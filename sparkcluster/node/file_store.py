@@ -1,4 +1,4 @@
-"""Files that a worker has, receives and serves, below one directory. Python 3.8, standard library only.
+"""Files that a worker has, receives and serves, below one directory.
 
 Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and made visible
 (``publish``). What was written is dropped from the page cache.
@@ -12,7 +12,8 @@ import os
 import queue
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from sparkcluster.node.file_list import Entry, Listed
 from sparkcluster.node.growing_file import Growing, Store, Writing
@@ -38,23 +39,23 @@ class Files(Store):
     ``gate`` is called before anything is changed, and may raise.
     """
 
-    def __init__(self, request: Dict[str, Any], files: Listed, tree: Tree, gate: Callable[[], None]) -> None:
+    def __init__(self, request: dict[str, Any], files: Listed, tree: Tree, gate: Callable[[], None]) -> None:
         self.total = sum(file.size for file in files)
         self.files = files
         self.tree = tree
         self.gate = gate
-        self.failed: Optional[OSError] = None
+        self.failed: OSError | None = None
         self._keep = request.get("keep")
-        self._revision: Optional[str] = request.get("revision")
+        self._revision: str | None = request.get("revision")
         self._lock = threading.Lock()
         self._settling = threading.Lock()
         self._settled = time.monotonic()
-        self._arrived: Dict[int, str] = {}  # not renamed yet: small ones, and those whose right SHA-256 is unknown
-        self._growing: Dict[int, Growing] = {}
-        self._begun: Dict[int, _File] = {}
+        self._arrived: dict[int, str] = {}  # not renamed yet: small ones, and those whose right SHA-256 is unknown
+        self._growing: dict[int, Growing] = {}
+        self._begun: dict[int, _File] = {}
         self._publisher = Publisher(request, files, tree, gate, self.reading)
         self._hasher = Hasher(self.reading, self._publisher.note)
-        self._dirty: queue.Queue[Tuple[Growing, int, int]] = queue.Queue(8)
+        self._dirty: queue.Queue[tuple[Growing, int, int]] = queue.Queue(8)
         self._state = bytearray(self._found(number, file) for number, file in enumerate(files))
         self._bytes = sum(file.size for number, file in enumerate(files) if self._state[number] == _HAS)
         last = (number for number, file in enumerate(files) if file.path == "config.json")
@@ -83,7 +84,7 @@ class Files(Store):
         """The files that are not there."""
         return (number for number, state in enumerate(self._state) if state == _LACKS)
 
-    def needed(self) -> Dict[str, Any]:
+    def needed(self) -> dict[str, Any]:
         """What is missing, and the room for it."""
         lacks = size = 0
         for number in self.missing():
@@ -93,7 +94,7 @@ class Files(Store):
         room = {"free": found.f_bavail * found.f_frsize, "needed": size, "path": self.tree.root}
         return {"lacks": {"files": lacks, "bytes": size}, "room": room}
 
-    def size(self, number: int) -> Optional[int]:
+    def size(self, number: int) -> int | None:
         """Bytes of a file."""
         return self.files[number].size
 
@@ -105,7 +106,7 @@ class Files(Store):
         """Whether the list has it."""
         return number < len(self.files)
 
-    def kept(self) -> List[str]:
+    def kept(self) -> list[str]:
         """What was set aside."""
         return self._publisher.kept
 
@@ -113,7 +114,7 @@ class Files(Store):
         """Bytes that are there or arrived."""
         return self._bytes
 
-    def served(self, number: int) -> Optional[Growing]:
+    def served(self, number: int) -> Growing | None:
         """A file to send, whole or growing."""
         with self._lock:
             state, grows = self._state[number], self._growing.get(number)
@@ -153,11 +154,11 @@ class Files(Store):
 
     # what arrives
 
-    def learn(self, hashes: Dict[int, str]) -> None:
+    def learn(self, hashes: dict[int, str]) -> None:
         """The SHA-256 of files that were read first while they were copied."""
         self.files.learn(hashes)
 
-    def hashes(self) -> Dict[int, str]:
+    def hashes(self) -> dict[int, str]:
         """Of files that were read first while they were served."""
         self.failed = self.failed or self._hasher.failed
         return self._hasher.found
@@ -198,7 +199,7 @@ class Files(Store):
             self._arrived[number] = found
         return ""
 
-    def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:
+    def settle(self, *, last: bool = False) -> list[tuple[int, str]]:
         """Rename the small files that arrived, and those whose SHA-256 is known by now; at last, make the links."""
         with self._settling:
             if self.failed:
@@ -304,7 +305,7 @@ class _File(Writing):
     def __init__(self, store: Files, number: int) -> None:
         self.number = number
         self.size = store.files[number].size
-        self.grows: Optional[Growing] = None
+        self.grows: Growing | None = None
         self.evicted = 0
         self._store = store
         self._digest = hashlib.sha256()
@@ -360,7 +361,7 @@ class _File(Writing):
         self._store.paused(self.number)
 
 
-def opened(tree: Tree, path: str, revision: Optional[str]) -> int:
+def opened(tree: Tree, path: str, revision: str | None) -> int:
     """A file to send. Of the hub's cache none outside of it; in a directory of the user's, links are the user's."""
     whole = os.path.join(tree.root, path)
     real = os.path.realpath(whole)

@@ -1,4 +1,4 @@
-"""Reads on this node what only a real machine can tell, for support bundles. Python 3.8, standard library only.
+"""Reads on this node what only a real machine can tell, for support bundles.
 
 ``look`` changes nothing. ``make`` and ``remove``, under the lease, import and remove the small image that is copied.
 """
@@ -12,14 +12,14 @@ import socket
 import stat
 import tarfile
 import tempfile
-from typing import Any, BinaryIO, Dict, List
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, programs, wire
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.memory import owner
 from sparkcluster.node.shared import HUB
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 _LIMIT_S = 60.0
 _LISTED = 50
@@ -53,7 +53,7 @@ print("%s" + json.dumps(found))
 """ % (_MARK,)
 
 
-def main(request: Request, _lines: BinaryIO) -> Dict[str, Any]:
+def main(request: Request, _lines: BinaryIO) -> dict[str, Any]:
     """Do what ``do`` says; ``make`` and ``remove`` answer ``done``, ``refused`` or ``failed``."""
     if request["do"] == "look":
         return look(request, Machine())
@@ -67,7 +67,7 @@ def main(request: Request, _lines: BinaryIO) -> Dict[str, Any]:
     return {"done": {}}
 
 
-def look(request: Request, machine: Machine) -> Dict[str, Any]:
+def look(request: Request, machine: Machine) -> dict[str, Any]:
     """What of this node is in no fact; of each part that could not be read, why."""
     containers = {label: inside(machine, request, label) for label in request["containers"]}
     return {
@@ -87,11 +87,11 @@ def show_gids(machine: Machine) -> str:
     return output[:_TEXT] if code == 0 else "exit %d: %s" % (code, output[:_TEXT])
 
 
-def cache(home: str) -> List[Dict[str, Any]]:
+def cache(home: str) -> list[dict[str, Any]]:
     """Owner and mode of Hugging Face's cache, its hub, and the models in that."""
     hub = os.path.join(home, "hub")
     names = sorted(os.listdir(hub))[:_LISTED] if os.path.isdir(hub) and os.access(hub, os.R_OK) else []
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for path in [home, hub, *(os.path.join(hub, name) for name in names)]:
         try:
             status = os.stat(path)
@@ -112,7 +112,7 @@ def reached(address: Any) -> str:
     return "yes"
 
 
-def inside(machine: Machine, request: Request, label: str) -> Dict[str, Any]:
+def inside(machine: Machine, request: Request, label: str) -> dict[str, Any]:
     """What a container of the image has, started with the options of ``label``; or ``{"unread": why}``."""
     options = ["--network", "none", "--read-only", "--security-opt", "no-new-privileges", *request["containers"][label]]
     try:

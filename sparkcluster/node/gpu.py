@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any
 
 from sparkcluster.node.machine import Machine, Unreadable, failed
 
@@ -33,7 +34,7 @@ _SECTION_BYTES = 1 << 22  # nvidia.ko has some 50 sections, its .modinfo a few K
 _MODULE_FILES = ("nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz", "nvidia.ko.gz")
 
 
-def query(machine: Machine, facts: Iterable[str]) -> List[Dict[str, Any]]:
+def query(machine: Machine, facts: Iterable[str]) -> list[dict[str, Any]]:
     """These facts of every GPU, from nvidia-smi.
 
     Raises:
@@ -51,7 +52,7 @@ def query(machine: Machine, facts: Iterable[str]) -> List[Dict[str, Any]]:
     return [{name: _value(name, row[at]) for at, name in enumerate(names)} for row in rows]
 
 
-def gpus(machine: Machine) -> List[Dict[str, Any]]:
+def gpus(machine: Machine) -> list[dict[str, Any]]:
     """All facts of every GPU, with the version of the driver; Unreadable as in ``query``."""
     try:
         return query(machine, _FIELDS)
@@ -102,7 +103,7 @@ def loaded(text: str) -> str:
     return found.group(1)
 
 
-def module(machine: Machine, kernel: str) -> Optional[str]:
+def module(machine: Machine, kernel: str) -> str | None:
     """Version of the nvidia module on disk for ``kernel``, ``present`` if it has none, None without a module.
 
     Raises:
@@ -142,7 +143,7 @@ def _version(machine: Machine, path: str) -> str:
     return version if re.match(r"^\d{3,}\.[\d.]+$", version, re.ASCII) else "present"
 
 
-def _modinfo_version(machine: Machine, path: str) -> Optional[str]:
+def _modinfo_version(machine: Machine, path: str) -> str | None:
     """``version`` in section .modinfo of an ELF file (elf(5), 64 bit, little endian); None if there is none."""
     try:
         with open(machine.at(path), "rb") as file:

@@ -2,7 +2,7 @@
 
 All ranks or none, as ``up`` does: the head's guard takes the lease on every node of the group over ``hello``, has all
 ranks stopped, then started, and lets go once the model has answered. Each node runs the steps that it has recorded
-itself; nothing that comes over the network says what is run. Python 3.8, standard library only.
+itself; nothing that comes over the network says what is run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any
 
 from sparkcluster.node import common, enabled, guard_protocol
 from sparkcluster.node.engine_guard import EngineGuard, until_answered
@@ -28,7 +29,7 @@ ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "most_pause_s": 600.0, "probe_s": 30.0, "look_s": 2.0}
 """Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at."""
 
-Report = Dict[str, Any]
+Report = dict[str, Any]
 
 
 class Peer:
@@ -95,7 +96,7 @@ class Myself:
             self._own.release()
 
 
-Member = Union[Peer, Myself]
+Member = Peer | Myself
 
 
 class Group:
@@ -103,8 +104,8 @@ class Group:
 
     def __init__(self, own: OwnRank, token: bytes, start: Report) -> None:
         self._own, self._token, self._start = own, token, start
-        self.members: Dict[str, Member] = {own.node: Myself(own)}
-        self.unreached: Dict[str, str] = {}
+        self.members: dict[str, Member] = {own.node: Myself(own)}
+        self.unreached: dict[str, str] = {}
         self._reach()
 
     def close(self) -> None:
@@ -127,9 +128,9 @@ class Group:
 
         _each(call, list(self._start["peers"]))
 
-    def reports(self) -> Dict[str, Report]:
+    def reports(self) -> dict[str, Report]:
         """How every node of the group is; those that cannot be reached are left out, and in ``unreached``."""
-        found: Dict[str, Report] = {}
+        found: dict[str, Report] = {}
 
         def ask(name: str) -> None:
             try:
@@ -156,7 +157,7 @@ class Group:
         Raises:
             Failed: one could not.
         """
-        errors: List[str] = []
+        errors: list[str] = []
 
         def do(name: str) -> None:
             try:
@@ -176,8 +177,8 @@ class GroupGuard:
         self._own, self._token, self._say = own, token, say
         self._limits = {**LIMITS, **own.config.get("limits", {})}
         self._look_s = float(self._limits["look_s"])
-        self._engine: Optional[EngineGuard] = None
-        self._waits: Optional[str] = None
+        self._engine: EngineGuard | None = None
+        self._waits: str | None = None
         self._waited = self._seen_gone = 0
         self._ended_at = float("-inf")
         self._last_failure = ""
@@ -221,7 +222,7 @@ class GroupGuard:
             return self._look_s
         return self._restart_if_allowed(start, reason)
 
-    def wait_for(self, why: Optional[str], *, passing: bool = False) -> None:
+    def wait_for(self, why: str | None, *, passing: bool = False) -> None:
         """Say what is waited for, in the log and, unless it is ``passing``, in a file, which is what ``status`` shows.
 
         The lease says who is at work, and does not outlive that; a file would, until the next look. On a full disk the
@@ -342,7 +343,7 @@ class GroupGuard:
         finally:
             over.set()
 
-    def _starts(self, now: float, within_s: float) -> List[float]:
+    def _starts(self, now: float, within_s: float) -> list[float]:
         times = common.read_model(os.path.join(self._own.directory, enabled.STARTS_FILE), [float]) or []
         return [each for each in times if now - within_s < each <= now]
 
@@ -355,7 +356,7 @@ class GroupGuard:
         common.write_atomically(os.path.join(self._own.directory, name), json.dumps(document).encode())
 
 
-def problem(node: str, reports: Dict[str, Report], unreached: Dict[str, str]) -> Optional[str]:
+def problem(node: str, reports: dict[str, Report], unreached: dict[str, str]) -> str | None:
     """What keeps a group from being changed, or None: ``reports`` of its nodes, of which ``node`` is the head. Pure."""
     own = reports.get(node)
     if own is None:
@@ -372,7 +373,7 @@ def problem(node: str, reports: Dict[str, Report], unreached: Dict[str, str]) ->
     return None
 
 
-def gone(reports: Dict[str, Report]) -> Optional[str]:
+def gone(reports: dict[str, Report]) -> str | None:
     """Why a group is dead by its ranks, as ``endpoint.dead`` says it. Pure."""
     found = sorted(name for report in reports.values() for name, state in report["ranks"].items() if state in ENDED)
     if not found:
@@ -380,7 +381,7 @@ def gone(reports: Dict[str, Report]) -> Optional[str]:
     return "%s %s not running" % (", ".join(found), "is" if len(found) == 1 else "are")
 
 
-def _each(do: Callable[[str], None], names: List[str]) -> None:
+def _each(do: Callable[[str], None], names: list[str]) -> None:
     """Call ``do`` with every name, all at once."""
     if names:
         with ThreadPoolExecutor(len(names)) as pool:

@@ -1,4 +1,4 @@
-"""Files and streams that grow while other nodes follow them. Python 3.8, standard library only.
+"""Files and streams that grow while other nodes follow them.
 
 A worker (``relay``) writes what it receives into one of these, and its server (``serve``) sends from it at once. What
 moves is a ``Store``: numbered files, of which this node has some, lacks some, and has some in part.
@@ -10,7 +10,8 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from sparkcluster.node.wire import Failed
 
@@ -28,7 +29,7 @@ class Growing:
     def __init__(self, fd: int, at: int, size: int) -> None:
         self.fd = fd
         self.at = at
-        self.size: Optional[int] = size
+        self.size: int | None = size
         self.moving = at < size
         self._changed = threading.Condition()
 
@@ -81,11 +82,11 @@ class Window:
     def __init__(self, limit: int = WINDOW_BYTES) -> None:
         self.at = 0
         self.base = 0
-        self.size: Optional[int] = None
+        self.size: int | None = None
         self.moving = True
         self._ring = bytearray(limit)
-        self._tails: Dict[Any, int] = {}
-        self._left: Dict[Any, float] = {}  # until when the tail of one that was cut off counts
+        self._tails: dict[Any, int] = {}
+        self._left: dict[Any, float] = {}  # until when the tail of one that was cut off counts
         self._changed = threading.Condition()
 
     def write(self, data: Any, limit_s: float) -> bool:
@@ -126,7 +127,7 @@ class Window:
             self.size, self.moving = self.at, False
             self._changed.notify_all()
 
-    def follow(self, reader: Any, offset: int, tail: Optional[int] = None) -> None:
+    def follow(self, reader: Any, offset: int, tail: int | None = None) -> None:
         """``reader`` has everything before ``offset``, and the nodes after it have everything before ``tail``.
 
         What comes after that is kept until it says more.
@@ -179,7 +180,7 @@ class Window:
             return bytes(self._ring[begin:end] + self._ring[: max(0, end - len(self._ring))])
 
 
-Grows = Union[Growing, Window]
+Grows = Growing | Window
 
 
 class Writing:
@@ -190,7 +191,7 @@ class Writing:
     """
 
     at: int
-    size: Optional[int]
+    size: int | None
 
     def ready(self) -> bool:
         """Whether there is room for the next bytes now, which is waited for a little."""
@@ -229,11 +230,11 @@ class Store:
         """The files that are to be received, in the order of the list."""
         raise NotImplementedError
 
-    def needed(self) -> Dict[str, Any]:
+    def needed(self) -> dict[str, Any]:
         """``lacks`` and ``room`` as the controller reads them (``staging.order.Said``)."""
         raise NotImplementedError
 
-    def size(self, number: int) -> Optional[int]:
+    def size(self, number: int) -> int | None:
         """Bytes of a file; None of a stream."""
         raise NotImplementedError
 
@@ -245,7 +246,7 @@ class Store:
         """Whether there is such a file."""
         raise NotImplementedError
 
-    def served(self, number: int) -> Optional[Grows]:
+    def served(self, number: int) -> Grows | None:
         """What there is of a file, to send it to another node; None if there is nothing."""
         raise NotImplementedError
 
@@ -257,7 +258,7 @@ class Store:
         """A small file, whole: empty if it is right, else the wrong SHA-256."""
         raise NotImplementedError
 
-    def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:  # noqa: ARG002
+    def settle(self, *, last: bool = False) -> list[tuple[int, str]]:  # noqa: ARG002
         """Make visible what arrived, with ``last`` all of it; what turned out to be wrong, with its SHA-256."""
         return []
 
@@ -265,21 +266,21 @@ class Store:
         """Whether something arrived that ``settle`` cannot make visible yet."""
         return False
 
-    def hashes(self) -> Dict[int, str]:
+    def hashes(self) -> dict[int, str]:
         """The SHA-256 of files that were read first while they were served."""
         return {}
 
-    def learn(self, hashes: Dict[int, str]) -> None:
+    def learn(self, hashes: dict[int, str]) -> None:
         """The SHA-256 of files, as another node read them."""
 
     def expect(self, readers: Iterable[str]) -> None:
         """The nodes that are going to pull from this one."""
 
-    def kept(self) -> List[str]:
+    def kept(self) -> list[str]:
         """Files of the user's that others were put in the place of, as they are called now."""
         return []
 
-    def found(self) -> Dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """What is known of it once it is whole, for ``staging.order.WorkDone``."""
         return {}
 

@@ -2,7 +2,7 @@
 
 Travels as one file (``hosts.program.standalone``) and runs as ``python3 guard.py DIRECTORY`` as long as the cluster is
 enabled. It listens on the node's interconnect address for the guards of its group, which have the cluster's token. On
-the group's head it also watches the group (``group_guard``). Python 3.8, standard library only.
+the group's head it also watches the group (``group_guard``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from sparkcluster.node import common, enabled, guard_protocol
 from sparkcluster.node.group_guard import GroupGuard
@@ -41,9 +41,9 @@ class Listener:
     def __init__(self, own: OwnRank, token: bytes) -> None:
         self.own = own
         self.refused = 0
-        self.address: Optional[str] = None
+        self.address: str | None = None
         self._token = token
-        self._socket: Optional[socket.socket] = None
+        self._socket: socket.socket | None = None
         self._slots = threading.Semaphore(CONVERSATIONS)
 
     def listen(self) -> None:
@@ -106,7 +106,7 @@ class Listener:
         try:
             while True:
                 asked = talk.hear(TTL_S)
-                answer: Dict[str, Any] = {}
+                answer: dict[str, Any] = {}
                 try:
                     self._do(str(asked.get("do")), holds)
                     holds = holds or asked.get("do") == "take"
@@ -144,7 +144,7 @@ class Listener:
             say("refused a hello from %s: %s (%d refused)" % (address, why, self.refused))
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the guard of the directory ``argv[1]`` until the cluster is disabled."""
     if len(argv) != 2:
         sys.stderr.write("usage: guard.py DIRECTORY\n")

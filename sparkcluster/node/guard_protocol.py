@@ -1,4 +1,4 @@
-"""Authenticated conversations between the guards of a cluster's nodes. Python 3.8, standard library only.
+"""Authenticated conversations between the guards of a cluster's nodes.
 
 Caller and listener prove to each other that they have the cluster's token, over a nonce of each and their names. Every
 line after that has a code over its number and direction, under a key of this conversation: who lacks the token can
@@ -13,7 +13,8 @@ import json
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, Iterable, List, Set, Tuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 LINE_BYTES = 1 << 16
 GREETING_S = 5.0
@@ -38,13 +39,13 @@ class Conversation:
         self._said, self._heard = 0, 0
         self._ours, self._theirs = (_CALLER, _LISTENER) if role == _CALLER else (_LISTENER, _CALLER)
 
-    def say(self, document: Dict[str, Any]) -> None:
+    def say(self, document: dict[str, Any]) -> None:
         """Send a document."""
         body = json.dumps(document)
         self._said += 1
         self._lines.write({"body": body, "code": self._code(self._ours, self._said, body)})
 
-    def hear(self, limit_s: float) -> Dict[str, Any]:
+    def hear(self, limit_s: float) -> dict[str, Any]:
         """The next document; Refused where there is none within ``limit_s``, or its code is wrong."""
         line = self._lines.read(time.monotonic() + limit_s)
         self._heard += 1
@@ -56,7 +57,7 @@ class Conversation:
             raise Refused("%s sent no JSON object" % self.other)
         return document
 
-    def ask(self, document: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
+    def ask(self, document: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Send a document and return the next one that comes."""
         self.say(document)
         return self.hear(limit_s)
@@ -76,14 +77,14 @@ class _Lines:
         self._sock = sock
         self._buffer = b""
 
-    def write(self, document: Dict[str, Any]) -> None:
+    def write(self, document: dict[str, Any]) -> None:
         try:
             self._sock.settimeout(GREETING_S)
             self._sock.sendall(json.dumps(document).encode() + b"\n")
         except OSError as error:
             raise Refused("the connection broke: %s" % (error.strerror or "it took too long")) from None
 
-    def read(self, until: float) -> Dict[str, Any]:
+    def read(self, until: float) -> dict[str, Any]:
         while b"\n" not in self._buffer:
             try:
                 self._sock.settimeout(max(until - time.monotonic(), 0.001))
@@ -111,7 +112,7 @@ class _Lines:
 
 
 def call(
-    address: Tuple[str, int], token: bytes, *, cluster: str, name: str, other: str, source: str = ""
+    address: tuple[str, int], token: bytes, *, cluster: str, name: str, other: str, source: str = ""
 ) -> Conversation:
     """A conversation of node ``name`` with the guard of ``other``, which listens at ``address``.
 
@@ -131,7 +132,7 @@ def call(
         raise
 
 
-def _called(lines: _Lines, token: bytes, said: List[Any], until: float) -> Conversation:
+def _called(lines: _Lines, token: bytes, said: list[Any], until: float) -> Conversation:
     cluster, name, other = said
     said.append(os.urandom(32).hex())
     lines.write({"cluster": cluster, "from": name, "to": other, "nonce": said[-1]})
@@ -157,7 +158,7 @@ def answer(sock: socket.socket, token: bytes, *, cluster: str, name: str, peers:
         raise
 
 
-def _answered(lines: _Lines, token: bytes, cluster: str, name: str, peers: Set[str]) -> Conversation:
+def _answered(lines: _Lines, token: bytes, cluster: str, name: str, peers: set[str]) -> Conversation:
     until = time.monotonic() + GREETING_S
     first = lines.read(until)
     other = str(first.get("from"))

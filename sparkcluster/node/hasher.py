@@ -1,4 +1,4 @@
-"""Reads files whose SHA-256 is unknown, while they are served. Python 3.8, standard library only."""
+"""Reads files whose SHA-256 is unknown, while they are served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import queue
 import threading
-from typing import Callable, Dict, Optional, Set, Tuple
+from collections.abc import Callable
 
 from sparkcluster.node.file_hashes import stamp_of
 from sparkcluster.node.model_files import hash_file
@@ -20,12 +20,12 @@ class Hasher:
     """Reads files whose SHA-256 is unknown, while they are served; ``note`` gets each that was not changed."""
 
     def __init__(self, gate: Callable[[], None], note: Callable[[int, os.stat_result, str], None]) -> None:
-        self.found: Dict[int, str] = {}
-        self.failed: Optional[OSError] = None
+        self.found: dict[int, str] = {}
+        self.failed: OSError | None = None
         self._gate = gate
         self._note = note
-        self._seen: Set[int] = set()
-        self._queue: queue.PriorityQueue[Tuple[bool, int, str]] = queue.PriorityQueue()
+        self._seen: set[int] = set()
+        self._queue: queue.PriorityQueue[tuple[bool, int, str]] = queue.PriorityQueue()
         self._threads = 0
 
     def read(self, number: int, path: str, *, urgent: bool = True) -> None:

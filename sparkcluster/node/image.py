@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from sparkcluster.node import common, container_facts, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, failed
 
 
-def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
     """What the image contains, as kept from an earlier run or read now: its engine facts, or ``{"unread": "why"}``.
 
     Args:
@@ -39,7 +39,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     return found
 
 
-def run(machine: Machine, image_id: str) -> Dict[str, Any]:
+def run(machine: Machine, image_id: str) -> dict[str, Any]:
     """What the image's Python reports.
 
     Its environment is left as the image sets it, PYTHONPATH too, since the engine runs in the same.
@@ -56,7 +56,7 @@ def run(machine: Machine, image_id: str) -> Dict[str, Any]:
     raise Unreadable("neither python3 nor python starts in the image")
 
 
-def family(config: Dict[str, Any]) -> str:
+def family(config: dict[str, Any]) -> str:
     """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's makers), or ``other``."""
     entrypoint = config.get("Entrypoint") or []
     words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
@@ -66,7 +66,7 @@ def family(config: Dict[str, Any]) -> str:
     return "upstream" if engine.built(words) else "other"
 
 
-def _docker_run(machine: Machine, image_id: str, python: str) -> List[Any]:
+def _docker_run(machine: Machine, image_id: str, python: str) -> list[Any]:
     with docker.named("inspect", machine.run) as name:
         argv = docker.run_once(image_id, python, interpreter.SNIPPET, [*name, *docker.BESIDE])
         return list(machine.run(argv, docker.LOOK_S))

@@ -1,6 +1,6 @@
 """Reads the archive of an image, of which the sender leaves out layers and which the receiver checks, as it passes.
 
-Python 3.8, standard library only. An archive of ``docker save`` says at its end which image it is and what its tags
+An archive of ``docker save`` says at its end which image it is and what its tags
 are. What the other node sends there is dropped, and so are its headers: layers and documents alone pass, under names
 that contain their SHA-256. Our own end follows, with one image and no tag, if it is the requested one. Without an end
 ``docker load`` loads nothing. Layers may be absent where the receiver itself has found that its engine has them.
@@ -14,7 +14,8 @@ import itertools
 import json
 import re
 import tarfile
-from typing import Any, Callable, Collection, Dict, Iterator, List, NoReturn, Optional, Set
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NoReturn
 
 from sparkcluster.node import docker
 from sparkcluster.node.wire import Failed
@@ -22,7 +23,7 @@ from sparkcluster.node.wire import Failed
 # Docker's own layout, and the OCI layout of Docker 25 and newer.
 _NAMES = re.compile(r"(?:blobs/sha256/[0-9a-f]{64}|[0-9a-f]{64}(?:\.json|/layer\.tar))\Z")
 _BLOB = "blobs/sha256/"
-Blobs = Dict[str, str]
+Blobs = dict[str, str]
 _BLOCK, _PAX_BYTES, _DOCUMENTS_BYTES, _ENTRIES = 512, 64 << 10, 4 << 20, 2_000
 
 
@@ -46,7 +47,7 @@ class _Tar:
         for _ in self._take(size):
             continue
 
-    def _header(self) -> Optional[tarfile.TarInfo]:
+    def _header(self) -> tarfile.TarInfo | None:
         """The next entry; None at the end. Of extended headers only the size counts, which files over 8 GiB need."""
         size, self._raw = None, b""
         while True:
@@ -75,7 +76,7 @@ class Documents:
 
     def __init__(self) -> None:
         self.room = _DOCUMENTS_BYTES
-        self._found: Dict[str, Any] = {}  # by digest
+        self._found: dict[str, Any] = {}  # by digest
 
     def add(self, digest: str, text: bytes) -> None:
         """Keep a file, if it is a configuration or a manifest."""
@@ -86,11 +87,11 @@ class Documents:
                     self.room -= len(text)
                     self._found[digest] = {**document, "size": len(text)}
 
-    def config(self, expected: Dict[str, Any]) -> str:
+    def config(self, expected: dict[str, Any]) -> str:
         """Digest of the configuration of the expected image: of its very bytes where their hash is known; or empty."""
         return next((digest for digest in self._found if self._is_config(digest, expected)), "")
 
-    def _is_config(self, digest: str, expected: Dict[str, Any]) -> bool:
+    def _is_config(self, digest: str, expected: dict[str, Any]) -> bool:
         document = self._found[digest]
         try:
             layers, started = document["rootfs"]["diff_ids"] or [], docker.config_sum(document.get("config") or {})
@@ -103,7 +104,7 @@ class Documents:
         """Digest of the manifest of the configuration ``config``; empty if none has layers."""
         return next((digest for digest in self._found if config and self.layers(digest, config)), "")
 
-    def layers(self, digest: str, config: str) -> List[str]:
+    def layers(self, digest: str, config: str) -> list[str]:
         """Digests of the layers in the manifest ``digest``; empty unless it is one of ``config``."""
         document = self._found[digest]
         try:
@@ -112,7 +113,7 @@ class Documents:
         except (KeyError, TypeError):
             return []
 
-    def files(self, expected: Dict[str, Any]) -> List[List[Any]]:
+    def files(self, expected: dict[str, Any]) -> list[list[Any]]:
         """Digest and bytes of each layer's file, as the manifest of the expected image has them; none without one."""
         manifest = self.manifest(self.config(expected))
         try:
@@ -121,14 +122,14 @@ class Documents:
         except (KeyError, TypeError, ValueError):
             return []
 
-    def index(self, manifest: str) -> Dict[str, Any]:
+    def index(self, manifest: str) -> dict[str, Any]:
         """An index with one manifest."""
         found = self._found[manifest]
         kind = found.get("mediaType") or "application/vnd.oci.image.manifest.v1+json"
         entry = {"mediaType": kind, "digest": "sha256:" + manifest, "size": found["size"]}
         return {"schemaVersion": 2, "manifests": [entry]}
 
-    def named(self, config: str) -> Set[str]:
+    def named(self, config: str) -> set[str]:
         """Digests of the files that manifests name, of ``config`` if that is there."""
         named = set()
         for document in self._found.values():
@@ -183,11 +184,11 @@ class Archive(_Tar):
     def __init__(self, chunks: Iterator[bytes], write: Callable[[Any], None]) -> None:
         super().__init__(chunks)
         self._write = write
-        self._paths: Dict[str, str] = {}  # by digest
+        self._paths: dict[str, str] = {}  # by digest
         self.documents = Documents()
         self.absent = 0
 
-    def relay(self, expected: Dict[str, Any], prefix: int = 0, blobs: Optional[Blobs] = None) -> None:
+    def relay(self, expected: dict[str, Any], prefix: int = 0, blobs: Blobs | None = None) -> None:
         """Pass on the image with these ``layers`` and ``config_sum``, and unless it is None this ``config``.
 
         Absent may be what this node's own engine has: the first ``prefix`` of the layers, and files of layers by their
@@ -220,7 +221,7 @@ class Archive(_Tar):
         self._paths[digest] = name
         self.documents.add(digest, bytes(text))
 
-    def _finish(self, expected: Dict[str, Any], prefix: int, blobs: Blobs) -> None:
+    def _finish(self, expected: dict[str, Any], prefix: int, blobs: Blobs) -> None:
         config = self.documents.config(expected)
         manifest = self.documents.manifest(config)
         layers = [digest[7:] for digest in expected["layers"]]
@@ -236,7 +237,7 @@ class Archive(_Tar):
             self._add("oci-layout", {"imageLayoutVersion": "1.0.0"})
         self._write(bytes(2 * _BLOCK))
 
-    def _chosen(self, layers: List[str], described: List[str], prefix: int, blobs: Blobs) -> Optional[List[str]]:
+    def _chosen(self, layers: list[str], described: list[str], prefix: int, blobs: Blobs) -> list[str] | None:
         """Digests of the files of all ``layers``, of which none is absent but those that may be; None without them.
 
         Files that the manifest has ``described`` are compressed: Docker compares their content with the configuration.
@@ -250,7 +251,7 @@ class Archive(_Tar):
                 return found
         return None
 
-    def _left_out(self, expected: Dict[str, Any], layers: List[str], described: List[str]) -> bool:
+    def _left_out(self, expected: dict[str, Any], layers: list[str], described: list[str]) -> bool:
         """Whether a layer is absent that the sender was asked to leave out."""
         names = described if len(described) == len(layers) else layers
         return any(

@@ -1,4 +1,4 @@
-"""What a copy of an image leaves out, and the record of which files it has. Python 3.8, standard library only."""
+"""What a copy of an image leaves out, and the record of which files it has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import json
 import os
-from typing import Any, Dict, FrozenSet, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.image_layers import record_path
@@ -15,7 +16,7 @@ from sparkcluster.node.machine import Machine
 _RECORDS = 64
 
 
-def dropped(have: Sequence[Optional[str]], names: Sequence[Tuple[Optional[str], int]]) -> FrozenSet[str]:
+def dropped(have: Sequence[str | None], names: Sequence[tuple[str | None, int]]) -> frozenset[str]:
     """Digests of the files that receivers need not get.
 
     Args:
@@ -35,7 +36,7 @@ def dropped(have: Sequence[Optional[str]], names: Sequence[Tuple[Optional[str], 
     return frozenset(digest for digest in going - staying if digest)
 
 
-def engine(machine: Machine) -> Dict[str, Any]:
+def engine(machine: Machine) -> dict[str, Any]:
     """Version and store of the engine.
 
     Raises:
@@ -45,7 +46,7 @@ def engine(machine: Machine) -> Dict[str, Any]:
     return {"version": info.get("ServerVersion") or "", "containerd_store": docker.in_containerd(info)}
 
 
-def record(request: Dict[str, Any], image_id: str, found: Sequence[Sequence[Any]]) -> None:
+def record(request: dict[str, Any], image_id: str, found: Sequence[Sequence[Any]]) -> None:
     """Note the files of an image's layers, each a digest and its bytes; nothing where it is not known of each.
 
     Without the record the next copy takes longer.
@@ -58,7 +59,7 @@ def record(request: Dict[str, Any], image_id: str, found: Sequence[Sequence[Any]
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".lock", "w") as lock:  # two images may arrive at once
             fcntl.flock(lock, fcntl.LOCK_EX)
-            kept: Dict[str, Any] = common.read_json(path)
+            kept: dict[str, Any] = common.read_json(path)
             kept.pop(image_id, None)
             for oldest in list(kept)[: max(0, len(kept) - _RECORDS + 1)]:
                 del kept[oldest]

@@ -1,4 +1,4 @@
-"""Which layers of images this node has, so that a copy brings the others alone. Python 3.8, standard library only.
+"""Which layers of images this node has, so that a copy brings the others alone.
 
 An engine with a store of its own knows a layer by the hash of its content (diff ID) on top of those below it, so that
 an image shares with another one the layers from the lowest up to the first that differs. In archives of Docker 25 and
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.machine import Machine, quoted
@@ -23,10 +24,10 @@ _NAMED_BY_CONTENT = 25  # first version of Docker that calls a layer's file by i
 _PROVEN = (26, 27, 28)
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
-Layer = Tuple[str, str, int]
+Layer = tuple[str, str, int]
 
 
-def layers(machine: Machine, state_dir: str, engine: Dict[str, Any], image: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict[str, Any] | None) -> dict[str, Any]:
     """The files of the layers of ``image``, and what images here have of others; nothing that is in ``image`` as well.
 
     ``engine`` and ``image`` are facts of ``container_facts``.
@@ -35,7 +36,7 @@ def layers(machine: Machine, state_dir: str, engine: Dict[str, Any], image: Opti
         Unreadable: the Docker engine does not answer.
     """
     containerd: bool = engine["containerd_store"]
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if image is not None:
         names = files(state_dir, engine, image["layers"])
         sizes = {} if containerd else _sizes(machine, image["id"], len(names))
@@ -46,7 +47,7 @@ def layers(machine: Machine, state_dir: str, engine: Dict[str, Any], image: Opti
     return found
 
 
-def held(machine: Machine, state_dir: str, engine: Dict[str, Any]) -> Tuple[List[List[str]], List[Layer]]:
+def held(machine: Machine, state_dir: str, engine: dict[str, Any]) -> tuple[list[list[str]], list[Layer]]:
     """What images that are here and whole have: diff IDs of each; in containerd's store each file that is recorded."""
     if engine["containerd_store"]:
         recorded = _record(state_dir) if major(engine) in _PROVEN else {}
@@ -59,7 +60,7 @@ def held(machine: Machine, state_dir: str, engine: Dict[str, Any]) -> Tuple[List
         ]
     found = machine.docker_document("/images/json", list) or []
     newest = sorted(found, key=lambda each: -int(each.get("Created") or 0))[:_IMAGES]
-    chains: Dict[Tuple[str, ...], None] = {}
+    chains: dict[tuple[str, ...], None] = {}
     for each in newest:
         image = machine.docker_document(_path(str(each.get("Id")))) or {}
         if docker.is_whole(image):
@@ -67,7 +68,7 @@ def held(machine: Machine, state_dir: str, engine: Dict[str, Any]) -> Tuple[List
     return [list(chain) for chain in chains], []
 
 
-def _without_files(machine: Machine) -> FrozenSet[str]:
+def _without_files(machine: Machine) -> frozenset[str]:
     """IDs of images of which containerd's store lacks files; Docker says that since version 28.
 
     One that was removed and pulled again, beside another one with the same layers, is such an image (containerd#8973).
@@ -81,7 +82,7 @@ def _without_files(machine: Machine) -> FrozenSet[str]:
     )
 
 
-def _is_here(machine: Machine, image_id: str, kept: List[Layer]) -> bool:
+def _is_here(machine: Machine, image_id: str, kept: list[Layer]) -> bool:
     image = machine.docker_document(_path(image_id)) or {}
     return docker.is_whole(image) and image["RootFS"].get("Layers") == [layer[0] for layer in kept]
 
@@ -95,13 +96,13 @@ def prefix(chains: Sequence[Sequence[str]], expected: Sequence[str]) -> int:
     return max(lengths)
 
 
-def major(engine: Dict[str, Any]) -> int:
+def major(engine: dict[str, Any]) -> int:
     """The first number of the engine's version; 0 if it has none."""
     number = str(engine["version"]).partition(".")[0]
     return int(number) if number.isdigit() else 0
 
 
-def files(state_dir: str, engine: Dict[str, Any], diffs: Sequence[str]) -> List[Tuple[Optional[str], int]]:
+def files(state_dir: str, engine: dict[str, Any], diffs: Sequence[str]) -> list[tuple[str | None, int]]:
     """Digest and bytes of each layer's file as ``docker save`` calls it; None and 0 where that is not known.
 
     Empty where the files have names that say nothing of their content.
@@ -114,7 +115,7 @@ def files(state_dir: str, engine: Dict[str, Any], diffs: Sequence[str]) -> List[
     return [(diff.partition(":")[2], 0) for diff in diffs]
 
 
-def _sizes(machine: Machine, image_id: str, count: int) -> Dict[int, int]:
+def _sizes(machine: Machine, image_id: str, count: int) -> dict[int, int]:
     """Bytes of layers by their place, of at most ``count``: together no more than they are.
 
     The history has them in order, and does not tell a layer without bytes from a step that made none: these come first
@@ -130,9 +131,9 @@ def record_path(state_dir: str) -> str:
     return os.path.join(common.private(state_dir), "images", "layers.json")
 
 
-def _record(state_dir: str) -> Dict[str, List[Layer]]:
+def _record(state_dir: str) -> dict[str, list[Layer]]:
     """Layers of the images that are recorded; those of a damaged record are not."""
-    kept: Dict[str, List[Layer]] = {}
+    kept: dict[str, list[Layer]] = {}
     for name, each in common.read_json(record_path(state_dir)).items():
         try:
             kept[name] = [_layer(*layer) for layer in each["layers"][:_LAYERS]]

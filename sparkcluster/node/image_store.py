@@ -1,6 +1,6 @@
 """An image as what a worker moves: its archive is a stream, from one ``docker save`` to ``docker load`` on other nodes.
 
-Python 3.8, standard library only. What arrives passes through a ``Window`` to this node's own Docker and, as it came,
+What arrives passes through a ``Window`` to this node's own Docker and, as it came,
 to the nodes that pull from here: a node that takes another's place goes on in the same stream.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from sparkcluster.node import docker_copy
 from sparkcluster.node.growing_file import LEFT_S, Store, Window, Writing
 from sparkcluster.node.machine import Machine
 from sparkcluster.node.wire import CHUNK, Failed
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 _OWN = "docker"  # reader of a window on this node
 _PAUSE_S = 0.5
@@ -34,8 +35,8 @@ class _Stream:
     def __init__(self, work: Callable[[Window], None], gate: Callable[[], None]) -> None:
         self.window = Window()
         self.window.follow(_OWN, 0)  # before anybody else can
-        self.error: Optional[Exception] = None
-        self.over: Optional[float] = None
+        self.error: Exception | None = None
+        self.over: float | None = None
         self._work = work
         self._gate = gate
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -77,7 +78,7 @@ class _Receiving(Writing):
     """What receives the archive and loads it."""
 
     def __init__(self, request: Request, gate: Callable[[], None], arrived: Callable[[str], None]) -> None:
-        self.size: Optional[int] = None
+        self.size: int | None = None
         self._request = request
         self._gate = gate
         self._arrived = arrived
@@ -132,9 +133,9 @@ class Image(Store):
         self.total = request["bytes"]
         self._request = request
         self._gate = gate
-        self._receiving: Optional[_Receiving] = None
-        self._sending: Optional[_Stream] = None
-        self._readers: Tuple[str, ...] = ()
+        self._receiving: _Receiving | None = None
+        self._sending: _Stream | None = None
+        self._readers: tuple[str, ...] = ()
         self._lock = threading.Lock()
         image = docker_copy.present(request)
         if image is None and request.get("spool") is not None:
@@ -146,7 +147,7 @@ class Image(Store):
         """The image, if this node lacks it."""
         return iter([] if self._has else [0])
 
-    def needed(self) -> Dict[str, Any]:
+    def needed(self) -> dict[str, Any]:
         """What is to come, and the room that Docker needs for it: beside the layers it keeps the archive.
 
         Where it is sent, Docker writes all layers to disk before the first byte, unless containerd stores them.
@@ -157,7 +158,7 @@ class Image(Store):
         room = {"free": free, "needed": _ROOM * size + spool, "path": path}
         return {"lacks": {"files": int(not self._has), "bytes": size}, "room": room}
 
-    def size(self, number: int) -> Optional[int]:  # noqa: ARG002 - the name is the base class's
+    def size(self, number: int) -> int | None:  # noqa: ARG002 - the name is the base class's
         """None: only the end of a stream tells."""
         return None
 
@@ -179,11 +180,11 @@ class Image(Store):
                 if stream is not None:
                     stream.window.expect(self._readers)
 
-    def found(self) -> Dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """Its ID here."""
         return {"image_id": self._image_id}
 
-    def served(self, number: int) -> Optional[Window]:  # noqa: ARG002 - likewise
+    def served(self, number: int) -> Window | None:  # noqa: ARG002 - likewise
         """The stream that is received here; where the image is complete, one of ``docker save``."""
         with self._lock:
             if self._receiving is not None and not self._receiving.stream.is_left():
@@ -204,7 +205,7 @@ class Image(Store):
         docker_copy.save({**self._request, "image_id": self._image_id}, write, self._gate)
         window.end()
 
-    def settle(self, *, last: bool = False) -> List[Tuple[int, str]]:  # noqa: ARG002 - likewise
+    def settle(self, *, last: bool = False) -> list[tuple[int, str]]:  # noqa: ARG002 - likewise
         """Nothing: it is there when it was loaded. Raises why it could not be saved for the others."""
         if self._sending is not None:
             self._sending.check()

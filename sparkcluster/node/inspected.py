@@ -1,12 +1,9 @@
-"""A container that somebody started, as ``docker inspect`` prints it, and the processes in it.
-
-Python 3.8, standard library only.
-"""
+"""A container that somebody started, as ``docker inspect`` prints it, and the processes in it."""
 
 from __future__ import annotations
 
 import binascii
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from sparkcluster.node.machine import Machine, Unreadable, because, quoted
 
@@ -17,7 +14,7 @@ _LIST = """cd /proc; for p in [0-9]*; do
 echo "$p $(base64 -w0 $p/cmdline) $(base64 -w0 $p/environ)"; done 2>/dev/null"""
 
 
-def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
     """``{"documents": [container, image, processes]}``, ``{"names": what else runs}`` or ``{"unread": why}``.
 
     Args:
@@ -39,7 +36,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     return {"documents": [container, *([image] if image else []), {"Processes": found}]}
 
 
-def _processes(machine: Machine, name: str, engines: List[str]) -> List[Dict[str, Any]]:
+def _processes(machine: Machine, name: str, engines: list[str]) -> list[dict[str, Any]]:
     """Processes in a running container, oldest first."""
     listing = 'docker exec "$1" sh -c "$2" | head -c %d' % _MOST
     _, output = machine.run(["sh", "-c", listing, "sh", name, _LIST], _LIMIT_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict
+from typing import Any
 
 from sparkcluster.node import engine
 from sparkcluster.node.machine import Unreadable
@@ -117,7 +117,7 @@ def snippet(inspection: str) -> str:
 SNIPPET = snippet(engine.INSPECTION)
 
 
-def parse(output: str) -> Dict[str, Any]:
+def parse(output: str) -> dict[str, Any]:
     """The document that SNIPPET printed; an image's entrypoint may have printed something before it.
 
     Raises:

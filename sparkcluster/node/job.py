@@ -1,4 +1,4 @@
-"""Work of a process of its own on this node, which outlives the operator's connection. Python 3.8, standard library.
+"""Work of a process of its own on this node, which outlives the operator's connection.
 
 A program starts it, or finds it at work, and follows it: the next operator's program follows the same process. A job
 has a directory::
@@ -22,12 +22,13 @@ import os
 import signal
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.wire import Check, Failed
 
-Document = Dict[str, Any]
+Document = dict[str, Any]
 
 _PAUSE_S = 0.5  # between two looks at everything
 GLANCE_S = 0.05  # between two looks whether a file was replaced
@@ -53,11 +54,11 @@ class Job:
         self.directory = directory
         self.before = before
         self._order: Document = {}
-        self._seen: Optional[Tuple[int, int]] = None
+        self._seen: tuple[int, int] | None = None
         self._looked = -_PAUSE_S
-        self._why: Optional[str] = None
-        self._taken_at: Optional[float] = None
-        self._held_at: Optional[float] = None
+        self._why: str | None = None
+        self._taken_at: float | None = None
+        self._held_at: float | None = None
 
     def order(self) -> Document:
         """What operators ordered so far; Ended if the directory of the job is gone."""
@@ -73,7 +74,7 @@ class Job:
         with contextlib.suppress(OSError):
             _write(self.directory, "state.json", {"pid": os.getpid(), **state})
 
-    def taken(self) -> Optional[str]:
+    def taken(self) -> str | None:
         """Why no lease is its operator's any longer; None while one is, or lapsed. Looks twice a second at most."""
         now = time.monotonic()
         if now - self._looked >= _PAUSE_S:
@@ -99,11 +100,11 @@ class Job:
             raise common.Refused(why)
 
 
-def _files(lease: Document) -> Tuple[str, str, str]:
+def _files(lease: Document) -> tuple[str, str, str]:
     return common.lease_files(lease["state_dir"], lease["cluster"], lease.get("kind", "cluster"))
 
 
-def _taken(lease: Document) -> Optional[str]:
+def _taken(lease: Document) -> str | None:
     try:
         common.not_taken(**common.lease_of(lease), mark=lease.get("mark"))
     except common.Refused as error:
@@ -120,9 +121,9 @@ def run(
     lease: Document,
     work: Callable[[Job], Document],
     check: Check,
-    lines: Optional[BinaryIO] = None,
+    lines: BinaryIO | None = None,
     *,
-    what: Optional[str] = None,
+    what: str | None = None,
     report: Callable[[Document], None] = common.emit,
 ) -> Document:
     """Start the job unless it is at work, follow it, and return what ``work`` returns; ``lease`` is the operator's.
@@ -138,7 +139,7 @@ def run(
         Busy: another program writes its order all the time, or the process that was cancelled does not end.
         OSError: an order cannot be written, as on a full disk.
     """
-    errors: List[Exception] = []
+    errors: list[Exception] = []
 
     def checked() -> None:
         if errors:
@@ -265,7 +266,7 @@ def follow(directory: str, check: Check, report: Callable[[Document], None] = co
         check()
 
 
-def _listen(directory: str, lines: BinaryIO, check: Check, errors: List[Exception]) -> None:
+def _listen(directory: str, lines: BinaryIO, check: Check, errors: list[Exception]) -> None:
     """Merge the orders in ``lines``, in a thread; one that fails is the last, and its error is put into ``errors``."""
 
     def read() -> None:
@@ -319,7 +320,7 @@ def _merge(directory: str, order: Document, *, keep: bool = True) -> None:
     _write(directory, "job.json", found)
 
 
-def _stamp(directory: str, name: str) -> Optional[Tuple[int, int]]:
+def _stamp(directory: str, name: str) -> tuple[int, int] | None:
     """What tells a file from the one that replaces it; None where there is none."""
     try:
         found = os.stat(os.path.join(directory, name))
@@ -353,7 +354,7 @@ def _write(directory: str, name: str, document: Document) -> None:
         raise
 
 
-def _end(directory: str, how: Optional[Document] = None) -> None:
+def _end(directory: str, how: Document | None = None) -> None:
     """Write how it ended over the space that was taken for that; without ``how`` take it."""
     create = os.O_CREAT if how is None else 0
     path = os.path.join(directory, "end.json")

@@ -21,7 +21,8 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Callable, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from sparkcluster.node.bind import ADDRESS
 from sparkcluster.node.machine import Machine

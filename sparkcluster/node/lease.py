@@ -1,4 +1,4 @@
-"""Holds the lease of a cluster on this node while heartbeats arrive. Python 3.8, standard library only.
+"""Holds the lease of a cluster on this node while heartbeats arrive.
 
 Heartbeats come by standard input over the operator's connection. The lease is released when none came for
 ``ttl_s``, when the connection ends, or when the program is killed: the lock is a flock, so none is left behind.

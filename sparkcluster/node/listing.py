@@ -1,4 +1,4 @@
-"""What this node has of a model, with hashes. Python 3.8, standard library only; it only reads.
+"""What this node has of a model, with hashes. It only reads.
 
 It is asked by staging and by ``preflight --hash``. A file's SHA-256 is that of the record of verified files, or the
 name of its blob in the hub's cache; of files without either the ``small`` are read, or after a download the
@@ -14,7 +14,8 @@ import queue
 import re
 import shlex
 import threading
-from typing import Any, Callable, Dict, List, Optional
+from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.file_hashes import Record
@@ -39,11 +40,11 @@ class File:
 
     __slots__ = ("blob", "git", "name", "recorded", "sha256", "status")
 
-    def __init__(self, name: str, status: Status, blob: Optional[str]) -> None:
+    def __init__(self, name: str, status: Status, blob: str | None) -> None:
         self.name, self.status, self.blob = name, status, blob
-        self.sha256: Optional[str] = None
-        self.git: Optional[str] = None
-        self.recorded: Optional[str] = None
+        self.sha256: str | None = None
+        self.git: str | None = None
+        self.recorded: str | None = None
 
     @property
     def is_misnamed(self) -> bool:
@@ -53,9 +54,9 @@ class File:
             return self.sha256 not in (None, blob)
         return self.git not in (None, blob)
 
-    def as_json(self) -> Dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """What the controller is told of it."""
-        found: Dict[str, Any] = {
+        found: dict[str, Any] = {
             "name": self.name,
             "size": self.status.st_size,
             "mtime": max(0, self.status.st_mtime_ns),
@@ -67,13 +68,13 @@ class File:
 
 def listing(
     root: str,
-    revision: Optional[str],
+    revision: str | None,
     choice: Any,
-    record: Optional[Record] = None,
+    record: Record | None = None,
     *,
     reads: Reads = "small",
     check: Callable[[], None] = lambda: None,
-) -> List[File]:
+) -> list[File]:
     """The files of ``root``, or with ``revision`` of that snapshot in the hub's cache, that ``choice`` leaves in.
 
     ``check`` is called every second while files are read.
@@ -89,7 +90,7 @@ def listing(
     if revision:
         for place in (os.path.dirname(top), top, blobs):
             stay_inside(place, os.path.realpath(place), place)
-    files: List[File] = []
+    files: list[File] = []
     for name, real, status in model_files(top, choice):
         path = os.path.join(top, name)
         if revision:
@@ -100,7 +101,7 @@ def listing(
         raise Failed("source", "%s contains no files" % top)
     if record is not None:
         _compare(files, record, lambda file: _place(home, top, file))
-    unread: List[File] = []
+    unread: list[File] = []
     for file in files:
         if reads != "all":
             named = file.blob if reads == "small" and _SHA256.fullmatch(file.blob or "") else None
@@ -122,7 +123,7 @@ def listing(
     return files
 
 
-def _compare(files: List[File], record: Record, place: Callable[[File], str]) -> None:
+def _compare(files: list[File], record: Record, place: Callable[[File], str]) -> None:
     """Set what the record says of ``files``; of tens of thousands, neither it nor their places are kept in memory."""
     first = {file.blob or place(file): file for file in files}
     for path, entry in record.entries():
@@ -148,7 +149,7 @@ def stay_inside(path: str, real: str, inside: str) -> None:
 
 
 def _read(
-    unread: List[File], path_of: Callable[[File], str], check: Callable[[], None], note: Callable[[File], None]
+    unread: list[File], path_of: Callable[[File], str], check: Callable[[], None], note: Callable[[File], None]
 ) -> None:
     """Hash files, each of which ``note`` gets then, and emit every second how far that is.
 

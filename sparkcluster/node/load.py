@@ -1,6 +1,6 @@
 """Loads an image from an archive on this node, which came from the operator's machine (``take``), and removes that.
 
-Python 3.8, standard library only. The request has the lease, the ``path`` of the archive, the name in it of the image's
+The request has the lease, the ``path`` of the archive, the name in it of the image's
 configuration, ``member``, the SHA-256 of that, ``config``, and the ``reference`` that the image gets.
 """
 
@@ -10,23 +10,24 @@ import hashlib
 import json
 import os
 import tarfile
-from typing import Any, BinaryIO, Dict, Iterator
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, docker_copy, wire
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.wire import Check, Failed, Pace
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 _CONFIG_BYTES = 4 << 20
 
 
-def main(request: Request, stdin: BinaryIO) -> Dict[str, Any]:
+def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Load it; the answer is that of ``wire.answer``."""
     return wire.answer(request, stdin, lambda check: load(request, check))
 
 
-def load(request: Request, check: Check) -> Dict[str, Any]:
+def load(request: Request, check: Check) -> dict[str, Any]:
     """Load and tag the image; the bytes that were read, none where an attempt whose answer was lost did it before."""
     path = common.expand(request["path"])
     if not os.path.exists(path):

@@ -16,7 +16,8 @@ import struct
 import subprocess
 import sys
 import time
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
 
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it is slow while weights load
@@ -29,7 +30,7 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # linux/if_addr.h
 
 
 # Packed address, port, user and inode of one listening socket.
-Socket = Tuple[bytes, int, int, str]
+Socket = tuple[bytes, int, int, str]
 
 
 class Unreadable(Exception):
@@ -86,7 +87,7 @@ class Machine:
         except OSError as error:
             raise Unreadable(because(error, path)) from None
 
-    def text(self, path: str, default: Optional[str] = None) -> str:
+    def text(self, path: str, default: str | None = None) -> str:
         """Content of a file as text; invalid UTF-8 is replaced. ``default``, if any, stands for an unreadable file."""
         try:
             return self.bytes(path).decode("utf-8", "replace")
@@ -95,11 +96,11 @@ class Machine:
                 raise
             return default
 
-    def line(self, path: str) -> Optional[str]:
+    def line(self, path: str) -> str | None:
         """First line of a small file; None if it is empty or cannot be read (EINVAL in sysfs)."""
         return self.text(path, "").strip().split("\n")[0] or None
 
-    def names(self, path: str) -> List[str]:
+    def names(self, path: str) -> list[str]:
         """Sorted names in a directory; none if it does not exist."""
         try:
             return sorted(os.listdir(self.at(path)))
@@ -108,7 +109,7 @@ class Machine:
                 return []
             raise Unreadable(because(error, path)) from None
 
-    def document(self, path: str) -> Dict[str, Any]:
+    def document(self, path: str) -> dict[str, Any]:
         """A JSON object in a file; Unreadable if there is none."""
         try:
             document = json.loads(self.text(path))
@@ -126,12 +127,12 @@ class Machine:
         """Whether ``path`` is a directory."""
         return os.path.isdir(self.at(path))
 
-    def space(self, path: str) -> Tuple[int, int]:
+    def space(self, path: str) -> tuple[int, int]:
         """Total bytes, and bytes available without root, of the file system of ``path``."""
         found = os.statvfs(self.at(path))
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
-    def run(self, argv: List[str], limit_s: float = LIMIT_S) -> Tuple[int, str]:
+    def run(self, argv: list[str], limit_s: float = LIMIT_S) -> tuple[int, str]:
         """Exit code and output of a program; if it fails without output, its stderr.
 
         Raises:
@@ -141,8 +142,7 @@ class Machine:
             done = subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
                 timeout=limit_s,
                 env=dict(os.environ, LC_ALL="C"),
                 check=False,
@@ -156,8 +156,8 @@ class Machine:
 
     @contextlib.contextmanager
     def docker_stream(
-        self, path: str, limit_s: Optional[float], method: str = "GET", headers: Sequence[str] = ()
-    ) -> Iterator[Tuple[int, BinaryIO]]:
+        self, path: str, limit_s: float | None, method: str = "GET", headers: Sequence[str] = ()
+    ) -> Iterator[tuple[int, BinaryIO]]:
         """HTTP status and body of ``GET path``, or another ``method``, from the Docker engine, as they come.
 
         HTTP/1.0 avoids chunked responses, and importing an HTTP client takes 40 ms.
@@ -180,14 +180,14 @@ class Machine:
                     while answer.readline().strip():
                         pass
                     yield status, answer
-        except socket.timeout:
+        except TimeoutError:
             raise Unreadable("no answer within %g s: %s" % (limit_s or 0, where)) from None
         except OSError as error:
             raise Unreadable(because(error, where)) from None
         except (IndexError, ValueError, RecursionError):
             raise Unreadable("not a Docker engine: %s" % where) from None
 
-    def docker(self, path: str) -> Tuple[int, Any]:
+    def docker(self, path: str) -> tuple[int, Any]:
         """HTTP status and JSON document of ``GET path`` from the Docker engine."""
         with self.docker_stream(path, self.docker_limit_s) as (status, body):
             return status, json.loads(body.read() or b"null")
@@ -205,9 +205,9 @@ class Machine:
             raise Unreadable("the Docker engine answers %d to %s" % (status, path.partition("?")[0]))
         return document
 
-    def addresses(self) -> Dict[str, List[str]]:
+    def addresses(self) -> dict[str, list[str]]:
         """IPv4 addresses with prefix of every interface, from netlink."""
-        found: Dict[str, List[str]] = {}
+        found: dict[str, list[str]] = {}
         names = dict(socket.if_nameindex())
         request = struct.pack("=LHHLLB7x", 24, _RTM_GETADDR, _NLM_DUMP_REQUEST, 1, 0, socket.AF_INET)
         for payload in _dump(0, request, _RTM_NEWADDR, "addresses"):
@@ -220,7 +220,7 @@ class Machine:
                 found.setdefault(names[index], []).append(text)
         return found
 
-    def listening(self) -> List[Socket]:
+    def listening(self) -> list[Socket]:
         """Packed address, port, user and inode of every listening TCP socket, from netlink.
 
         ``/proc/net/tcp`` has the same, but walks the whole hash table, whose size grows with memory: 5 ms each for
@@ -240,7 +240,7 @@ class Machine:
                     found.append((payload[8 : 8 + length], port, uid, str(inode)))
         return found
 
-    def resolve(self, name: str) -> List[str]:
+    def resolve(self, name: str) -> list[str]:
         """IPv4 addresses of ``name``, none if it does not exist.
 
         Raises:
@@ -256,12 +256,12 @@ class Machine:
             return []  # not a valid name
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
-    def reached_at(self) -> Optional[str]:
+    def reached_at(self) -> str | None:
         """The node's address of this SSH connection; None without SSH."""
         fields = os.environ.get("SSH_CONNECTION", "").split()
         return fields[2] if len(fields) == 4 else None
 
-    def identity(self) -> Dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """User, groups, home, interpreter and architecture."""
         uid = os.getuid()
         groups = []
@@ -295,9 +295,9 @@ def quoted(text: str) -> str:
     return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))
 
 
-def _dump(protocol: int, request: bytes, kind: int, noun: str) -> List[bytes]:
+def _dump(protocol: int, request: bytes, kind: int, noun: str) -> list[bytes]:
     """Payloads of one type in a netlink dump; Unreadable if the kernel answers with an error or not at all."""
-    found: List[bytes] = []
+    found: list[bytes] = []
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as netlink:
             netlink.settimeout(LIMIT_S)
@@ -314,7 +314,7 @@ def _dump(protocol: int, request: bytes, kind: int, noun: str) -> List[bytes]:
         raise Unreadable("%s: netlink" % because(error)) from None
 
 
-def _records(data: bytes, layout: str, header: int) -> List[Tuple[int, bytes]]:
+def _records(data: bytes, layout: str, header: int) -> list[tuple[int, bytes]]:
     """Type and payload of each netlink message or attribute: length and type, packed as ``layout``, come first."""
     found = []
     while len(data) >= header:

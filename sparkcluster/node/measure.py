@@ -1,4 +1,4 @@
-"""Measures what a link carries. Python 3.8, standard library only; nothing is written.
+"""Measures what a link carries. Nothing is written.
 
 One end receives and the other sends, over several TCP connections that know a token; or one command of perftest, or one
 container, is run and its output reported. What was started ends with this program, and this program with its input.
@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Tuple
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, programs
 from sparkcluster.node.machine import Machine
@@ -30,13 +31,13 @@ _OUTPUT_BYTES = 1 << 20
 _LIVE_S = 1.0
 _SILENCE = "no data was sent or received"
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 # Held while a program is started, so that it is among the children when this program ends. The signals' handler may
 # interrupt the thread that holds it.
 starting = threading.RLock()
-children: "List[subprocess.Popen[bytes]]" = []
-containers: List[str] = []
+children: list[subprocess.Popen[bytes]] = []
+containers: list[str] = []
 
 
 def main(request: Request, stdin: BinaryIO) -> None:
@@ -85,7 +86,7 @@ def receive(request: Request) -> dict[str, Any]:
     return {"bytes": sum(size for size, _, _ in received), "seconds": seconds}
 
 
-def take(sock: socket.socket) -> Tuple[int, float, float]:
+def take(sock: socket.socket) -> tuple[int, float, float]:
     """Receive until the end: bytes, and when the first and the last of them came."""
     moved, first, last = 0, 0.0, 0.0
     buffer = bytearray(_CHUNK)
@@ -150,7 +151,7 @@ def round_trips(sock: socket.socket, count: int) -> float:
     return round(statistics.median(taken) * 1000, 4)
 
 
-def together(work: Callable[[socket.socket], Any], socks: List[socket.socket]) -> List[Any]:
+def together(work: Callable[[socket.socket], Any], socks: list[socket.socket]) -> list[Any]:
     """Results of ``work`` for all of ``socks`` in parallel; the first error is raised once all have ended."""
     with concurrent.futures.ThreadPoolExecutor(len(socks)) as pool:
         return list(pool.map(work, socks))
@@ -176,7 +177,7 @@ def run(request: Request) -> dict[str, Any]:
         return finished(child, request["limit_s"])
 
 
-def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]:
+def finished(child: subprocess.Popen[bytes], limit_s: float) -> dict[str, Any]:
     """Output and exit code of ``child``, None for one that had to be ended; a sign of life every second."""
     output = bytearray()
     reported = time.monotonic()
@@ -191,7 +192,7 @@ def finished(child: "subprocess.Popen[bytes]", limit_s: float) -> dict[str, Any]
         if time.monotonic() - reported >= _LIVE_S:
             reported = time.monotonic()
             common.emit({"alive": True})
-    code: "int | None" = None
+    code: int | None = None
     try:
         code = child.wait(timeout=max(0.0, limit - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -217,7 +218,7 @@ def remove(name: str) -> None:
         programs.run(docker.remove(name), 20)
 
 
-DO: Dict[str, Callable[[Request], Dict[str, Any]]] = {
+DO: dict[str, Callable[[Request], dict[str, Any]]] = {
     "tools": tools,
     "receive": receive,
     "send": send,

@@ -1,6 +1,6 @@
 """The memory of this node around a rank: before its start, after its end, and the page cache between the two.
 
-Steps of ``agent``, and a program that waits and changes nothing. Python 3.8, standard library only.
+Steps of ``agent``, and a program that waits and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Set
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.model_files import forget
@@ -53,7 +54,7 @@ for here, folders, names in os.walk("/"):
 """
 
 
-def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
+def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
     """Wait for the memory of ranks that ended; ``{"waits_s"}`` while that takes long, then ``{"done": ...}``.
 
     It takes no lock, needs no lease, and ends with its input.
@@ -62,7 +63,7 @@ def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
     return {"done": await_return(request, say=lambda waits_s: common.emit({"waits_s": waits_s}))}
 
 
-def meminfo() -> Dict[str, int]:
+def meminfo() -> dict[str, int]:
     """MemFree, MemAvailable and AnonPages in bytes, by these names."""
     with open(MEMINFO) as file:
         found = re.findall(r"^(MemFree|MemAvailable|AnonPages):\s+(\d+) kB", file.read(), re.MULTILINE)
@@ -71,11 +72,11 @@ def meminfo() -> Dict[str, int]:
 
 def record(directory: str) -> None:
     """Write what is free before a rank starts, and what lies in /dev/shm, to its directory."""
-    before: Dict[str, Any] = dict(meminfo(), shm=sorted(names()))
+    before: dict[str, Any] = dict(meminfo(), shm=sorted(names()))
     common.write_atomically(os.path.join(directory, MEMORY_FILE), json.dumps(before).encode())
 
 
-def names() -> Set[str]:
+def names() -> set[str]:
     """Names in /dev/shm; none where it does not exist."""
     with contextlib.suppress(OSError):
         return set(os.listdir(SHARED))
@@ -83,11 +84,11 @@ def names() -> Set[str]:
 
 
 def await_return(
-    request: Dict[str, Any],
+    request: dict[str, Any],
     say: Callable[[int], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Wait until the memory of ranks that ended has come back; what has not, and what they left in /dev/shm.
 
     ``request`` has rank_dirs and limit_s. Memory that programs have taken or released since the start is not counted.
@@ -120,12 +121,12 @@ def await_return(
     }
 
 
-def left(known: Set[str]) -> List[Dict[str, Any]]:
+def left(known: set[str]) -> list[dict[str, Any]]:
     """The largest files in /dev/shm that are not ``known``, and that no process uses as far as this user can see.
 
     Those with names that a command cannot have plainly are left out.
     """
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for name in filter(re.compile(SHARED_NAME).fullmatch, names() - known):
         path = os.path.join(SHARED, name)
         with contextlib.suppress(OSError):
@@ -154,7 +155,7 @@ def mapped() -> str:
     return "".join(texts)
 
 
-def evict(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def evict(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Drop the files below ``paths`` from the page cache, and those of the image; MemFree before and after.
 
     Pages that were not written to the disk yet stay, and the image if ``enough_bytes`` are free without.

@@ -1,4 +1,4 @@
-"""Which files of a model an engine reads, by their names. Pure; Python 3.8, standard library only.
+"""Which files of a model an engine reads, by their names. Pure.
 
 What is downloaded, copied, verified and counted is chosen here. A choice is a document: ``include`` and ``exclude``
 are patterns (``model.files`` and ``model.exclude`` of the playbook), ``format`` is what the engine loads: ``mistral``
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import Any, Collection, Dict, Iterable, List, Optional, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-Choice = Dict[str, Any]
+Choice = dict[str, Any]
 
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 _PICKLED = (".bin", ".pt")
@@ -28,7 +29,7 @@ _INDEX, _CONSOLIDATED_INDEX, _PICKLED_INDEX = (
 )
 
 
-def chosen(names: Iterable[str], shards: Collection[str], choice: Optional[Choice]) -> List[str]:
+def chosen(names: Iterable[str], shards: Collection[str], choice: Choice | None) -> list[str]:
     """Those of ``names`` that are served, sorted; ``shards`` are the files that the index lists. All without a choice.
 
     Where the rules leave no weights of those that are there, all are chosen: never less than what works.
@@ -46,13 +47,13 @@ def chosen(names: Iterable[str], shards: Collection[str], choice: Optional[Choic
     return [name for name in found if wanted(name, choice)]
 
 
-def wanted(name: str, choice: Optional[Choice]) -> bool:
+def wanted(name: str, choice: Choice | None) -> bool:
     """Whether the patterns of ``choice`` leave ``name`` in."""
     include, exclude = (list((choice or {}).get(key) or ()) for key in ("include", "exclude"))
     return (not include or _matches(name, include)) and not _matches(name, exclude)
 
 
-def series_of(names: Iterable[str], choice: Optional[Choice]) -> List[str]:
+def series_of(names: Iterable[str], choice: Choice | None) -> list[str]:
     """All files of each numbered series that one of ``names`` is in, as ``a-00001-of-00003.safetensors``.
 
     A download that was cut off may have some of them and no index yet.
@@ -72,7 +73,7 @@ def series_of(names: Iterable[str], choice: Optional[Choice]) -> List[str]:
     return sorted(name for name in every if wanted(name, choice))
 
 
-def index_of(names: Collection[str], choice: Optional[Choice]) -> Optional[str]:
+def index_of(names: Collection[str], choice: Choice | None) -> str | None:
     """The index among ``names`` of the weights that are read; None if they have none."""
     top = [name for name in names if name.endswith(".safetensors") and "/" not in name]
     order = [_INDEX, "" if any(not name.startswith(_CONSOLIDATED) for name in top) else _CONSOLIDATED_INDEX]
@@ -83,7 +84,7 @@ def index_of(names: Collection[str], choice: Optional[Choice]) -> Optional[str]:
     return next((index for index in order if index in names), None)
 
 
-def _unread(top: Sequence[str], every: Sequence[str], shards: Set[str], loads: Optional[str]) -> Set[str]:
+def _unread(top: Sequence[str], every: Sequence[str], shards: set[str], loads: str | None) -> set[str]:
     """Files at the top that are weights in a form that is not loaded."""
     unread = {name for name in top if name.endswith(_OTHER_ENGINES)}
     if loads == "any":

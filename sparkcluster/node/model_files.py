@@ -1,11 +1,12 @@
-"""The files of a model on this node, and their SHA-256. Python 3.8, standard library only."""
+"""The files of a model on this node, and their SHA-256."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from sparkcluster.node import model_choice
 from sparkcluster.node.shared import UNFINISHED
@@ -22,7 +23,7 @@ class Status(NamedTuple):
     st_ino: int
 
 
-def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Iterator[Tuple[str, str, Status]]:
+def model_files(top: str, choice: model_choice.Choice | None = None) -> Iterator[tuple[str, str, Status]]:
     """Name, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
     found = {os.path.relpath(path, top): (real, status) for path, real, status in _finished(top)}
     index = model_choice.index_of(found, choice)
@@ -32,7 +33,7 @@ def model_files(top: str, choice: Optional[model_choice.Choice] = None) -> Itera
         yield name, real, status
 
 
-def absent_shards(top: str, choice: Optional[model_choice.Choice] = None) -> List[str]:
+def absent_shards(top: str, choice: model_choice.Choice | None = None) -> list[str]:
     """Weights that ``choice`` leaves in and that are not there, by their index or, without one, by their numbers."""
     found = {os.path.relpath(path, top): real for path, real, _ in _finished(top)}
     index = model_choice.index_of(found, choice)
@@ -40,7 +41,7 @@ def absent_shards(top: str, choice: Optional[model_choice.Choice] = None) -> Lis
     return sorted(name for name in set(shards) - found.keys() if model_choice.wanted(name, choice))
 
 
-def _shards(path: str) -> List[str]:
+def _shards(path: str) -> list[str]:
     """The files that an index lists; none if it is invalid."""
     try:
         if os.path.getsize(path) > _INDEX_LIMIT_BYTES:
@@ -51,7 +52,7 @@ def _shards(path: str) -> List[str]:
         return []
 
 
-def _finished(top: str) -> Iterator[Tuple[str, str, Status]]:
+def _finished(top: str) -> Iterator[tuple[str, str, Status]]:
     def fail(error: OSError) -> None:
         raise error  # a folder that cannot be read would be left out
 

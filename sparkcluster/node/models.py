@@ -1,4 +1,4 @@
-"""The models on this node, and the removal of what staging wrote of one. Python 3.8, standard library only.
+"""The models on this node, and the removal of what staging wrote of one.
 
 A model is a repository in Hugging Face's cache, or a directory that has a record of verified files (``record``). Only
 files that the record says staging wrote, and that are still as it wrote them, are ever removed; with them the links to
@@ -13,7 +13,8 @@ import json
 import os
 import re
 import shutil
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 from sparkcluster.node.file_hashes import Record, roots
@@ -26,10 +27,10 @@ _MARK = re.compile("^[0-9a-f]{16,64}$")
 # What may end a path in an argument, in a mount, and in a line of shell.
 _ENDS = ("$^", ":", "[:,=]", r"[\s\"':,;=]")
 
-Model = Dict[str, Any]
+Model = dict[str, Any]
 
 
-def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
+def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
     """``{"models": [...]}`` by ``hf_home``, ``state_dir`` and directories (``paths``) that ``request`` names."""
     state_dir = request["state_dir"]
     hub = os.path.join(common.expand(request.get("hf_home") or "~/.cache/huggingface"), "hub")
@@ -44,7 +45,7 @@ def main(request: Dict[str, Any], lines: BinaryIO) -> Dict[str, Any]:
     return {"models": (found_models + _beside(state_dir, named))[:_MOST]}
 
 
-def _records(state_dir: str) -> Dict[str, List[Any]]:
+def _records(state_dir: str) -> dict[str, list[Any]]:
     """What releases and ranks of each cluster on this node say; their models are somewhere in it."""
     found = {}
     for cluster in _names(os.path.join(common.expand(state_dir), "clusters")):
@@ -57,7 +58,7 @@ def _records(state_dir: str) -> Dict[str, List[Any]]:
     return found
 
 
-def _named(documents: List[Any]) -> Optional[Set[str]]:
+def _named(documents: list[Any]) -> set[str] | None:
     """The texts in ``documents``, and where the paths in them lead; None where one was not read, and may name any."""
     if not all(documents):
         return None
@@ -66,7 +67,7 @@ def _named(documents: List[Any]) -> Optional[Set[str]]:
     return texts | {os.path.realpath(common.expand(part)) for part in parts if part[:1] in ("/", "~")}
 
 
-def _users(named: Dict[str, Optional[Set[str]]], *names: str) -> List[str]:
+def _users(named: dict[str, set[str] | None], *names: str) -> list[str]:
     """The clusters of ``named`` that name one of ``names``, or something in it."""
     pattern = re.compile(r"(?<![\w.-])(?:%s)(?![\w.-])" % "|".join(map(re.escape, names)))
     return [cluster for cluster, texts in named.items() if texts is None or any(map(pattern.search, texts))]
@@ -86,7 +87,7 @@ def _strings(value: Any) -> Iterator[str]:
                 yield from _strings(json.loads(value))
 
 
-def _beside(state_dir: str, named: Dict[str, Optional[Set[str]]]) -> List[Model]:
+def _beside(state_dir: str, named: dict[str, set[str] | None]) -> list[Model]:
     """What was staged from beside playbooks, each with its place below ``state_dir``."""
     folder = os.path.join(common.expand(state_dir), "files")
     found = []
@@ -100,7 +101,7 @@ def _beside(state_dir: str, named: Dict[str, Optional[Set[str]]]) -> List[Model]
     return found
 
 
-def _model(state_dir: str, root: str, path: str, named: Dict[str, Optional[Set[str]]]) -> Model:
+def _model(state_dir: str, root: str, path: str, named: dict[str, set[str] | None]) -> Model:
     """The model in ``root``, to which ``path`` leads."""
     record = Record(state_dir, root)
     size = sum(status.st_size for _, status in _files(root))
@@ -129,14 +130,14 @@ def _files(root: str) -> Iterator[Any]:
                     yield os.path.relpath(path, root), status
 
 
-def _names(path: str) -> List[str]:
+def _names(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except OSError:
         return []
 
 
-def remove(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def remove(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Remove what staging wrote in ``roots`` of ``step``; the bytes by root.
 
     Raises:
@@ -169,7 +170,7 @@ def remove(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     return {"freed": freed}
 
 
-def _refuse_others(request: Dict[str, Any]) -> None:
+def _refuse_others(request: dict[str, Any]) -> None:
     """Failed while another cluster has a lease: nothing names what it stages until its ranks start."""
     for cluster in _names(os.path.join(common.expand(request["state_dir"]), "clusters")):
         for kind in ("cluster", "staging") if cluster != request["cluster"] else ():
@@ -180,7 +181,7 @@ def _refuse_others(request: Dict[str, Any]) -> None:
 def _remove(tree: Tree, record: Record) -> int:
     links = _links(tree.root)
     users = {target for path, target in links.items() if _revision(path) not in record.revisions}
-    gone: Set[str] = set()
+    gone: set[str] = set()
     freed = 0
     for path, entry in record.files.items():
         status = tree.own_status(path)
@@ -212,7 +213,7 @@ def _remove_empty(tree: Tree) -> None:
                 tree.remove(os.path.relpath(here, tree.root), directory=True)
 
 
-def _links(root: str) -> Dict[str, str]:
+def _links(root: str) -> dict[str, str]:
     """The links below ``root`` to what is in it, both as paths relative to it."""
     found = {}
     for here, folders, names in os.walk(root):
@@ -225,7 +226,7 @@ def _links(root: str) -> Dict[str, str]:
     return found
 
 
-def _revision(path: str) -> Optional[str]:
+def _revision(path: str) -> str | None:
     """The snapshot that a link is in."""
     parts = path.split("/")
     return parts[1] if parts[0] == "snapshots" and len(parts) > 2 else None

@@ -1,4 +1,4 @@
-"""Which machines answer on the QSFP ports of this node. Python 3.8, standard library only.
+"""Which machines answer on the QSFP ports of this node.
 
 A port without IPv4 address has the link-local IPv6 address that the kernel gives it; one that was set up has an IPv4
 address and no other.
@@ -12,7 +12,8 @@ import os
 import re
 import socket
 import time
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any
 
 from sparkcluster.node.machine import LIMIT_S, Machine
 from sparkcluster.node.readings import Readings
@@ -30,8 +31,8 @@ _MOST_ASKED = 256
 
 
 def neighbours(
-    machine: Machine, interfaces: List[Dict[str, Any]], look_for: Iterable[str] = ()
-) -> List[Dict[str, Optional[str]]]:
+    machine: Machine, interfaces: list[dict[str, Any]], look_for: Iterable[str] = ()
+) -> list[dict[str, str | None]]:
     """Who answers on the interfaces of ConnectX-7 that have a carrier: interface, mac, address and name.
 
     Args:
@@ -59,7 +60,7 @@ def neighbours(
         answers.value(name)  # None for one without
     if asked or pinged:
         time.sleep(max(0.0, began + _ANSWER_S - time.monotonic()))
-    found: Dict[Tuple[str, str], Dict[str, Optional[str]]] = {}
+    found: dict[tuple[str, str], dict[str, str | None]] = {}
     count = dict.fromkeys(names, 0)
     named = answers.value("lldp")
     for each in [*table(machine), *(named if isinstance(named, list) else [])]:
@@ -79,18 +80,18 @@ def neighbours(
     return list(found.values())
 
 
-def unaddressed(machine: Machine, interfaces: List[Dict[str, Any]]) -> List[str]:
+def unaddressed(machine: Machine, interfaces: list[dict[str, Any]]) -> list[str]:
     """Interfaces of ConnectX-7 that have a carrier and no address, without which they find no neighbour."""
     names = [each["name"] for each in _cabled(interfaces) if not each["addresses"]]
     having = names_with_ipv6(machine, names)
     return [name for name in names if name not in having]
 
 
-def _cabled(interfaces: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _cabled(interfaces: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in interfaces if each["driver"] == DRIVER and each["carrier"]]
 
 
-def names_with_ipv6(machine: Machine, names: List[str]) -> List[str]:
+def names_with_ipv6(machine: Machine, names: list[str]) -> list[str]:
     """Those of ``names`` that have an IPv6 address; its interface is the last field of a line."""
     lines = machine.text("/proc/net/if_inet6", "").splitlines()
     having = {line.split()[-1] for line in lines if line.strip()}
@@ -110,7 +111,7 @@ def resolve(interface: str, addresses: Iterable[str]) -> None:
                 sender.sendto(b"", (address, _DISCARD))
 
 
-def table(machine: Machine) -> List[Dict[str, Optional[str]]]:
+def table(machine: Machine) -> list[dict[str, str | None]]:
     """The kernel's table of neighbours, IPv4 and IPv6, of those that answered.
 
     It is read whole, since iproute2 6.1 leaves the interface out where it is asked for that of one.
@@ -131,7 +132,7 @@ def table(machine: Machine) -> List[Dict[str, Optional[str]]]:
     return found
 
 
-def lldp(machine: Machine) -> List[Dict[str, Optional[str]]]:
+def lldp(machine: Machine) -> list[dict[str, str | None]]:
     """What lldpd heard, if this user may ask it: switches have no other name here."""
     if not any(os.access(machine.at(path), os.R_OK | os.W_OK) for path in _LLDP_SOCKETS):
         return []
@@ -139,7 +140,7 @@ def lldp(machine: Machine) -> List[Dict[str, Optional[str]]]:
     return lldp_neighbours(output) if exit_code == 0 else []
 
 
-def lldp_neighbours(output: str) -> List[Dict[str, Optional[str]]]:
+def lldp_neighbours(output: str) -> list[dict[str, str | None]]:
     """Neighbours in the output of ``lldpcli -f json0 show neighbors``: all of its values are lists."""
     try:
         document = json.loads(output)
@@ -158,12 +159,12 @@ def lldp_neighbours(output: str) -> List[Dict[str, Optional[str]]]:
     return found
 
 
-def _each(parents: List[Any], key: str) -> List[Dict[str, Any]]:
+def _each(parents: list[Any], key: str) -> list[dict[str, Any]]:
     """The objects in the lists that ``parents`` have as ``key``."""
     lists = [parent.get(key) for parent in parents if isinstance(parent, dict)]
     return [each for found in lists if isinstance(found, list) for each in found if isinstance(each, dict)]
 
 
-def _neighbour(interface: str, mac: str, address: Any, name: Optional[str] = None) -> Dict[str, Optional[str]]:
+def _neighbour(interface: str, mac: str, address: Any, name: str | None = None) -> dict[str, str | None]:
     address = address[:64] if isinstance(address, str) else None
     return {"interface": interface, "mac": mac, "address": address, "name": name and name[:255]}

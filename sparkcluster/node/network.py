@@ -7,7 +7,8 @@ import re
 import socket
 import struct
 import time
-from typing import Any, Container, Dict, List, Optional, Set
+from collections.abc import Container
+from typing import Any
 
 from sparkcluster.node.machine import Machine, Socket, Unreadable
 
@@ -20,7 +21,7 @@ _ANY = (bytes(4), bytes(16), bytes(10) + b"\xff\xff" + bytes(4))  # 0.0.0.0, ::,
 _PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
 
 
-def interfaces(machine: Machine) -> List[Dict[str, Any]]:
+def interfaces(machine: Machine) -> list[dict[str, Any]]:
     """All interfaces except lo and the veth ends of containers."""
     addresses = machine.addresses()
     found = []
@@ -53,7 +54,7 @@ def interfaces(machine: Machine) -> List[Dict[str, Any]]:
     return found
 
 
-def hcas(machine: Machine) -> List[Dict[str, Any]]:
+def hcas(machine: Machine) -> list[dict[str, Any]]:
     """All RDMA devices with port 1; none without a cable, since a Spark then hides the card."""
     found = []
     for name in machine.names(_INFINIBAND):
@@ -76,14 +77,14 @@ def hcas(machine: Machine) -> List[Dict[str, Any]]:
     return found
 
 
-def pcie(machine: Machine, device: str) -> Optional[str]:
+def pcie(machine: Machine, device: str) -> str | None:
     """What a device's PCIe link was trained at, such as ``Gen5 x4``; None where the kernel does not say."""
     generation = _GENERATIONS.get((machine.line(device + "current_link_speed") or "").partition(" ")[0])
     width = machine.line(device + "current_link_width") or ""
     return "Gen%d x%s" % (generation, width) if generation and re.match(r"^[1-9]\d?$", width, re.ASCII) else None
 
 
-def gids(machine: Machine, port: str) -> List[Dict[str, Any]]:
+def gids(machine: Machine, port: str) -> list[dict[str, Any]]:
     """The non-empty entries of a port's GID table, by index.
 
     The whole table is read, since removed entries leave gaps.
@@ -110,7 +111,7 @@ def has_infiniband_devices(machine: Machine) -> bool:
     return any(name.startswith("uverbs") for name in machine.names("/dev/infiniband"))
 
 
-def listeners(machine: Machine) -> List[Dict[str, Any]]:
+def listeners(machine: Machine) -> list[dict[str, Any]]:
     """Listening TCP sockets, with the process if this user may see it."""
     found = listening(machine)
     sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in found}
@@ -121,7 +122,7 @@ def listeners(machine: Machine) -> List[Dict[str, Any]]:
     return sorted(sockets.values(), key=lambda each: (each["port"], each["address"]))
 
 
-def wildcards(machine: Machine, mark: Optional[str], allowed: Container[int]) -> Dict[int, str]:
+def wildcards(machine: Machine, mark: str | None, allowed: Container[int]) -> dict[int, str]:
     """Ports other than ``allowed`` on which a rank listens at all addresses, each with the process that does.
 
     Its processes are those with ``mark`` in their environment; without one all that are visible, in its container.
@@ -130,7 +131,7 @@ def wildcards(machine: Machine, mark: Optional[str], allowed: Container[int]) ->
     return {ports[inode]: process for inode, process in _processes(machine, set(ports), 10, mark).items()}
 
 
-def listening(machine: Machine) -> List[Socket]:
+def listening(machine: Machine) -> list[Socket]:
     """As ``Machine.listening``, or from /proc where the kernel has no sock_diag."""
     try:
         return machine.listening()
@@ -138,13 +139,13 @@ def listening(machine: Machine) -> List[Socket]:
         return _listening(machine)
 
 
-def _listening(machine: Machine) -> List[Socket]:
+def _listening(machine: Machine) -> list[Socket]:
     """As ``Machine.listening``, from /proc/net/tcp and tcp6."""
     lines = machine.text("/proc/net/tcp").splitlines()[1:] + machine.text("/proc/net/tcp6", "").splitlines()[1:]
     return [each for each in map(listener, lines) if each is not None]
 
 
-def listener(line: str) -> Optional[Socket]:
+def listener(line: str) -> Socket | None:
     """One line of /proc/net/tcp or tcp6 as packed address, port, user and inode; None if it is not listening."""
     fields = line.split()
     if len(fields) < 10 or fields[3] != _LISTEN:
@@ -166,10 +167,10 @@ def _address(packed: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
-def _processes(machine: Machine, inodes: Set[str], limit_s: float, mark: Optional[str] = None) -> Dict[str, str]:
+def _processes(machine: Machine, inodes: set[str], limit_s: float, mark: str | None = None) -> dict[str, str]:
     """Name of the process of each socket, if this user may see it, and it has ``mark`` in its environment."""
     links = {"socket:[%s]" % inode: inode for inode in inodes}
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     until = time.monotonic() + limit_s
     for pid in machine.names("/proc"):
         if len(found) == len(links) or time.monotonic() > until:
@@ -191,6 +192,6 @@ def _processes(machine: Machine, inodes: Set[str], limit_s: float, mark: Optiona
     return found
 
 
-def _after_colon(text: Optional[str]) -> Optional[str]:
+def _after_colon(text: str | None) -> str | None:
     """``ACTIVE`` of ``4: ACTIVE``."""
     return None if text is None else text.split(":", 1)[-1].strip() or None

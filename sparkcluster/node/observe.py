@@ -2,7 +2,6 @@
 
 Answers one document that ``sparkcluster.facts.running`` reads. What moves is read twice, some seconds apart.
 Readers run side by side, and a reader that hangs costs only its own reading, which is then ``{"unread": "why"}``.
-Python 3.8, standard library.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, Callable
+from typing import Any
 
 from sparkcluster.node import common, gpu, ranks, system, vitals
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable

@@ -1,7 +1,6 @@
 """What a guard does on its own node: says how its rank is, holds the node's lease, starts and stops the rank.
 
-Everything goes through the agent's own functions, under the lease and the change lock of this node. Python 3.8,
-standard library only.
+Everything goes through the agent's own functions, under the lease and the change lock of this node.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 import threading
 import time
-from typing import Any, BinaryIO, Dict, List, Optional
+from typing import Any, BinaryIO
 
 from sparkcluster.node import agent, common, enabled, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
@@ -44,14 +43,14 @@ class Held:
 class OwnRank:
     """This node's rank of an enabled cluster, by the guard's ``directory``."""
 
-    def __init__(self, directory: str, machine: Optional[Machine] = None) -> None:
+    def __init__(self, directory: str, machine: Machine | None = None) -> None:
         self.directory = directory
         config = common.read_model(os.path.join(directory, CONFIG_FILE), _CONFIG)
         if config is None:
             raise Failed("%s has no %s" % (directory, CONFIG_FILE))
-        self.config: Dict[str, Any] = config
+        self.config: dict[str, Any] = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
-        self.held: Optional[Held] = None
+        self.held: Held | None = None
         self._machine = machine or Machine(docker_limit_s=DOCKER_LIMIT_S)
         self._taking = threading.Lock()
 
@@ -60,7 +59,7 @@ class OwnRank:
         """Whether this guard is still wanted."""
         return os.path.exists(os.path.join(self.directory, CONFIG_FILE))
 
-    def start_document(self) -> Dict[str, Any]:
+    def start_document(self) -> dict[str, Any]:
         """What starts the rank of the recorded release; empty without one.
 
         Raises:
@@ -71,12 +70,12 @@ class OwnRank:
         except common.Damaged as error:
             raise Failed("%s; sparkcluster down, then up, writes it again" % error) from None
 
-    def report(self) -> Dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
         """
-        found: Dict[str, Any] = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
+        found: dict[str, Any] = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
         try:
             start = self.start_document()
             operator = self._operator()
@@ -95,7 +94,7 @@ class OwnRank:
             found["why"] = "%s: %s" % (self.node, error)
         return found
 
-    def _operator(self) -> Optional[str]:
+    def _operator(self) -> str | None:
         """Who has the lease of this node, if that is not this guard."""
         lock, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
         if self.held is not None or not common.is_locked(lock):
@@ -103,7 +102,7 @@ class OwnRank:
         last = common.read_model(record, dict) or {}
         return str(last.get("operator") or "an operator")[:200]
 
-    def _unwanted(self, start: Dict[str, Any]) -> Optional[str]:
+    def _unwanted(self, start: dict[str, Any]) -> str | None:
         """Why nothing is to be started here, whoever has the lease."""
         if not start:
             return "%s has recorded no release" % self.node
@@ -115,7 +114,7 @@ class OwnRank:
             return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
         return None
 
-    def leases(self, start: Dict[str, Any]) -> int:
+    def leases(self, start: dict[str, Any]) -> int:
         """How many leases operators were granted on this node since the release was recorded: its epoch.
 
         Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
@@ -186,7 +185,7 @@ class OwnRank:
             raise Failed("the ranks of %s cannot be read: %s" % (self.node, error)) from None
         process = [rank for rank in present if rank["labels"].get(LABEL_RUNTIME) == "process"]
         containers = [rank["name"] for rank in present if rank not in process]
-        steps: List[Dict[str, Any]] = []
+        steps: list[dict[str, Any]] = []
         if containers:
             steps.append({"do": "stop-containers", "names": containers, "grace_s": GRACE_S})
         if process:
@@ -195,7 +194,7 @@ class OwnRank:
         if steps:
             self._change(steps)
 
-    def _change(self, steps: List[Dict[str, Any]]) -> None:
+    def _change(self, steps: list[dict[str, Any]]) -> None:
         held = self.held
         if held is None:
             raise Failed("the guard of %s does not hold the lease" % self.node)
@@ -205,7 +204,7 @@ class OwnRank:
             failed = answer.get("failed") or {"step": "change", "message": answer.get("refused")}
             raise Failed("%s: %s: %s" % (self.node, failed["step"], failed["message"]))
 
-    def _present(self) -> List[Dict[str, Any]]:
+    def _present(self) -> list[dict[str, Any]]:
         if self.config["runtime"] == "process":
             found = ranks.processes(self._machine, self.state_dir, self.cluster)
         else:
@@ -219,7 +218,7 @@ class OwnRank:
     def _last_epoch(self) -> int:
         return int((common.read_model(self._lease_record, {"epoch": int}) or {"epoch": 0})["epoch"])
 
-    def _own_epochs(self) -> List[int]:
+    def _own_epochs(self) -> list[int]:
         return common.read_model(os.path.join(self.directory, enabled.LEASES_FILE), [int]) or []
 
     def _write_lease(self, epoch: int, *, granted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Messages about the files that one worker wants of another. Python 3.8, standard library only.
+"""Messages about the files that one worker wants of another.
 
 The end that dialled wants files, each from an offset on: many small ones, or one that may still grow. The other end
 answers with pieces of at most ``wire.CHUNK`` bytes, in that order: a header, then the bytes. Of a file of which it has
@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
 from sparkcluster.node import wire
 
@@ -29,7 +29,7 @@ class Follower(wire.Wire):
         """Say which node this is, for the other's report."""
         self.send_frame(b"n" + name.encode())
 
-    def want(self, files: Sequence[Tuple[int, int]]) -> None:
+    def want(self, files: Sequence[tuple[int, int]]) -> None:
         """Want these files, each from an offset on."""
         self.send_frame(b"w" + b"".join(_WANT.pack(*each) for each in files))
 
@@ -63,7 +63,7 @@ class Asked:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self.name = ""
-        self.wanted: List[Tuple[int, int]] = []
+        self.wanted: list[tuple[int, int]] = []
         self.tail = 0
 
     def hear(self, limit_s: float) -> bool:

@@ -1,6 +1,6 @@
 """Makes a rank's surroundings ready before anything starts: paths, setup, ptxas, carry-over file.
 
-Part of ``launcher``; Python 3.8, standard library only.
+Part of ``launcher``;
 """
 
 from __future__ import annotations

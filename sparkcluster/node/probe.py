@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any, Callable, Dict, Optional
+from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.node import container_facts, gpu, image_layers, interpreter, network, ranks, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, absolute, failed
@@ -28,7 +29,7 @@ _DEFAULTS = {
 }
 
 
-def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
     """Return the document that ``sparkcluster.facts`` parses.
 
     Args:
@@ -39,7 +40,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     """
     machine = machine or Machine()
     began = time.monotonic()
-    facts: Dict[str, Any] = clean(machine.identity())
+    facts: dict[str, Any] = clean(machine.identity())
     # the file first, as other tools on the node do
     facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     state_dir = absolute(request.get("state_dir") or "~/.local/state/sparkcluster", facts["home"])
@@ -54,7 +55,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
 
     readings = Readings(LIMIT_S, _GRACE_S)
     value = readings.value
-    readers: Dict[str, Callable[[], Any]] = {
+    readers: dict[str, Callable[[], Any]] = {
         "loaded": lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")),
         "cuda": lambda: gpu.cuda(machine, value("loaded")),
         "gpus": lambda: gpu.gpus(machine),
@@ -110,7 +111,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
     return facts
 
 
-def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> Optional[Dict[str, Any]]:
+def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> dict[str, Any] | None:
     """What ``image_layers`` finds, once engine and image are read; None if one of them cannot be."""
     engine, image = value("docker"), value("image")
     if any("unread" in (each or {}) for each in (engine, image)):
@@ -118,7 +119,7 @@ def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> Op
     return image_layers.layers(machine, state_dir, engine, image)
 
 
-def _engine(machine: Machine, python: Optional[str]) -> Dict[str, Any]:
+def _engine(machine: Machine, python: str | None) -> dict[str, Any]:
     """What the engine's own Python holds."""
     python = python or "python3"
     exit_code, output = machine.run([python, "-I", "-c", interpreter.SNIPPET], _ENGINE_S)

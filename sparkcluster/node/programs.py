@@ -1,4 +1,4 @@
-"""Runs programs on this node and reads their output. Python 3.8, standard library only."""
+"""Runs programs on this node and reads their output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import select
 import subprocess
 import time
-from typing import Any, Iterator, List, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sparkcluster.node import docker
 
@@ -24,7 +25,7 @@ class Failed(Exception):
     kind = "docker"
 
 
-def run(argv: List[str], limit_s: float = 120, **options: Any) -> str:
+def run(argv: list[str], limit_s: float = 120, **options: Any) -> str:
     """Standard output of ``argv``; ``options`` are those of ``subprocess.run``.
 
     Raises:
@@ -32,9 +33,7 @@ def run(argv: List[str], limit_s: float = 120, **options: Any) -> str:
     """
     try:
         options.setdefault("stdin", subprocess.DEVNULL)
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s, **options
-        )
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(argv, capture_output=True, timeout=limit_s, **options)
     except subprocess.TimeoutExpired:
         raise Failed("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
     except OSError as error:
@@ -45,7 +44,7 @@ def run(argv: List[str], limit_s: float = 120, **options: Any) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def succeeds(argv: List[str], limit_s: float, **options: Any) -> bool:
+def succeeds(argv: list[str], limit_s: float, **options: Any) -> bool:
     """Whether ``argv`` runs and exits with 0."""
     try:
         run(argv, limit_s, **options)
@@ -54,7 +53,7 @@ def succeeds(argv: List[str], limit_s: float, **options: Any) -> bool:
     return True
 
 
-def not_started(argv: List[str], error: OSError) -> Failed:
+def not_started(argv: list[str], error: OSError) -> Failed:
     """The failure of a program that could not be started."""
     if isinstance(error, FileNotFoundError):
         return Failed("%s is not installed" % argv[0])
@@ -86,7 +85,7 @@ def run_once(
             raise Failed(last_lines(tail, 3) or "docker: exit code %d" % process.returncode)
 
 
-def inspect(argv: List[str]) -> Any:
+def inspect(argv: list[str]) -> Any:
     """What Docker prints of one container or image; None if there is none."""
     try:
         return json.loads(run(argv))[0]
@@ -97,7 +96,7 @@ def inspect(argv: List[str]) -> Any:
 
 
 @contextlib.contextmanager
-def started(argv: List[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(argv: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A running program, whose end is awaited, and which is killed if the block raises.
 
     ``options`` are those of ``subprocess.Popen``. By default its input is empty, and ``chunks`` reads all its output.

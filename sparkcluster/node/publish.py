@@ -1,4 +1,4 @@
-"""Makes files visible that arrived whole, below one directory. Python 3.8, standard library only.
+"""Makes files visible that arrived whole, below one directory.
 
 What arrived next to its target is renamed to it, and recorded; what a user has there is set aside. What makes a copy
 complete comes last: the links and the ref of the hub's cache.
@@ -11,7 +11,8 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.file_list import Listed
@@ -32,12 +33,12 @@ class Publisher:
     """
 
     def __init__(
-        self, request: Dict[str, Any], files: Listed, tree: Tree, gate: Callable[[], None], reading: Callable[[], None]
+        self, request: dict[str, Any], files: Listed, tree: Tree, gate: Callable[[], None], reading: Callable[[], None]
     ) -> None:
         self.replace = set(request.get("replace") or ())
-        self.kept: List[str] = []
+        self.kept: list[str] = []
         self._request = request
-        self._revision: Optional[str] = request.get("revision")
+        self._revision: str | None = request.get("revision")
         self._files = files
         self._tree = tree
         self._gate = gate
@@ -64,7 +65,7 @@ class Publisher:
         self._move(number, partial, os.fstat(descriptor), sha256, sync=True)
         self.save(soon=True)
 
-    def small(self, arrived: Iterable[Tuple[int, str, str]]) -> Iterator[int]:
+    def small(self, arrived: Iterable[tuple[int, str, str]]) -> Iterator[int]:
         """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
         _sync_file_system(self._tree.handle)
         folders = set()

@@ -1,4 +1,4 @@
-"""Pulls an image from its registry to this node. Python 3.8, standard library only.
+"""Pulls an image from its registry to this node.
 
 The engine ends a pull when the connection that asked for it ends, so a job (``job``) asks, which outlives the
 operator's connection; it changes nothing but Docker's store of images, and ends by itself. The request says ``do``
@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, job, programs, wire
 from sparkcluster.node.docker_api import ask_helper, auth_header, kind_of, pull_path, user_config
@@ -23,7 +23,7 @@ from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.pull_progress import Progress
 from sparkcluster.node.wire import Failed
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 _PAUSE_S = 0.5  # between two words about it
 _AGAIN_S = (2, 5, 10, 20, 30)  # before another attempt, where the registry or the engine broke off
@@ -100,7 +100,7 @@ class _Puller:
         raise AssertionError
 
     def _attempt(self) -> int:
-        documents: queue.Queue[Optional[Dict[str, Any]]] = queue.Queue()
+        documents: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_stream, args=(self.request["reference"], documents), daemon=True).start()
         progress = Progress(time.monotonic())
         room, room_at, written = 0, time.monotonic(), 0.0
@@ -140,7 +140,7 @@ class _Puller:
             return 0
 
 
-def _stream(reference: str, documents: queue.Queue[Optional[Dict[str, Any]]]) -> None:
+def _stream(reference: str, documents: queue.Queue[dict[str, Any] | None]) -> None:
     """What the engine says of a pull, and None at its end; it pulls as long as this connection lives."""
     login = auth_header(reference, user_config(), ask_helper)
     headers = ["Content-Length: 0"] + (["X-Registry-Auth: " + login] if login else [])

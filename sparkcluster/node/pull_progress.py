@@ -1,4 +1,4 @@
-"""How far a pull of the Docker engine is, from the documents of its stream. Python 3.8, standard library only. Pure.
+"""How far a pull of the Docker engine is, from the documents of its stream. Pure.
 
 overlay2 reports bytes while it unpacks; containerd's image store nothing, or seconds since Docker 28 (moby#49064).
 """
@@ -6,7 +6,7 @@ overlay2 reports bytes while it unpacks; containerd's image store nothing, or se
 from __future__ import annotations
 
 import collections
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any
 
 STALL_S, UNPACK_STALL_S = 300.0, 1200.0
 _RATE_S = 30.0
@@ -17,7 +17,7 @@ class _Layer:
 
     def __init__(self) -> None:
         self.base = self.current = 0
-        self.total: Optional[int] = None
+        self.total: int | None = None
         self.loaded = self.finished = False
 
     @property
@@ -39,10 +39,10 @@ class Progress:
         self.moved_at = now
         self.restarted = 0
         self.status = ""
-        self._layers: Dict[str, _Layer] = {}
-        self._history: Deque[Tuple[float, int]] = collections.deque([(now, 0)])
+        self._layers: dict[str, _Layer] = {}
+        self._history: collections.deque[tuple[float, int]] = collections.deque([(now, 0)])
 
-    def feed(self, document: Dict[str, Any], now: float) -> None:
+    def feed(self, document: dict[str, Any], now: float) -> None:
         """Take one document of the stream; unknown ones count as nothing."""
         status, name = str(document.get("status") or ""), document.get("id")
         if status.startswith(("Status: ", "Digest: ")):
@@ -77,7 +77,7 @@ class Progress:
         return sum(layer.done for layer in self._layers.values())
 
     @property
-    def total_bytes(self) -> Optional[int]:
+    def total_bytes(self) -> int | None:
         """Size of all layers to download; None until the engine has told that of each."""
         if any(layer.total is None and not layer.loaded for layer in self._layers.values()):
             return None
@@ -99,7 +99,7 @@ class Progress:
             self._history.append((now, self.done_bytes))
         return max(0.0, (self.done_bytes - bytes_then) / max(1.0, now - since))
 
-    def as_json(self, now: float) -> Dict[str, Any]:
+    def as_json(self, now: float) -> dict[str, Any]:
         """What the controller shows."""
         total, rate = self.total_bytes, self.rate_bytes_s(now)
         remaining = (total - self.done_bytes) / rate if total and rate else None
@@ -114,7 +114,7 @@ class Progress:
             "remaining_s": None if remaining is None else round(remaining),
         }
 
-    def stalled(self, now: float, disk_changed_at: float) -> Optional[str]:
+    def stalled(self, now: float, disk_changed_at: float) -> str | None:
         """Why the pull is given up; None while bytes come or, as it unpacks, free disk space changes."""
         if self.phase != "unpack":
             silent_s, limit_s, what = now - self.moved_at, STALL_S, "no byte came"

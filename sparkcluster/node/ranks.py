@@ -1,7 +1,7 @@
 """The ranks that sparkcluster started on this node, as containers or as processes, and the logs of containers.
 
 A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``, or
-``unknown`` where its record is damaged and it left no exit code. Python 3.8, standard library only.
+``unknown`` where its record is damaged and it left no exit code.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 import os
 import re
 import struct
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, quoted
@@ -28,7 +29,7 @@ _NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 
 _PYTHON = re.compile(r"^(?:.*/)?python[\d.]*$")
 
 
-def containers(machine: Machine, label: str) -> List[Dict[str, Any]]:
+def containers(machine: Machine, label: str) -> list[dict[str, Any]]:
     """Every container with ``label`` (``NAME`` or ``NAME=VALUE``), by name.
 
     Raises:
@@ -51,7 +52,7 @@ def containers(machine: Machine, label: str) -> List[Dict[str, Any]]:
     return sorted(found, key=lambda rank: str(rank["name"]))
 
 
-def others(machine: Machine) -> List[Dict[str, Any]]:
+def others(machine: Machine) -> list[dict[str, Any]]:
     """Running containers that no sparkcluster started, as the list of the Docker engine has them.
 
     Raises:
@@ -70,7 +71,7 @@ def others(machine: Machine) -> List[Dict[str, Any]]:
     ]
 
 
-def container(machine: Machine, name: str) -> Dict[str, Any]:
+def container(machine: Machine, name: str) -> dict[str, Any]:
     """The container ``name``, without its labels and image.
 
     Raises:
@@ -80,7 +81,7 @@ def container(machine: Machine, name: str) -> Dict[str, Any]:
     return _container({"name": name}, document or {"State": {"Status": "gone"}})
 
 
-def processes(machine: Machine, state_dir: str, cluster: str = "") -> List[Dict[str, Any]]:
+def processes(machine: Machine, state_dir: str, cluster: str = "") -> list[dict[str, Any]]:
     """Every rank of runtime ``process`` that was started below ``state_dir``, of ``cluster`` alone if it is given."""
     found = []
     for name in [cluster] if cluster else machine.names(state_dir + "/clusters"):
@@ -90,13 +91,13 @@ def processes(machine: Machine, state_dir: str, cluster: str = "") -> List[Dict[
     return found
 
 
-def process(machine: Machine, rank_dir: str) -> Dict[str, Any]:
+def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
     """The rank of runtime ``process`` with this directory.
 
     With its process ID alone, a later process with the same ID would be taken for the rank.
     """
     path = "%s/%s" % (rank_dir, RANK_FILE)
-    record: Dict[str, Any] = {}
+    record: dict[str, Any] = {}
     try:
         record = machine.document(path)
         stat = machine.line("/proc/%d/stat" % record["pid"]) or ""
@@ -115,7 +116,7 @@ def process(machine: Machine, rank_dir: str) -> Dict[str, Any]:
 
 
 def log_lines(
-    machine: Machine, name: str, query: str, limit_s: Optional[float], limit_bytes: float = math.inf
+    machine: Machine, name: str, query: str, limit_s: float | None, limit_bytes: float = math.inf
 ) -> Iterator[str]:
     """Lines of a container's log as they come, until ``limit_bytes`` are read.
 
@@ -134,7 +135,7 @@ def log_lines(
     yield from split(remainder + b"\n")[0]
 
 
-def log_pieces(machine: Machine, name: str, query: str, limit_s: Optional[float]) -> Iterator[bytes]:
+def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:
     """A container's log as the Docker engine logged it, piece by piece: a line, or a part of a long one.
 
     Raises Unreadable as ``log_lines`` does.
@@ -151,7 +152,7 @@ def log_pieces(machine: Machine, name: str, query: str, limit_s: Optional[float]
             yield stream.read(struct.unpack(">xxxxL", header)[0])
 
 
-def split(buffer: bytes) -> Tuple[List[str], bytes]:
+def split(buffer: bytes) -> tuple[list[str], bytes]:
     """Complete lines of ``buffer`` and its unfinished remainder; a progress bar's carriage return ends a line too."""
     *lines, remainder = LINE_END.split(buffer)
     if len(remainder) > LINE_BYTES:
@@ -160,7 +161,7 @@ def split(buffer: bytes) -> Tuple[List[str], bytes]:
     return [line[:LINE_BYTES].decode(errors="replace") for line in lines if line.strip()], remainder
 
 
-def _container(rank: Dict[str, Any], document: Dict[str, Any]) -> Dict[str, Any]:
+def _container(rank: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     """``rank`` with what the Docker engine reports of its container."""
     state = document.get("State") or {}
     status = state.get("Status")
@@ -178,7 +179,7 @@ def _container(rank: Dict[str, Any], document: Dict[str, Any]) -> Dict[str, Any]
     return found
 
 
-def _rank(record: Dict[str, Any], state: str) -> Dict[str, Any]:
+def _rank(record: dict[str, Any], state: str) -> dict[str, Any]:
     """A rank by its record: that of a process, or one with the same keys of a container."""
     labels = record.get("labels")
     return {
@@ -192,7 +193,7 @@ def _rank(record: Dict[str, Any], state: str) -> Dict[str, Any]:
     }
 
 
-def _time(text: Any) -> Optional[str]:
+def _time(text: Any) -> str | None:
     """A time that is set; Docker reports the year 1 for one that is not."""
     return None if not text or str(text).startswith("0001-") else str(text)
 

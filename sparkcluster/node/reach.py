@@ -1,4 +1,4 @@
-"""Whether this node reaches others and they reach it. Python 3.8, standard library only.
+"""Whether this node reaches others and they reach it.
 
 It needs no privileges and writes no file.
 
@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, BinaryIO, Dict, List, Set, Tuple
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 from sparkcluster.node.reach_probes import HEAD, Probes, Sockets, why
@@ -58,9 +58,9 @@ class Node(Sockets):
     def __init__(self, request: dict[str, Any]) -> None:
         super().__init__(bytes.fromhex(request["token"]), float(request["limit_s"]))
         self.request = request
-        self.heard_udp: Set[int] = set()
-        self.listeners: Dict[Tuple[str, int], socket.socket] = {}
-        self.accepted: List[socket.socket] = []
+        self.heard_udp: set[int] = set()
+        self.listeners: dict[tuple[str, int], socket.socket] = {}
+        self.accepted: list[socket.socket] = []
         self.disconnected = False
         self.probes: Probes | None = None
 
@@ -68,9 +68,9 @@ class Node(Sockets):
 
     def listen(self) -> dict[str, Any]:
         """Open every socket that others will probe, and report which."""
-        udp: Dict[str, int] = {}
-        tcp: Dict[str, int] = {}
-        failed: Dict[str, str] = {}
+        udp: dict[str, int] = {}
+        tcp: dict[str, int] = {}
+        failed: dict[str, str] = {}
         for address in self.request["addresses"]:
             try:
                 echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -148,7 +148,7 @@ class Node(Sockets):
         elif request.get("heard"):
             common.emit({"udp": sorted(self.heard_udp), "tcp": self.heard_tcp()})
 
-    def heard_tcp(self) -> List[List[Any]]:
+    def heard_tcp(self) -> list[list[Any]]:
         """Connections to our listeners that began, also those that never came about.
 
         Each as [address, port, source, source port]: one that an earlier run left half open has another port.
@@ -167,7 +167,7 @@ class Node(Sockets):
         return found
 
 
-def endpoint(text: str) -> Tuple[str, int]:
+def endpoint(text: str) -> tuple[str, int]:
     """Address and port of ``0100007F:1F90``, as /proc/net/tcp writes them in the machine's own byte order."""
     address, _, port = text.partition(":")
     return socket.inet_ntoa(struct.pack("=I", int(address, 16))), int(port, 16)

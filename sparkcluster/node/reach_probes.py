@@ -1,4 +1,4 @@
-"""What one node sends to test what it reaches of others, all at once. Python 3.8, standard library only.
+"""What one node sends to test what it reaches of others, all at once.
 
 Two kinds of small packet tell a firewall from a dead cable: UDP to a socket of ours, and, where that stays silent, the
 kernel's ICMP echo. The echo of a large UDP packet is small, so that each direction is judged by itself; ICMP answers
@@ -15,7 +15,8 @@ import struct
 import subprocess
 import threading
 import time
-from typing import Any, Callable, Dict, List, Set, Tuple
+from collections.abc import Callable
+from typing import Any
 
 RETRIES_S = (0.0, 0.25, 0.7)  # within one time-out; a single packet may be lost on a network that works
 ICMP_AFTER_S = 0.2
@@ -30,8 +31,8 @@ _HEADERS_BYTES = 28  # IPv4 and UDP, or IPv4 and ICMP
 # Errors that another machine reported, as opposed to our own kernel.
 _TOLD = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
 
-Probe = Dict[str, Any]
-Key = Tuple[int, str]
+Probe = dict[str, Any]
+Key = tuple[int, str]
 
 
 def why(error: OSError) -> str:
@@ -92,16 +93,16 @@ class Probes:
     ``size_bytes`` of a packet that fills the MTU or None, and ``tcp``: ports.
     """
 
-    def __init__(self, node: Sockets, probes: List[Probe]) -> None:
+    def __init__(self, node: Sockets, probes: list[Probe]) -> None:
         self.node = node
         self.began = time.monotonic()
-        self.results: Dict[str, Dict[str, Any]] = {}
-        self.pending: Set[Key] = set()
-        self.sent: Dict[Key, float] = {}
-        self.ports: Dict[Key, int] = {}
+        self.results: dict[str, dict[str, Any]] = {}
+        self.pending: set[Key] = set()
+        self.sent: dict[Key, float] = {}
+        self.ports: dict[Key, int] = {}
         self.rounds = 0
         self.probes = {probe["id"]: probe for probe in probes}
-        self.udp: Dict[str, socket.socket] = {}
+        self.udp: dict[str, socket.socket] = {}
         self.icmp: Icmp | None = None
         for probe in probes:
             self.results[str(probe["id"])] = {"tcp": {}}
@@ -141,7 +142,7 @@ class Probes:
         if (number, what) not in self.pending:
             return
         self.pending.discard((number, what))
-        result: Dict[str, Any] = {"ok": ok}
+        result: dict[str, Any] = {"ok": ok}
         if ok and (number, what) in self.sent:
             result["rtt_ms"] = round((time.monotonic() - self.sent[number, what]) * 1000, 3)
         if seen:
@@ -232,11 +233,11 @@ class Icmp:
         self.probes = probes
         self.mark = os.getpid() & 0xFFFF
         self.raw = False
-        self.sockets: Dict[str, socket.socket] = {}
-        self.programs: List[subprocess.Popen[bytes]] = []
+        self.sockets: dict[str, socket.socket] = {}
+        self.programs: list[subprocess.Popen[bytes]] = []
         waiting = {(number, what.replace("udp", "icmp")) for number, what in probes.pending if what.startswith("udp")}
         # Where only the large packet was lost the small one is sent too: only together do they tell.
-        self.keys: List[Key] = sorted(waiting | {(number, "icmp") for number, _ in waiting})
+        self.keys: list[Key] = sorted(waiting | {(number, "icmp") for number, _ in waiting})
         probes.pending.update(self.keys)
         try:
             for address in {probes.probes[number]["source"] for number, _ in self.keys}:

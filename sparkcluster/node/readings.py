@@ -1,13 +1,11 @@
-"""Runs readers concurrently: one that fails or hangs costs its own reading alone, which is ``{"unread": "why"}``.
-
-Python 3.8, standard library only.
-"""
+"""Runs readers concurrently: one that fails or hangs costs its own reading alone, which is ``{"unread": "why"}``."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.node.machine import Unreadable, because
 
@@ -24,8 +22,8 @@ class Readings:
     def __init__(self, limit_s: float, grace_s: float = 0.0) -> None:
         self._limit_s = limit_s
         self._began = time.monotonic() + grace_s
-        self._values: Dict[str, Any] = {}
-        self._threads: Dict[str, threading.Thread] = {}
+        self._values: dict[str, Any] = {}
+        self._threads: dict[str, threading.Thread] = {}
 
     def start(self, key: str, reader: Callable[[], Any]) -> None:
         """Start a reader; its thread is a daemon, so that a hanging disk does not block the exit."""
@@ -39,7 +37,7 @@ class Readings:
         self._threads[key] = threading.Thread(target=work, name=key, daemon=True)
         self._threads[key].start()
 
-    def value(self, key: str, limit_s: Optional[float] = None) -> Any:
+    def value(self, key: str, limit_s: float | None = None) -> Any:
         """What the reader of ``key`` returned, or why it returned nothing; None where there is no such reader."""
         if key not in self._threads:
             return None

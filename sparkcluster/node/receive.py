@@ -1,4 +1,4 @@
-"""Receives what a worker lacks from other workers, in several streams. Python 3.8, standard library only.
+"""Receives what a worker lacks from other workers, in several streams.
 
 Each stream takes the next file of the list that nobody receives, of small ones many at once, and wants it of the node
 to pull from. A file of which that has nothing more is passed over, and wanted again later. Where the node says nothing
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from sparkcluster.node import pieces, wire
 from sparkcluster.node.growing_file import Store, Window
@@ -36,15 +36,15 @@ class Way(NamedTuple):
     address: str
     port: int
     token: str
-    cert: Optional[str]
+    cert: str | None
 
 
-def way(node: str, document: Dict[str, Any]) -> Way:
+def way(node: str, document: dict[str, Any]) -> Way:
     """A way in an order."""
     return Way(node, document["address"], document["port"], document["token"], document.get("cert"))
 
 
-def dial(to: Way, identity: Optional[Identity], limit_s: float, name: str = "") -> pieces.Follower:
+def dial(to: Way, identity: Identity | None, limit_s: float, name: str = "") -> pieces.Follower:
     """A connection to a worker, which is told the ``name`` of this node."""
     sock = wire.dial(to.address, to.port, to.token, limit_s=limit_s)
     if to.cert is not None:
@@ -65,16 +65,16 @@ class Sources:
     """
 
     def __init__(self) -> None:
-        self.current: Optional[str] = None
-        self.order: List[Tuple[str, List[Way]]] = []
-        self._left: List[Dict[str, Any]] = []
-        self._bad: Dict[Way, Tuple[float, Dict[str, Any]]] = {}
-        self._bad_nodes: Dict[str, str] = {}
-        self._corrupt: Dict[str, int] = {}
-        self._none_since: Optional[float] = None
+        self.current: str | None = None
+        self.order: list[tuple[str, list[Way]]] = []
+        self._left: list[dict[str, Any]] = []
+        self._bad: dict[Way, tuple[float, dict[str, Any]]] = {}
+        self._bad_nodes: dict[str, str] = {}
+        self._corrupt: dict[str, int] = {}
+        self._none_since: float | None = None
         self._lock = threading.Lock()
 
-    def set(self, order: List[Dict[str, Any]]) -> None:
+    def set(self, order: list[dict[str, Any]]) -> None:
         """Pull from these from now on; what failed before counts no longer."""
         with self._lock:
             self.order = [(each["node"], [way(each["node"], one) for one in each["ways"]]) for each in order]
@@ -90,7 +90,7 @@ class Sources:
         self.current = None
         self._none_since = self._none_since or time.monotonic()
 
-    def pick(self, stream: int) -> Optional[Way]:
+    def pick(self, stream: int) -> Way | None:
         """The way for a stream, which are spread over the ways of the node; None for one that is not needed."""
         with self._lock:
             if self.current is None and self.order and time.monotonic() - (self._none_since or 0) > _AGAIN_S:
@@ -113,7 +113,7 @@ class Sources:
                 if to.node != self.current:
                     self._left = [*self._left, gone][-MOST_NAMED:]
 
-    def left(self, *, over: bool = False) -> List[Dict[str, Any]]:
+    def left(self, *, over: bool = False) -> list[dict[str, Any]]:
         """Nodes that were left, why, and at how many bytes; and an ``address`` of one that sends by others.
 
         A node that fails loses all its ways within ``STALL_S``: one is named after that, or when all is ``over``.
@@ -153,12 +153,12 @@ class Receiver:
         error: why it cannot go on.
     """
 
-    def __init__(self, store: Store, gate: Gate, identity: Optional[Identity], name: str) -> None:
+    def __init__(self, store: Store, gate: Gate, identity: Identity | None, name: str) -> None:
         self.sources = Sources()
         self.received = 0
         self.first = self.last = 0.0
-        self.wrong: List[Dict[str, Any]] = []
-        self.error: Optional[Exception] = None
+        self.wrong: list[dict[str, Any]] = []
+        self.error: Exception | None = None
         self._store = store
         self._gate = gate
         self._identity = identity
@@ -168,8 +168,8 @@ class Receiver:
         for number in store.missing():
             self._state += bytes(number - len(self._state)) + bytes([_LACKS])
         self._lacking = self._state.count(_LACKS)
-        self._later: Dict[int, float] = {}
-        self._nodes: List[str] = []
+        self._later: dict[int, float] = {}
+        self._nodes: list[str] = []
         self._from = bytearray(len(self._state))  # who sent each file, as a place in _nodes
 
     def start(self) -> None:
@@ -232,11 +232,11 @@ class Receiver:
             if self.received != before:
                 fruitless, pauses = False, 0
 
-    def _take(self, cursor: int) -> List[int]:
+    def _take(self, cursor: int) -> list[int]:
         """The next file from ``cursor`` on that nobody receives, with others if it is small; none at the end."""
         with self._lock:
             now = time.monotonic()
-            taken: List[int] = []
+            taken: list[int] = []
             total = 0
             number = cursor - 1
             while len(taken) < pieces.MOST_WANTED:
@@ -258,7 +258,7 @@ class Receiver:
                 self._state[each] = _TAKEN
             return taken
 
-    def _give_back(self, numbers: List[int]) -> None:
+    def _give_back(self, numbers: list[int]) -> None:
         with self._lock:
             for number in numbers:
                 if self._state[number] == _TAKEN:
@@ -293,7 +293,7 @@ class Receiver:
             self.last = time.monotonic()
             self.first = self.first or self.last
 
-    def _receive(self, line: pieces.Follower, to: Way, numbers: List[int]) -> None:
+    def _receive(self, line: pieces.Follower, to: Way, numbers: list[int]) -> None:
         size = self._store.size(numbers[0])
         if size is None or size > CHUNK:
             self._large(line, to, numbers[0])

@@ -1,6 +1,6 @@
 """Lists what a node has of a model, and begins the worker that brings it a model or an image.
 
-Python 3.8, standard library only. The request says ``do`` (list or begin) and the lease (``state_dir``, ``cluster``,
+The request says ``do`` (list or begin) and the lease (``state_dir``, ``cluster``,
 ``epoch``).
 
 ``list`` says what this node has below ``root`` of what is served (``choice``, see ``model_choice``), with ``revision``
@@ -15,17 +15,17 @@ what ``docker save`` sends, Docker's ``images_dir``, and for the sender the byte
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire, worker
 from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.listing import Reads, listing
 from sparkcluster.node.wire import Check
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 
-def main(request: Request, stdin: BinaryIO) -> Optional[Dict[str, Any]]:
+def main(request: Request, stdin: BinaryIO) -> dict[str, Any] | None:
     """List, or begin; the answer is that of ``wire.answer``. Without a lease, it is that of ``wire.report``."""
     if request["do"] == "list" and "epoch" not in request:
         wire.report(stdin, lambda: list_files(request))

@@ -1,4 +1,4 @@
-"""Records releases on this node, and keeps what going back to one of them needs. Python 3.8, standard library only.
+"""Records releases on this node, and keeps what going back to one of them needs.
 
 Beside ``releases/000007.json`` are the secrets of this node's rank of release 7, ``000007.env``, and Docker has the
 tag ``sparkcluster/CLUSTER:000007`` on the image of that rank, so that ``docker image prune`` leaves it. Kept are the
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from sparkcluster.node import common, docker, enabled
 from sparkcluster.node.programs import Failed, run
@@ -23,7 +23,7 @@ _FILE = re.compile(r"([0-9]{1,10})\.(json|env)")
 _LIST_S, _PRUNE_S = 10, 60
 
 
-def images(cluster: str) -> Dict[int, str]:
+def images(cluster: str) -> dict[int, str]:
     """The image IDs that the tags of ``cluster`` lead to, by release number.
 
     Raises:
@@ -38,7 +38,7 @@ def images(cluster: str) -> Dict[int, str]:
     return found
 
 
-def numbers(directory: str, suffix: str) -> List[int]:
+def numbers(directory: str, suffix: str) -> list[int]:
     """The numbers of the records (``json``) or secrets (``env``) in ``directory``, oldest first."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     matches = filter(None, map(_FILE.fullmatch, names))
@@ -50,7 +50,7 @@ def directory_of(state_dir: str, cluster: str) -> str:
     return os.path.join(common.cluster_dir(state_dir, cluster), "releases")
 
 
-def record(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def record(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Write release ``number``; only the newest ``keep`` remain.
 
     Image and secrets of this node's ``rank`` are kept first, for as long as the image is one of the newest
@@ -77,7 +77,7 @@ def record(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
     return {}
 
 
-def restore_secrets(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def restore_secrets(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Write the secrets that are kept of release ``number`` to ``path``, below the state directory.
 
     With ``names`` only those, and of ``values`` those that it has.
@@ -102,7 +102,7 @@ def _path(directory: str, number: int, suffix: str) -> str:
     return os.path.join(directory, "%06d.%s" % (number, suffix))
 
 
-def _read(path: str) -> Optional[bytes]:
+def _read(path: str) -> bytes | None:
     """The content of a file; None if there is none."""
     try:
         with open(path, "rb") as file:
@@ -111,7 +111,7 @@ def _read(path: str) -> Optional[bytes]:
         return None
 
 
-def _secrets_of(request: Dict[str, Any], directory: str, rank: Dict[str, Any]) -> bytes:
+def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -> bytes:
     """The secrets of ``rank``; those that are kept of its release if its own file is gone."""
     content = _read(common.inside(rank["env_file"], request["state_dir"]))
     if content is None:

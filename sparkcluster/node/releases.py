@@ -1,9 +1,9 @@
-"""Reads the release records of a cluster on this node. Python 3.8, standard library only."""
+"""Reads the release records of a cluster on this node."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, release_store
 from sparkcluster.node.programs import Failed
@@ -28,7 +28,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
     }
 
 
-def _images(request: dict[str, Any]) -> Optional[Dict[str, str]]:
+def _images(request: dict[str, Any]) -> dict[str, str] | None:
     if request.get("runtime") == "process":
         return None
     try:

@@ -1,6 +1,6 @@
 """Files of root's on this node, made by containers, that its user has to change: by a container, without sudo.
 
-Python 3.8, standard library only. The container is of the serving image, since no other is there; so it sees those
+The container is of the serving image, since no other is there; so it sees those
 directories alone, and has no network. Without an image, ``sudo -n`` does it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from typing import Optional, Sequence
+from collections.abc import Sequence
 
 from sparkcluster.node import docker
 from sparkcluster.node.programs import Failed, run_once
@@ -39,7 +39,7 @@ for each in os.scandir(sys.argv[1]):
 """
 
 
-def remove_tree(path: str, image: Optional[str] = None) -> None:
+def remove_tree(path: str, image: str | None = None) -> None:
     """Remove a directory; what a container wrote there may be root's, and then takes one of ``image``."""
     try:
         shutil.rmtree(path)
@@ -56,7 +56,7 @@ def remove_tree(path: str, image: Optional[str] = None) -> None:
     shutil.rmtree(path)
 
 
-def own(hf_home: str, names: Sequence[str], image: Optional[str] = None) -> None:
+def own(hf_home: str, names: Sequence[str], image: str | None = None) -> None:
     """Make the folders ``names`` of Hugging Face's cache, and their locks, with what root has in them, this user's.
 
     Those that are missing are made.
@@ -74,9 +74,7 @@ def own(hf_home: str, names: Sequence[str], image: Optional[str] = None) -> None
     _in_container("own", image, _OWN, folders, [str(os.getuid()), str(os.getgid()), *folders])
 
 
-def _in_container(
-    purpose: str, image: Optional[str], source: str, folders: Sequence[str], words: Sequence[str]
-) -> None:
+def _in_container(purpose: str, image: str | None, source: str, folders: Sequence[str], words: Sequence[str]) -> None:
     """Run a program as root in a container that sees ``folders`` alone."""
     if not image:
         raise Failed("no image is here, whose container could change it")

@@ -1,4 +1,4 @@
-"""Serves what a worker has, whole or growing, to other workers. Python 3.8, standard library only."""
+"""Serves what a worker has, whole or growing, to other workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import select
 import socket
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
 
 from sparkcluster.node import pieces, wire
 from sparkcluster.node.growing_file import Growing, Grows, Store, Window
@@ -37,7 +37,7 @@ class Gate:
         most: bytes that are to pass at once.
     """
 
-    def __init__(self, limit_bytes_s: Optional[int] = None) -> None:
+    def __init__(self, limit_bytes_s: int | None = None) -> None:
         self.open = threading.Event()
         self.open.set()
         self.over = False
@@ -80,15 +80,15 @@ class Server:
         error: why something that should be there could not be read.
     """
 
-    def __init__(self, store: Store, gate: Gate, identity: Optional[Identity] = None) -> None:
-        self.ports: Dict[str, int] = {}
-        self.served: Dict[str, int] = {}
+    def __init__(self, store: Store, gate: Gate, identity: Identity | None = None) -> None:
+        self.ports: dict[str, int] = {}
+        self.served: dict[str, int] = {}
         self.connections = 0
-        self.error: Optional[Exception] = None
+        self.error: Exception | None = None
         self._store = store
         self._gate = gate
         self._identity = identity
-        self._greeters: List[wire.Greeter] = []
+        self._greeters: list[wire.Greeter] = []
         self._lock = threading.Lock()
 
     def listen(self, address: str, token: str, *, tls: bool) -> None:
@@ -149,8 +149,8 @@ class _Line:
         self._writable = select.poll()
         self._writable.register(sock, select.POLLOUT)
         self._plain = type(sock) is socket.socket
-        self._window: Optional[Window] = None
-        self._unread: List[Tuple[Growing, int, int]] = []  # may still be on its way: then it cannot be dropped
+        self._window: Window | None = None
+        self._unread: list[tuple[Growing, int, int]] = []  # may still be on its way: then it cannot be dropped
 
     def talk(self) -> None:
         """Send what the other end wants until it closes the connection."""
@@ -307,7 +307,7 @@ class _Line:
                     sent = os.sendfile(self._sock.fileno(), grows.fd, offset, size)
                 except BlockingIOError:
                     if not self._writable.poll(_READS_S * 1000):
-                        raise socket.timeout from None
+                        raise TimeoutError from None
                     continue
                 except OSError as error:
                     if error.errno == errno.EIO:  # of the disk: no socket says that

@@ -1,4 +1,4 @@
-"""Names that programs on a node and the controller must agree on. Python 3.8, standard library only.
+"""Names that programs on a node and the controller must agree on.
 
 The one module of this room that other rooms import: what both sides say is written here once.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Mapping
+from collections.abc import Mapping
 
 # Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
 LABEL_CLUSTER = "io.sparkcluster.cluster"

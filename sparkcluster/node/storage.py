@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import struct
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, because
@@ -32,7 +32,7 @@ _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 
 
-def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, Any]]:
+def disks(machine: Machine, purposes: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """Space on the file system of each absolute path, with its purpose, or of its nearest ancestor that exists."""
     found = []
     for purpose, path in purposes:
@@ -44,7 +44,7 @@ def disks(machine: Machine, purposes: List[Tuple[str, str]]) -> List[Dict[str, A
     return found
 
 
-def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, Any]:
+def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, Any]:
     """The files of the model that are served (its ``choice``), in its directory or in Hugging Face's cache.
 
     Unfinished downloads (``.incomplete``) are reported only if something is missing: such files also remain after a
@@ -60,7 +60,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
     # is_dir distinguishes an unreadable directory from a missing one
     if not machine.names(folder) and not machine.is_dir(folder):
-        found: Dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
+        found: dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
         found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
         others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
         return {**found, "other_revisions": others} if others else found
@@ -92,7 +92,7 @@ def weights(machine: Machine, model: Dict[str, Any], hf_home: str) -> Dict[str, 
     }
 
 
-def foreign(machine: Machine, cache: str, hf_home: str) -> Dict[str, Any]:
+def foreign(machine: Machine, cache: str, hf_home: str) -> dict[str, Any]:
     """As ``foreign`` what a download or a copy of the model has to write and cannot, with the owner.
 
     It is ``hf_home`` or below it: a folder that is ``missing``, with the owner of the one above that denies it, or the
@@ -115,7 +115,7 @@ def foreign(machine: Machine, cache: str, hf_home: str) -> Dict[str, Any]:
     return {}
 
 
-def _unwritable(folder: str, *, within: bool) -> Optional[str]:
+def _unwritable(folder: str, *, within: bool) -> str | None:
     """``folder`` if it cannot be written, or what cannot ``within``: directories, and files that are written again."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return folder
@@ -127,7 +127,7 @@ def _unwritable(folder: str, *, within: bool) -> Optional[str]:
     return None
 
 
-def _others(machine: Machine, model: Dict[str, Any], hf_home: str, cache: str) -> List[str]:
+def _others(machine: Machine, model: dict[str, Any], hf_home: str, cache: str) -> list[str]:
     """Commits of the model whose snapshots are complete, where the wanted one is not there at all."""
     complete = []
     for name in [name for name in machine.names(cache + "/snapshots") if _COMMIT.match(name)][:_MOST_OTHERS]:
@@ -138,7 +138,7 @@ def _others(machine: Machine, model: Dict[str, Any], hf_home: str, cache: str) -
     return complete
 
 
-def config(machine: Machine, folder: str, sizes: Dict[str, int]) -> Optional[Dict[str, Any]]:
+def config(machine: Machine, folder: str, sizes: dict[str, int]) -> dict[str, Any] | None:
     """The model's configuration, None if it cannot be read."""
     name = next((name for name in _CONFIGS if name in sizes), None)
     if name is None or sizes[name] > _CONFIG_LIMIT_BYTES:
@@ -149,7 +149,7 @@ def config(machine: Machine, folder: str, sizes: Dict[str, int]) -> Optional[Dic
         return None
 
 
-def safetensors_size(machine: Machine, path: str) -> Optional[int]:
+def safetensors_size(machine: Machine, path: str) -> int | None:
     """Size of a safetensors file by its header, or None if the header is invalid.
 
     The file is 8 bytes of header length, the header, and the tensors in sequence.
@@ -173,10 +173,10 @@ def safetensors_size(machine: Machine, path: str) -> Optional[int]:
     return 8 + length + max((int(end) for end in ends), default=0)
 
 
-def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
+def _files(machine: Machine, folder: str) -> tuple[dict[str, int], list[str]]:
     """Size of every file below ``folder`` with links followed, and the broken links."""
-    sizes: Dict[str, int] = {}
-    broken: List[str] = []
+    sizes: dict[str, int] = {}
+    broken: list[str] = []
     top = machine.at(folder)
     for here, folders, names in os.walk(top):
         below = os.path.relpath(here, top)
@@ -191,7 +191,7 @@ def _files(machine: Machine, folder: str) -> Tuple[Dict[str, int], List[str]]:
     return sizes, broken
 
 
-def _shards(machine: Machine, folder: str, index: str, choice: Optional[Dict[str, Any]]) -> Optional[List[str]]:
+def _shards(machine: Machine, folder: str, index: str, choice: dict[str, Any] | None) -> list[str] | None:
     """The files that an index lists and the playbook does not exclude, None if it is invalid."""
     try:
         mapped = machine.document("%s/%s" % (folder, index)).get("weight_map")
@@ -202,7 +202,7 @@ def _shards(machine: Machine, folder: str, index: str, choice: Optional[Dict[str
     return [name for name in sorted(set(map(str, mapped.values()))) if model_choice.wanted(name, choice)]
 
 
-def _expected(sizes: Dict[str, int], index: Optional[str], shards: Optional[List[str]], part: bool) -> List[str]:
+def _expected(sizes: dict[str, int], index: str | None, shards: list[str] | None, part: bool) -> list[str]:
     """Files that a model needs and that are missing, of ``shards`` too (None: the index that lists them is invalid).
 
     ``part`` is of a drafter, adapter or tokenizer.
@@ -229,7 +229,7 @@ def trusted(machine: Machine, state_dir: str, cluster: str) -> str:
     return "%s/clusters/%s" % (state_dir, cluster)
 
 
-def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+def release(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
     """The newest release recorded on this node, or None.
 
     Raises:
@@ -247,7 +247,7 @@ def release(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     return {"number": number, "plan_hash": plan_hash, "record": record}
 
 
-def switch(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+def switch(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
     """The switch to another release that was begun and not ended on this node, or None.
 
     Raises:
@@ -257,12 +257,12 @@ def switch(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str,
     return machine.document(path) if machine.exists(path) else None
 
 
-def enabled(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+def enabled(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
     """What the cluster's guard on this node does, where the cluster is enabled; None where it is not."""
     folder = "%s/%s" % (trusted(machine, state_dir, cluster), ENABLED_DIR)
     if not machine.exists("%s/%s" % (folder, CONFIG_FILE)):
         return None
-    found: Dict[str, Any] = {
+    found: dict[str, Any] = {
         "runs": common.is_locked(machine.at(folder + "/guard.lock")),
         "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
     }
@@ -271,7 +271,7 @@ def enabled(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     return found
 
 
-def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster") -> Optional[Dict[str, Any]]:
+def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster") -> dict[str, Any] | None:
     """The last lease of a ``kind`` granted on this node and whether it is held now, or None.
 
     Raises:
@@ -285,14 +285,14 @@ def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster")
     document = machine.document(record)
     if not isinstance(document.get("epoch"), int):
         raise Unreadable("no epoch: %s" % record)
-    found: Dict[str, Any] = {"epoch": document["epoch"], "held": held}
+    found: dict[str, Any] = {"epoch": document["epoch"], "held": held}
     found.update({key: str(document[key]) for key in ("operator", "operation") if document.get(key) is not None})
     if isinstance(document.get("since"), (int, float)):
         found["since"] = document["since"]
     return found
 
 
-def staging(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str, Any]]:
+def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
     """The lease of staging likewise, and whether a job of this cluster is at work, which needs nobody to follow it.
 
     Raises:
@@ -309,7 +309,7 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> Optional[Dict[str
     return found
 
 
-def rays(machine: Machine, state_dir: str) -> List[str]:
+def rays(machine: Machine, state_dir: str) -> list[str]:
     """Names of the complete copies of Ray on this node that have their archive for other nodes."""
     folder = state_dir + "/ray"
     return [
@@ -320,7 +320,7 @@ def rays(machine: Machine, state_dir: str) -> List[str]:
     ]
 
 
-def vocabularies(machine: Machine, state_dir: str) -> List[str]:
+def vocabularies(machine: Machine, state_dir: str) -> list[str]:
     """Staged vocabularies, by the beginning of their hash and their name; they are put there whole."""
     folder = state_dir + "/vocabularies"
     return [
@@ -328,7 +328,7 @@ def vocabularies(machine: Machine, state_dir: str) -> List[str]:
     ]
 
 
-def files(machine: Machine, state_dir: str) -> List[str]:
+def files(machine: Machine, state_dir: str) -> list[str]:
     """Marks of what was staged from beside playbooks, and is whole."""
     folder = state_dir + "/files"
     return [mark for mark in machine.names(folder) if machine.exists("%s/%s/%s" % (folder, mark, WHOLE))][:_MOST_MARKS]

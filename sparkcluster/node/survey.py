@@ -1,4 +1,4 @@
-"""Reads what a machine is, what it is cabled to, and what ``setup`` changes of it. Python 3.8, standard library only.
+"""Reads what a machine is, what it is cabled to, and what ``setup`` changes of it.
 
 Nothing is changed. Where sudo asks for no password, root reads the requested files that this user may not.
 """
@@ -14,7 +14,8 @@ import pwd
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
@@ -42,7 +43,7 @@ for path do
 done
 """ % (_FILE_BYTES + 1)
 # What stands for a value that could not be read.
-_DEFAULTS: Dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "neighbours": [],
     "unaddressed": [],
     "host_keys": [],
@@ -58,7 +59,7 @@ _DEFAULTS: Dict[str, Any] = {
 }
 
 
-def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine] = None) -> Dict[str, Any]:
+def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
     """Return the document that ``facts.survey.Survey`` parses.
 
     Args:
@@ -68,7 +69,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
         machine: the node.
     """
     machine = machine or Machine()
-    facts: Dict[str, Any] = clean(machine.identity())
+    facts: dict[str, Any] = clean(machine.identity())
     home = facts["home"]
     facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
@@ -77,7 +78,7 @@ def main(request: Dict[str, Any], _lines: Any = None, machine: Optional[Machine]
 
     readings = Readings(LIMIT_S, _GRACE_S)
     value = readings.value
-    readers: Dict[str, Callable[[], Any]] = {
+    readers: dict[str, Callable[[], Any]] = {
         "os": lambda: system.os_release(machine.text("/etc/os-release")),
         "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
         "interfaces": lambda: network.interfaces(machine),
@@ -125,9 +126,9 @@ def _unread(value: Any) -> bool:
 # ------------------------------------------------------------------------------------------------------ files
 
 
-def _paths(machine: Machine, wanted: List[str]) -> List[str]:
+def _paths(machine: Machine, wanted: list[str]) -> list[str]:
     """Absolute paths, with each pattern in a last part replaced by what matches it."""
-    found: List[str] = []
+    found: list[str] = []
     for path in wanted:
         folder, name = os.path.split(path)
         if "*" in name:
@@ -139,10 +140,10 @@ def _paths(machine: Machine, wanted: List[str]) -> List[str]:
 
 
 def _root(
-    machine: Machine, paths: List[str], uid: int, value: Callable[[str], Any]
-) -> Tuple[str, Dict[str, Any], List[str]]:
+    machine: Machine, paths: list[str], uid: int, value: Callable[[str], Any]
+) -> tuple[str, dict[str, Any], list[str]]:
     """How this user becomes root, the state of each file, and containers of a cluster that only root sees."""
-    files: Dict[str, Any] = {}
+    files: dict[str, Any] = {}
     denied = []
     for path in paths:
         try:
@@ -167,7 +168,7 @@ def _root(
     return "free", files, running
 
 
-def _file(machine: Machine, path: str) -> Dict[str, Any]:
+def _file(machine: Machine, path: str) -> dict[str, Any]:
     handle = os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)
@@ -179,7 +180,7 @@ def _file(machine: Machine, path: str) -> Dict[str, Any]:
         os.close(handle)
 
 
-def _told(line: str) -> Dict[str, Any]:
+def _told(line: str) -> dict[str, Any]:
     """The state of a file from a line of root's."""
     words = line.split(" ")
     if words[0] == "absent":
@@ -190,7 +191,7 @@ def _told(line: str) -> Dict[str, Any]:
         return {"unread": "not a regular file" if words[0] == "other" else "sudo printed something else"}
 
 
-def _state(mode: int, owner: str, content: bytes) -> Dict[str, Any]:
+def _state(mode: int, owner: str, content: bytes) -> dict[str, Any]:
     if len(content) > _FILE_BYTES:
         return {"unread": "larger than %d bytes" % _FILE_BYTES}
     text = None
@@ -200,7 +201,7 @@ def _state(mode: int, owner: str, content: bytes) -> Dict[str, Any]:
     return {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode, "owner": owner, "text": text}
 
 
-def _because(error: OSError) -> Dict[str, str]:
+def _because(error: OSError) -> dict[str, str]:
     return {"unread": because(error)}
 
 
@@ -235,7 +236,7 @@ def foreign(machine: Machine, path: str, uid: int) -> int:
     return min(count, _MOST_FOREIGN)
 
 
-def journal(machine: Machine, path: str, *, root: bool) -> List[Dict[str, Any]]:
+def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:
     """The entries of a journal of ``setup``; a line that is none is skipped, such as one that was not finished."""
     try:
         with open(os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -266,20 +267,20 @@ def journal(machine: Machine, path: str, *, root: bool) -> List[Dict[str, Any]]:
 # --------------------------------------------------------------------------------------------------- settings
 
 
-def _host_keys(machine: Machine) -> List[str]:
+def _host_keys(machine: Machine) -> list[str]:
     """Public host keys as ``type base64``."""
     names = fnmatch.filter(machine.names("/etc/ssh"), "ssh_host_*_key.pub")
     keys = [_KEY.match(machine.text("/etc/ssh/" + name, "")) for name in names]
     return [key.group() for key in keys if key]
 
 
-def _sysctls(machine: Machine, names: List[str]) -> Dict[str, Optional[str]]:
+def _sysctls(machine: Machine, names: list[str]) -> dict[str, str | None]:
     return {name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in names}
 
 
-def _packages(machine: Machine, names: List[str]) -> Dict[str, Optional[str]]:
+def _packages(machine: Machine, names: list[str]) -> dict[str, str | None]:
     """Version of each installed package by name, None of one that is not; of a pattern those that match it."""
-    found: Dict[str, Optional[str]] = {name: None for name in names if not set(name) & set("*?[")}
+    found: dict[str, str | None] = {name: None for name in names if not set(name) & set("*?[")}
     if names:
         # exit code 1 where one is unknown; the others are printed all the same
         form = "${Package}\\t${db:Status-Status}\\t${Version}\\n"
@@ -290,12 +291,12 @@ def _packages(machine: Machine, names: List[str]) -> Dict[str, Optional[str]]:
     return found
 
 
-def _held(machine: Machine) -> List[str]:
+def _held(machine: Machine) -> list[str]:
     exit_code, output = machine.run(["apt-mark", "showhold"])
     return [] if exit_code else output.split()
 
 
-def _default_target(machine: Machine) -> Optional[str]:
+def _default_target(machine: Machine) -> str | None:
     """What ``systemctl get-default`` prints: where the first of these links leads."""
     for path in _DEFAULT_TARGETS:
         with contextlib.suppress(OSError):
@@ -303,14 +304,14 @@ def _default_target(machine: Machine) -> Optional[str]:
     return None
 
 
-def _ntp(machine: Machine) -> Optional[bool]:
+def _ntp(machine: Machine) -> bool | None:
     """Whether NTP is on."""
     exit_code, output = machine.run(["timedatectl", "show", "-p", "NTP"])
     found = system.assignments("" if exit_code else output)
     return {"yes": True, "no": False}.get(found.get("NTP", ""))
 
 
-def _docker_program(machine: Machine) -> Optional[str]:
+def _docker_program(machine: Machine) -> str | None:
     """Version of Docker where this user may not ask the engine."""
     try:
         found = re.match(r"Docker version ([^\s,]{1,100})", machine.run(["docker", "--version"])[1])
@@ -319,7 +320,7 @@ def _docker_program(machine: Machine) -> Optional[str]:
     return found.group(1) if found else None
 
 
-def _runtimes(machine: Machine) -> List[str]:
+def _runtimes(machine: Machine) -> list[str]:
     try:
         found = machine.document(_DAEMON).get("runtimes")
     except Unreadable:

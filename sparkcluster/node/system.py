@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from sparkcluster.node.machine import Machine, Unreadable, failed
 
@@ -36,14 +36,14 @@ def machine_id(machine: Machine) -> str:
     return hashlib.sha256(machine.text("/etc/machine-id").strip().encode()).hexdigest()
 
 
-def remove_ipc(machine: Machine) -> Optional[bool]:
+def remove_ipc(machine: Machine) -> bool | None:
     """Whether logind removes a user's IPC objects at the last logout; None without logind.
 
     The default of systemd is yes (logind.conf(5); Debian 12 has it as the comment ``#RemoveIPC=yes``). Users below
     SYS_UID_MAX, such as root, are exempt.
     """
     main = next((folder + "/logind.conf" for folder in _CONFIG_DIRS if machine.exists(folder + "/logind.conf")), None)
-    dropped: Dict[str, str] = {}
+    dropped: dict[str, str] = {}
     for folder in reversed(_CONFIG_DIRS):
         for name in machine.names(folder + "/logind.conf.d"):
             if name.endswith(".conf"):
@@ -63,7 +63,7 @@ def lingers(machine: Machine, user: str) -> bool:
     return machine.exists("/var/lib/systemd/linger/%s" % user.replace("/", "_"))
 
 
-def firewall(machine: Machine) -> Optional[str]:
+def firewall(machine: Machine) -> str | None:
     """The active firewall, as far as it is visible without root."""
     if re.search(r"^\s*ENABLED\s*=\s*[\"']?yes\b", machine.text("/etc/ufw/ufw.conf", ""), re.MULTILINE | re.IGNORECASE):
         return "ufw"
@@ -71,7 +71,7 @@ def firewall(machine: Machine) -> Optional[str]:
     return "firewalld" if pid.isdigit() and machine.exists("/proc/" + pid) else None
 
 
-def kernel_log(machine: Machine, now_s: float) -> List[str]:
+def kernel_log(machine: Machine, now_s: float) -> list[str]:
     """The newest kernel messages about GPU, memory, ConnectX and the kernel itself, without serial numbers.
 
     Each starts with its time (UTC), where the node says for how long it has run; ``now_s`` is in seconds since 1970.
@@ -80,7 +80,7 @@ def kernel_log(machine: Machine, now_s: float) -> List[str]:
         Unreadable: this user can read neither dmesg nor the kernel's journal.
     """
     try:
-        booted_s: Optional[float] = now_s - float(machine.text("/proc/uptime").split()[0])
+        booted_s: float | None = now_s - float(machine.text("/proc/uptime").split()[0])
     except (Unreadable, ValueError, IndexError):
         booted_s = None
     reasons = []
@@ -92,7 +92,7 @@ def kernel_log(machine: Machine, now_s: float) -> List[str]:
     raise Unreadable("; ".join(reasons))
 
 
-def boot_before(machine: Machine) -> Optional[List[str]]:
+def boot_before(machine: Machine) -> list[str] | None:
     """The last such messages of the boot before this one; None where that ended by a shutdown.
 
     Raises:
@@ -106,7 +106,7 @@ def boot_before(machine: Machine) -> Optional[List[str]]:
     return kernel_lines("\n".join(kernel))[-20:] or kernel[-1:]
 
 
-def _printed(machine: Machine, argv: List[str]) -> List[str]:
+def _printed(machine: Machine, argv: list[str]) -> list[str]:
     exit_code, output = machine.run(argv)
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("-- ")]
     if exit_code or not lines:
@@ -114,10 +114,10 @@ def _printed(machine: Machine, argv: List[str]) -> List[str]:
     return lines
 
 
-def kernel_lines(text: str, booted_s: Optional[float] = None) -> List[str]:
+def kernel_lines(text: str, booted_s: float | None = None) -> list[str]:
     """The lines of a kernel log that ``kernel_log`` returns; ``booted_s`` is when the node booted."""
 
-    def at(found: "re.Match[str]") -> str:
+    def at(found: re.Match[str]) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime((booted_s or 0) + int(found[1])))
 
     kept = [line.strip() for line in text.splitlines() if _LOG.search(line)][-_LOG_LINES:]
@@ -140,7 +140,7 @@ def _login_setting(text: str, name: str, before: bool) -> bool:
     return before
 
 
-def meminfo(text: str) -> Dict[str, Any]:
+def meminfo(text: str) -> dict[str, Any]:
     """``/proc/meminfo`` in bytes; a kernel without a contiguous memory area has no CmaTotal."""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d{1,18}) kB", text, re.MULTILINE)}
     lines = {
@@ -154,13 +154,13 @@ def meminfo(text: str) -> Dict[str, Any]:
     for name in lines.values():
         if name not in found:
             raise Unreadable("no %s: /proc/meminfo" % name)
-    memory: Dict[str, Any] = {key: found[name] for key, name in lines.items()}
+    memory: dict[str, Any] = {key: found[name] for key, name in lines.items()}
     memory["cma_total_bytes"] = found.get("CmaTotal")
     memory["anonymous_bytes"] = found.get("AnonPages")
     return memory
 
 
-def assignments(text: str) -> Dict[str, str]:
+def assignments(text: str) -> dict[str, str]:
     """``NAME=value`` lines of a shell file, without quotes; the last line of a name wins."""
     found = {}
     for line in text.splitlines():
@@ -173,7 +173,7 @@ def assignments(text: str) -> Dict[str, str]:
     return found
 
 
-def os_release(text: str) -> Dict[str, str]:
+def os_release(text: str) -> dict[str, str]:
     """``/etc/os-release``."""
     found = assignments(text)
     return {
@@ -183,7 +183,7 @@ def os_release(text: str) -> Dict[str, str]:
     }
 
 
-def dgx_release(text: str) -> Dict[str, Optional[str]]:
+def dgx_release(text: str) -> dict[str, str | None]:
     """``/etc/dgx-release``; every over-the-air update appends lines. The serial number is left out."""
     found = assignments(text)
     if not any(name.startswith("DGX_") for name in found):

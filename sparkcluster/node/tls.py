@@ -1,4 +1,4 @@
-"""TLS between two workers, each with a certificate of its own for one job. Python 3.8, standard library only.
+"""TLS between two workers, each with a certificate of its own for one job.
 
 Nobody signs them: the controller makes a certificate and its key for each worker and tells the others which it is, over
 SSH. Both ends of a connection compare what the other one shows with those, byte by byte. It wraps a connection whose
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sparkcluster.node.wire import Failed
 

@@ -1,4 +1,4 @@
-"""Files below one directory, reached without following links. Python 3.8, standard library only.
+"""Files below one directory, reached without following links.
 
 Each directory is opened from the one above it, so that nothing is written outside, whatever links lie in the tree. Only
 the root itself, and what leads to it, may be links: the node's user chose them.
@@ -11,7 +11,8 @@ import errno
 import fcntl
 import os
 import stat
-from typing import BinaryIO, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from sparkcluster.node.shared import REPLACED
 
@@ -37,7 +38,7 @@ class Tree:
         return True
 
     @contextlib.contextmanager
-    def parent(self, path: str, *, make: bool = True) -> Iterator[Tuple[int, str]]:
+    def parent(self, path: str, *, make: bool = True) -> Iterator[tuple[int, str]]:
         """Descriptor of the directory of ``path``, which is created unless ``make`` is false, and its last part."""
         parts = path.split("/")
         if {"", ".", ".."} & set(parts):
@@ -68,7 +69,7 @@ class Tree:
         status = self.status(path)
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else -1
 
-    def status(self, path: str) -> Optional[os.stat_result]:
+    def status(self, path: str) -> os.stat_result | None:
         """Status of what is at ``path``, or of what it links to; None if there is nothing."""
         try:
             with self.parent(path, make=False) as (folder, name):
@@ -76,7 +77,7 @@ class Tree:
         except FileNotFoundError:
             return None
 
-    def own_status(self, path: str) -> Optional[os.stat_result]:
+    def own_status(self, path: str) -> os.stat_result | None:
         """Status of what is at ``path``, of a link itself; None if there is nothing."""
         with contextlib.suppress(OSError), self.parent(path, make=False) as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -1,7 +1,4 @@
-"""The systemd unit of a guard: a system unit where this user may install one, else a user unit that lingers.
-
-Python 3.8, standard library only.
-"""
+"""The systemd unit of a guard: a system unit where this user may install one, else a user unit that lingers."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import pwd
 import signal
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.programs import Failed, run, succeeds
@@ -38,7 +35,7 @@ WantedBy={target}
 """
 
 
-def main(request: Dict[str, Any], _lines: Any = None) -> Dict[str, Any]:
+def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
     """End the guard of ``cluster``, which may hold the lease; its unit stays."""
     end(os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), ENABLED_DIR), request["unit"])
     return {}
@@ -53,13 +50,13 @@ def text(directory: str, cluster: str, user: str = "") -> str:
     )  # fmt: skip
 
 
-def command(directory: str) -> List[str]:
+def command(directory: str) -> list[str]:
     """What starts the guard."""
     python = sys.executable if os.path.isabs(sys.executable or "") else "/usr/bin/python3"
     return [python, "-I", os.path.join(directory, GUARD_FILE), directory]
 
 
-def install(directory: str, name: str) -> Dict[str, Any]:
+def install(directory: str, name: str) -> dict[str, Any]:
     """Install the unit ``name`` and start it: ``unit``, its path, or None without systemd, and the ``command`` it runs.
 
     Raises:
@@ -67,7 +64,7 @@ def install(directory: str, name: str) -> Dict[str, Any]:
     """
     cluster = os.path.basename(os.path.dirname(directory))
     user = pwd.getpwuid(os.geteuid()).pw_name
-    found: Dict[str, Any] = {"unit": None, "command": command(directory)}
+    found: dict[str, Any] = {"unit": None, "command": command(directory)}
     as_root = root()
     content = text(directory, cluster, user if as_root is not None else "")
     common.write_atomically(os.path.join(directory, name), content.encode())
@@ -166,7 +163,7 @@ def _user_units() -> str:
     return os.path.join(home, "systemd", "user")
 
 
-def _user_environment() -> Dict[str, str]:
+def _user_environment() -> dict[str, str]:
     return dict(os.environ, XDG_RUNTIME_DIR=os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.geteuid())
 
 

@@ -1,4 +1,4 @@
-"""Unpacks the Ray that is mounted into images without it. Python 3.8, standard library only.
+"""Unpacks the Ray that is mounted into images without it.
 
 A step of the agent: the directory appears complete or not at all, and is never changed afterwards, since running
 containers may have it mounted.
@@ -13,7 +13,7 @@ import os
 import shutil
 import tarfile
 import zlib
-from typing import Any, Dict, Optional
+from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.model_files import hash_file
@@ -25,7 +25,7 @@ _MOST_MEMBERS = 100_000
 _PIECE_BYTES = 64 << 20
 
 
-def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
+def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Unpack ``step["archive"]`` (a compressed tar) as directory ``step["path"]``, unless it exists.
 
     An archive with another SHA-256 than ``step["sha256"]`` is removed and OSError raised.
@@ -65,7 +65,7 @@ def unpack(request: Dict[str, Any], step: Dict[str, Any]) -> Dict[str, Any]:
 class Bounded(gzip.GzipFile):
     """A compressed archive that is read to ``_MOST_BYTES`` at most, and in pieces that fit into memory."""
 
-    def read(self, size: Optional[int] = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read ``size`` bytes; OSError beyond the limits."""
         if size is None or not 0 <= size <= _PIECE_BYTES or self.tell() + size > _MOST_BYTES:
             raise OSError("%s has a member that is too large" % self.name)

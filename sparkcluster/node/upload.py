@@ -1,4 +1,4 @@
-"""Takes a file from the operator's machine, by standard input. Python 3.8, standard library only.
+"""Takes a file from the operator's machine, by standard input.
 
 The request has the lease, ``path`` below the directory ``root``, ``size``, ``sha256``, and ``private`` where both are
 for this user alone. The answer ``{"offset": N}`` says what is there already; the input is the rest, raw. The file is
@@ -13,7 +13,7 @@ import os
 import select
 import stat
 import time
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import Record
@@ -21,7 +21,7 @@ from sparkcluster.node.model_files import forget, hash_file
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Check, Failed
 
-Request = Dict[str, Any]
+Request = dict[str, Any]
 
 _SILENT_S = 10.0  # without input the connection is gone, or the operator stopped; then the next run resumes
 _OTHER_S = 20.0  # within which another one that takes the same file ends
@@ -29,12 +29,12 @@ _CHANGE_S = 20.0
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
 
 
-def main(request: Request, stdin: BinaryIO) -> Dict[str, Any]:
+def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Take it; the answer is a ``wire.outcome``."""
     return wire.outcome(lambda: take(request, stdin.fileno()))
 
 
-def take(request: Request, source: int) -> Dict[str, Any]:
+def take(request: Request, source: int) -> dict[str, Any]:
     """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
     lease = common.lease_of(request)
     common.check_epoch(**lease)
@@ -77,7 +77,7 @@ def take(request: Request, source: int) -> Dict[str, Any]:
     return {"bytes": size - offset, **kept}
 
 
-def _publish(request: Request, lease: Request, tree: Tree, partial: str) -> Dict[str, Any]:
+def _publish(request: Request, lease: Request, tree: Tree, partial: str) -> dict[str, Any]:
     """Give the file its name; of a model, record that staging wrote it unless it replaces one of the user's."""
     path = request["path"]
     if not request.get("model"):

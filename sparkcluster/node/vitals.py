@@ -1,7 +1,4 @@
-"""GPU, token counters, Ray's members and traffic of a node while an engine works. Changes nothing.
-
-Python 3.8, standard library.
-"""
+"""GPU, token counters, Ray's members and traffic of a node while an engine works. Changes nothing."""
 
 from __future__ import annotations
 

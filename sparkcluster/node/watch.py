@@ -11,7 +11,6 @@ With ``"times": true`` the lines of a container have ``"times"``, when each was 
 lost its connection misses no line and reads none twice. A state is ``created``, ``running``, ``restarting``,
 ``paused``, ``removing``, ``exited``, ``dead``, ``gone``, ``unknown`` (none of these; only of containers) or
 ``unreadable`` (with ``error``). A rank's last lines come before the tick that says it is gone.
-Python 3.8, standard library.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, BinaryIO, Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, engine_metrics, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable

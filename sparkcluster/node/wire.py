@@ -1,4 +1,4 @@
-"""One TCP connection between two nodes, opened with a token. Python 3.8, standard library only.
+"""One TCP connection between two nodes, opened with a token.
 
 The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects. Each proves
 to the other that it knows the token, which both got over SSH and neither sends: the listener sends a nonce; the dialer
@@ -19,7 +19,8 @@ import select
 import socket
 import struct
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, programs
 
@@ -124,7 +125,7 @@ def link_errors(silence: str, limit_s: float = 0.0) -> Iterator[None]:
     """Turn what a silent or broken connection raises into ``Failed``."""
     try:
         yield
-    except socket.timeout:
+    except TimeoutError:
         raise Failed("link", "%s for %.0f s" % (silence, limit_s or STALL_S)) from None
     except OSError as error:
         raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
@@ -185,10 +186,10 @@ class Greeter:
             raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
         self._listener.setblocking(False)
         self._token = token
-        self._greeters: Dict[socket.socket, Tuple[bytes, float]] = {}
+        self._greeters: dict[socket.socket, tuple[bytes, float]] = {}
         self.port: int = self._listener.getsockname()[1]
 
-    def poll(self, limit_s: float) -> List[socket.socket]:
+    def poll(self, limit_s: float) -> list[socket.socket]:
         """The connections that proved the token, after ``limit_s`` at most."""
         ready = set(select.select([self._listener, *self._greeters], [], [], max(0.0, limit_s))[0])
         proved, now = [], time.monotonic()
@@ -229,7 +230,7 @@ def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STA
     return accepted[:count]
 
 
-def _welcome(sock: socket.socket, greeters: Dict[socket.socket, Tuple[bytes, float]]) -> None:
+def _welcome(sock: socket.socket, greeters: dict[socket.socket, tuple[bytes, float]]) -> None:
     """Send a nonce to a new connection, which is readable with the whole answer. The oldest of too many is dropped."""
     nonce = os.urandom(_NONCE)
     greeters[sock] = nonce, time.monotonic() + GREETING_S

@@ -1,4 +1,4 @@
-"""Brings one artifact to this node, and serves it to others. Python 3.8, standard library only.
+"""Brings one artifact to this node, and serves it to others.
 
 The request is ``Begin``, its input are ``Order`` lines, its output are ``Said`` lines of ``staging.order``; ``what`` it
 moves is a ``Store``. It is a process of its own, which outlives the operator's connection (``job``). Where another
@@ -12,7 +12,8 @@ import os
 import re
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Optional
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common, file_list, file_store, image_store, job, receive
 from sparkcluster.node.growing_file import Store
@@ -21,8 +22,8 @@ from sparkcluster.node.tls import Identity
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed
 
-Request = Dict[str, Any]
-Document = Dict[str, Any]
+Request = dict[str, Any]
+Document = dict[str, Any]
 
 FILES_NAME = "files.jsonl"
 _TICK_S = 0.25
@@ -52,7 +53,7 @@ def image(request: Request, _directory: str, gate: Callable[[], None]) -> Store:
 
 
 # By ``what`` of the request: from it, the directory of the job, and what is called before anything is changed.
-STORES: Dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files": files, "image": image}
+STORES: dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files": files, "image": image}
 
 
 def begin(request: Request, lines: BinaryIO) -> Document:
@@ -88,9 +89,9 @@ class Worker:
         private, cert = request.get("private_key"), request.get("cert")
         self.identity = Identity(cert, private) if cert and private else None
         self.said: Document = {}
-        self.idle: Optional[float] = None
+        self.idle: float | None = None
         self.before: Document = {}
-        self.error: Optional[Exception] = None
+        self.error: Exception | None = None
         self.busy = time.monotonic()
         self.news = threading.Event()
         self.looks_at_lease = threading.get_ident()
@@ -212,15 +213,15 @@ class Worker:
             threading.Thread(target=self._look, args=looks, daemon=True).start()
         self.before = order
 
-    def _learn(self, hashes: Dict[str, str]) -> None:
+    def _learn(self, hashes: dict[str, str]) -> None:
         self.store.learn({int(number): sha256 for number, sha256 in hashes.items()})
 
-    def _pull(self, sources: List[Document]) -> None:
+    def _pull(self, sources: list[Document]) -> None:
         self.receiver.sources.set(sources)
 
-    def _look(self, ways: List[Document], number: int) -> None:
+    def _look(self, ways: list[Document], number: int) -> None:
         """Dial all of them at once, and say who proved its token."""
-        reached: Dict[str, List[str]] = {each["node"]: [] for each in ways}
+        reached: dict[str, list[str]] = {each["node"]: [] for each in ways}
 
         def knock(each: Document) -> None:
             with contextlib.suppress(Failed):

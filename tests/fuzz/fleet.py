@@ -251,7 +251,7 @@ class Cluster:
             "watch": self._watched(request),
             "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
             "upload": [{"offset": 0}],
-            "take said": [{"done": {"bytes": 10}}],
+            "upload said": [{"done": {"bytes": 10}}],
         }  # fmt: skip
         if program in answers:
             return answers[program]

@@ -1,7 +1,4 @@
-"""vLLM on a node: reading an interpreter, and Ray's carry-over list. Sent instead of ``sparkcluster.node.engine``.
-
-Python 3.8, standard library only.
-"""
+"""vLLM on a node: reading an interpreter, and Ray's carry-over list. Sent instead of ``sparkcluster.node.engine``."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def node():
 
 def test_all_programs_are_written_in_what_an_old_python_understands():
     for path in Path(reach.__file__).parent.glob("*.py"):
-        ast.parse(source(path.stem), feature_version=(3, 8))
+        ast.parse(source(path.stem), feature_version=(3, 10))
 
 
 def test_it_ends_by_itself_when_nobody_asks_it_any_more(node, monkeypatch):
