@@ -1,4 +1,30 @@
-"""Pure checks over spec, facts and topology that find what would make a launch fail."""
+"""Pure checks over spec, facts and topology that find what would make a launch fail.
+
+Stages
+------
+
+A check is a pure function of the facts that it names. What it needs determines its stage; ``lint``, ``preflight``,
+``up`` and ``doctor`` differ only in the stages that they run.
+
+stage: needs; costs; run by.
+- ``written``: the spec; nothing; ``lint`` and all below
+- ``facts``: facts of every node, in one round trip; under a second; ``plan``, ``preflight``, ``up``, ``doctor``
+- ``reach``: which nodes reach each other: each rail, large packets, the ports of the launch and ephemeral ones; a
+  tenth of a second; one time-out where something is dropped; ``preflight``, ``up`` before it stages
+- ``deep``: measured bandwidth, and the weights' SHA-256; minutes; ``preflight --deep``, ``--hash``
+- ``running``: observations of a running cluster; seconds; ``doctor``
+
+A fact that could not be read is a finding of its own and costs only the checks that need it; a check that crashes is
+a finding; a node that does not answer is one finding, and the topology is made of the others (``Group.missing``),
+which are examined and compared all the same. ``preflight`` without ``--deep`` leaves nothing on a node: even the
+content of an image is cached in ``~/.cache/sparkcluster/images`` on the machine where it was typed, by node and image
+ID. ``up`` runs the same checks before it stages or starts anything, and does none of it where the cluster serves
+already.
+
+Half of a preflight's time is Python's start and imports on this machine, the other half is the probe. So the probe is
+sent (``facts/probe.py``) as soon as the inventory is known, and what reads the answers is imported while the nodes
+work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,29 @@
-"""Inference engines: one directory each, with everything that is specific to the engine."""
+"""Inference engines: one directory each, with everything that is specific to the engine.
+
+``engine: NAME`` in a playbook chooses the directory ``engines/NAME``, by default ``vllm``. The rest of the project
+calls ``engines.engine(NAME)``, which imports the directory when it is first needed, and uses what ``engines/base.py``
+declares:
+
+used by: member of ``Engine``.
+- ``staging/``, ``plan/``, ``checks/``: ``vocabularies``: what it would download when it starts
+- ``spec/``: ``weights_format``: which weights of a repository it loads; ``arguments``, ``short_arguments`` and
+  ``variables`` that a playbook may not set; ``tuning_arguments``, ``tuning_variables`` and ``images``: what is not
+  asked about; ``per_node`` variables; ``caches``
+- ``plan/``, ``staging/``: ``repositories``: those of the hub that it loads beside the model
+- ``plan/``: ``serve``: the command of a rank; ``environment``; ``planned``: arguments computed from facts;
+  ``executors``; ``api_key``
+- ``endpoint/``: ``api_flags``: where the command line says where the API is; ``api_key``
+- ``inspect/`` (connect), ``release/``: ``api_features``: what clients can rely on
+- ``cli/fit``, ``importer/``: ``forecast``: memory that a playbook needs; ``baseline``: a playbook to start from
+  (``inspect/`` too); ``importer``: how its commands and recipes are read
+- ``checks/``, ``inspect/``: ``checks``: modules with its own; ``reports``: who reported what they find;
+  ``memory_share``; ``ready``, ``dead``, ``stalled``: what its log says; ``counters``: its metrics
+- ``node/``: the directory's ``node.py``, sent to the nodes as ``sparkcluster.node.engine``: reading an image, Ray's
+  carry-over list
+
+Nothing outside ``engines/vllm`` imports from it. An engine that sets only ``name``, ``title`` and ``serve`` runs on
+one node; ``tests/lab/test_second_engine.py`` takes one through plan, up, status, ask, doctor and down.
+"""
 
 from __future__ import annotations
 
