@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Find Sparks and write an inventory; exit 1 if none was found, or one was not reached."""
     spec = _checked(args)
     file: Path | None = args.output or args.into
-    with awaiting("looking for Sparks") as waiting, Terminal(waiting, silent=args.json) as terminal:
+    with awaiting("looking for Sparks") as waiting, Terminal(waiting.paused, silent=args.json) as terminal:
         if spec:
             consent.accept_inventory(spec, waiting, yes=args.yes)
         machines = _targets(args, spec, terminal, waiting)

@@ -96,7 +96,7 @@ def _inspected(args: argparse.Namespace) -> str:
     nodes = {each.label: each.address for each in hosts} or {"this machine": Address("localhost", "local")}
     with (
         awaiting(f"reading {args.container}") as waiting,
-        Terminal(waiting, silent=args.json) as terminal,
+        Terminal(waiting.paused, silent=args.json) as terminal,
         connect(nodes, terminal) as fleet,
     ):
         return inspected(fleet[next(iter(nodes))], args.container)

@@ -257,7 +257,7 @@ class Screen(Shown):
         """Whether the user answers ``question`` with yes; no where nobody can be asked."""
         from sparkcluster.cli.prompts import Terminal
 
-        return Terminal(self).confirm(question)
+        return Terminal(self.paused).confirm(question)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

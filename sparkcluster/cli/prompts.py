@@ -8,14 +8,14 @@ import select
 import sys
 import termios
 import threading
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from sparkcluster.hosts.base import Closing
 from sparkcluster.printable import clean
 
 if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Shown
     from sparkcluster.hosts.resolve import SshTarget
 
 _LINE_BYTES = 4096  # the most that a terminal returns at once, N_TTY_BUF_SIZE of Linux
@@ -27,11 +27,13 @@ class Terminal(Closing):
     """Questions on the terminal; without one, or if ``silent``, none is asked and no answer given.
 
     They may come from any thread. Ctrl-C reaches the main thread alone: closing ends a question that waits in another
-    one, and restores the terminal's echo. Close it before ``display``, which pauses meanwhile.
+    one, and restores the terminal's echo. ``paused`` keeps a display quiet meanwhile; close the terminal before it.
     """
 
-    def __init__(self, display: Shown | None = None, *, silent: bool = False) -> None:
-        self._display = display
+    def __init__(
+        self, paused: Callable[[], AbstractContextManager[None]] = nullcontext, *, silent: bool = False
+    ) -> None:
+        self._paused = paused
         self._silent = silent or sys.stdin is None or not sys.stdin.isatty()
         self._closed = False
         self._lock = threading.Lock()
@@ -102,7 +104,7 @@ class Terminal(Closing):
         except OSError:
             return None
         try:
-            with self._display.paused() if self._display else nullcontext():
+            with self._paused():
                 return self._typed_line(terminal, question, hidden=hidden)
         except (OSError, termios.error):
             return None  # the terminal was closed

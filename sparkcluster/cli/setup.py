@@ -48,7 +48,7 @@ def on_nodes(spec: Spec, args: argparse.Namespace) -> int:
 
     with (
         reporter(as_json=args.json, json_lines=False) as report,
-        Terminal(report, silent=args.json) as terminal,
+        Terminal(report.paused, silent=args.json) as terminal,
         connect_fleet(spec, report, About(terminal, args.node) if args.node else terminal, yes=args.yes) as fleet,
     ):
         report.step("look", f"at {', '.join(args.node) or count(len(spec.inventory.nodes), 'node')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docgen import fit_page, json_schemas, man, reference, spec_pages
+from docgen import fit_text, json_schemas, man, reference, spec_pages
 from sparkcluster.spec import library
 
 
@@ -12,7 +12,7 @@ def files() -> dict[str, str]:
         "commands.md": reference.commands(),
         "checks.md": reference.checks(),
         "sparkcluster.1": man.page(),
-        "fit.md": fit_page.page(),
+        "fit.md": fit_text.page(),
         **spec_pages.files(),
         **json_schemas.files(),
         # What counts as bundled.

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from docgen import fit_text, fit_weights
+from docgen import fit_weights
 from sparkcluster.engines.vllm.fit import Fit, fit
 from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.engines.vllm.weights import Weights, of_config
@@ -166,25 +166,3 @@ def _number(value: float, unit: str) -> str:
     if unit in {"tokens", "thousand"}:
         return f"{value:,.0f} {unit}"
     return f"{value:,.2f}{'' if unit == 'x' else ' '}{unit}"
-
-
-def page() -> str:
-    """The text of docs/fit.md."""
-    from docgen import fit_families, fit_ranges
-
-    began = "\n".join(
-        f"| {utilization} | {'started' if started else 'failed'} | {says} |" for utilization, started, says in starts()
-    )
-    return fit_text.PAGE.format(
-        agreement=fit_text.agreement(),
-        weights=fit_weights.table(),
-        guide=fit_weights.GUIDE,
-        nvfp4=fit_weights.NVFP4_GUIDE,
-        qwen=table(qwen_cells),
-        nemotron=table(nemotron_cells),
-        starts=began,
-        ranges=fit_ranges.table(),
-        recorded=fit_weights.recorded_table(),
-        families=fit_families.table(),
-        unknown=fit_families.unknown(),
-    )

@@ -1,6 +1,8 @@
-"""The words of docs/fit.md; its tables come from ``fit_page``."""
+"""docs/fit.md: its words, and the tables of the other modules in them."""
 
 # ruff: noqa: E501 - a row of a Markdown table is one line
+
+from docgen import fit_families, fit_page, fit_ranges, fit_weights
 
 PAGE = """\
 # fit: will it fit, and how much context
@@ -194,3 +196,24 @@ def agreement() -> str:
         f"| {case} | {family} | {ranks} | {tokens:,} | 0 |" for (case, ranks), (family, tokens) in AGREEMENT.items()
     ]
     return "\n".join(lines)
+
+
+def page() -> str:
+    """The text of docs/fit.md."""
+    began = "\n".join(
+        f"| {utilization} | {'started' if started else 'failed'} | {says} |"
+        for utilization, started, says in fit_page.starts()
+    )
+    return PAGE.format(
+        agreement=agreement(),
+        weights=fit_weights.table(),
+        guide=fit_weights.GUIDE,
+        nvfp4=fit_weights.NVFP4_GUIDE,
+        qwen=fit_page.table(fit_page.qwen_cells),
+        nemotron=fit_page.table(fit_page.nemotron_cells),
+        starts=began,
+        ranges=fit_ranges.table(),
+        recorded=fit_weights.recorded_table(),
+        families=fit_families.table(),
+        unknown=fit_families.unknown(),
+    )

@@ -14,7 +14,7 @@ ASKED = """
 from sparkcluster.cli.progress import reporter
 from sparkcluster.cli.prompts import Terminal
 def run():
-    with reporter(as_json=False, json_lines=False) as report, Terminal(report) as terminal:
+    with reporter(as_json=False, json_lines=False) as report, Terminal(report.paused) as terminal:
         report.step("look")
         for node in "abcd":
             report.progress(node, "connecting")

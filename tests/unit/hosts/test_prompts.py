@@ -156,7 +156,7 @@ nodes = {name: Address("127.0.0.1", "ssh", settings) for name in ("spark-1", "sp
 def run():
     with (
         reporter(as_json=False, json_lines=False) as report,
-        Terminal(report) as prompts,
+        Terminal(report.paused) as prompts,
         connect(nodes, prompts) as fleet,
     ):
         report.step("look")
