@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.models import shipped
-from sparkcluster.models.config import parse
+from sparkcluster.fit import shipped
+from sparkcluster.fit.config import parse
 from sparkcluster.node.shared import HUB_ADDRESS
 from sparkcluster.staging.model_headers import from_hub, from_path
 

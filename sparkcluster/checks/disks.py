@@ -14,8 +14,8 @@ from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Severity
-from sparkcluster.models import shipped
-from sparkcluster.models.source import spark
+from sparkcluster.fit import shipped
+from sparkcluster.fit.source import spark
 from sparkcluster.printable import shell
 from sparkcluster.report import share, size
 from sparkcluster.spec import Playbook

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster import engines
     from sparkcluster.cli.progress import awaiting
     from sparkcluster.errors import UsageError
-    from sparkcluster.models.source import spark
+    from sparkcluster.fit.source import spark
     from sparkcluster.staging.known_models import Known, known, not_recorded
     from sparkcluster.staging.model_headers import from_path
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sparkcluster.engines.phase import Phase
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
+    from sparkcluster.fit.source import Machine, Source
     from sparkcluster.importer.playbook import Importer
-    from sparkcluster.models.source import Machine, Source
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
     from sparkcluster.topology.model import Group, Member, Topology

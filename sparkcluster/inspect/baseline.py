@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.fit.source import Source, spark
 from sparkcluster.importer import Imported
 from sparkcluster.importer.playbook import model_of, name_of
 from sparkcluster.importer.read import finished
 from sparkcluster.importer.unknown import shown
 from sparkcluster.inspect.playbooks import MOST_SPARKS
-from sparkcluster.models.source import Source, spark
 from sparkcluster.report import count
 from sparkcluster.spec import Playbook, library
 from sparkcluster.spec.playbook import Model

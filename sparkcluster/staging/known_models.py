@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.models import shipped
-from sparkcluster.models.shipped import Recorded
-from sparkcluster.models.source import Source
+from sparkcluster.fit import shipped
+from sparkcluster.fit.shipped import Recorded
+from sparkcluster.fit.source import Source
 from sparkcluster.spec.playbook import Companion, Model, Playbook
 from sparkcluster.staging.model_headers import from_hub, from_path
 

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.models import safetensors
-from sparkcluster.models.safetensors import Tensor
-from sparkcluster.models.source import Source
+from sparkcluster.fit import safetensors
+from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.source import Source
 from sparkcluster.node.shared import HUB_ADDRESS
 from sparkcluster.spec.playbook import COMMIT
 

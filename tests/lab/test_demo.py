@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.engines.vllm.weights import of_tensors
-from sparkcluster.models import shipped
-from sparkcluster.models.config import parse
+from sparkcluster.fit import shipped
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.weights import of_tensors
 from sparkcluster.staging.model_headers import from_path
 from tests import examples
 

@@ -16,9 +16,9 @@ import pytest
 import yaml
 from docgen import fit_text
 
-from sparkcluster.engines.vllm.kv import layout
-from sparkcluster.engines.vllm.kv_pages import Engine
-from sparkcluster.models.config import parse
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.kv import layout
+from sparkcluster.fit.kv_pages import Engine
 from sparkcluster.staging.model_headers import from_path
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from docgen import fit_weights
-from sparkcluster.engines.vllm import defaults
-from sparkcluster.engines.vllm.kv import Layout, layout
-from sparkcluster.engines.vllm.kv_pages import Engine
-from sparkcluster.models.config import parse
-from sparkcluster.models.family_layers import UNKNOWN
-from sparkcluster.models.source import GIB
+from sparkcluster.fit import defaults
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.family_layers import UNKNOWN
+from sparkcluster.fit.kv import Layout, layout
+from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.source import GIB
 
 WITHIN = 0.005
 

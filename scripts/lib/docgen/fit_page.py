@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from docgen import fit_weights
-from sparkcluster.engines.vllm.fit import Fit, fit
-from sparkcluster.engines.vllm.kv_pages import Engine
-from sparkcluster.engines.vllm.weights import Weights, of_config
-from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.source import GIB, SYSTEM_BYTES, spark
+from sparkcluster.fit.config import ModelConfig, parse
+from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.source import GIB, SYSTEM_BYTES, spark
+from sparkcluster.fit.verdict import Fit, fit
+from sparkcluster.fit.weights import Weights, of_config
 
 WITHIN = 0.10
 

@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 from docgen import fit_page, fit_weights
-from sparkcluster.engines.vllm.fit import Fit, fit
-from sparkcluster.engines.vllm.kv_pages import Engine
-from sparkcluster.engines.vllm.weights import Weights, of_config
-from sparkcluster.models.config import parse
-from sparkcluster.models.source import GIB, Machine, spark
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.source import GIB, Machine, spark
+from sparkcluster.fit.verdict import Fit, fit
+from sparkcluster.fit.weights import Weights, of_config
 
 MINIMAX_ISSUE = "https://github.com/eugr/spark-vllm-docker/issues/396"
 FLASH_ISSUE = "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/issues/57"

@@ -40,7 +40,7 @@ the least it needs is free. Nodes without the model are skipped; FIT-002 reports
 ## Without the hub
 
 Where the hub cannot be reached, or `HF_HUB_OFFLINE` is set, `fit` answers from what is recorded of the models of the bundled playbooks in
-`sparkcluster/models/recorded`: config.json as far as `fit` reads it, sizes of the weights where they were published, and
+`sparkcluster/fit/recorded`: config.json as far as `fit` reads it, sizes of the weights where they were published, and
 where each was found. It says so, with the source, and `--json` has it under `recorded`. A record of another commit than the playbook's is not used.
 What has no record is "not recorded" (exit code 0): nothing is invented. `./scripts/record-model REPOSITORY` in a checkout fills it from
 the hub, with the sizes of all tensors; such a record needs no hub any more.
@@ -66,7 +66,7 @@ of an older version.
 | part | how |
 |---|---|
 | weights of a rank | counted from the tensors: what vLLM shards is shared by the ranks, norms, routers and latent projections are on each; KV heads are replicated where there are fewer than ranks; the vocabulary is padded to 64 |
-| KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the reserved block (`engines/vllm/kv.py`) |
+| KV cache | vLLM's own bookkeeping, exactly: pages, groups of layers, state blocks of each request, the reserved block (`fit/kv.py`) |
 | a step, driver, CUDA graphs, loader | estimated from the largest batch and the model's widths; constants set by measurements, marked below |
 | the engine's processes, the system | 3 GiB and 5 GiB, from measurements below |
 
@@ -75,7 +75,7 @@ before; `GPU KV cache size` is concurrency times context since 0.21 (before it w
 models); sliding windows keep two batches in flight since 0.26; hybrid models cache prefixes by default since 0.28, which takes
 further state blocks of each request. A node that has the image reports its version; otherwise it is read from the image's tag.
 Where the tag leaves it open, as `nightly` does, every version that is possible is computed: the one that needs the most memory
-is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines/vllm/defaults.py`).
+is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `fit/defaults.py`).
 
 ### Families with caches of their own
 
@@ -88,7 +88,7 @@ is the answer, and `fit` reports the range (`engines/vllm/versions.py`, `engines
 | MiniMax M2, GLM-4.5 to 4.7, Qwen3, gpt-oss, Llama | keys and values |
 | Qwen3-Next, Qwen3.5, Qwen3.6, Qwen3.8-27B, Nemotron 3 | keys and values in some layers, states in the others |
 
-Read in vLLM 0.32.0, and for DeepSeek V4 in 0.26 and 0.28 too (`engines/vllm/kv_packed.py`). What others logged beside it:
+Read in vLLM 0.32.0, and for DeepSeek V4 in 0.26 and 0.28 too (`fit/kv_packed.py`). What others logged beside it:
 
 {families}
 
@@ -102,11 +102,11 @@ other layouts that pack layers of different page sizes side by side, are not cou
 ## Weights, estimated from config.json alone
 
 Without the tensors, weights are the sum of every matrix that the model's family has, in the bits in which its
-`quantization_config` says that each is stored (`models/modules.py`, `models/quantization.py`). Published sizes beside it:
+`quantization_config` says that each is stored (`fit/modules.py`, `fit/quantization.py`). Published sizes beside it:
 
 {weights}
 
-The configurations are those of `sparkcluster/models/recorded`; the one of Intel's INT4 and those of NVIDIA's NVFP4 and the FP8 of 27B are
+The configurations are those of `sparkcluster/fit/recorded`; the one of Intel's INT4 and those of NVIDIA's NVFP4 and the FP8 of 27B are
 written from the descriptions in their sources (`scripts/lib/docgen/fit_weights.py`). Where a checkpoint's method is not known, its size
 is unknown, and `fit` says so instead of taking 16 bits.
 
@@ -119,7 +119,7 @@ two of these rows in each full run of the tests.
 {agreement}
 
 The limit is 2 %; changing a model's `num_key_value_heads`, or the block size inside `fit`, breaks it
-(`tests/unit/engines/vllm/test_kv.py`).
+(`tests/unit/fit/test_kv.py`).
 
 ## The verdict, and its range
 

@@ -6,10 +6,10 @@ import dataclasses
 import json
 from typing import Any
 
-from sparkcluster.engines.vllm.weights import of_config
-from sparkcluster.models.config import parse
-from sparkcluster.models.shipped import DIRECTORY, recorded
-from sparkcluster.models.source import GIB
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.shipped import DIRECTORY, recorded
+from sparkcluster.fit.source import GIB
+from sparkcluster.fit.weights import of_config
 
 WITHIN = 0.05
 

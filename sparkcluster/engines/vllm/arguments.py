@@ -9,13 +9,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.engines.vllm import defaults, flags
-from sparkcluster.engines.vllm.kv_pages import Engine
+from sparkcluster.engines.vllm import flags
 from sparkcluster.engines.vllm.reported import of_engine
-from sparkcluster.engines.vllm.versions import Version
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
-from sparkcluster.models.config import ModelConfig
+from sparkcluster.fit import defaults
+from sparkcluster.fit.config import ModelConfig
+from sparkcluster.fit.defaults import Version
+from sparkcluster.fit.kv_pages import Engine
 from sparkcluster.spec import KeyPath, Playbook
 from sparkcluster.spec.playbook import REPOSITORY, REVISION
 
@@ -325,7 +326,7 @@ def claimed(playbook: Playbook, *facts: Facts) -> float:
     value = Arguments(playbook).values.get(UTILIZATION)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    return defaults.utilizations(of_engine(playbook.image, facts))[-1]
+    return of_engine(playbook.image, facts).utilizations[-1]
 
 
 def takes_share(playbook: Playbook) -> bool:

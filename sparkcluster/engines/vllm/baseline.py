@@ -12,8 +12,8 @@ from typing import Any
 from sparkcluster.engines.vllm import family_flags
 from sparkcluster.engines.vllm.arguments import CHOICE, REASONING, TOOLS
 from sparkcluster.engines.vllm.rules.parsers import BROUGHT
-from sparkcluster.models.config import parse
-from sparkcluster.models.source import Source
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.source import Source
 
 IMAGE = "vllm/vllm-openai:v0.28.0"
 """The release of most bundled playbooks; the guide's NGC 26.04 (0.19) does not know models that are newer."""

@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 from typing import Literal, cast
 
-from sparkcluster.engines.vllm.versions import Version, numbers
+from sparkcluster.engines.vllm.versions import numbers
+from sparkcluster.fit.defaults import Version
 
 TABLE = Path(__file__).with_name("family_flags.tsv")
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Context, Each, Seen, check
 from sparkcluster.engines.vllm import arguments
-from sparkcluster.engines.vllm.memory import Planned, of_playbook
-from sparkcluster.engines.vllm.weights import beside, source
+from sparkcluster.engines.vllm.memory import Planned, beside, of_playbook, source
 from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.models.source import Machine
+from sparkcluster.fit.source import Machine
 from sparkcluster.report import share, size
 from sparkcluster.topology import parallel
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sparkcluster.engines.vllm.versions import Version, Versions, numbers
+from sparkcluster.engines.vllm.versions import Versions, numbers
+from sparkcluster.fit.defaults import Version
 from sparkcluster.suggest import closest
 
 TABLE = Path(__file__).with_name("flags.tsv")

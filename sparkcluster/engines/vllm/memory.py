@@ -10,15 +10,20 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkcluster.engines.vllm import arguments, defaults, family_flags, flags, weights
-from sparkcluster.engines.vllm.fit import VERDICTS, Fit, fit
+from sparkcluster.engines.vllm import arguments, family_flags, flags
 from sparkcluster.engines.vllm.reported import of_engine
-from sparkcluster.engines.vllm.versions import Version, Versions, dotted
-from sparkcluster.engines.vllm.weights import Weights
+from sparkcluster.engines.vllm.versions import Versions, dotted
 from sparkcluster.errors import UsageError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
-from sparkcluster.models.config import ModelConfig, parse
-from sparkcluster.models.source import Machine, Source
+from sparkcluster.facts.weights import Weights as FoundWeights
+from sparkcluster.fit import defaults, weights
+from sparkcluster.fit.config import ModelConfig, parse
+from sparkcluster.fit.defaults import Version
+from sparkcluster.fit.safetensors import of_checkpoint
+from sparkcluster.fit.source import Machine, Source
+from sparkcluster.fit.verdict import VERDICTS, Fit, fit
+from sparkcluster.fit.weights import Weights
 from sparkcluster.spec.playbook import Playbook
 
 
@@ -99,7 +104,7 @@ def of_playbook(
         )
 
     found = sorted(
-        map(fit_of, defaults.candidates(versions)),
+        map(fit_of, versions.candidates),
         key=lambda fit_: (VERDICTS.index(fit_.verdict), -fit_.smallest, fit_.tokens),
     )
     left_out = []
@@ -224,3 +229,16 @@ def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any
             "system_needs_bytes": fit.machine.system_bytes,
         },
     }
+
+
+def source(name: str, weights: FoundWeights) -> Source:
+    """The model that a node has, of whose tensors only the size is known."""
+    sizes = {file.name: file.size_bytes for file in weights.files}
+    files = of_checkpoint(sizes) or [file for file in sizes if file.endswith((".bin", ".pt")) and "/" not in file]
+    return Source(name, weights.config, size_bytes=sum(sizes[file] for file in files))
+
+
+def beside(node: Facts) -> dict[str, Source]:
+    """The repositories beside the model that ``node`` has whole, by name."""
+    found = read(node.companions) or {}
+    return {name: source(name, weights) for name, weights in found.items() if weights.complete}

@@ -14,7 +14,7 @@ from sparkcluster.engines.base import Engine
 from sparkcluster.engines.common_signatures import COMMON
 from sparkcluster.engines.signature import Cause, Signature
 from sparkcluster.engines.vllm import ENGINE, flags
-from sparkcluster.models.source import GIB, spark
+from sparkcluster.fit.source import GIB, spark
 from sparkcluster.suggest import closest
 
 

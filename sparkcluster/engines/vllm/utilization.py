@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Mapping
 
 from sparkcluster.engines.vllm import arguments
-from sparkcluster.engines.vllm.fit import CEILING
-from sparkcluster.engines.vllm.memory import of_playbook
-from sparkcluster.engines.vllm.weights import beside, source
+from sparkcluster.engines.vllm.memory import beside, of_playbook, source
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
-from sparkcluster.models.source import GIB, Machine, Source
+from sparkcluster.fit.source import GIB, Machine, Source
+from sparkcluster.fit.verdict import CEILING
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology

@@ -10,7 +10,9 @@ import dataclasses
 import re
 from typing import Literal
 
-Version = tuple[int, ...]
+from sparkcluster.fit import defaults
+from sparkcluster.fit.defaults import Version
+
 Family = Literal["upstream", "ngc", "other"]
 
 # NVIDIA's release notes of each (docs.nvidia.com/deeplearning/frameworks/vllm-release-notes); of 25.12
@@ -64,6 +66,20 @@ class Versions:
         if self.high is not None and self.high < version:
             return False
         return None
+
+    @property
+    def candidates(self) -> tuple[Version, ...]:
+        """One version of each behaviour that is possible, the oldest first."""
+        if self.exact is not None:
+            return (self.exact,)
+        first = self.low or OLDEST
+        possible = (change for change in defaults.SINCE.values() if change > first and self.since(*change) is not False)
+        return tuple(sorted({first, *possible}))
+
+    @property
+    def utilizations(self) -> list[float]:
+        """What --gpu-memory-utilization may be where it is not set, the smallest first."""
+        return sorted(map(defaults.utilization, self.candidates))
 
     def __str__(self) -> str:
         if self.exact is not None:

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Memory
 from sparkcluster.facts.weights import WeightFile, Weights
-from tests.unit.models.llama import LLAMA_70B
+from tests.unit.fit.llama import LLAMA_70B
 
 GIB = 1 << 30
 

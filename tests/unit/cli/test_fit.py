@@ -10,7 +10,7 @@ from docgen import json_schemas
 from sparkcluster.cli.main import guarded
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from tests.unit.models.llama import LLAMA_8B
+from tests.unit.fit.llama import LLAMA_8B
 
 
 @pytest.fixture

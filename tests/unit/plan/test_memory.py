@@ -8,7 +8,7 @@ from sparkcluster import topology
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.plan.build import build
-from tests.unit.models.llama import LLAMA_8B
+from tests.unit.fit.llama import LLAMA_8B
 
 GIB = 1 << 30
 

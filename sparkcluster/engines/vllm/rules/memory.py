@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm import defaults
 from sparkcluster.engines.vllm.arguments import LONG_MODELS, extends_context, longest_context
-from sparkcluster.engines.vllm.fit import CEILING
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.findings import Severity
+from sparkcluster.fit import defaults
+from sparkcluster.fit.verdict import CEILING
 
 SHARE = "gpu-memory-utilization"
 # The most that was served with and measured (conselara.dev/notes/dgx-spark-benchmarks).
@@ -40,7 +40,7 @@ def ceiling(served: Served) -> Iterator[Seen]:
     if not served.spark:
         return
     if share is None:
-        default = defaults.utilizations(served.versions)[0]
+        default = served.versions.utilizations[0]
         if SHARE not in served.values and default > CEILING:
             summary = f"{SHARE} is not set: vLLM takes {percent(default)} of the memory"
             yield served.say(SHARE, summary, f"write {SHARE}: 0.82", severity="warning")

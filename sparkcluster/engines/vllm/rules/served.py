@@ -15,12 +15,13 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
 from sparkcluster.engines.vllm.arguments import Arguments, trained_context
 from sparkcluster.engines.vllm.family_flags import Model
-from sparkcluster.engines.vllm.versions import Family, Version
+from sparkcluster.engines.vllm.versions import Family
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import engine_of, image_digest
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Severity
+from sparkcluster.fit.defaults import Version
 from sparkcluster.spec import KeyPath, Playbook
 from sparkcluster.spec.powers import SECURITY
 

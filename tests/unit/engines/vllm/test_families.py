@@ -6,11 +6,11 @@ import pytest
 from docgen import fit_families
 from docgen.fit_weights import config
 
-from sparkcluster.engines.vllm import defaults
-from sparkcluster.engines.vllm.kv import layout
-from sparkcluster.engines.vllm.kv_pages import Engine
 from sparkcluster.errors import UsageError
-from sparkcluster.models.config import parse
+from sparkcluster.fit import defaults
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.kv import layout
+from sparkcluster.fit.kv_pages import Engine
 
 GLM, FLASH, M3 = "nvidia/GLM-5.2-NVFP4", "deepseek-ai/DeepSeek-V4-Flash", "MiniMaxAI/MiniMax-M3"
 

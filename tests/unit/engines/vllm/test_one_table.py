@@ -6,16 +6,17 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
-from sparkcluster.engines.vllm import arguments, defaults, memory, reported, utilization, versions
-from sparkcluster.engines.vllm.fit import VERDICTS
+from sparkcluster.engines.vllm import arguments, memory, reported, utilization, versions
 from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import WeightFile, Weights
-from sparkcluster.models.source import GIB, Machine, Source
+from sparkcluster.fit import defaults
+from sparkcluster.fit.source import GIB, Machine, Source
+from sparkcluster.fit.verdict import VERDICTS
 from sparkcluster.plan.build import build
-from tests.unit.models.llama import LLAMA_8B
+from tests.unit.fit.llama import LLAMA_8B
 
 NODE = Machine(121 * GIB, 121 * GIB)
 RELEASES = ["0.11.1", "0.18.1", "0.28.0"]
@@ -40,7 +41,7 @@ def computed(spec, facts=()):
 def test_the_default_utilization_is_the_same_to_all(spec):
     planned = computed(spec)
     assert planned.versions == reported.of_engine(spec.playbook.image)
-    possible = defaults.utilizations(planned.versions)
+    possible = planned.versions.utilizations
     assert {planned.fit.utilization, planned.best.utilization} <= set(possible)
     assert arguments.claimed(spec.playbook) == possible[-1]
     warned = any(finding.code == "SM121-060" for finding in checks.check_written(spec))
@@ -55,9 +56,7 @@ def test_what_is_unknown_is_said_and_never_the_newest(spec):
         assert planned.fit == planned.best
         return
     assert "computed for" in notes[0]
-    by_version = {
-        version: computed(spec, [reporting(version)]).fit for version in defaults.candidates(planned.versions)
-    }
+    by_version = {version: computed(spec, [reporting(version)]).fit for version in planned.versions.candidates}
     assert planned.fit.smallest == max(fit.smallest for fit in by_version.values())
     assert planned.fit.verdict == min((fit.verdict for fit in by_version.values()), key=VERDICTS.index)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkcluster.engines.vllm.kv_pages import Engine, Page, ceil
 from sparkcluster.errors import UsageError
-from sparkcluster.models.layers import Compressed
+from sparkcluster.fit.kv_pages import Engine, Page, ceil
+from sparkcluster.fit.layers import Compressed
 
 BLOCK, WINDOW_BLOCK = 256, 64
 # Entries of a block of the compressor's state, by the tokens of one entry.

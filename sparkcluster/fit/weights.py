@@ -11,14 +11,10 @@ import re
 from collections.abc import Iterable
 
 from sparkcluster.errors import UsageError
-from sparkcluster.facts import weights as facts
-from sparkcluster.facts.base import read
-from sparkcluster.facts.model import Facts
-from sparkcluster.models.config import DTYPE_BYTES, ModelConfig
-from sparkcluster.models.modules import modules
-from sparkcluster.models.quantization import PLAIN
-from sparkcluster.models.safetensors import Tensor, of_checkpoint
-from sparkcluster.models.source import Source
+from sparkcluster.fit.config import DTYPE_BYTES, ModelConfig
+from sparkcluster.fit.modules import modules
+from sparkcluster.fit.quantization import PLAIN
+from sparkcluster.fit.safetensors import Tensor
 
 VOCABULARY_UNIT = 64
 
@@ -69,19 +65,6 @@ def of_tensors(
             beside += share
     rank = layers / stages + (beside if stages == 1 else beside / 2)
     return Weights(round(rank), total, counted=True)
-
-
-def source(name: str, weights: facts.Weights) -> Source:
-    """The model that a node has, of whose tensors only the size is known."""
-    sizes = {file.name: file.size_bytes for file in weights.files}
-    files = of_checkpoint(sizes) or [file for file in sizes if file.endswith((".bin", ".pt")) and "/" not in file]
-    return Source(name, weights.config, size_bytes=sum(sizes[file] for file in files))
-
-
-def beside(node: Facts) -> dict[str, Source]:
-    """The repositories beside the model that ``node`` has whole, by name."""
-    found = read(node.companions) or {}
-    return {name: source(name, weights) for name, weights in found.items() if weights.complete}
 
 
 def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:

@@ -8,14 +8,14 @@ import functools
 import pytest
 from docgen import fit_page, fit_ranges, fit_weights
 
-from sparkcluster.engines.vllm import defaults, kv
-from sparkcluster.engines.vllm.fit import fit, graphs, largest_context
-from sparkcluster.engines.vllm.kv import layout
-from sparkcluster.engines.vllm.weights import Weights, of_tensors
-from sparkcluster.models.config import parse
-from sparkcluster.models.safetensors import Tensor
-from sparkcluster.models.source import GIB, spark
-from tests.unit.models.llama import LLAMA_70B
+from sparkcluster.fit import defaults, kv
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.kv import layout
+from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.source import GIB, spark
+from sparkcluster.fit.verdict import fit, graphs, largest_context
+from sparkcluster.fit.weights import Weights, of_tensors
+from tests.unit.fit.llama import LLAMA_70B
 
 Engine = functools.partial(kv.Engine, version=defaults.NEWEST)
 CONFIG = parse(LLAMA_70B, "llama")

@@ -6,10 +6,10 @@ import functools
 
 import pytest
 
-from sparkcluster.engines.vllm import defaults, kv_pages
-from sparkcluster.engines.vllm.kv import layout
 from sparkcluster.errors import UsageError
-from sparkcluster.models.config import parse
+from sparkcluster.fit import defaults, kv_pages
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.kv import layout
 
 Engine = functools.partial(kv_pages.Engine, version=defaults.NEWEST)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sparkcluster.engines.vllm.versions import OLDEST, Version, Versions
+Version = tuple[int, ...]
 
 Change = Literal[
     "wide groups up to half as large again",
@@ -57,17 +57,3 @@ def has(version: Version, change: Change) -> bool:
 def utilization(version: Version) -> float:
     """--gpu-memory-utilization where it is not set."""
     return 0.92 if has(version, "utilization is 0.92") else 0.9
-
-
-def candidates(versions: Versions) -> tuple[Version, ...]:
-    """One version of each behaviour that is possible, the oldest first."""
-    if versions.exact is not None:
-        return (versions.exact,)
-    first = versions.low or OLDEST
-    possible = (change for change in SINCE.values() if change > first and versions.since(*change) is not False)
-    return tuple(sorted({first, *possible}))
-
-
-def utilizations(versions: Versions) -> list[float]:
-    """What --gpu-memory-utilization may be where it is not set, the smallest first."""
-    return sorted(map(utilization, candidates(versions)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from sparkcluster.engines.vllm import defaults
-from sparkcluster.engines.vllm.versions import Version
+from sparkcluster.fit import defaults
+from sparkcluster.fit.defaults import Version
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sparkcluster.models import family_layers
-from sparkcluster.models.family_layers import Shape
-from sparkcluster.models.layers import Attention, Cache, Compressed, Latent, State
-from sparkcluster.models.read import Document
+from sparkcluster.fit import family_layers
+from sparkcluster.fit.family_layers import Shape
+from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, State
+from sparkcluster.fit.read import Document
 
 if TYPE_CHECKING:
-    from sparkcluster.models.config import ModelConfig
+    from sparkcluster.fit.config import ModelConfig
 
 _GATED = ("qwen3_next", "qwen3_5")
 _TWO_MATRICES = ("nemotron",)

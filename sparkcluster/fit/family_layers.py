@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from sparkcluster.errors import UsageError
-from sparkcluster.models.layers import Attention, Cache, Compressed, Latent, State
-from sparkcluster.models.read import Document
+from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, State
+from sparkcluster.fit.read import Document
 
 # ModelArchConfigConvertorBase.is_deepseek_mla, less those with a cache of another shape (UNKNOWN).
 LATENT = {

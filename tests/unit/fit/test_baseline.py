@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from sparkcluster.cli.main import guarded
-from tests.unit.models.llama import LLAMA_8B
-from tests.unit.models.test_safetensors import shard
+from tests.unit.fit.llama import LLAMA_8B
+from tests.unit.fit.test_safetensors import shard
 
 COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
 

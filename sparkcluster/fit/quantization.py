@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from sparkcluster.models.read import Document
+from sparkcluster.fit.read import Document
 
 QuantizationKind = Literal[
     "none",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.engines.vllm.weights import of_config
 from sparkcluster.errors import UsageError
-from sparkcluster.models.config import parse
-from sparkcluster.models.quantization import PLAIN
-from tests.unit.models.llama import LLAMA_8B
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.quantization import PLAIN
+from sparkcluster.fit.weights import of_config
+from tests.unit.fit.llama import LLAMA_8B
 
 Q, GATE, HEAD = "layers.0.self_attn.q_proj", "layers.0.mlp.gate", "lm_head"
 EXPERT, SHARED = "layers.3.mlp.experts.0.up_proj", "layers.3.mlp.shared_experts.up_proj"

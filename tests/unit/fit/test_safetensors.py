@@ -9,8 +9,8 @@ import tracemalloc
 import pytest
 
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.models import safetensors
-from sparkcluster.models.safetensors import Tensor
+from sparkcluster.fit import safetensors
+from sparkcluster.fit.safetensors import Tensor
 from sparkcluster.staging import model_headers
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 1}

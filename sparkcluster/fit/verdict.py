@@ -13,12 +13,12 @@ import dataclasses
 import math
 from typing import Literal
 
-from sparkcluster.engines.vllm.kv import Layout, layout
-from sparkcluster.engines.vllm.kv_pages import Engine
-from sparkcluster.engines.vllm.weights import Weights
-from sparkcluster.models.config import ModelConfig
-from sparkcluster.models.layers import State
-from sparkcluster.models.source import GIB, Machine
+from sparkcluster.fit.config import ModelConfig
+from sparkcluster.fit.kv import Layout, layout
+from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.layers import State
+from sparkcluster.fit.source import GIB, Machine
+from sparkcluster.fit.weights import Weights
 from sparkcluster.report import size
 
 GB = 10**9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import UsageError
-from sparkcluster.models.config import parse
-from sparkcluster.models.layers import Attention, Latent
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.layers import Attention, Latent
 
 BASE = {
     "model_type": "llama",

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.models.safetensors import Tensor
-from sparkcluster.models.source import Source
-from sparkcluster.spec.playbook import COMMIT
+from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.source import Source
 
 DIRECTORY = Path(__file__).with_name("recorded")
 
 _NUMBERS = re.compile(r"(?<=\.)\d+(?=\.)")
+_COMMIT = re.compile("[0-9a-f]{40}")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
@@ -44,7 +44,7 @@ class Recorded:
 
     def is_of(self, revision: str) -> bool:
         """Whether it may be of ``revision``, a commit, branch or tag; what names no commit may be of any."""
-        return self.revision in {None, revision} or re.fullmatch(COMMIT, revision) is None
+        return self.revision in {None, revision} or _COMMIT.fullmatch(revision) is None
 
 
 def recorded(repository: str, directory: Path = DIRECTORY) -> Recorded | None:

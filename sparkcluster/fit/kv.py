@@ -3,8 +3,8 @@
 Read in vLLM 0.32.0 (``vllm/v1/core/kv_cache_utils.py``: get_kv_cache_groups, unify_kv_cache_spec_page_size,
 _get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config; ``vllm/v1/kv_cache_interface.py``:
 max_memory_usage_bytes of each spec; ``vllm/platforms/interface.py``: _align_hybrid_block_size) and, for where it
-differs, in 0.17.1 to 0.29.0. ``defaults.SINCE`` has what changed, and when. The shapes of ``models/`` are those of the
-same release: ``vllm/model_executor/layers/mamba/mamba_utils.py`` (MambaStateShapeCalculator), ``ModelConfig`` 's
+differs, in 0.17.1 to 0.29.0. ``defaults.SINCE`` has what changed, and when. The shapes of ``layers.py`` are those of
+the same release: ``vllm/model_executor/layers/mamba/mamba_utils.py`` (MambaStateShapeCalculator), ``ModelConfig`` 's
 get_num_kv_heads and get_kv_cache_quant_algo_string, ``vllm/model_executor/models/config.py`` for the dtype of states,
 and ``vllm/config/speculative.py`` for the layers that draft.
 """
@@ -15,11 +15,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from sparkcluster.engines.vllm import kv_packed
-from sparkcluster.engines.vllm.kv_pages import Engine, Page, ceil
 from sparkcluster.errors import UsageError
-from sparkcluster.models.config import DTYPE_BYTES, ModelConfig
-from sparkcluster.models.layers import Attention, Cache, Compressed, Latent, State
+from sparkcluster.fit import kv_packed
+from sparkcluster.fit.config import DTYPE_BYTES, ModelConfig
+from sparkcluster.fit.kv_pages import Engine, Page, ceil
+from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, State
 
 # Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
 KERNEL_BLOCK = {"gpu": 16, "cpu": 32}

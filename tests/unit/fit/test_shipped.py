@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import record_model
 
-from sparkcluster.engines.vllm.weights import of_tensors
+from sparkcluster.fit import shipped
+from sparkcluster.fit.config import parse
+from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.weights import of_tensors
 from sparkcluster.lab.engine.tiny_llama import write_tiny_model
-from sparkcluster.models import shipped
-from sparkcluster.models.config import parse
-from sparkcluster.models.safetensors import Tensor
 from sparkcluster.spec.load import named, read_playbook
 from sparkcluster.staging.model_headers import from_path
-from tests.unit.models.llama import LLAMA_8B
-from tests.unit.models.test_safetensors import shard
+from tests.unit.fit.llama import LLAMA_8B
+from tests.unit.fit.test_safetensors import shard
 
 PLAYBOOKS = sorted(path.stem for path in (Path(__file__).parents[3] / "playbooks").glob("*.yaml"))
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

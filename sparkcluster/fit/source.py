@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sparkcluster.models.safetensors import Tensor
+from sparkcluster.fit.safetensors import Tensor
 
 GIB = 1 << 30
 

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from sparkcluster.errors import UsageError
-from sparkcluster.models import family_layers, quantization
-from sparkcluster.models.family_layers import Experts, Shape
-from sparkcluster.models.layers import Attention, Cache, Latent, State
-from sparkcluster.models.quantization import Quantization
-from sparkcluster.models.read import Document
+from sparkcluster.fit import family_layers, quantization
+from sparkcluster.fit.family_layers import Experts, Shape
+from sparkcluster.fit.layers import Attention, Cache, Latent, State
+from sparkcluster.fit.quantization import Quantization
+from sparkcluster.fit.read import Document
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
